@@ -1,0 +1,86 @@
+# Each target sets up what it needs. A stamp inside the environment remembers what was installed,
+# and a change of pyproject.toml or constraints.txt installs again.
+
+VENV := .venv
+PYTHON ?= $(shell python3.11 --version >/dev/null 2>&1 && echo python3.11 || echo python3)
+TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
+# Extras of the test environment, and the engines that need an environment each.
+EXTRAS := openvino,litert,ncnn,dev
+ENGINES := mnn executorch qnn
+
+FULL := $(VENV)/.installed-test
+# The full environment contains the small one.
+CORE := $(if $(wildcard $(FULL)),$(FULL),$(VENV)/.installed-demo)
+
+# $(call install,environment,requirements): torch first and alone, so that nothing else picks its version.
+PIP := -m pip install --quiet --disable-pip-version-check -c constraints.txt
+define install
+	@echo "setting up $(1) (minutes the first time)"
+	@$(1)/bin/python $(PIP) torch==$(TORCH)
+	@$(1)/bin/python $(PIP) $(2)
+endef
+
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test test-engines check style docs bench clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1 /p' Makefile | while read -r name text; do printf '  make %-13s %s\n' "$$name" "$$text"; done
+
+demo: $(CORE) ## see Detent at work
+	@$(VENV)/bin/detent demo
+
+test: $(FULL) ## run all tests, with the engines that share one environment
+	@$(VENV)/bin/python -m pytest --durations=15
+
+test-engines: ## run the tests of the engines that need an environment of their own
+	@if [ ! -d tests/engines ]; then echo "no engine tests yet: there is no tests/engines, nothing to run"; exit 0; fi; \
+	for engine in $(ENGINES); do \
+		if grep -rqs --include='*.py' "mark\.$$engine\b" tests/engines; then \
+			$(MAKE) test-engine-$$engine || exit 1; \
+		else \
+			echo "$$engine: no test in tests/engines is marked with it, nothing to run"; \
+		fi; \
+	done
+
+test-engine-%: $(VENV)-%/.installed
+	@$(VENV)-$*/bin/python -m pytest tests/engines -m $*
+
+check: $(FULL) ## format, lint and types, without changing a file
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/mypy
+
+style: $(FULL) ## format, and fix what the linter can fix
+	@$(VENV)/bin/ruff format .
+	@$(VENV)/bin/ruff check --fix .
+
+docs: $(FULL) ## check the links in the documents and run the examples in README.md
+	@$(VENV)/bin/python tools/check_links.py
+	@$(VENV)/bin/python -m pytest -q --doctest-glob=README.md README.md || [ $$? -eq 5 ] # 5: no example in it
+
+bench: $(CORE) ## measure the kernels
+	@$(VENV)/bin/python benchmarks/kernels.py
+
+clean: ## remove caches and build output, keep the environments
+	@rm -rf build dist out .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find src tests examples benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# An environment without pip is one that venv could not finish.
+$(VENV)/bin/pip:
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed-demo: pyproject.toml constraints.txt | $(VENV)/bin/pip
+	$(call install,$(VENV),-e .)
+	@touch $@
+
+$(FULL): pyproject.toml constraints.txt | $(VENV)/bin/pip
+	$(call install,$(VENV),-e '.[$(EXTRAS)]')
+	@touch $@
+
+.PRECIOUS: $(VENV)-%/.installed
+$(VENV)-%/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -m venv $(VENV)-$*
+	$(call install,$(VENV)-$*,-e '.[$*]' pytest hypothesis)
+	@touch $@

@@ -1,0 +1,67 @@
+"""Every exception Detent raises on purpose.
+
+    DetentError
+    ├── SchemeError          a number format that cannot exist, or that a method or target cannot use
+    ├── TensorError          a tensor of the wrong dtype, rank or size
+    ├── RangeError           what was observed gives no usable range (nothing seen, NaN, Inf)
+    ├── NotCalibratedError   a scale is needed before one was measured
+    ├── UnknownNameError     a name that is in no table
+    └── RegistrationError    a name that is taken, or a class of the wrong kind
+
+Each carries three sentences: what was asked (with the value), what was found, what to do.
+
+>>> print(SchemeError("IntGrid(bits=0)", "integer grids have 2 to 32 bits", "choose bits in 2..32"))
+asked: IntGrid(bits=0)
+found: integer grids have 2 to 32 bits
+to do: choose bits in 2..32
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "DetentError",
+    "NotCalibratedError",
+    "RangeError",
+    "RegistrationError",
+    "SchemeError",
+    "TensorError",
+    "UnknownNameError",
+]
+
+
+class DetentError(Exception):
+    """The root: catch it to catch everything Detent refuses.
+
+    `asked`, `found` and `to_do` are positional, so that the exception pickles across processes.
+    """
+
+    def __init__(self, asked: str, found: str, to_do: str):
+        super().__init__(asked, found, to_do)
+        self.asked, self.found, self.to_do = asked, found, to_do
+
+    def __str__(self) -> str:
+        return f"asked: {self.asked}\nfound: {self.found}\nto do: {self.to_do}"
+
+
+class SchemeError(DetentError, ValueError):
+    """A number format that cannot exist, or that a method or target cannot use."""
+
+
+class TensorError(DetentError, ValueError):
+    """A tensor of the wrong dtype, rank or size."""
+
+
+class RangeError(DetentError, ValueError):
+    """What was observed gives no usable range."""
+
+
+class NotCalibratedError(DetentError, RuntimeError):
+    """A scale is needed before one was measured."""
+
+
+class UnknownNameError(DetentError, LookupError):
+    """A name that is in no table."""
+
+
+class RegistrationError(DetentError, ValueError):
+    """A name that is taken, or a class of the wrong kind."""

@@ -1,0 +1,45 @@
+"""NUMBERS: which numbers exist, how a tensor is mapped onto them, and the arithmetic of doing so."""
+
+from detent.numerics.granularity import Granularity, PerChannel, PerGroup, PerTensor
+from detent.numerics.grids import ApotGrid, Grid, IntGrid, LogGrid
+from detent.numerics.kernels import Inside, fused_fake_quantize, scale_gradient
+from detent.numerics.qparams import QParams
+from detent.numerics.reference import (
+    choose_qparams,
+    dequantize,
+    fake_quantize,
+    nearest_power_of_two,
+    next_power_of_two,
+    quantize,
+    with_scale,
+)
+from detent.numerics.requirement import Requirement
+from detent.numerics.rounding import Rounding, round_to_integer
+from detent.numerics.scheme import ScaleType, Scheme
+
+__all__ = [
+    "ApotGrid",
+    "Granularity",
+    "Grid",
+    "Inside",
+    "IntGrid",
+    "LogGrid",
+    "PerChannel",
+    "PerGroup",
+    "PerTensor",
+    "QParams",
+    "Requirement",
+    "Rounding",
+    "ScaleType",
+    "Scheme",
+    "choose_qparams",
+    "dequantize",
+    "fake_quantize",
+    "fused_fake_quantize",
+    "nearest_power_of_two",
+    "next_power_of_two",
+    "quantize",
+    "round_to_integer",
+    "scale_gradient",
+    "with_scale",
+]

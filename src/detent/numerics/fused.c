@@ -1,0 +1,221 @@
+/* One pass over memory for fake quantization and its gradient, and for histograms.
+ *
+ * The arithmetic is that of reference.py, operation for operation: divide, round, clamp, multiply, each in
+ * float32. Compile with -ffp-contract=off (no fused multiply-add) and never with -ffast-math; the only sums
+ * that may be reordered are the ones marked `omp simd reduction`, the gradients of scale and bounds.
+ *
+ * A tensor is [outer][channels][inner]; element (o, c, i) has scale[c], lo[c], hi[c]. Work is cut into
+ * blocks whose number depends on the shape alone, and each block writes its own partial sums, so results
+ * do not depend on the number of threads.
+ */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+#define SMALL 32768 /* below this, starting threads costs more than it saves */
+#define BLOCK 4096
+
+enum { HALF_EVEN, HALF_UP, HALF_DOWN, HALF_AWAY, HALF_TOWARD_ZERO, FLOOR, CEIL };
+enum { BY_ROUNDED, BY_VALUE };
+
+INLINE float round_to(float v, const int mode) {
+    if (mode == HALF_EVEN) return rintf(v);
+    if (mode == FLOOR) return floorf(v);
+    if (mode == CEIL) return ceilf(v);
+    float whole = truncf(v), part = v - whole; /* exact */
+    int up = (mode == HALF_UP || mode == HALF_AWAY) ? part >= 0.5f : part > 0.5f;
+    int down = (mode == HALF_DOWN || mode == HALF_AWAY) ? part <= -0.5f : part < -0.5f;
+    return whole + (float)up - (float)down;
+}
+
+/* NaN passes through, as in torch.clamp. */
+INLINE float clamp_to(float v, float lo, float hi) { return v < lo ? lo : (v > hi ? hi : v); }
+
+/* Written without && so that loops vectorize. */
+INLINE int is_inside(float v, float rounded, float lo, float hi, const int rule) {
+    return rule == BY_ROUNDED ? rounded == clamp_to(rounded, lo, hi) : (v > lo) & (v < hi);
+}
+
+/* The loops below take rounding and rule as constants; EACH calls one copy for each pair, so that no branch is
+ * left inside them. It stands inside the parallel regions, because constants do not reach into those. */
+#define EACH_RULE(mode, CALL)                                       \
+    case mode:                                                      \
+        if (rule == BY_ROUNDED) { CALL(mode, BY_ROUNDED); } else { CALL(mode, BY_VALUE); } \
+        break;
+#define EACH(CALL)                                                  \
+    switch (mode) {                                                 \
+        EACH_RULE(HALF_EVEN, CALL)                                  \
+        EACH_RULE(HALF_UP, CALL)                                    \
+        EACH_RULE(HALF_DOWN, CALL)                                  \
+        EACH_RULE(HALF_AWAY, CALL)                                  \
+        EACH_RULE(HALF_TOWARD_ZERO, CALL)                           \
+        EACH_RULE(FLOOR, CALL)                                      \
+        EACH_RULE(CEIL, CALL)                                       \
+    }
+
+/* ---- forward: y, and where mask is not NULL, whether the gradient of x passes ---- */
+
+INLINE void forward_loop(const float *restrict x, float *restrict y, uint8_t *restrict mask, int64_t n, float s,
+                         float lo, float hi, const int mode, const int rule) {
+    if (!mask) {
+        for (int64_t i = 0; i < n; i++) y[i] = clamp_to(round_to(x[i] / s, mode), lo, hi) * s;
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        float v = x[i] / s, r = round_to(v, mode);
+        y[i] = clamp_to(r, lo, hi) * s;
+        mask[i] = is_inside(v, r, lo, hi, rule);
+    }
+}
+
+static void forward_run(const float *x, float *y, uint8_t *mask, int64_t n, float s, float lo, float hi, int mode,
+                        int rule) {
+#define LOOP(m, r) forward_loop(x, y, mask, n, s, lo, hi, m, r)
+    EACH(LOOP)
+#undef LOOP
+}
+
+/* inner == 1: neighbours in memory have different scales */
+INLINE void forward_mixed_loop(const float *restrict x, float *restrict y, uint8_t *restrict mask, int64_t channels,
+                               const float *restrict s, const float *restrict lo, const float *restrict hi,
+                               const int mode, const int rule) {
+    for (int64_t c = 0; c < channels; c++) {
+        float v = x[c] / s[c], r = round_to(v, mode);
+        y[c] = clamp_to(r, lo[c], hi[c]) * s[c];
+        if (mask) mask[c] = is_inside(v, r, lo[c], hi[c], rule);
+    }
+}
+
+static void forward_mixed(const float *x, float *y, uint8_t *mask, int64_t channels, const float *s, const float *lo,
+                          const float *hi, int mode, int rule) {
+#define LOOP(m, r) forward_mixed_loop(x, y, mask, channels, s, lo, hi, m, r)
+    EACH(LOOP)
+#undef LOOP
+}
+
+void fake_quantize_forward(const float *x, float *y, uint8_t *mask, int64_t outer, int64_t channels, int64_t inner,
+                           const float *s, const float *lo, const float *hi, int mode, int rule) {
+    const int64_t total = outer * channels * inner;
+    if (inner == 1 && channels > 1) {
+#pragma omp parallel for schedule(static) if (total > SMALL)
+        for (int64_t o = 0; o < outer; o++) {
+            int64_t at = o * channels;
+            forward_mixed(x + at, y + at, mask ? mask + at : 0, channels, s, lo, hi, mode, rule);
+        }
+        return;
+    }
+    const int64_t per_row = (inner + BLOCK - 1) / BLOCK;
+#pragma omp parallel for schedule(static) if (total > SMALL)
+    for (int64_t b = 0; b < outer * channels * per_row; b++) {
+        int64_t row = b / per_row, c = row % channels, start = (b % per_row) * BLOCK;
+        int64_t n = inner - start < BLOCK ? inner - start : BLOCK, at = row * inner + start;
+        forward_run(x + at, y + at, mask ? mask + at : 0, n, s[c], lo[c], hi[c], mode, rule);
+    }
+}
+
+/* ---- backward: dx, and the three sums every scale gradient is made of ----
+ * inside = sum of dy * (round(v) - v) where the gradient passes, below / above = sum of dy where it clipped. */
+
+INLINE void backward_loop(const float *restrict dy, const float *restrict x, float *restrict dx, int64_t n, float s,
+                          float lo, float hi, double *sums, const int mode, const int rule) {
+    const float middle = 0.5f * (lo + hi);
+    float inside = 0, below = 0, above = 0;
+#pragma omp simd reduction(+ : inside, below, above)
+    for (int64_t i = 0; i < n; i++) {
+        float v = x[i] / s, r = round_to(v, mode), g = dy[i];
+        int in = is_inside(v, r, lo, hi, rule);
+        float clipped = in ? 0.0f : g, under = v < middle ? clipped : 0.0f;
+        dx[i] = in ? g : 0.0f;
+        inside += g * (in ? r - v : 0.0f);
+        below += under;
+        above += clipped - under;
+    }
+    sums[0] = inside, sums[1] = below, sums[2] = above;
+}
+
+static void backward_run(const float *dy, const float *x, float *dx, int64_t n, float s, float lo, float hi,
+                         double *sums, int mode, int rule) {
+#define LOOP(m, r) backward_loop(dy, x, dx, n, s, lo, hi, sums, m, r)
+    EACH(LOOP)
+#undef LOOP
+}
+
+INLINE void backward_mixed_loop(const float *restrict dy, const float *restrict x, float *restrict dx,
+                                int64_t channels, const float *restrict s, const float *restrict lo,
+                                const float *restrict hi, double *restrict inside, double *restrict below,
+                                double *restrict above, const int mode, const int rule) {
+    for (int64_t c = 0; c < channels; c++) {
+        float v = x[c] / s[c], r = round_to(v, mode), g = dy[c];
+        int in = is_inside(v, r, lo[c], hi[c], rule);
+        float clipped = in ? 0.0f : g, under = v < 0.5f * (lo[c] + hi[c]) ? clipped : 0.0f;
+        dx[c] = in ? g : 0.0f;
+        inside[c] += g * (in ? r - v : 0.0f);
+        below[c] += under;
+        above[c] += clipped - under;
+    }
+}
+
+static void backward_mixed(const float *dy, const float *x, float *dx, int64_t channels, const float *s,
+                           const float *lo, const float *hi, double *sums, int mode, int rule) {
+#define LOOP(m, r) \
+    backward_mixed_loop(dy, x, dx, channels, s, lo, hi, sums, sums + channels, sums + 2 * channels, m, r)
+    EACH(LOOP)
+#undef LOOP
+}
+
+/* sums: [3][channels]. partial: 3 doubles for each block; for inner == 1, 3 * channels for each of `parts` runs
+ * of rows. */
+void fake_quantize_backward(const float *dy, const float *x, float *dx, int64_t outer, int64_t channels,
+                            int64_t inner, const float *s, const float *lo, const float *hi, double *partial,
+                            int64_t parts, double *sums, int mode, int rule) {
+    const int64_t total = outer * channels * inner;
+    memset(sums, 0, 3 * channels * sizeof(double));
+    if (inner == 1 && channels > 1) {
+#pragma omp parallel for schedule(static) if (total > SMALL)
+        for (int64_t p = 0; p < parts; p++) {
+            double *mine = partial + p * 3 * channels;
+            memset(mine, 0, 3 * channels * sizeof(double));
+            for (int64_t o = outer * p / parts; o < outer * (p + 1) / parts; o++) {
+                int64_t at = o * channels;
+                backward_mixed(dy + at, x + at, dx + at, channels, s, lo, hi, mine, mode, rule);
+            }
+        }
+        for (int64_t p = 0; p < parts; p++)
+            for (int64_t k = 0; k < 3 * channels; k++) sums[k] += partial[p * 3 * channels + k];
+        return;
+    }
+    const int64_t per_row = (inner + BLOCK - 1) / BLOCK, blocks = outer * channels * per_row;
+#pragma omp parallel for schedule(static) if (total > SMALL)
+    for (int64_t b = 0; b < blocks; b++) {
+        int64_t row = b / per_row, c = row % channels, start = (b % per_row) * BLOCK;
+        int64_t n = inner - start < BLOCK ? inner - start : BLOCK, at = row * inner + start;
+        backward_run(dy + at, x + at, dx + at, n, s[c], lo[c], hi[c], partial + 3 * b, mode, rule);
+    }
+    for (int64_t b = 0; b < blocks; b++) {
+        int64_t c = b / per_row % channels;
+        for (int k = 0; k < 3; k++) sums[k * channels + c] += partial[3 * b + k];
+    }
+}
+
+void apply_mask(const float *dy, const uint8_t *mask, float *dx, int64_t n) {
+#pragma omp parallel for simd schedule(static) if (n > SMALL)
+    for (int64_t i = 0; i < n; i++) dx[i] = mask[i] ? dy[i] : 0.0f;
+}
+
+/* counts[floor(x * inv_width) + half] += 1. `inv_width` is a power of two, so the product is exact. The caller has
+ * made sure that every index lies in [0, 2 * half). `scratch` holds parts * 2 * half counters of 32 bits, so a
+ * part has fewer than 2^32 values. */
+void histogram(const float *x, int64_t n, float inv_width, int64_t half, int64_t *counts, uint32_t *scratch,
+               int64_t parts) {
+    const int64_t bins = 2 * half;
+#pragma omp parallel for schedule(static) if (parts > 1)
+    for (int64_t p = 0; p < parts; p++) {
+        uint32_t *mine = scratch + p * bins;
+        memset(mine, 0, bins * sizeof(uint32_t));
+        for (int64_t i = n * p / parts; i < n * (p + 1) / parts; i++)
+            mine[(int32_t)floorf(x[i] * inv_width) + half]++;
+    }
+    for (int64_t p = 0; p < parts; p++)
+        for (int64_t b = 0; b < bins; b++) counts[b] += scratch[p * bins + b];
+}

@@ -1,0 +1,355 @@
+"""Fake quantization that trains, in one pass over memory each way.
+
+    v = x / s        r = round(v)        y = s * clamp(r, lo, hi)
+
+`lo` and `hi` are the ends of the grid counted from the zero point (qmin - z, qmax - z). Gradients, with
+rounding passed straight through:
+
+    dL/dx  = dL/dy  where inside, else 0
+    dL/ds  = sum dL/dy * { r - v inside,  lo below,  hi above }
+    dL/dlo = s * sum of dL/dy below            dL/dhi = s * sum of dL/dy above
+
+"Inside" is decided by the rounded value, lo <= r <= hi (TQT; torch's own operators), or by the value
+itself, lo < v < hi (LSQ). From these every uniform quantizer is built.
+
+Three ways to compute it, with the same results: `fused.c` for float32 on a CPU; under `torch.compile` plain
+operations, which the compiler fuses; plain operations everywhere else. Where only x has a gradient the
+forward pass keeps one byte an element (the mask), otherwise x itself, and never a copy.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from detent.errors import TensorError
+from detent.numerics import native
+from detent.numerics.granularity import Granularity, PerChannel, PerGroup, PerTensor
+from detent.numerics.rounding import Rounding, round_to_integer
+
+__all__ = ["Inside", "fused_fake_quantize", "scale_gradient"]
+
+
+class Inside(Enum):
+    """Which elements the clamp leaves alone, and so pass their gradient."""
+
+    BY_ROUNDED = 0
+    BY_VALUE = 1
+
+
+class _How(NamedTuple):
+    """Everything about the mapping that is not a tensor."""
+
+    granularity: Granularity
+    rounding: Rounding
+    inside: Inside
+
+
+# The order of the enum in fused.c. Stochastic rounding draws from torch's generator and stays there.
+_NATIVE_ROUNDING = {
+    Rounding.HALF_EVEN: 0,
+    Rounding.HALF_UP: 1,
+    Rounding.HALF_DOWN: 2,
+    Rounding.HALF_AWAY: 3,
+    Rounding.HALF_TOWARD_ZERO: 4,
+    Rounding.FLOOR: 5,
+    Rounding.CEIL: 6,
+}
+_BLOCK = 4096  # as in fused.c
+_PARTS = 64  # runs of rows with their own partial sums; fixed, so that sums do not depend on threads
+
+
+def fused_fake_quantize(
+    x: Tensor,
+    scale: Tensor,
+    lo: Tensor,
+    hi: Tensor,
+    *,
+    granularity: Granularity = PerTensor(),
+    rounding: Rounding = Rounding.HALF_EVEN,
+    inside: Inside = Inside.BY_ROUNDED,
+) -> Tensor:
+    """`x` on the grid, in its own dtype; differentiable in `x`, `scale`, `lo` and `hi`.
+
+    `scale` has the shape the granularity gives; `lo` and `hi` have that shape or none.
+
+    >>> x = torch.tensor([-0.3, 0.6, 5.0], requires_grad=True)
+    >>> s = torch.tensor(0.5, requires_grad=True)
+    >>> y = fused_fake_quantize(x, s, torch.tensor(-2.0), torch.tensor(1.0))
+    >>> y.tolist()
+    [-0.5, 0.5, 0.5]
+    >>> y.sum().backward()
+    >>> x.grad.tolist(), round(s.grad.item(), 4)  # (-1 + 0.6) + (1 - 1.2) + 1
+    ([1.0, 1.0, 0.0], 0.4)
+    """
+    if not x.is_floating_point():
+        raise TensorError(f"fake-quantize a tensor of dtype {x.dtype}", "it holds no real numbers", "give floats")
+    how = _How(granularity, rounding, inside)
+    wanted = _compute_dtype(x, lo, hi)
+    scale, lo, hi = scale.to(wanted), lo.to(wanted), hi.to(wanted)
+    out: Tensor
+    # The compiler decides for itself what to keep; see _gate.
+    if torch.compiler.is_compiling() or scale.requires_grad or lo.requires_grad or hi.requires_grad:
+        out = _Learned.apply(x, scale, lo.expand(scale.shape), hi.expand(scale.shape), how)  # type: ignore[no-untyped-call]
+    else:
+        out = _Fixed.apply(x, scale, lo.expand(scale.shape), hi.expand(scale.shape), how)  # type: ignore[no-untyped-call]
+    return out
+
+
+def scale_gradient(x: Tensor, factor: float) -> Tensor:
+    """`x` itself, whose gradient is multiplied by `factor` on the way back.
+
+    >>> s = torch.tensor(3.0, requires_grad=True)
+    >>> scale_gradient(s, 0.5).backward()
+    >>> s.grad.item()
+    0.5
+    """
+    out: Tensor = _ScaleGradient.apply(x, factor)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _ScaleGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
+        return dy * ctx.factor, None
+
+
+class _Fixed(torch.autograd.Function):
+    """Only `x` has a gradient: the mask is all that is kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor, lo: Tensor, hi: Tensor, how: _How) -> Tensor:
+        y, mask = _forward(x, scale, lo, hi, how, with_mask=x.requires_grad)
+        ctx.save_for_backward(mask)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None, None]:
+        (mask,) = ctx.saved_tensors
+        return _apply_mask(dy, mask), None, None, None, None
+
+
+class _Learned(torch.autograd.Function):
+    """Scale or bounds have a gradient: `x` is kept, and the rest computed again on the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor, lo: Tensor, hi: Tensor, how: _How) -> Tensor:
+        y, _ = _forward(x, scale, lo, hi, how, with_mask=False)
+        # What chance decided cannot be computed again: keep the result as well.
+        kept = y if how.rounding is Rounding.STOCHASTIC else None
+        ctx.save_for_backward(x, scale, lo, hi, kept)
+        ctx.how = how
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
+        x, scale, lo, hi, kept = ctx.saved_tensors
+        dx, inside, below, above = _backward(dy, x, scale, lo, hi, ctx.how, kept)
+        return dx, inside + lo * below + hi * above, scale * below, scale * above, None
+
+
+def _compute_dtype(x: Tensor, lo: Tensor, hi: Tensor) -> torch.dtype:
+    """float64 for float64 tensors, and for bounds the caller gave as float64 (grids past 2**24)."""
+    wide = torch.float64 in (x.dtype, lo.dtype, hi.dtype)
+    return torch.float64 if wide else torch.float32
+
+
+def _forward(
+    x: Tensor, scale: Tensor, lo: Tensor, hi: Tensor, how: _How, *, with_mask: bool
+) -> tuple[Tensor, Tensor | None]:
+    if _is_native(x, scale, how):
+        return _native_forward(x, scale, lo, hi, how, with_mask=with_mask)
+    granularity = how.granularity
+    s, lo, hi = (granularity.expand(t, x.ndim) for t in (scale, lo, hi))
+    v = granularity.blocked(x.to(s.dtype)) / s
+    r = round_to_integer(v, how.rounding)
+    y = (r.clamp(lo, hi) * s).reshape(x.shape).to(x.dtype)
+    return y, _is_inside(v, r, lo, hi, how).reshape(x.shape) if with_mask else None
+
+
+def _apply_mask(dy: Tensor, mask: Tensor) -> Tensor:
+    lib = _library_for(dy)
+    if lib is None or dy.stride() != mask.stride() or not _is_dense(dy):
+        return dy * mask
+    dx = torch.empty_like(dy)
+    lib.apply_mask(dy.data_ptr(), mask.data_ptr(), dx.data_ptr(), dy.numel())
+    return dx
+
+
+def _backward(
+    dy: Tensor, x: Tensor, scale: Tensor, lo: Tensor, hi: Tensor, how: _How, kept: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """dx, and the three sums of the module docstring, each of the scale's shape."""
+    if _is_native(x, scale, how) and dy.dtype == torch.float32:
+        return _native_backward(dy, x, scale, lo, hi, how)
+    granularity = how.granularity
+    s, lo, hi = (granularity.expand(t, x.ndim) for t in (scale, lo, hi))
+    v = granularity.blocked(x.to(s.dtype)) / s
+    r = round_to_integer(v, how.rounding) if kept is None else granularity.blocked(kept.to(s.dtype)) / s
+    g = granularity.blocked(dy.to(s.dtype))
+    gate = _gate(v, r, lo, hi, how)
+    passed = g * gate
+    clipped = g - passed
+    below = torch.where(v < 0.5 * (lo + hi), clipped, 0.0)
+    inside = g * torch.where(gate > 0, r - v, 0.0)
+    shared = granularity.shared_dims(x.ndim)
+    # On a scalar there is nothing to sum over, and sum(dim=()) would sum over everything.
+    sums = [term.sum(dim=shared) if shared else term for term in (inside, below, clipped - below)]
+    dx = passed.reshape(x.shape).to(x.dtype)
+    return dx, *(total.reshape(scale.shape) for total in sums)  # type: ignore[return-value]
+
+
+def _gate(v: Tensor, r: Tensor, lo: Tensor, hi: Tensor, how: _How) -> Tensor:
+    """1 where inside, else 0, without a boolean on the way.
+
+    The compiler keeps the smallest tensor it can compute the gradient from. If that is a boolean it is
+    stored and loaded lane by lane, ten times slower than computing it again from x (Inductor, AVX-512).
+    """
+    if _by_value(how):
+        return torch.sign(torch.minimum(v - lo, hi - v)).clamp_min(0)
+    return torch.sign(torch.minimum(r - lo, hi - r) + 0.5).clamp_min(0)  # integers: half a step decides
+
+
+def _is_inside(v: Tensor, r: Tensor, lo: Tensor, hi: Tensor, how: _How) -> Tensor:
+    if _by_value(how):
+        return (v > lo) & (v < hi)
+    return (r >= lo) & (r <= hi)
+
+
+def _by_value(how: _How) -> bool:
+    # Stochastic rounding too: the value is what its two passes agree on.
+    return how.inside is Inside.BY_VALUE or how.rounding is Rounding.STOCHASTIC
+
+
+# ---- the native side ----
+
+
+class _Layout(NamedTuple):
+    """A dense tensor as [outer][channels][inner], see fused.c."""
+
+    outer: int
+    channels: int
+    inner: int
+
+
+def _library_for(x: Tensor) -> Any:
+    """The compiled kernels, if they can read this tensor: an ordinary float32 tensor in CPU memory."""
+    if torch.compiler.is_compiling():
+        return None
+    ordinary = type(x) in (Tensor, torch.nn.Parameter) and x.device.type == "cpu" and x.layout == torch.strided
+    return native.library() if ordinary and x.dtype == torch.float32 else None
+
+
+def _is_native(x: Tensor, scale: Tensor, how: _How) -> bool:
+    return (
+        how.rounding in _NATIVE_ROUNDING
+        and scale.dtype == torch.float32
+        and scale.device == x.device
+        and _library_for(x) is not None
+        and _has_native_layout(x, how.granularity)
+    )
+
+
+def _has_native_layout(x: Tensor, granularity: Granularity) -> bool:
+    return not isinstance(granularity, PerGroup) or granularity.axis in (-1, x.ndim - 1)
+
+
+def _is_dense(x: Tensor) -> bool:
+    return x.is_contiguous() or _is_channels_last(x)
+
+
+def _is_channels_last(x: Tensor) -> bool:
+    return (x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)) or (
+        x.ndim == 5 and x.is_contiguous(memory_format=torch.channels_last_3d)
+    )
+
+
+def _layout(x: Tensor, granularity: Granularity) -> _Layout:
+    if isinstance(granularity, PerTensor):
+        return _Layout(1, 1, x.numel())
+    if isinstance(granularity, PerGroup):
+        return _Layout(1, math.prod(granularity.scale_shape(x.shape)), granularity.size)
+    assert isinstance(granularity, PerChannel)
+    (channels,) = granularity.scale_shape(x.shape)
+    shape, axis = list(x.shape), granularity.axis % x.ndim
+    if not x.is_contiguous():  # channels last: the axes lie in memory as 0, 2, 3, ..., 1
+        shape = [shape[0], *shape[2:], shape[1]]
+        axis = {0: 0, 1: x.ndim - 1}.get(axis, axis - 1)
+    return _Layout(math.prod(shape[:axis]), channels, math.prod(shape[axis + 1 :]))
+
+
+def _native_forward(
+    x: Tensor, scale: Tensor, lo: Tensor, hi: Tensor, how: _How, *, with_mask: bool
+) -> tuple[Tensor, Tensor | None]:
+    # Validates the scale's shape; the C code trusts it.
+    _require_scale_shape(x, scale, how.granularity)
+    x = x.detach() if _is_dense(x) else x.detach().contiguous()
+    y = torch.empty_like(x)
+    mask = torch.empty_like(x, dtype=torch.bool) if with_mask else None
+    s, lo, hi = (t.detach().contiguous() for t in (scale, lo, hi))
+    native.library().fake_quantize_forward(  # type: ignore[union-attr]
+        x.data_ptr(),
+        y.data_ptr(),
+        None if mask is None else mask.data_ptr(),
+        *_layout(x, how.granularity),
+        s.data_ptr(),
+        lo.data_ptr(),
+        hi.data_ptr(),
+        _NATIVE_ROUNDING[how.rounding],
+        how.inside.value,
+    )
+    return y, mask
+
+
+def _native_backward(
+    dy: Tensor, x: Tensor, scale: Tensor, lo: Tensor, hi: Tensor, how: _How
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    x = x.detach() if _is_dense(x) else x.detach().contiguous()
+    if dy.stride() != x.stride():
+        dy = torch.empty_like(x).copy_(dy)
+    layout = _layout(x, how.granularity)
+    dx = torch.empty_like(x)
+    s, lo, hi = (t.detach().contiguous() for t in (scale, lo, hi))
+    if layout.inner == 1 and layout.channels > 1:
+        parts = min(_PARTS, max(layout.outer, 1))
+        partial = torch.empty(parts * 3 * layout.channels, dtype=torch.float64)
+    else:
+        parts = 0
+        blocks = layout.outer * layout.channels * -(-layout.inner // _BLOCK)
+        partial = torch.empty(3 * blocks, dtype=torch.float64)
+    sums = torch.empty(3, layout.channels, dtype=torch.float64)
+    native.library().fake_quantize_backward(  # type: ignore[union-attr]
+        dy.data_ptr(),
+        x.data_ptr(),
+        dx.data_ptr(),
+        *layout,
+        s.data_ptr(),
+        lo.data_ptr(),
+        hi.data_ptr(),
+        partial.data_ptr(),
+        parts,
+        sums.data_ptr(),
+        _NATIVE_ROUNDING[how.rounding],
+        how.inside.value,
+    )
+    inside, below, above = sums.to(torch.float32).reshape(3, *scale.shape)
+    return dx, inside, below, above
+
+
+def _require_scale_shape(x: Tensor, scale: Tensor, granularity: Granularity) -> None:
+    expected = granularity.scale_shape(x.shape)
+    if tuple(scale.shape) != expected:
+        raise TensorError(
+            f"fake-quantize a tensor of shape {tuple(x.shape)} {granularity}",
+            f"a scale of shape {tuple(scale.shape)}",
+            f"give scales of shape {expected}",
+        )

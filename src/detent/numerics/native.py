@@ -1,0 +1,125 @@
+"""Builds `fused.c` with the machine's own C compiler, once, and loads it.
+
+Compiling takes under a second; the library is kept in the user's cache, under a name made of the source,
+the compiler and the processor. Where there is no compiler, `library()` is None and callers use their plain
+torch operations, with the same results. `DETENT_NATIVE=0` has the same effect; `DETENT_CACHE` moves the cache.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+__all__ = ["library"]
+
+_FLAGS = ("-O3", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
+# Best first. OpenMP is compiled in but not linked: the symbols come from the runtime torch has loaded
+# already, so that both share one set of threads instead of fighting for the cores.
+_VARIANTS = (("-march=native", "-fopenmp"), ("-march=native",), ())
+
+_POINTER, _INT64, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
+_SIGNATURES = {
+    "fake_quantize_forward": [_POINTER] * 3 + [_INT64] * 3 + [_POINTER] * 3 + [_INT] * 2,
+    "fake_quantize_backward": [_POINTER] * 3 + [_INT64] * 3 + [_POINTER] * 4 + [_INT64, _POINTER] + [_INT] * 2,
+    "apply_mask": [_POINTER] * 3 + [_INT64],
+    "histogram": [_POINTER, _INT64, _FLOAT, _INT64, _POINTER, _POINTER, _INT64],
+}
+
+_lock = threading.Lock()
+
+
+def library() -> ctypes.CDLL | None:
+    """The compiled kernels, or None where they cannot be had."""
+    with _lock:
+        return _library()
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc") or shutil.which("clang")
+    if os.environ.get("DETENT_NATIVE") == "0" or compiler is None or sys.platform == "win32":
+        return None
+    source = resources.files("detent.numerics").joinpath("fused.c").read_text()
+    for variant in _VARIANTS:
+        try:
+            loaded = _build_and_load(source, compiler, (*_FLAGS, *variant))
+        except (OSError, subprocess.SubprocessError):
+            continue
+        if loaded is not None:
+            return loaded
+    return None
+
+
+def _build_and_load(source: str, compiler: str, flags: tuple[str, ...]) -> ctypes.CDLL | None:
+    binary = Path(compiler).resolve()
+    identity = (source, str(binary), binary.stat().st_mtime_ns, flags, platform.machine(), _processor())
+    name = f"fused-{hashlib.sha256(repr(identity).encode()).hexdigest()[:24]}.so"
+    with tempfile.TemporaryDirectory(prefix="detent-") as scratch:
+        folder = _private_cache_folder() or Path(scratch)
+        path = folder / name
+        if not path.exists():
+            _compile(source, compiler, flags, Path(scratch), path)
+        return _load(path)
+
+
+def _compile(source: str, compiler: str, flags: tuple[str, ...], scratch: Path, target: Path) -> None:
+    code, compiled = scratch / "fused.c", scratch / "fused.o"
+    code.write_text(source)
+    subprocess.run([compiler, *flags, "-c", code, "-o", compiled], check=True, capture_output=True, timeout=120)
+    shared = ["-shared", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared"]
+    with tempfile.NamedTemporaryFile(dir=target.parent, suffix=".so", delete=False) as built:
+        subprocess.run(
+            [compiler, *shared, compiled, "-o", built.name, "-lm"], check=True, capture_output=True, timeout=120
+        )
+    os.replace(built.name, target)  # atomic: another process sees the whole library or none
+
+
+def _load(path: Path) -> ctypes.CDLL | None:
+    loaded = ctypes.CDLL(str(path))
+    for function, arguments in _SIGNATURES.items():
+        getattr(loaded, function).argtypes = arguments
+        getattr(loaded, function).restype = None
+    return loaded if _computes_correctly(loaded) else None
+
+
+def _computes_correctly(loaded: ctypes.CDLL) -> bool:
+    """A compiler that breaks float semantics is found out here, not in a user's model."""
+    x = (ctypes.c_float * 4)(-0.5, 0.49999997, 2.5, 9.0)
+    y = (ctypes.c_float * 4)()
+    one, lo, hi = (ctypes.c_float * 1)(1.0), (ctypes.c_float * 1)(-4.0), (ctypes.c_float * 1)(3.0)
+    half_away, by_rounded = 3, 0
+    loaded.fake_quantize_forward(x, y, None, 1, 1, 4, one, lo, hi, half_away, by_rounded)
+    return list(y) == [-1.0, 0.0, 3.0, 3.0]
+
+
+def _private_cache_folder() -> Path | None:
+    """A folder only this user can write to, because what lies in it is executed; None if there is none."""
+    base = os.environ.get("DETENT_CACHE") or os.environ.get("XDG_CACHE_HOME")
+    try:
+        folder = (Path(base) if base else Path.home() / ".cache") / "detent"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state = folder.stat()
+    except (OSError, RuntimeError):
+        return None
+    private = state.st_uid == os.getuid() and not state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return folder if private and os.access(folder, os.W_OK) else None
+
+
+def _processor() -> str:
+    """What -march=native depends on, so that a home shared between machines holds one library for each."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return "".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))

@@ -1,0 +1,168 @@
+"""The specification: what quantizing means, in plain operations. The fast kernels are tested against it.
+
+    quantize(x)      = clamp(round(x / scale) + zero_point, qmin, qmax)
+    dequantize(q)    = (q - zero_point) * scale
+    fake_quantize(x) = dequantize(quantize(x))
+
+Division by the scale, never multiplication by its reciprocal: that is what the engines do, and the two
+differ near ties. Arithmetic is float32 (as in the engines), float64 for float64 tensors and for grids
+that reach past 2**24; half precision is computed in float32.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from detent.errors import RangeError, SchemeError, TensorError
+from detent.numerics.grids import IntGrid
+from detent.numerics.qparams import QParams
+from detent.numerics.scheme import Scheme
+
+__all__ = [
+    "choose_qparams",
+    "dequantize",
+    "fake_quantize",
+    "nearest_power_of_two",
+    "next_power_of_two",
+    "quantize",
+    "with_scale",
+]
+
+
+def choose_qparams(low: Tensor, high: Tensor, scheme: Scheme) -> QParams:
+    """The finest QParams under which nothing in [low, high] is clipped (but by the rounding of the zero point).
+
+    The range is first widened to hold zero. A range of [0, 0] (a dead channel) gets the largest scale of
+    its neighbours, or 1 / qmax where there is none: any scale represents it, and this one keeps a bias
+    that is stored on `scale_x * scale_w` in range.
+
+    >>> scheme = Scheme(IntGrid(8, signed=True), symmetric=False)
+    >>> found = choose_qparams(torch.tensor(-1.0), torch.tensor(3.0), scheme)
+    >>> round(found.scale.item(), 6), found.zero_point.item()
+    (0.015686, -64)
+    """
+    grid = scheme.grid
+    low, high = low.detach().double(), high.detach().double()
+    if not (torch.isfinite(low) & torch.isfinite(high)).all() or (low > high).any():
+        raise RangeError(f"qparams for the range [{_brief(low)}, {_brief(high)}]", "not a finite range", "observe data")
+    if scheme.symmetric and not grid.signed and (low < 0).any():
+        raise RangeError(
+            f"{scheme} for a range that starts at {low.min().item():g}",
+            "an unsigned symmetric grid holds no negative number",
+            "use a signed grid, an affine scheme, or clip the data first",
+        )
+    low, high = low.clamp_max(0), high.clamp_min(0)
+    scale = grid.symmetric_scale(low, high) if scheme.symmetric else (high - low) / (grid.qmax - grid.qmin)
+    scale = _revive(scale, scheme)
+    return _qparams(next_power_of_two(scale) if scheme.scale == "power_of_two" else scale, low, scheme)
+
+
+def with_scale(scale: Tensor, low: Tensor, scheme: Scheme) -> QParams:
+    """QParams with a scale that a method has chosen; an affine grid then starts at `low`.
+
+    Power-of-two schemes take the nearest power, because the method has already weighed clipping.
+
+    >>> with_scale(torch.tensor(0.3), torch.tensor(0.0), Scheme(IntGrid(8), scale="power_of_two")).scale.item()
+    0.25
+    """
+    scale = _revive(scale.detach().double(), scheme)
+    return _qparams(nearest_power_of_two(scale) if scheme.scale == "power_of_two" else scale, low, scheme)
+
+
+def quantize(x: Tensor, qparams: QParams, scheme: Scheme) -> Tensor:
+    """The codes of `x`, in the grid's storage dtype. NaN has no code and is refused.
+
+    >>> scheme = Scheme(IntGrid(8))
+    >>> quantize(torch.tensor([1.2, 3.5, -127.5, 129.0]), QParams.symmetric(torch.tensor(1.0)), scheme).tolist()
+    [1, 4, -128, 127]
+    """
+    if torch.isnan(x).any():
+        raise TensorError("the codes of a tensor", "it holds NaN, which no grid has", "find where the NaN comes from")
+    # The unsigned types of torch lack most operations, so values go through int64.
+    return _encode(x, qparams, scheme).reshape(x.shape).to(torch.int64).to(scheme.grid.storage_dtype)
+
+
+def dequantize(codes: Tensor, qparams: QParams, scheme: Scheme, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The real numbers that `codes` stand for.
+
+    >>> dequantize(torch.tensor([-128, 127]), QParams.symmetric(torch.tensor(0.5)), Scheme(IntGrid(8))).tolist()
+    [-64.0, 63.5]
+    """
+    compute = scheme.grid.compute_dtype(dtype)
+    return _decode(scheme.granularity.blocked(codes.to(compute)), qparams, scheme, codes).to(dtype)
+
+
+def fake_quantize(x: Tensor, qparams: QParams, scheme: Scheme) -> Tensor:
+    """`x` moved to the grid, in its own dtype. NaN stays NaN."""
+    return _decode(_encode(x, qparams, scheme), qparams, scheme, x).to(x.dtype)
+
+
+def next_power_of_two(scale: Tensor) -> Tensor:
+    """The least power of two that is not below `scale`; powers of two stay themselves.
+
+    >>> next_power_of_two(torch.tensor([0.25, 0.26, 3.0])).tolist()
+    [0.25, 0.5, 4.0]
+    """
+    # frexp is exact where log2 is not: 2^-3 must not become 2^-2 through a rounded logarithm.
+    mantissa, exponent = torch.frexp(scale)
+    return torch.ldexp(torch.ones_like(scale), exponent - (mantissa == 0.5).to(exponent.dtype))
+
+
+def nearest_power_of_two(scale: Tensor) -> Tensor:
+    """The power of two whose logarithm is nearest.
+
+    >>> nearest_power_of_two(torch.tensor([0.25, 0.35, 0.36])).tolist()
+    [0.25, 0.25, 0.5]
+    """
+    return torch.ldexp(torch.ones_like(scale), torch.round(torch.log2(scale)).to(torch.int32))
+
+
+def _revive(scale: Tensor, scheme: Scheme) -> Tensor:
+    """Scales of 0 replaced as `choose_qparams` promises."""
+    dead = scale <= 0
+    if not dead.any():
+        return scale
+    zero, one = scale.new_zeros(()), scale.new_ones(())
+    return torch.where(dead, scale.max() if (scale > 0).any() else scheme.grid.symmetric_scale(zero, one), scale)
+
+
+def _qparams(scale: Tensor, low: Tensor, scheme: Scheme) -> QParams:
+    grid = scheme.grid
+    scale = scale.to(torch.float32).clamp_min(torch.finfo(torch.float32).tiny)
+    if scheme.symmetric:
+        return QParams.symmetric(scale)
+    zero_point = grid.qmin - torch.round(low.double().clamp_max(0) / scale.double())
+    return QParams(scale, zero_point.clamp(grid.qmin, grid.qmax).to(torch.int64))
+
+
+def _encode(x: Tensor, qparams: QParams, scheme: Scheme) -> Tensor:
+    """Codes as floats, in the blocked shape."""
+    if not x.is_floating_point():
+        raise TensorError(f"quantize a tensor of dtype {x.dtype}", "only real numbers are quantized", "give floats")
+    scale, zero_point = _expanded(x, qparams, scheme, scheme.grid.compute_dtype(x.dtype))
+    values = scheme.granularity.blocked(x.to(scale.dtype)) / scale
+    return scheme.grid.encode(values, zero_point, scheme.rounding)
+
+
+def _decode(codes: Tensor, qparams: QParams, scheme: Scheme, like: Tensor) -> Tensor:
+    scale, zero_point = _expanded(like, qparams, scheme, codes.dtype)
+    return (scheme.grid.decode(codes, zero_point) * scale).reshape(like.shape)
+
+
+def _expanded(x: Tensor, qparams: QParams, scheme: Scheme, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    expected = scheme.granularity.scale_shape(x.shape)
+    if tuple(qparams.scale.shape) != expected:
+        raise TensorError(
+            f"{scheme} on a tensor of shape {tuple(x.shape)}",
+            f"a scale of shape {tuple(qparams.scale.shape)}",
+            f"give scale and zero point of shape {expected}",
+        )
+    if not isinstance(scheme.grid, IntGrid) and qparams.zero_point.any():
+        raise SchemeError(f"a zero point on {scheme.grid}", "only integer grids have one", "use zero point 0")
+    expand = scheme.granularity.expand
+    return expand(qparams.scale, x.ndim).to(dtype), expand(qparams.zero_point, x.ndim).to(dtype)
+
+
+def _brief(values: Tensor) -> str:
+    return str([float(f"{value:.4g}") for value in values.flatten()[:4].tolist()])

@@ -1,0 +1,55 @@
+"""What a method asks of a scheme, as data: checked before anything runs, and printable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from detent.errors import SchemeError
+from detent.numerics.granularity import Granularity, PerChannel, PerGroup, PerTensor
+from detent.numerics.grids import Grid, IntGrid
+from detent.numerics.scheme import ScaleType, Scheme
+
+__all__ = ["Requirement"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requirement:
+    """The schemes a method has a meaning for. `because` says why not the others.
+
+    >>> only = Requirement(symmetric=True, because="it learns one threshold for both sides")
+    >>> only.check("tqt", Scheme(IntGrid(8), symmetric=False))
+    Traceback (most recent call last):
+    detent.errors.SchemeError: asked: 'tqt' with int8 affine per-tensor
+    found: it needs a symmetric scheme, because it learns one threshold for both sides
+    to do: change the scheme, or choose another method
+    """
+
+    grids: tuple[type[Grid], ...] = (IntGrid,)
+    granularities: tuple[type[Granularity], ...] = (PerTensor, PerChannel, PerGroup)
+    symmetric: bool | None = None
+    scale: ScaleType | None = None
+    most_bits: int = 32
+    because: str = "its formula is made for these"
+
+    def check(self, method: str, scheme: Scheme) -> None:
+        """Raise `SchemeError` if the method has no meaning for `scheme`."""
+        need = self._unmet(scheme)
+        if need:
+            raise SchemeError(
+                f"{method!r} with {scheme}",
+                f"it needs {need}, because {self.because}",
+                "change the scheme, or choose another method",
+            )
+
+    def _unmet(self, scheme: Scheme) -> str | None:
+        if not isinstance(scheme.grid, self.grids):
+            return f"a grid of kind {' or '.join(grid.__name__ for grid in self.grids)}"
+        if not isinstance(scheme.granularity, self.granularities):
+            return f"granularity {' or '.join(kind.__name__ for kind in self.granularities)}"
+        if self.symmetric is not None and scheme.symmetric is not self.symmetric:
+            return f"{'a symmetric' if self.symmetric else 'an affine'} scheme"
+        if self.scale is not None and scheme.scale != self.scale:
+            return f"a {self.scale.replace('_', '-')} scale"
+        if scheme.grid.bits > self.most_bits:
+            return f"at most {self.most_bits} bits"
+        return None

@@ -1,0 +1,150 @@
+"""How a tensor is to be mapped onto a grid: the request, before anything is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
+
+from detent.errors import SchemeError
+from detent.numerics.granularity import Granularity, PerChannel, PerGroup, PerTensor
+from detent.numerics.grids import ApotGrid, Grid, IntGrid, LogGrid
+from detent.numerics.rounding import Rounding
+
+__all__ = ["ScaleType", "Scheme"]
+
+ScaleType = Literal["float", "power_of_two"]
+
+_GRIDS: dict[str, type[Grid]] = {"int": IntGrid, "log": LogGrid, "apot": ApotGrid}
+_GRANULARITIES: dict[str, type[Granularity]] = {
+    "per_tensor": PerTensor,
+    "per_channel": PerChannel,
+    "per_group": PerGroup,
+}
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """Grid, symmetry, granularity, kind of scale, rounding. Frozen, hashable, JSON round trip.
+
+    Symmetric means zero point 0, on unsigned grids too (values below 0 clip). Affine means an integer
+    zero point, and is for integer grids only.
+
+    >>> scheme = Scheme(IntGrid(8, signed=False), symmetric=False)
+    >>> print(scheme)
+    uint8 affine per-tensor
+    >>> Scheme.from_dict(scheme.to_dict()) == scheme
+    True
+    """
+
+    grid: Grid
+    symmetric: bool = True
+    granularity: Granularity = PerTensor()
+    scale: ScaleType = "float"
+    rounding: Rounding = Rounding.HALF_EVEN
+
+    def __post_init__(self) -> None:
+        _require("grid", self.grid, Grid)
+        _require("symmetric", self.symmetric, bool)
+        _require("granularity", self.granularity, Granularity)
+        if self.scale not in get_args(ScaleType):
+            raise SchemeError(f"Scheme(scale={self.scale!r})", "not a kind of scale", "use 'float' or 'power_of_two'")
+        try:
+            object.__setattr__(self, "rounding", Rounding(self.rounding))
+        except ValueError:
+            known = ", ".join(mode.value for mode in Rounding)
+            raise SchemeError(f"Scheme(rounding={self.rounding!r})", "not a rounding", f"use one of {known}") from None
+        if isinstance(self.grid, IntGrid):
+            return
+        kind = type(self.grid).__name__
+        if not self.symmetric:
+            raise SchemeError(
+                f"an affine scheme on {self.grid}", f"{kind} has no room for a zero point", "use symmetric=True"
+            )
+        if isinstance(self.grid, ApotGrid) and self.rounding is not Rounding.HALF_EVEN:
+            raise SchemeError(
+                f"rounding {self.rounding.value!r} on {self.grid}",
+                "its levels are unevenly spaced: only the nearest one has a meaning",
+                "leave rounding at 'half_even' (ties go to the smaller magnitude)",
+            )
+        if isinstance(self.grid, LogGrid) and self.scale == "power_of_two":
+            raise SchemeError(
+                f"power-of-two scale on {self.grid}",
+                f"its scales already are 2^(n/{self.grid.steps})",
+                "use scale='float'",
+            )
+
+    def __str__(self) -> str:
+        if isinstance(self.grid, IntGrid):
+            name = f"{'' if self.grid.signed else 'u'}int{self.grid.bits}{' narrow' if self.grid.narrow else ''}"
+        else:
+            name = f"{type(self.grid).__name__[:-4].lower()}{self.grid.bits}{'' if self.grid.signed else ' unsigned'}"
+        parts = [name, "symmetric" if self.symmetric else "affine", _describe(self.granularity)]
+        if self.scale == "power_of_two":
+            parts.append("power-of-two")
+        if self.rounding is not Rounding.HALF_EVEN:
+            parts.append(self.rounding.value)
+        return " ".join(parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types only."""
+        return {
+            "grid": {"kind": _kind_of(self.grid, _GRIDS), **_fields(self.grid)},
+            "symmetric": self.symmetric,
+            "granularity": {"kind": _kind_of(self.granularity, _GRANULARITIES), **_fields(self.granularity)},
+            "scale": self.scale,
+            "rounding": self.rounding.value,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Scheme:
+        """The inverse of `to_dict`; a key it does not know is refused."""
+        _refuse_unknown("scheme", data, [field.name for field in fields(cls)])
+        if "grid" not in data:
+            raise SchemeError(f"scheme {dict(data)}", "it has no 'grid'", "add for instance {'kind': 'int', 'bits': 8}")
+        given = dict(data)
+        given["grid"] = _build("grid", given["grid"], _GRIDS)
+        if "granularity" in given:
+            given["granularity"] = _build("granularity", given["granularity"], _GRANULARITIES)
+        return cls(**given)
+
+
+def _describe(granularity: Granularity) -> str:
+    match granularity:
+        case PerChannel(axis=axis):
+            return f"per-channel({axis})"
+        case PerGroup(axis=axis, size=size):
+            return f"per-group({axis}, {size})"
+        case _:
+            return "per-tensor"
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return asdict(value)
+
+
+def _kind_of(value: object, table: Mapping[str, type]) -> str:
+    return next(kind for kind, cls in table.items() if type(value) is cls)
+
+
+def _build(what: str, data: object, table: Mapping[str, type[Any]]) -> Any:
+    kind = data.get("kind") if isinstance(data, Mapping) else None
+    if not isinstance(data, Mapping) or not isinstance(kind, str) or kind not in table:
+        raise SchemeError(f"{what} {data!r}", f"'kind' must be one of {', '.join(table)}", "name a known kind")
+    given = {key: value for key, value in data.items() if key != "kind"}
+    _refuse_unknown(f"{what} {kind!r}", given, [field.name for field in fields(table[kind])])
+    try:
+        return table[kind](**given)
+    except TypeError as missing:
+        raise SchemeError(f"{what} {dict(data)}", str(missing), "add what is missing") from None
+
+
+def _refuse_unknown(what: str, data: Mapping[str, Any], known: list[str]) -> None:
+    for key in data:
+        if key not in known:
+            raise SchemeError(f"{what} with key {key!r}", f"known keys are {', '.join(known) or 'none'}", "remove it")
+
+
+def _require(name: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise SchemeError(f"Scheme({name}={value!r})", f"{name} is a {type(value).__name__}", f"give a {kind.__name__}")

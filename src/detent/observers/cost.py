@@ -1,0 +1,22 @@
+"""How much a choice of scale and zero point costs on data that is known by its histogram."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from detent.numerics import QParams, Rounding, Scheme
+
+__all__ = ["rounding_cost"]
+
+
+def rounding_cost(values: Tensor, weights: Tensor, qparams: QParams, scheme: Scheme, norm: float) -> Tensor:
+    """The weighted sum of `|x - fake_quantize(x)| ** norm` of each row.
+
+    `values` and `weights` are (rows, points), `qparams` has an entry for each row. Clipping is included.
+    """
+    scale, zero_point = qparams.scale.to(values.dtype)[:, None], qparams.zero_point.to(values.dtype)[:, None]
+    # The expected cost of stochastic rounding has the same minimum as that of rounding to nearest.
+    rounding = Rounding.HALF_EVEN if scheme.rounding is Rounding.STOCHASTIC else scheme.rounding
+    codes = scheme.grid.encode(values / scale, zero_point, rounding)
+    error = (values - scheme.grid.decode(codes, zero_point) * scale).abs_()
+    return (weights * (error.square_() if norm == 2 else error.pow_(norm))).sum(1)

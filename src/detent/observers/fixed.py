@@ -1,0 +1,31 @@
+"""A range that is known beforehand: pixels, probabilities, the output of a sigmoid."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from detent.errors import RangeError
+from detent.numerics import ApotGrid, IntGrid, LogGrid, QParams, Scheme, choose_qparams
+from detent.numerics.requirement import Requirement
+from detent.observers.observer import Observer
+
+__all__ = ["Fixed"]
+
+
+class Fixed(Observer):
+    """[low, high], whatever is seen; data is needed only to know how many channels there are."""
+
+    requires = Requirement(grids=(IntGrid, LogGrid, ApotGrid))
+
+    def __init__(self, scheme: Scheme, *, name: str = "tensor", low: float, high: float):
+        super().__init__(scheme, name=name)
+        if not low < high:
+            raise RangeError(f"the fixed range [{low}, {high}] for {name!r}", "it is empty", "give low < high")
+        self.low, self.high = float(low), float(high)
+
+    def _observe(self, x: Tensor, low: Tensor, high: Tensor) -> None:
+        pass
+
+    def _qparams(self, low: Tensor, high: Tensor) -> QParams:
+        return choose_qparams(torch.full_like(low, self.low), torch.full_like(high, self.high), self.scheme)

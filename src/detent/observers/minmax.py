@@ -1,0 +1,23 @@
+"""The range is what was seen, from the least value to the greatest."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from detent.numerics import ApotGrid, IntGrid, LogGrid, QParams, choose_qparams
+from detent.numerics.requirement import Requirement
+from detent.observers.observer import Observer
+
+__all__ = ["MinMax"]
+
+
+class MinMax(Observer):
+    """Nothing seen is clipped. One outlier decides the step for everybody."""
+
+    requires = Requirement(grids=(IntGrid, LogGrid, ApotGrid))
+
+    def _observe(self, x: Tensor, low: Tensor, high: Tensor) -> None:
+        pass  # the base keeps the extremes
+
+    def _qparams(self, low: Tensor, high: Tensor) -> QParams:
+        return choose_qparams(low, high, self.scheme)

@@ -1,0 +1,72 @@
+"""Clip the tails: the range that holds a given share of the values."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from detent.errors import RangeError
+from detent.numerics import QParams, Scheme, choose_qparams
+from detent.observers.histogram import Histogram
+from detent.observers.histogram_observer import HistogramObserver, default_bins
+from detent.observers.moving import MovingRange
+from detent.observers.observer import Observer
+
+__all__ = ["MovingPercentile", "Percentile"]
+
+
+class Percentile(HistogramObserver):
+    """`percentile` per cent of |x| for symmetric schemes; between both tails for affine ones."""
+
+    def __init__(self, scheme: Scheme, *, name: str = "tensor", percentile: float = 99.99, bins: int | None = None):
+        super().__init__(scheme, name=name, bins=bins)
+        self.percentile = _checked(percentile)
+
+    def _qparams(self, low: Tensor, high: Tensor) -> QParams:
+        clipped = _clip(self._histogram.over_ranks(), self.percentile, low, high, symmetric=self.scheme.symmetric)
+        return choose_qparams(*clipped, self.scheme)
+
+
+class MovingPercentile(Observer):
+    """The percentile of each batch, averaged exponentially over the batches."""
+
+    def __init__(
+        self,
+        scheme: Scheme,
+        *,
+        name: str = "tensor",
+        percentile: float = 99.99,
+        momentum: float = 0.9,
+        bins: int | None = None,
+    ):
+        super().__init__(scheme, name=name)
+        self.percentile = _checked(percentile)
+        self._bins = default_bins(scheme) if bins is None else bins
+        self._moving = MovingRange(momentum)
+
+    def _observe(self, x: Tensor, low: Tensor, high: Tensor) -> None:
+        batch = Histogram(self._bins)
+        batch.add(self.scheme.granularity.rows(x))
+        self._moving.update(*_clip(batch, self.percentile, low, high, symmetric=self.scheme.symmetric))
+
+    def _qparams(self, low: Tensor, high: Tensor) -> QParams:  # noqa: ARG002
+        return choose_qparams(*self._moving.ends(), self.scheme)
+
+
+def _clip(
+    histogram: Histogram, percentile: float, low: Tensor, high: Tensor, *, symmetric: bool
+) -> tuple[Tensor, Tensor]:
+    """The part of [low, high] that holds the percentile; never more than what was seen."""
+    share = percentile / 100
+    if symmetric:
+        top = histogram.magnitude_quantile(share).reshape(low.shape)
+        bottom = -top
+    else:
+        top = histogram.quantile(share).reshape(low.shape)
+        bottom = histogram.quantile(1 - share).reshape(low.shape)
+    return bottom.clamp(low, high), top.clamp(low, high)
+
+
+def _checked(percentile: float) -> float:
+    if not 50 < percentile <= 100:
+        raise RangeError(f"percentile {percentile}", "it is the share that is kept", "choose a number in (50, 100]")
+    return float(percentile)

@@ -1,0 +1,349 @@
+"""The shape of the library: who imports whom, what is public, what is never used, how fast it loads."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import detent
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "detent"
+
+# --- who may import whom -----------------------------------------------------------------------------------
+
+EVERYWHERE = {"errors", "registry"}
+# The rooms that `training`, `report` and all above them stand on.
+CORE = {
+    "numerics",
+    "observers",
+    "quantizers",
+    "recipes",
+    "graph",
+    "onnx_import",
+    "algorithms",
+    "backends",
+    "deploy",
+    "engines",
+    "twin",
+}
+# A room is a folder or a module of src/detent; "detent" is its __init__.py, the public names.
+# A room may also import itself and, unless it is one of them, the two of EVERYWHERE.
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "registry": {"errors"},
+    "numerics": set(),
+    "observers": {"numerics"},
+    "quantizers": {"numerics", "observers"},
+    "recipes": {"numerics", "observers", "quantizers"},
+    "graph": {"numerics", "observers", "quantizers"},
+    "onnx_import": {"numerics", "observers", "quantizers", "graph"},
+    "algorithms": {"numerics", "observers", "quantizers", "graph"},
+    "backends": {"numerics", "observers", "quantizers", "graph", "recipes"},
+    "deploy": {"numerics", "observers", "quantizers", "graph", "recipes", "backends"},
+    "engines": {"numerics", "observers", "quantizers", "graph", "recipes", "backends", "deploy"},
+    "twin": {"numerics", "observers", "quantizers", "graph", "recipes", "backends", "deploy"},
+    "training": CORE,
+    "report": CORE,
+    "detent": CORE | {"training", "report"},
+    "compat": CORE | {"training", "report", "detent"},
+    "bench": CORE | {"training", "report", "detent"},
+    "cli": CORE | {"training", "report", "detent", "compat", "bench"},
+}
+
+
+def imported(source: str) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of each import in `source`, at any depth, `import_module("literal")` included."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                yield from ((node.lineno, alias.name) for alias in names)
+            case ast.ImportFrom(level=0, module=str(module), names=names):
+                yield from ((node.lineno, f"{module}.{alias.name}") for alias in names)
+            case ast.ImportFrom(level=level, module=module):
+                yield node.lineno, "." * level + (module or "")
+            case ast.Call(
+                func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                yield node.lineno, name
+
+
+def violations(room: str, source: str) -> list[str]:
+    """What `source`, a file of `room`, imports against the table; one line each.
+
+    >>> violations("observers", "from detent.numerics import Scheme")
+    []
+    >>> violations("numerics", "from detent.observers import MinMax")
+    ['line 1: numerics may not import observers']
+    """
+    if room not in ALLOWED:
+        return [f"{room} is not a room of the table ALLOWED"]
+    allowed = ALLOWED[room] | {room} | (EVERYWHERE if room not in EVERYWHERE else set())
+    found = []
+    for line, name in imported(source):
+        if name.startswith("."):
+            found.append(f"line {line}: relative import of {name}, write it out")
+            continue
+        package, _, rest = name.partition(".")
+        if package != "detent":
+            continue
+        # `from detent import Scheme` asks the root; `from detent import numerics` asks a room.
+        head, _, tail = rest.partition(".")
+        target = head if head in ALLOWED or tail else "detent"
+        if target not in allowed:
+            found.append(f"line {line}: {room} may not import {target}")
+    return sorted(found)
+
+
+@pytest.mark.parametrize(
+    ("room", "source", "found"),
+    [
+        ("graph", "import torch\nfrom detent.quantizers import LSQ", []),
+        ("graph", "from detent.graph.plan import Plan", []),
+        ("graph", "from detent import errors", []),
+        ("numerics", "import detent.observers", ["line 1: numerics may not import observers"]),
+        ("numerics", "import detent.observers.minmax as m", ["line 1: numerics may not import observers"]),
+        ("numerics", "from detent import observers", ["line 1: numerics may not import observers"]),
+        ("observers", "def f():\n    from detent.graph import Plan", ["line 2: observers may not import graph"]),
+        ("observers", "import_module('detent.graph')", ["line 1: observers may not import graph"]),
+        ("algorithms", "from detent.backends import BACKENDS", ["line 1: algorithms may not import backends"]),
+        ("backends", "from detent.deploy import deploy", ["line 1: backends may not import deploy"]),
+        ("twin", "from detent.engines import ENGINES", ["line 1: twin may not import engines"]),
+        ("errors", "from detent.registry import Registry", ["line 1: errors may not import registry"]),
+        ("graph", "import detent", ["line 1: graph may not import detent"]),
+        ("graph", "from detent import prepare", ["line 1: graph may not import detent"]),
+        ("graph", "from ..backends import BACKENDS", ["line 1: relative import of ..backends, write it out"]),
+        ("graph", "from detent.attic import x", ["line 1: graph may not import attic"]),
+        ("attic", "", ["attic is not a room of the table ALLOWED"]),
+    ],
+)
+def test_violations_are_found(room: str, source: str, found: list[str]) -> None:
+    assert violations(room, source) == found
+
+
+def test_the_table_has_no_circle() -> None:
+    rest = {room: allowed - EVERYWHERE for room, allowed in ALLOWED.items()}
+    while rest:
+        ground = [room for room, allowed in rest.items() if not allowed & rest.keys()]
+        assert ground, f"these rooms stand on each other: {sorted(rest)}"
+        rest = {room: allowed for room, allowed in rest.items() if room not in ground}
+
+
+def room_of(file: Path) -> str:
+    first = file.relative_to(SOURCE).parts[0]
+    return "detent" if first == "__init__.py" else first.removesuffix(".py")
+
+
+def test_imports_go_downwards() -> None:
+    files = sorted(SOURCE.rglob("*.py"))
+    assert SOURCE / "numerics" / "__init__.py" in files
+    found = [f"{file.relative_to(ROOT)}: {v}" for file in files for v in violations(room_of(file), file.read_text())]
+    assert not found, "\n".join(found)
+
+
+# --- public names ------------------------------------------------------------------------------------------
+
+
+def packages() -> list[str]:
+    below = pkgutil.walk_packages(detent.__path__, "detent.")
+    return ["detent", *(module.name for module in below if module.ispkg)]
+
+
+def in_order(name: str) -> tuple[int, list[str | int]]:
+    """The order the linter wants: CONSTANTS, Classes, the rest; numbers inside a name by value."""
+    rank = 0 if name.isupper() and len(name) > 1 else 1 if name[0].isupper() else 2
+    return rank, [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+def bound(body: list[ast.stmt]) -> Iterator[str]:
+    """The names a module defines, or imports from detent, at its top level (inside `if` and `try` too)."""
+    for node in body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.ImportFrom(module=str(module), names=names) if module.split(".")[0] == "detent":
+                yield from (alias.asname or alias.name for alias in names)
+            case ast.Assign(targets=targets):
+                yield from (n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name))
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                yield name
+            case ast.If(body=inner, orelse=other) | ast.Try(body=inner, orelse=other):
+                yield from bound(inner + other)
+
+
+def public_name_faults(module: ModuleType) -> list[str]:
+    """Where `__all__` and the public names of `module` differ; one line each."""
+    names: list[str] = module.__all__
+    faults = [f"{name} is in __all__ but does not exist" for name in names if not hasattr(module, name)]
+    if names != sorted(set(names), key=in_order):
+        faults.append(f"__all__ should read {sorted(set(names), key=in_order)}")
+    assert module.__file__ is not None
+    for name in bound(ast.parse(Path(module.__file__).read_text()).body):
+        if name.startswith("_") or name in names or isinstance(getattr(module, name, None), ModuleType):
+            continue
+        faults.append(f"{name} is public but not in __all__")
+    return faults
+
+
+@pytest.mark.parametrize("package", packages())
+def test_public_names_are_all(package: str) -> None:
+    module = importlib.import_module(package)
+    assert hasattr(module, "__all__"), f"{package} does not say what is public"
+    assert not public_name_faults(module)
+
+
+def test_public_name_faults_are_found(tmp_path: Path) -> None:
+    file = tmp_path / "made_up.py"
+    file.write_text(
+        "from pathlib import Path\n"
+        "from detent.errors import DetentError\n"
+        "from detent import errors\n"
+        "def shown(): ...\n"
+        "def forgotten(): ...\n"
+        "def _private(): ...\n"
+        "__all__ = ['shown', 'absent', 'shown']\n"
+    )
+    module = ModuleType("made_up")
+    module.__file__ = str(file)
+    exec(compile(file.read_text(), file, "exec"), vars(module))
+    assert public_name_faults(module) == [
+        "absent is in __all__ but does not exist",
+        "__all__ should read ['absent', 'shown']",
+        "DetentError is public but not in __all__",
+        "forgotten is public but not in __all__",
+    ]
+
+
+# --- what is never used ------------------------------------------------------------------------------------
+
+
+def python_files() -> list[Path]:
+    folders = ("src", "tests", "examples", "benchmarks", "tools")
+    return sorted(file for folder in folders for file in (ROOT / folder).rglob("*.py"))
+
+
+def torch_names(source: str) -> Iterator[tuple[int, str]]:
+    """(line, full dotted name) of everything in `source` that is reached from `torch`, aliases resolved."""
+    tree = ast.parse(source)
+    aliases: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+                aliases[alias.asname or alias.name.split(".")[0]] = (
+                    alias.name if alias.asname else alias.name.split(".")[0]
+                )
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            for alias in node.names:
+                yield node.lineno, f"{node.module}.{alias.name}"
+                aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    for node in ast.walk(tree):
+        parts, at = [], node
+        while isinstance(at, ast.Attribute):
+            parts.append(at.attr)
+            at = at.value
+        if parts and isinstance(at, ast.Name) and at.id in aliases:
+            yield at.lineno, ".".join([aliases[at.id], *reversed(parts)])
+
+
+def forbidden_torch(source: str) -> list[str]:
+    """Uses of torch's deprecated quantization and of its private names (dunders are public)."""
+    private = re.compile(r"torch(\.\w+)*\.(?!__)_\w+|torch\.ao(\.\w+)*")
+    return sorted({f"line {line}: {name}" for line, name in torch_names(source) if private.fullmatch(name)})
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import torch\ntorch.nn.Linear(1, 1); torch.__version__", []),
+        ("import torch\ntorch.ao.quantization", ["line 2: torch.ao", "line 2: torch.ao.quantization"]),
+        ("from torch.ao import quantization", ["line 1: torch.ao.quantization"]),
+        ("import torch as t\ndef f():\n    t._C", ["line 3: torch._C"]),
+        ("import torch.nn.functional as F\nF._pad", ["line 2: torch.nn.functional._pad"]),
+        ("from torch import _dynamo", ["line 1: torch._dynamo"]),
+    ],
+    ids=["public", "ao", "from-ao", "private", "through-alias", "from-private"],
+)
+def test_forbidden_torch_is_found(source: str, found: list[str]) -> None:
+    assert forbidden_torch(source) == found
+
+
+def test_only_public_torch() -> None:
+    found = [f"{file.relative_to(ROOT)}: {use}" for file in python_files() for use in forbidden_torch(file.read_text())]
+    assert not found, "\n".join(found)
+
+
+def test_nothing_is_left_for_later() -> None:
+    marker = re.compile(r"\b(TO[D]O|FIX[M]E)\b")
+    found = [str(file.relative_to(ROOT)) for file in python_files() if marker.search(file.read_text())]
+    assert not found
+
+
+# --- loading is fast ---------------------------------------------------------------------------------------
+
+
+def run(*command: str | Path) -> str:
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def python(code: str) -> str:
+    return run(sys.executable, "-c", code)
+
+
+IMPORT_SECONDS = """
+import time, torch
+start = time.perf_counter()
+import detent
+print(time.perf_counter() - start)
+"""
+
+HELP_MODULES = """
+import sys
+from detent.cli import main
+sys.argv = ["detent", "--help"]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+print("torch" in sys.modules)
+"""
+
+
+def test_import_is_fast() -> None:
+    seconds = min(float(python(IMPORT_SECONDS)) for _ in range(3))
+    assert seconds < 0.3
+
+
+def test_help_is_fast() -> None:
+    script = Path(sys.executable).with_name("detent")
+    if not script.exists():
+        pytest.skip("the command `detent` is not installed next to this Python")
+
+    def seconds() -> float:
+        start = time.perf_counter()
+        run(script, "--help")
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(3)) < 1.0
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["import sys, detent; print('torch' in sys.modules)", HELP_MODULES],
+    ids=["import", "help"],
+)
+def test_torch_is_not_loaded_before_it_is_needed(code: str) -> None:
+    assert python(code).splitlines()[-1] == "False"

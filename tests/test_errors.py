@@ -1,0 +1,80 @@
+"""The exception tree: drawn in its module, caught by its root, carried across processes."""
+
+import copy
+import pickle
+
+import pytest
+
+from detent import errors
+from detent.errors import (
+    DetentError,
+    NotCalibratedError,
+    RangeError,
+    RegistrationError,
+    SchemeError,
+    TensorError,
+    UnknownNameError,
+)
+
+TREE = [
+    pytest.param(SchemeError, ValueError, id="SchemeError"),
+    pytest.param(TensorError, ValueError, id="TensorError"),
+    pytest.param(RangeError, ValueError, id="RangeError"),
+    pytest.param(NotCalibratedError, RuntimeError, id="NotCalibratedError"),
+    pytest.param(UnknownNameError, LookupError, id="UnknownNameError"),
+    pytest.param(RegistrationError, ValueError, id="RegistrationError"),
+]
+
+
+def defined_errors() -> set[str]:
+    return {
+        name for name, thing in vars(errors).items() if isinstance(thing, type) and issubclass(thing, DetentError)
+    }
+
+
+@pytest.mark.parametrize(("error", "builtin"), TREE)
+def test_each_error_is_caught_by_the_root_and_by_its_builtin_kin(error, builtin):
+    for caught_as in (DetentError, builtin):
+        with pytest.raises(caught_as) as caught:
+            raise error("a", "b", "c")
+        assert type(caught.value) is error
+
+
+def test_the_public_names_are_the_errors_that_are_defined():
+    assert set(errors.__all__) == defined_errors()
+
+
+def test_the_picture_at_the_top_of_the_module_shows_every_error():
+    assert [name for name in defined_errors() if name not in errors.__doc__] == []
+
+
+def test_the_message_has_three_parts_in_order():
+    error = TensorError("a scale of shape (3,)", "a tensor of 4 channels", "give 4 scales")
+    assert str(error) == "asked: a scale of shape (3,)\nfound: a tensor of 4 channels\nto do: give 4 scales"
+    assert (error.asked, error.found, error.to_do) == (
+        "a scale of shape (3,)",
+        "a tensor of 4 channels",
+        "give 4 scales",
+    )
+
+
+@pytest.mark.parametrize(("error", "builtin"), TREE)
+def test_an_error_without_its_three_parts_cannot_be_raised(error, builtin):
+    with pytest.raises(TypeError, match="to_do"):
+        error("what was asked", "what was found")
+
+
+@pytest.mark.parametrize(
+    "carry",
+    [
+        pytest.param(lambda error: pickle.loads(pickle.dumps(error)), id="pickle"),
+        pytest.param(copy.deepcopy, id="deepcopy"),
+    ],
+)
+@pytest.mark.parametrize(("error", "builtin"), TREE)
+def test_an_error_survives_the_way_between_processes(error, builtin, carry):
+    original = error("asked", "found", "to do")
+    copied = carry(original)
+    assert type(copied) is error
+    assert (copied.asked, copied.found, copied.to_do) == ("asked", "found", "to do")
+    assert str(copied) == str(original)
