@@ -27,9 +27,7 @@ TREE = [
 
 
 def defined_errors() -> set[str]:
-    return {
-        name for name, thing in vars(errors).items() if isinstance(thing, type) and issubclass(thing, DetentError)
-    }
+    return {name for name, thing in vars(errors).items() if isinstance(thing, type) and issubclass(thing, DetentError)}
 
 
 @pytest.mark.parametrize(("error", "builtin"), TREE)

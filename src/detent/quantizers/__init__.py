@@ -1,0 +1,42 @@
+"""SIMULATION: what quantization does to a tensor and to its gradient, one paper a file."""
+
+from detent.quantizers.adaround import AdaRound
+from detent.quantizers.apot import Apot
+from detent.quantizers.dorefa import DoReFa
+from detent.quantizers.dsq import Dsq
+from detent.quantizers.fixed import Fixed
+from detent.quantizers.log import Log
+from detent.quantizers.lsq import Lsq
+from detent.quantizers.lsq_plus import LsqPlus
+from detent.quantizers.moving_range import MovingRange
+from detent.quantizers.pact import Pact
+from detent.quantizers.qdrop import QDrop
+from detent.quantizers.qil import Qil
+from detent.quantizers.quantizer import Quantizer, Role
+from detent.quantizers.straight_through import straight_through
+from detent.quantizers.tqt import Tqt
+from detent.quantizers.uniform import on_grid
+from detent.registry import Registry
+
+__all__ = ["QUANTIZERS", "Quantizer", "Role", "on_grid", "register", "straight_through"]
+
+QUANTIZERS: Registry[Quantizer] = Registry(
+    "quantizer",
+    Quantizer,
+    {
+        "fixed": Fixed,
+        "moving_range": MovingRange,
+        "lsq": Lsq,
+        "lsq_plus": LsqPlus,
+        "tqt": Tqt,
+        "pact": Pact,
+        "dorefa": DoReFa,
+        "dsq": Dsq,
+        "qil": Qil,
+        "apot": Apot,
+        "adaround": AdaRound,
+        "qdrop": QDrop,
+        "log": Log,
+    },
+)
+register = QUANTIZERS.register

@@ -1,0 +1,81 @@
+"""Zhou et al., "DoReFa-Net", 2016 (arXiv 1606.06160).
+
+Weights:      t = tanh(w) / max|tanh(w)|        y = s * round(t / s)        s = 1 / qmax
+Activations:  y = s * round(clamp(x, 0, a) / s)
+
+Gradients pass the rounding straight through and otherwise follow the formulas, tanh and maximum included. Two
+things differ from the paper on purpose. Its weight levels are the odd multiples of 1 / (2^b - 1), which leave
+out zero and so fit no integer engine; ours are the scheme's own codes over the same range [-1, 1]. And its
+activations clip at a = 1, which suits networks trained that way from the start; here a is the calibrated
+range unless `bound` is given.
+
+>>> from detent.numerics import IntGrid
+>>> q = DoReFa(Scheme(IntGrid(3, narrow=True)), (3,), role="weight")
+>>> w = torch.tensor([0.5, -1.0, 2.0], requires_grad=True)
+>>> [round(value, 4) for value in q(w).tolist()]                                # tanh / max: 0.479, -0.790, 1
+[0.3333, -0.6667, 1.0]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from detent.errors import SchemeError
+from detent.numerics import QParams, Requirement, Scheme, next_power_of_two
+from detent.quantizers.quantizer import Quantizer, Role
+from detent.quantizers.uniform import on_grid
+
+__all__ = ["DoReFa"]
+
+
+class DoReFa(Quantizer):
+    """Weights squeezed by tanh into [-1, 1], so they need no calibration; activations clipped."""
+
+    requires = Requirement(symmetric=True, because="its levels are spread evenly around zero")
+    roles = ("weight", "activation")
+
+    scale: Tensor
+    zero_point: Tensor
+
+    def __init__(
+        self,
+        scheme: Scheme,
+        shape: Sequence[int],
+        *,
+        role: Role = "activation",
+        name: str = "tensor",
+        bound: float | None = None,
+    ):
+        super().__init__(scheme, shape, role=role, name=name)
+        if role == "weight" and not scheme.grid.signed:
+            raise SchemeError(f"DoReFa weights {name!r} on {scheme}", "tanh gives both signs", "use a signed grid")
+        if bound is not None and not bound > 0:
+            raise SchemeError(
+                f"bound {bound} for {name!r}", "activations are clipped there", "choose a positive number"
+            )
+        self.register_buffer("scale", self._unset())
+        self.register_buffer("zero_point", torch.zeros(self.scale_shape, dtype=torch.int64))
+        self.bound = 1.0 if role == "weight" else bound
+        if self.bound is not None:
+            self.initialise(QParams.symmetric(torch.ones(self.scale_shape)))
+
+    def qparams(self) -> QParams:
+        return QParams(self.scale, self.zero_point)
+
+    def _initialise(self, observed: QParams) -> None:
+        if self.bound is None:
+            self.scale.copy_(observed.scale)
+            return
+        scale = torch.full_like(self.scale, self.bound / self.scheme.grid.qmax)
+        self.scale.copy_(next_power_of_two(scale) if self.scheme.scale == "power_of_two" else scale)
+
+    def _fake_quantize(self, x: Tensor) -> Tensor:
+        if self.role == "weight":
+            granularity = self.scheme.granularity
+            squeezed = torch.tanh(granularity.blocked(x))
+            largest = squeezed.abs().amax(granularity.shared_dims(x.ndim), keepdim=True)
+            x = (squeezed / largest.clamp_min(torch.finfo(torch.float32).tiny)).reshape(x.shape)
+        return on_grid(x, self.scale, self.zero_point, self.scheme)

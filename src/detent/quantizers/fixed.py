@@ -1,0 +1,50 @@
+"""Scale and zero point stay as calibrated; only the weights around them learn.
+
+    y = s * (clamp(round(x / s) + z, qmin, qmax) - z)        dL/dx = dL/dy inside the grid, 0 outside
+
+>>> from detent.numerics import IntGrid
+>>> q = Fixed(Scheme(IntGrid(4)), ())
+>>> q.initialise(QParams.symmetric(torch.tensor(0.5)))
+>>> x = torch.tensor([0.3, -1.2, 9.0], requires_grad=True)
+>>> y = q(x)
+>>> y.tolist()
+[0.5, -1.0, 3.5]
+>>> y.sum().backward()
+>>> x.grad.tolist()
+[1.0, 1.0, 0.0]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from detent.numerics import QParams, Scheme
+from detent.quantizers.quantizer import Quantizer, Role
+from detent.quantizers.uniform import on_grid
+
+__all__ = ["Fixed"]
+
+
+class Fixed(Quantizer):
+    """Clipped straight-through estimator with constant qparams; the plain choice for post-training work."""
+
+    scale: Tensor
+    zero_point: Tensor
+
+    def __init__(self, scheme: Scheme, shape: Sequence[int], *, role: Role = "activation", name: str = "tensor"):
+        super().__init__(scheme, shape, role=role, name=name)
+        self.register_buffer("scale", self._unset())
+        self.register_buffer("zero_point", torch.zeros(self.scale_shape, dtype=torch.int64))
+
+    def qparams(self) -> QParams:
+        return QParams(self.scale, self.zero_point)
+
+    def _initialise(self, observed: QParams) -> None:
+        self.scale.copy_(observed.scale)
+        self.zero_point.copy_(observed.zero_point)
+
+    def _fake_quantize(self, x: Tensor) -> Tensor:
+        return on_grid(x, self.scale, self.zero_point, self.scheme)

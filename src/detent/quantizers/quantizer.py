@@ -1,0 +1,126 @@
+"""What every simulated quantizer has in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from detent.errors import NotCalibratedError, SchemeError, TensorError
+from detent.numerics import QParams, Requirement, Rounding, Scheme, quantize
+
+__all__ = ["Quantizer", "Role"]
+
+Role = Literal["weight", "activation", "bias"]
+
+
+class Quantizer(nn.Module, ABC):
+    """Moves a tensor to its grid in the forward pass and says how the gradient goes back.
+
+    An ordinary module: what it learns are parameters, what it measured are buffers, both with their final
+    shape from the start and NaN until they are initialised, so that being calibrated is a fact about the
+    state and travels with it. In eval mode the output lies exactly on the grid that `qparams` describes.
+
+    Subclasses say which schemes and roles they have a meaning for (`requires`, `roles`) and implement:
+
+        class Halves(Quantizer):
+            '''Clips at half of the calibrated range.'''
+            def __init__(self, scheme, shape, *, role="activation", name="tensor"):
+                super().__init__(scheme, shape, role=role, name=name)
+                self.register_buffer("scale", self._unset())
+            def _initialise(self, observed):
+                self.scale.copy_(observed.scale / 2)
+            def qparams(self):
+                return QParams.symmetric(self.scale)
+            def _fake_quantize(self, x):
+                return on_grid(x, self.scale, torch.tensor(0), self.scheme)
+
+        detent.quantizers.register("halves", Halves)
+    """
+
+    requires: ClassVar[Requirement] = Requirement()
+    roles: ClassVar[tuple[Role, ...]] = get_args(Role)
+    default_observer: ClassVar[str] = "minmax"
+
+    def __init__(self, scheme: Scheme, shape: Sequence[int], *, role: Role = "activation", name: str = "tensor"):
+        super().__init__()
+        method = type(self).__name__
+        self.requires.check(method, scheme)
+        if role not in self.roles:
+            raise SchemeError(
+                f"{method!r} for {name!r} in the role {role!r}",
+                f"it is a method for {' and '.join(self.roles)}",
+                "choose another method for this tensor",
+            )
+        self.scheme, self.role, self.name = scheme, role, name
+        self.scale_shape = scheme.granularity.scale_shape(shape)
+        self._calibrated = False
+        self.register_load_state_dict_post_hook(_refresh_calibrated)  # type: ignore[no-untyped-call]
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether every value the quantizer needs has been measured or loaded."""
+        return self._calibrated
+
+    def initialise(self, observed: QParams) -> None:
+        """Start from measured qparams. Parameters keep their identity, so optimizers hold the right ones."""
+        if tuple(observed.scale.shape) != self.scale_shape:
+            raise TensorError(
+                f"initialise {self.name!r} with a scale of shape {tuple(observed.scale.shape)}",
+                f"the quantizer was made for {self.scale_shape}",
+                "observe the tensor it was made for",
+            )
+        with torch.no_grad():
+            self._initialise(observed)
+        _refresh_calibrated(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x` on the grid, in its own dtype; an error if the quantizer is not calibrated."""
+        if not self._calibrated:
+            raise NotCalibratedError(
+                f"quantize {self.name!r}", "its scale was never measured", "calibrate, or load a calibrated state"
+            )
+        return self._fake_quantize(x)
+
+    @torch.no_grad()
+    def codes(self, x: Tensor) -> Tensor:
+        """The integers that are deployed for `x`: those whose values `forward` gives in eval mode."""
+        training = self.training
+        self.eval()
+        try:
+            # Grids past 2**24 need the codes of float64 values; the others those of the values as simulated.
+            values = self(x.to(self.scheme.grid.compute_dtype(x.dtype)))
+        finally:
+            self.train(training)
+        # The values are on the grid, so rounding to nearest recovers the code whatever the scheme's rounding.
+        nearest = replace(self.scheme, rounding=Rounding.HALF_EVEN)
+        return quantize(values, self.qparams(), nearest)
+
+    @abstractmethod
+    def qparams(self) -> QParams:
+        """The scale and zero point that are deployed, detached."""
+
+    @abstractmethod
+    def _initialise(self, observed: QParams) -> None:
+        """Set parameters and buffers in place; called without gradients."""
+
+    @abstractmethod
+    def _fake_quantize(self, x: Tensor) -> Tensor:
+        """The forward pass of a calibrated quantizer."""
+
+    def extra_repr(self) -> str:
+        return f"{self.name!r}, {self.scheme}, {self.role}{'' if self._calibrated else ', not calibrated'}"
+
+    def _unset(self) -> Tensor:
+        """A tensor of the scale's shape that says "not measured yet"."""
+        return torch.full(self.scale_shape, torch.nan)
+
+
+def _refresh_calibrated(quantizer: Any, *_: Any) -> None:
+    """Read it off the state, once, so that the forward pass need not look at numbers."""
+    tensors = (*quantizer.parameters(recurse=False), *quantizer.buffers(recurse=False))
+    quantizer._calibrated = all(bool(torch.isfinite(t).all()) for t in tensors if t.is_floating_point())

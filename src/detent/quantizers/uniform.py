@@ -1,0 +1,50 @@
+"""The steps that quantizers on integer grids share."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from detent.numerics import Inside, Scheme, fused_fake_quantize, nearest_power_of_two
+from detent.quantizers.quantizer import Role
+from detent.quantizers.straight_through import straight_through
+
+__all__ = ["elements_per_scale", "grid_ends", "lsq_gradient_scale", "on_grid", "positive_scale"]
+
+
+def grid_ends(scheme: Scheme, zero_point: Tensor) -> tuple[Tensor, Tensor]:
+    """The least and greatest code counted from the zero point, in the float type the grid is computed in."""
+    zero_point = zero_point.to(scheme.grid.compute_dtype(torch.float32))
+    return scheme.grid.qmin - zero_point, scheme.grid.qmax - zero_point
+
+
+def on_grid(x: Tensor, scale: Tensor, zero_point: Tensor, scheme: Scheme, inside: Inside = Inside.BY_ROUNDED) -> Tensor:
+    """Fake quantization by `scheme`, differentiable in `x` and, where they ask for it, in scale and zero point."""
+    lo, hi = grid_ends(scheme, zero_point)
+    return fused_fake_quantize(
+        x, scale, lo, hi, granularity=scheme.granularity, rounding=scheme.rounding, inside=inside
+    )
+
+
+def positive_scale(raw: Tensor, scheme: Scheme) -> Tensor:
+    """The scale a learned parameter stands for: its magnitude, never 0; snapped if scales are powers of two.
+
+    The snap passes the gradient straight through.
+    """
+    scale = raw.abs().clamp_min(torch.finfo(torch.float32).tiny)
+    if scheme.scale == "power_of_two":
+        return straight_through(nearest_power_of_two(scale.detach()), scale)
+    return scale
+
+
+def elements_per_scale(x: Tensor, scales: int, role: Role) -> float:
+    """How many numbers of one sample share a scale. The first axis of an activation is the batch."""
+    samples = x.shape[0] if role == "activation" and x.ndim > 1 else 1
+    return max(1.0, x.numel() / scales / max(samples, 1))
+
+
+def lsq_gradient_scale(x: Tensor, scales: int, role: Role, qmax: int) -> float:
+    """`1 / sqrt(N * qmax)`: makes the update of a step as large, relative to it, as that of a weight (LSQ, 2.2)."""
+    return 1.0 / math.sqrt(elements_per_scale(x, scales, role) * qmax)
