@@ -1,5 +1,6 @@
 """A registry reads like a dict, grows only by explicit calls or entry points, and answers typos."""
 
+import importlib.metadata
 from abc import ABC, abstractmethod
 
 import pytest
@@ -54,11 +55,11 @@ class FakeEntryPoint:
 
 
 @pytest.fixture
-def animals(offered):
+def animals():
     return Registry("animal", Animal, {"dog": Dog, "cat": Cat})
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def offered(monkeypatch):
     """Entry points by (group, name); none until a test puts one in, whatever is installed here."""
     points = {}
@@ -92,7 +93,7 @@ def test_it_cannot_be_changed_by_assignment(animals):
         del animals["dog"]
 
 
-def test_the_table_it_was_built_from_stays_separate(offered):
+def test_the_table_it_was_built_from_stays_separate():
     table = {"dog": Dog}
     animals = Registry("animal", Animal, table)
     table["cat"] = Cat
@@ -197,6 +198,7 @@ def test_the_entry_points_of_python_itself_are_what_is_asked(tmp_path, monkeypat
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: zoo\nVersion: 1.0\n")
     (folder / "entry_points.txt").write_text("[detent.numbers]\ngoose = zoo_of_a_third_party:Goose\n")
+    monkeypatch.setattr(registry, "entry_points", importlib.metadata.entry_points)
     monkeypatch.syspath_prepend(tmp_path)
     numbers = Registry("number", int, {"flag": bool})
     assert numbers["goose"].__module__ == "zoo_of_a_third_party"

@@ -23,8 +23,10 @@ from detent.numerics import (
     choose_qparams,
     dequantize,
     fake_quantize,
+    nearest_power_of_two,
     next_power_of_two,
     quantize,
+    with_scale,
 )
 
 NEAREST = (
@@ -161,7 +163,8 @@ def test_codes_written_out():
     ("scheme", "qparams", "x", "codes"),
     [
         pytest.param(
-            Scheme(IntGrid(4)), symmetric(0.5), [-9.0, -4.0, -0.25, 0.25, 0.3, 3.5, 9.0], [-8, -8, 0, 0, 1, 7, 7], id="int4"
+            Scheme(IntGrid(4)), symmetric(0.5), [-9.0, -4.0, -0.25, 0.25, 0.3, 3.5, 9.0], [-8, -8, 0, 0, 1, 7, 7],
+            id="int4",
         ),
         pytest.param(
             Scheme(IntGrid(4, narrow=True)), symmetric(0.5), [-9.0, -3.5, 9.0], [-7, -7, 7], id="int4-narrow"
@@ -191,14 +194,10 @@ def test_codes_of_many_schemes_written_out(scheme, qparams, x, codes):
 
 
 def test_the_quotient_is_a_division_not_a_product_with_the_reciprocal():
-    """0.15 / 0.1 in float32 is a tie's upper neighbour or the tie itself, depending on how it is computed."""
-    scale = np.float32(0.1)
-    multiples = np.arange(1, 4000, dtype=np.float32) * np.float32(0.05)
-    by_division = np.rint(multiples / scale)
-    by_reciprocal = np.rint(multiples * (np.float32(1) / scale))
-    assert (by_division != by_reciprocal).any(), "the example must tell the two apart"
-    codes = quantize(torch.from_numpy(multiples), QParams.symmetric(torch.tensor(scale)), Scheme(IntGrid(16)))
-    assert codes.tolist() == by_division.tolist()
+    """45.5 / 7 is the tie 6.5; times the float32 nearest to 1/7 it is a little more."""
+    x, scale = np.array([45.5, 87.5, 101.5], dtype=np.float32), np.float32(7)
+    assert np.rint(x * (np.float32(1) / scale)).tolist() == [7, 13, 15], "the example must tell the two apart"
+    assert quantize(torch.from_numpy(x), symmetric(7.0), Scheme(INT8)).tolist() == [6, 12, 14]
 
 
 @pytest.mark.parametrize(
@@ -641,29 +640,76 @@ def test_qparams_carry_no_gradient():
     assert not choose_qparams(low, high, Scheme(INT8)).scale.requires_grad
 
 
-# ---- next_power_of_two ----
+# ---- with_scale: the scale is given ----
+
+
+@pytest.mark.parametrize(
+    ("scheme", "scale", "low", "expected_scale", "zero_point"),
+    [
+        pytest.param(Scheme(INT8), 0.3, -9.0, 0.3, 0, id="int8-symmetric"),
+        pytest.param(Scheme(UINT8, False), 0.5, -10.0, 0.5, 20, id="uint8-affine"),
+        pytest.param(Scheme(INT8, False), 0.5, -10.0, 0.5, -108, id="int8-affine"),
+        pytest.param(Scheme(INT8, False), 0.5, 3.0, 0.5, -128, id="int8-affine-range-above-zero"),
+        pytest.param(Scheme(INT8, False), 0.5, -900.0, 0.5, 127, id="int8-affine-zero-point-saturates"),
+        pytest.param(Scheme(INT8, scale="power_of_two"), 0.3, 0.0, 0.25, 0, id="power-of-two-below"),
+        pytest.param(Scheme(INT8, scale="power_of_two"), 0.4, 0.0, 0.5, 0, id="power-of-two-above"),
+        pytest.param(Scheme(UINT8, False, scale="power_of_two"), 0.3, -10.0, 0.25, 40, id="power-of-two-affine"),
+    ],
+)
+def test_a_scale_that_a_method_has_chosen(scheme, scale, low, expected_scale, zero_point):
+    found = with_scale(torch.tensor(scale), torch.tensor(low), scheme)
+    assert found.scale.dtype == torch.float32
+    assert found.scale.item() == torch.tensor(expected_scale).item()
+    assert found.zero_point.item() == zero_point
+
+
+def test_a_chosen_scale_of_zero_is_replaced_by_the_largest_of_its_neighbours():
+    scheme = Scheme(INT8, granularity=PerChannel(0))
+    found = with_scale(torch.tensor([0.25, 0.0, 0.5]), torch.zeros(3), scheme)
+    assert found.scale.tolist() == [0.25, 0.5, 0.5]
+    alone = with_scale(torch.tensor(0.0), torch.tensor(0.0), Scheme(INT8))
+    assert alone.scale.item() == pytest.approx(1 / 127, rel=2**-24)
+
+
+def test_a_chosen_scale_that_is_nan_or_infinite_is_refused():
+    for scale in (math.nan, math.inf):
+        with pytest.raises(RangeError):
+            with_scale(torch.tensor(scale), torch.tensor(0.0), Scheme(INT8))
+
+
+# ---- powers of two ----
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_a_power_of_two_stays_itself(dtype):
+@pytest.mark.parametrize("power_of_two", [next_power_of_two, nearest_power_of_two])
+def test_a_power_of_two_stays_itself(power_of_two, dtype):
     least, most = (-149, 127) if dtype == torch.float32 else (-1074, 1023)
     powers = torch.tensor([2.0**e for e in range(least, most + 1)], dtype=dtype)
-    assert torch.equal(next_power_of_two(powers), powers)
+    assert torch.equal(power_of_two(powers), powers)
 
 
 @settings(deadline=None, derandomize=True, max_examples=200)
 @given(scale=st.floats(2.0**-149, 2.0**127, width=32))
 def test_the_next_power_of_two_is_the_least_that_is_not_below(scale):
-    found = Fraction(next_power_of_two(torch.tensor(scale)).item())
-    assert min(found.numerator, found.denominator) == 1
-    assert max(found.numerator, found.denominator).bit_count() == 1
-    assert found / 2 < Fraction(scale) <= found
+    found = next_power_of_two(torch.tensor(scale)).item()
+    assert math.frexp(found)[0] == 0.5
+    assert found / 2 < scale <= found
 
 
 def test_the_neighbours_of_a_power_of_two():
     above = torch.nextafter(torch.tensor(0.125), torch.tensor(1.0))
     below = torch.nextafter(torch.tensor(0.125), torch.tensor(0.0))
     assert next_power_of_two(torch.stack([above, below])).tolist() == [0.25, 0.125]
+    assert nearest_power_of_two(torch.stack([above, below])).tolist() == [0.125, 0.125]
+
+
+@settings(deadline=None, derandomize=True, max_examples=200)
+@given(scale=st.floats(2.0**-126, 2.0**126, width=32))
+def test_the_nearest_power_of_two_is_within_half_an_octave(scale):
+    found = nearest_power_of_two(torch.tensor(scale)).item()
+    assert math.frexp(found)[0] == 0.5
+    # log2 is computed in float32, where a logarithm of up to 127 has a resolution of 2**-17.
+    assert abs(math.log2(scale) - math.log2(found)) <= 0.5 + 2**-16
 
 
 # ---- refusals ----

@@ -41,6 +41,23 @@ class Requirement:
                 "change the scheme, or choose another method",
             )
 
+    def summary(self) -> str:
+        """The schemes in a few words.
+
+        >>> Requirement(symmetric=True, scale="power_of_two").summary()
+        'int, symmetric, power-of-two'
+        """
+        parts = ["/".join(grid.__name__[:-4].lower() for grid in self.grids)]
+        if self.symmetric is not None:
+            parts.append("symmetric" if self.symmetric else "affine")
+        if self.scale is not None:
+            parts.append(f"{self.scale.replace('_', '-')}{' scale' if self.scale == 'float' else ''}")
+        if len(self.granularities) < 3:
+            parts.append("/".join(f"per-{kind.__name__[3:].lower()}" for kind in self.granularities))
+        if self.most_bits < 32:
+            parts.append(f"at most {self.most_bits} bits")
+        return ", ".join(parts)
+
     def _unmet(self, scheme: Scheme) -> str | None:
         if not isinstance(scheme.grid, self.grids):
             return f"a grid of kind {' or '.join(grid.__name__ for grid in self.grids)}"

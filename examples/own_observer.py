@@ -1,0 +1,31 @@
+"""An observer of your own: subclass, register, use its name. Run: python examples/own_observer.py"""
+
+import torch
+
+import detent
+from detent.numerics import QParams, choose_qparams
+from detent.observers import OBSERVERS, Observer
+
+
+class MedianOfBatches(Observer):
+    """The median over batches of each batch's ends: one odd batch changes nothing."""
+
+    def __init__(self, scheme, *, name="tensor"):
+        super().__init__(scheme, name=name)
+        self._ends = []
+
+    def _observe(self, x, low, high):
+        self._ends.append(torch.stack([low, high]))
+
+    def _qparams(self, low, high) -> QParams:
+        bottom, top = torch.stack(self._ends).median(0).values
+        return choose_qparams(bottom, top, self.scheme)
+
+
+detent.observers.register("median_of_batches", MedianOfBatches)
+
+if __name__ == "__main__":
+    observer = OBSERVERS["median_of_batches"](detent.Scheme(detent.IntGrid(8)), name="conv1.output")
+    for factor in (1.0, 1.1, 50.0):
+        observer.observe(factor * torch.linspace(-1, 1, 101))
+    print(f"scale {observer.qparams().scale.item():.6f}")

@@ -1,0 +1,32 @@
+"""The command line: one file a command; each parses, calls the library, prints."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from detent.cli.algorithms import algorithms
+from detent.cli.demo import demo
+from detent.errors import DetentError
+
+__all__ = ["main"]
+
+_app = typer.Typer(
+    name="detent",
+    help="Quantize neural networks, and prove that the deployed integers are the simulated ones.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+_app.command()(demo)
+_app.command()(algorithms)
+
+
+def main() -> None:
+    """The `detent` program. A user's mistake is one line on stderr and exit code 2, never a traceback."""
+    try:
+        _app()
+    except DetentError as error:
+        print(f"detent: {error.asked}: {error.found}; {error.to_do}", file=sys.stderr)
+        raise SystemExit(2) from None

@@ -1,0 +1,5 @@
+"""`python -m detent.cli`, for where the script is not on the path."""
+
+from detent.cli import main
+
+main()

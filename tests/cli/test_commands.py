@@ -1,0 +1,87 @@
+"""The program as a person or a script runs it: a second process, its output, its exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from detent.observers import OBSERVERS
+from detent.quantizers import QUANTIZERS
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "detent.cli", *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_help_lists_the_commands():
+    answer = run("--help")
+    assert answer.returncode == 0
+    assert "demo" in answer.stdout
+    assert "algorithms" in answer.stdout
+
+
+@pytest.mark.parametrize("command", ["demo", "algorithms"])
+def test_each_command_shows_an_example_of_itself(command):
+    answer = run(command, "--help")
+    assert answer.returncode == 0
+    assert f"Example: detent {command}" in answer.stdout
+
+
+def test_algorithms_as_json_has_every_registered_name():
+    tables = json.loads(run("algorithms", "--json").stdout)
+    assert set(tables["observers"]) == set(OBSERVERS)
+    assert set(tables["quantizers"]) == set(QUANTIZERS)
+    assert tables["quantizers"]["tqt"]["schemes"] == "int, symmetric, power-of-two, per-tensor/per-channel"
+    assert tables["quantizers"]["qdrop"]["options"] == {"probability": 0.5}
+    assert tables["observers"]["percentile"]["options"] == {"percentile": 99.99, "bins": None}
+
+
+def test_algorithms_prints_square_brackets_as_they_are():
+    assert "[low, high]" in " ".join(run("algorithms").stdout.replace("│", " ").split())
+
+
+def test_demo_shows_what_the_library_claims():
+    tables = json.loads(run("demo", "--json").stdout)
+    grids, observers, quantizers = tables.values()
+    sqnr = {row["scheme"]: row["SQNR dB"] for row in grids}
+    assert sqnr["int8 symmetric per-channel(0)"] > sqnr["int8 symmetric per-tensor"]
+    assert sqnr["int4 symmetric per-group(1, 32)"] > sqnr["int4 symmetric per-channel(0)"]
+    found = {row["observer"]: row["SQNR dB"] for row in observers}
+    assert found["mse"] == max(found.values())
+    learned = {row["quantizer"]: (row["SQNR dB"], row["after"]) for row in quantizers}
+    assert learned["lsq"][1] > learned["lsq"][0] + 1  # a learned step beats the initial one by more than 1 dB
+    assert learned["fixed"][0] == learned["fixed"][1]
+
+
+def test_demo_prints_tables_for_a_person():
+    answer = run("demo")
+    assert answer.returncode == 0
+    assert "SQNR dB" in answer.stdout
+
+
+def test_a_wrong_option_is_one_message_and_exit_code_2():
+    answer = run("demo", "--sead", "7")
+    assert answer.returncode == 2
+    assert "--sead" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_a_refusal_of_the_library_is_one_line_and_exit_code_2(monkeypatch, capsys):
+    import detent.cli
+    from detent.errors import SchemeError
+
+    def refuse() -> None:
+        raise SchemeError("IntGrid(bits=0)", "this grid has 2 to 32 bits", "choose an integer in 2..32")
+
+    monkeypatch.setattr(detent.cli, "_app", refuse)
+    with pytest.raises(SystemExit) as stopped:
+        detent.cli.main()
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == (
+        "detent: IntGrid(bits=0): this grid has 2 to 32 bits; choose an integer in 2..32\n"
+    )

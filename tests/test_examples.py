@@ -1,0 +1,42 @@
+"""The examples and the README, run as a reader would run them."""
+
+from __future__ import annotations
+
+import doctest
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.mark.parametrize(
+    ("example", "printed"),
+    [("own_observer.py", "scale 0.008661\n"), ("own_quantizer.py", "[0.25, -0.5, 1.75, 0.0]\n")],
+)
+def test_example_prints(example, printed):
+    # 1.1 / 127 = 0.008661: the third batch, 50 times as wide, changes nothing.
+    answer = subprocess.run(
+        [sys.executable, ROOT / "examples" / example], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert answer.stdout == printed
+
+
+def test_every_example_is_tested():
+    mark = test_example_prints.pytestmark[0]
+    assert {path.name for path in (ROOT / "examples").glob("*.py")} == {example for example, _ in mark.args[1]}
+
+
+def test_readme_examples_give_what_they_show():
+    result = doctest.testfile(str(ROOT / "README.md"), module_relative=False, optionflags=doctest.ELLIPSIS)
+    assert result.attempted > 5
+    assert result.failed == 0
+
+
+def test_every_link_in_the_documents_leads_somewhere():
+    checked = subprocess.run(
+        [sys.executable, ROOT / "tools" / "check_links.py"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
