@@ -1,6 +1,7 @@
 """Every exception Detent raises on purpose.
 
     DetentError
+    ├── CaptureError         a model or its example inputs that cannot be captured
     ├── SchemeError          a number format that cannot exist, or that a method or target cannot use
     ├── TensorError          a tensor of the wrong dtype, rank or size
     ├── RangeError           what was observed gives no usable range (nothing seen, NaN, Inf)
@@ -19,6 +20,7 @@ to do: choose bits in 2..32
 from __future__ import annotations
 
 __all__ = [
+    "CaptureError",
     "DetentError",
     "NotCalibratedError",
     "RangeError",
@@ -41,6 +43,10 @@ class DetentError(Exception):
 
     def __str__(self) -> str:
         return f"asked: {self.asked}\nfound: {self.found}\nto do: {self.to_do}"
+
+
+class CaptureError(DetentError, ValueError):
+    """A model or its example inputs that cannot be captured."""
 
 
 class SchemeError(DetentError, ValueError):

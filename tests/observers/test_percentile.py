@@ -12,6 +12,8 @@ from detent.observers.minmax import MinMax
 from detent.observers.observer import Observer
 from detent.observers.percentile import MovingPercentile, Percentile
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 INT8 = Scheme(IntGrid(8, narrow=True))
 UINT8_AFFINE = Scheme(IntGrid(8, signed=False), symmetric=False)
 BINS = 8192

@@ -10,7 +10,7 @@ from detent.cli.algorithms import algorithms
 from detent.cli.demo import demo
 from detent.errors import DetentError
 
-__all__ = ["main"]
+__all__ = ["algorithms", "demo", "main"]
 
 _app = typer.Typer(
     name="detent",

@@ -16,7 +16,25 @@ from detent.observers.pow2_sse import Pow2Sse
 from detent.observers.std import Std
 from detent.registry import Registry
 
-__all__ = ["OBSERVERS", "Histogram", "Observer", "register"]
+__all__ = [
+    "OBSERVERS",
+    "Fixed",
+    "Histogram",
+    "Isotone",
+    "Kl",
+    "Lsq",
+    "LsqPlus",
+    "MinMax",
+    "MovingAverage",
+    "MovingPercentile",
+    "Mse",
+    "Observer",
+    "Percentile",
+    "Pow2Mode",
+    "Pow2Sse",
+    "Std",
+    "register",
+]
 
 OBSERVERS: Registry[Observer] = Registry(
     "observer",

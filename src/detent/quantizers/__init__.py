@@ -18,7 +18,27 @@ from detent.quantizers.tqt import Tqt
 from detent.quantizers.uniform import on_grid
 from detent.registry import Registry
 
-__all__ = ["QUANTIZERS", "Quantizer", "Role", "on_grid", "register", "straight_through"]
+__all__ = [
+    "QUANTIZERS",
+    "AdaRound",
+    "Apot",
+    "DoReFa",
+    "Dsq",
+    "Fixed",
+    "Log",
+    "Lsq",
+    "LsqPlus",
+    "MovingRange",
+    "Pact",
+    "QDrop",
+    "Qil",
+    "Quantizer",
+    "Role",
+    "Tqt",
+    "on_grid",
+    "register",
+    "straight_through",
+]
 
 QUANTIZERS: Registry[Quantizer] = Registry(
     "quantizer",

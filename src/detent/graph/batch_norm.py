@@ -1,0 +1,170 @@
+"""Batch normalisation beside quantized weights, by the numbers of the MQBench paper.
+
+| strategy | weights that are quantized | statistics in training |
+|---|---|---|
+| -1 | w, with the batch norm left alone | as always |
+|  0 | w merged with the batch norm, once and for all | none left |
+|  1 | w g / s, folded anew each step | running ones, frozen |
+|  2 | w g / s~, after a first convolution that finds the batch's own statistics (Jacob et al. 2018) | batch, running kept |
+|  3 | w g / s, output rescaled by s / s~ (Krishnamoorthi 2018) | batch, running kept |
+|  4 | w g / s, output unscaled, then the batch norm as always (PyTorch) | batch, running kept |
+
+g, b: gamma and beta; m, s: running mean and deviation; m~, s~: those of the batch. In eval all of them compute the
+same as the unfused model, and deploy the same merged weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.func import functional_call
+
+from detent.errors import SchemeError
+from detent.graph.kinds import kind_of
+
+__all__ = ["STRATEGIES", "FoldedBatchNorm", "foldable", "merge_into", "merged"]
+
+STRATEGIES = (-1, 0, 1, 2, 3, 4)
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_LEAST = 1e-8  # a channel that gamma has switched off is still divided by its scale in strategy 4
+
+
+def foldable(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> list[tuple[fx.Node, fx.Node]]:
+    """The pairs of a weighted operation and the batch norm that alone follows it."""
+    pairs = []
+    for node in graph.nodes:
+        kind = kind_of(node, modules)
+        if node.op != "call_module" or kind is None or kind.name not in ("conv", "conv_transpose", "linear"):
+            continue
+        if len(node.users) != 1 or _calls(graph, node) != 1:
+            continue
+        after = next(iter(node.users))
+        if after.op != "call_module" or _calls(graph, after) != 1:
+            continue
+        bn = modules[str(after.target)]
+        if isinstance(bn, _BATCH_NORMS) and bn.track_running_stats and bn.running_mean is not None:
+            pairs.append((node, after))
+    return pairs
+
+
+def _calls(graph: fx.Graph, node: fx.Node) -> int:
+    return sum(other.op == "call_module" and other.target == node.target for other in graph.nodes)
+
+
+def _factor(bn: Any, variance: Tensor) -> Tensor:
+    """gamma / deviation, for each channel."""
+    inverse = torch.rsqrt(variance + bn.eps)
+    return inverse if bn.weight is None else inverse * bn.weight
+
+
+def _along_outputs(factor: Tensor, op: nn.Module, weight: Tensor) -> Tensor:
+    """`factor`, one for each output channel, shaped so that it multiplies the weight of `op`."""
+    if not getattr(op, "transposed", False):
+        return factor.reshape(-1, *[1] * (weight.ndim - 1))
+    # A transposed weight is (inputs, outputs / groups, ...): inputs of one group meet that group's outputs only.
+    groups = int(op.groups)  # type: ignore[arg-type]
+    each = factor.reshape(groups, 1, -1).expand(-1, weight.shape[0] // groups, -1)
+    return each.reshape(weight.shape[0], -1, *[1] * (weight.ndim - 2))
+
+
+def merged(op: nn.Module, bn: Any) -> tuple[Tensor, Tensor]:
+    """Weight and bias that compute `bn(op(x))` with the running statistics."""
+    weight: Tensor = op.weight  # type: ignore[assignment]
+    factor = _factor(bn, bn.running_var)
+    shift = -bn.running_mean if op.bias is None else op.bias - bn.running_mean
+    bias = shift * factor if bn.bias is None else shift * factor + bn.bias
+    return weight * _along_outputs(factor, op, weight), bias
+
+
+def merge_into(op: nn.Module, bn: nn.Module) -> None:
+    """Strategy 0: `op` becomes `bn(op(x))`, in place."""
+    with torch.no_grad():
+        weight, bias = merged(op, bn)
+        op.weight.copy_(weight)  # type: ignore[operator, union-attr]
+        if op.bias is None:
+            op.bias = nn.Parameter(bias)
+        else:
+            op.bias.copy_(bias)  # type: ignore[operator, union-attr]
+
+
+class FoldedBatchNorm(nn.Module):
+    """A convolution or linear layer and its batch norm as one operation, by strategy 1 to 4.
+
+    `weight_quantizer` sees the folded weight, which is the one that is deployed.
+    """
+
+    def __init__(self, op: nn.Module, bn: nn.Module, strategy: int, kind: str):
+        super().__init__()
+        if strategy not in (1, 2, 3, 4):
+            raise SchemeError(f"batch-norm strategy {strategy}", f"strategies are {STRATEGIES}", "choose one of them")
+        self.op, self.bn, self.strategy, self.kind = op, bn, strategy, kind
+        self.weight_quantizer: nn.Module = nn.Identity()
+        self.frozen = False
+        self.training = op.training
+
+    @property
+    def weight(self) -> Tensor:
+        """The folded weight, before quantization."""
+        return merged(self.op, self.bn)[0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        uses_batch = self.training and not self.frozen and self.strategy != 1
+        if not uses_batch:
+            weight, bias = merged(self.op, self.bn)
+            return self._run(x, self.weight_quantizer(weight)) + self._along_channels(bias, x)
+        if self.strategy == 4:
+            return self._unscaled(x)
+        bn: Any = self.bn
+        own_weight: Tensor = self.op.weight  # type: ignore[assignment]
+        mean, variance = self._batch_statistics(self._run(x, own_weight))
+        batch_factor = _factor(bn, variance)
+        shift = -mean * batch_factor
+        shift = shift if bn.bias is None else shift + bn.bias
+        factor = batch_factor if self.strategy == 2 else _factor(bn, bn.running_var)
+        y = self._run(x, self.weight_quantizer(own_weight * _along_outputs(factor, self.op, own_weight)))
+        if self.strategy == 3:
+            running, batch = torch.sqrt(bn.running_var + bn.eps), torch.sqrt(variance + bn.eps)
+            y = y * self._along_channels(running / batch, x)
+        return y + self._along_channels(shift, x)
+
+    def _unscaled(self, x: Tensor) -> Tensor:
+        own_weight: Tensor = self.op.weight  # type: ignore[assignment]
+        factor = _factor(self.bn, self.bn.running_var)  # type: ignore[arg-type]
+        factor = torch.where(factor.abs() < _LEAST, torch.full_like(factor, _LEAST), factor)
+        y = self._run(x, self.weight_quantizer(own_weight * _along_outputs(factor, self.op, own_weight)))
+        y = y / self._along_channels(factor, x)
+        bias: Tensor | None = self.op.bias  # type: ignore[assignment]
+        out: Tensor = self.bn(y if bias is None else y + self._along_channels(bias, x))
+        return out
+
+    def _run(self, x: Tensor, weight: Tensor) -> Tensor:
+        """The operation with another weight and without its bias, which cancels against the batch mean."""
+        replaced: dict[str, Tensor] = {"weight": weight}
+        if self.op.bias is not None:
+            replaced["bias"] = torch.zeros_like(self.op.bias)  # type: ignore[arg-type]
+        out: Tensor = functional_call(self.op, replaced, (x,))
+        return out
+
+    def _batch_statistics(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Of the batch, without the bias; the running ones follow as `nn.BatchNorm` would move them."""
+        bn: Any = self.bn
+        dims = [dim for dim in range(y.ndim) if dim != (1 if y.ndim > 1 else 0)]
+        variance, mean = torch.var_mean(y, dims, correction=0)
+        with torch.no_grad():
+            bn.num_batches_tracked.add_(1)
+            momentum = 1 / float(bn.num_batches_tracked) if bn.momentum is None else bn.momentum
+            count = y.numel() / mean.numel()
+            bias = 0.0 if self.op.bias is None else self.op.bias
+            bn.running_mean.lerp_(mean + bias, momentum)
+            bn.running_var.lerp_(variance * (count / max(count - 1, 1)), momentum)
+        return mean, variance
+
+    def _along_channels(self, values: Tensor, x: Tensor) -> Tensor:
+        return values if self.kind == "linear" else values.reshape(-1, *[1] * (x.ndim - 2))
+
+    def extra_repr(self) -> str:
+        return f"strategy={self.strategy}{', frozen' if self.frozen else ''}"

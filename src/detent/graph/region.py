@@ -1,0 +1,53 @@
+"""A module that runs captured graphs over the parts of the module it was captured from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import fx, nn
+
+__all__ = ["Region"]
+
+
+class Region(nn.Module):
+    """The children, parameters and buffers of a module, under the same names, with forward run by fx graphs.
+
+    There is a graph for each forward mode; they share the parts. The graph modules are kept beside the tree,
+    not in it, so that state dicts, `.to`, `.train` and optimizers see every part once, under its float name.
+    """
+
+    def __init__(self, root: nn.Module, graphs: Mapping[str, fx.Graph]):
+        super().__init__()
+        for name, child in root.named_children():
+            self.add_module(name, child)
+        for name, parameter in root.named_parameters(recurse=False):
+            self.register_parameter(name, parameter)
+        for name, buffer in root.named_buffers(recurse=False):
+            self.register_buffer(name, buffer, persistent=name not in root._non_persistent_buffers_set)
+        # Plain attributes that a graph reads (constants) or that users expect to find again.
+        for name, value in vars(root).items():
+            if not name.startswith("_") and name not in vars(self):
+                object.__setattr__(self, name, value)
+        self.training = root.training
+        object.__setattr__(self, "_runners", {mode: fx.GraphModule(self, graph) for mode, graph in graphs.items()})
+
+    @property
+    def runners(self) -> dict[str, fx.GraphModule]:
+        """What runs each forward mode."""
+        runners: dict[str, fx.GraphModule] = self.__dict__["_runners"]
+        return runners
+
+    @property
+    def graphs(self) -> dict[str, fx.Graph]:
+        """The graph of each forward mode; edit them, then call `recompile`."""
+        return {mode: runner.graph for mode, runner in self.runners.items()}
+
+    def recompile(self) -> None:
+        """Take up what was changed in the graphs or in the tree."""
+        object.__setattr__(self, "_runners", {mode: fx.GraphModule(self, g) for mode, g in self.graphs.items()})
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        runners = self.runners
+        mode = kwargs.pop("mode", None) if len(runners) > 1 else None
+        return runners[mode or next(iter(runners))](*args, **kwargs)
