@@ -8,7 +8,7 @@ milliseconds. Weights and inputs come from torch's global generator: the caller 
     logits = entry.build().eval()(*entry.inputs())
 
 Where an architecture has published weights, the names and shapes of the parameters are those of that checkpoint.
-All of it traces with `torch.fx.symbolic_trace`; the two entries that need help with it say so in their note.
+All of them trace with `torch.fx.symbolic_trace`, save `control_flow`, and `several_modes` only with concrete arguments.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def lively(net: Net) -> Net:
     """`net` with random numbers in place of the defaults that would hide a mistake.
 
     A fresh batch norm is the identity, so a wrong folding of it changes nothing; and torch's default conv weights
-    shrink the signal layer by layer, until the logits are the bias of the last layer whatever the input.
+    shrink the signal layer by layer, until the logits are the bias of the last layer whatever the input. The norm
+    that ends a residual branch (`last_norm` of its block) is small, or the signal would grow by 1.4 a block.
     """
     for module in net.modules():
         if isinstance(module, CONVS):
@@ -54,6 +55,9 @@ def lively(net: Net) -> Net:
         if isinstance(module, BATCH_NORMS):
             nn.init.normal_(module.running_mean, std=0.1)
             nn.init.uniform_(module.running_var, 0.5, 1.5)
+    for module in net.modules():
+        if hasattr(module, "last_norm"):
+            nn.init.uniform_(module.get_submodule(module.last_norm).weight, 0.1, 0.5)
     return net
 
 
@@ -84,6 +88,7 @@ def divisible(channels: float, divisor: int = 8) -> int:
 
 class BasicBlock(nn.Module):
     expansion: ClassVar[int] = 1
+    last_norm: ClassVar[str] = "bn2"
 
     def __init__(self, inputs: int, planes: int, stride: int) -> None:
         super().__init__()
@@ -104,6 +109,7 @@ class BasicBlock(nn.Module):
 
 class Bottleneck(nn.Module):
     expansion: ClassVar[int] = 4
+    last_norm: ClassVar[str] = "bn3"
 
     def __init__(self, inputs: int, planes: int, stride: int) -> None:
         super().__init__()
@@ -167,6 +173,8 @@ def resnet50(*, width: float = 1.0, classes: int = 1000, depths: Sequence[int] =
 
 class CifarBlock(nn.Module):
     """A basic block whose shortcut has no weights: every second pixel, and zeros for the channels that are new."""
+
+    last_norm: ClassVar[str] = "bn2"
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -479,6 +487,8 @@ def efficientnet_lite0(
 
 class RegNetBlock(nn.Module):
     """1x1, grouped 3x3, 1x1, all of one width."""
+
+    last_norm: ClassVar[str] = "f.c.1"
 
     def __init__(self, inputs: int, outputs: int, *, stride: int, group_width: int) -> None:
         super().__init__()
@@ -1138,7 +1148,8 @@ class Entry:
 
 
 def images(size: int = 64, channels: int = 3) -> Callable[[], tuple[Tensor, ...]]:
-    return lambda: (torch.randn(2, channels, size, size),)
+    """Noise with a mean of its own for each image and channel: plain noise looks all the same after a global pool."""
+    return lambda: (torch.randn(2, channels, size, size) + torch.randn(2, channels, 1, 1),)
 
 
 def tokens(length: int, dim: int) -> Callable[[], tuple[Tensor, ...]]:

@@ -24,11 +24,10 @@ TREE = [
     pytest.param(UnknownNameError, LookupError, id="UnknownNameError"),
     pytest.param(RegistrationError, ValueError, id="RegistrationError"),
 ]
-EVERY = [pytest.param(param.values[0], id=param.id) for param in TREE]
-
-
-def defined_errors() -> set[str]:
-    return {name for name, thing in vars(errors).items() if isinstance(thing, type) and issubclass(thing, DetentError)}
+DEFINED = {
+    name: thing for name, thing in vars(errors).items() if isinstance(thing, type) and issubclass(thing, DetentError)
+}
+EVERY = [pytest.param(error, id=name) for name, error in DEFINED.items()]
 
 
 @pytest.mark.parametrize(("error", "builtin"), TREE)
@@ -39,12 +38,17 @@ def test_each_error_is_caught_by_the_root_and_by_its_builtin_kin(error, builtin)
         assert type(caught.value) is error
 
 
+def test_every_error_but_the_root_is_also_one_of_python_s_own():
+    own = {name for name, error in DEFINED.items() if error.__bases__[0] is DetentError and len(error.__bases__) == 2}
+    assert own == set(DEFINED) - {"DetentError"}
+
+
 def test_the_public_names_are_the_errors_that_are_defined():
-    assert set(errors.__all__) == defined_errors()
+    assert set(errors.__all__) == set(DEFINED)
 
 
 def test_the_picture_at_the_top_of_the_module_shows_every_error():
-    assert [name for name in defined_errors() if name not in errors.__doc__] == []
+    assert [name for name in DEFINED if name not in errors.__doc__] == []
 
 
 def test_the_message_has_three_parts_in_order():

@@ -7,6 +7,7 @@
     ├── RangeError           what was observed gives no usable range (nothing seen, NaN, Inf)
     ├── NotCalibratedError   a scale is needed before one was measured
     ├── UnknownNameError     a name that is in no table
+    ├── RecipeError          a recipe, or a file of one, that says something it cannot
     └── RegistrationError    a name that is taken, or a class of the wrong kind
 
 Each carries three sentences: what was asked (with the value), what was found, what to do.
@@ -24,6 +25,7 @@ __all__ = [
     "DetentError",
     "NotCalibratedError",
     "RangeError",
+    "RecipeError",
     "RegistrationError",
     "SchemeError",
     "TensorError",
@@ -67,6 +69,10 @@ class NotCalibratedError(DetentError, RuntimeError):
 
 class UnknownNameError(DetentError, LookupError):
     """A name that is in no table."""
+
+
+class RecipeError(DetentError, ValueError):
+    """A recipe, or a file of one, that says something it cannot."""
 
 
 class RegistrationError(DetentError, ValueError):

@@ -46,7 +46,7 @@ GRANULARITIES = {
 }
 SHAPE = (4, 6)
 INT8, UINT8 = IntGrid(8), IntGrid(8, signed=False)
-relaxed = settings(deadline=None, derandomize=True, max_examples=150)
+relaxed = settings(deadline=None, derandomize=True, max_examples=100)
 
 
 def symmetric(scale):

@@ -117,7 +117,7 @@ def test_infinities_and_nan_stay_what_they_are(mode):
 
 
 @pytest.mark.parametrize("mode", DETERMINISTIC)
-@settings(deadline=None, derandomize=True, max_examples=300)
+@settings(deadline=None, derandomize=True, max_examples=200)
 @given(x=st.floats(width=32, allow_nan=False, allow_infinity=False))
 @example(x=0.49999997019767761)
 @example(x=-0.49999997019767761)
@@ -132,7 +132,7 @@ def test_float32_agrees_with_exact_fractions(mode, x):
 
 
 @pytest.mark.parametrize("mode", DETERMINISTIC)
-@settings(deadline=None, derandomize=True, max_examples=300)
+@settings(deadline=None, derandomize=True, max_examples=200)
 @given(x=st.floats(allow_nan=False, allow_infinity=False))
 @example(x=0.49999999999999994)
 @example(x=-0.49999999999999994)

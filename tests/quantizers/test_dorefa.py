@@ -148,8 +148,9 @@ class TestActivations:
         case = example(scheme)
         q = DoReFa(scheme, SHAPE)
         q.initialise(case.qparams)
-        expected = truth.codes(case.x, case.qparams.scale, 0, scheme)
-        assert torch.equal(q(case.x), truth.values(expected, case.qparams.scale, 0, scheme))
+        scale, zero = case.qparams.scale, case.qparams.zero_point
+        expected = truth.codes(case.x, scale, zero, scheme)
+        assert torch.equal(q(case.x), truth.values(expected, scale, zero, scheme))
         assert np.array_equal(q.codes(case.x).numpy(), expected)
         q(case.x).backward(case.g)
         inside = (case.lo <= case.r) & (case.r <= case.hi)

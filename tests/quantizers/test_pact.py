@@ -91,6 +91,13 @@ def test_an_affine_scheme_learns_both_ends():
     assert (q.lower_clip.grad.item(), q.clip.grad.item()) == (1.0, 2.0)
 
 
+def test_calibration_keeps_the_power_of_two_of_a_range_below_zero():
+    """[-15/64, 0]: a little more of it, and the next power of two would be twice the scale."""
+    scheme = Scheme(IntGrid(4), symmetric=False, scale="power_of_two")
+    q = calibrated(scheme, QParams(torch.tensor(2.0**-6), torch.tensor(7)))
+    assert q.qparams().scale.item() == 2.0**-6
+
+
 @pytest.mark.parametrize("clip", [0.0, -3.0], ids=["zero", "negative"])
 @pytest.mark.parametrize(
     "scheme",

@@ -1,0 +1,36 @@
+"""STRUCTURE: from a model to graphs, what each operation is, the Plan, and carrying it out."""
+
+from detent.graph.batch_norm import STRATEGIES, FoldedBatchNorm
+from detent.graph.capture import Captured, capture
+from detent.graph.fold import fold_batch_norms
+from detent.graph.fusion import fuse
+from detent.graph.insertion import insert
+from detent.graph.kinds import KINDS, Kind, kind_of
+from detent.graph.names import float_state_dict, remember_float_names
+from detent.graph.observing import observing, quantizers_of
+from detent.graph.plan import FloatTensor, Plan, QuantizedTensor
+from detent.graph.region import Region
+from detent.graph.stubs import DeQuantStub, QuantStub
+
+__all__ = [
+    "KINDS",
+    "STRATEGIES",
+    "Captured",
+    "DeQuantStub",
+    "FloatTensor",
+    "FoldedBatchNorm",
+    "Kind",
+    "Plan",
+    "QuantStub",
+    "QuantizedTensor",
+    "Region",
+    "capture",
+    "float_state_dict",
+    "fold_batch_norms",
+    "fuse",
+    "insert",
+    "kind_of",
+    "observing",
+    "quantizers_of",
+    "remember_float_names",
+]

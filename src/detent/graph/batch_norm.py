@@ -5,7 +5,7 @@
 | -1 | w, with the batch norm left alone | as always |
 |  0 | w merged with the batch norm, once and for all | none left |
 |  1 | w g / s, folded anew each step | running ones, frozen |
-|  2 | w g / s~, after a first convolution that finds the batch's own statistics (Jacob et al. 2018) | batch, running kept |
+|  2 | w g / s~, after a first convolution that finds s~ and m~ (Jacob et al. 2018) | batch, running kept |
 |  3 | w g / s, output rescaled by s / s~ (Krishnamoorthi 2018) | batch, running kept |
 |  4 | w g / s, output unscaled, then the batch norm as always (PyTorch) | batch, running kept |
 
@@ -84,11 +84,12 @@ def merge_into(op: nn.Module, bn: nn.Module) -> None:
     """Strategy 0: `op` becomes `bn(op(x))`, in place."""
     with torch.no_grad():
         weight, bias = merged(op, bn)
-        op.weight.copy_(weight)  # type: ignore[operator, union-attr]
-        if op.bias is None:
-            op.bias = nn.Parameter(bias)
+        own: Any = op
+        own.weight.copy_(weight)
+        if own.bias is None:
+            own.bias = nn.Parameter(bias)
         else:
-            op.bias.copy_(bias)  # type: ignore[operator, union-attr]
+            own.bias.copy_(bias)
 
 
 class FoldedBatchNorm(nn.Module):
@@ -158,7 +159,8 @@ class FoldedBatchNorm(nn.Module):
             bn.num_batches_tracked.add_(1)
             momentum = 1 / float(bn.num_batches_tracked) if bn.momentum is None else bn.momentum
             count = y.numel() / mean.numel()
-            bias = 0.0 if self.op.bias is None else self.op.bias
+            own: Any = self.op
+            bias = 0.0 if own.bias is None else own.bias
             bn.running_mean.lerp_(mean + bias, momentum)
             bn.running_var.lerp_(variance * (count / max(count - 1, 1)), momentum)
         return mean, variance

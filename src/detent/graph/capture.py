@@ -169,7 +169,7 @@ def _region_of_one(op: nn.Module, inputs: _Inputs) -> Region:
     """A single operation inside an island, as a graph of one node."""
     graph = fx.Graph()
     args = tuple(graph.placeholder(f"input_{index}") for index in range(len(inputs.args)))
-    kwargs = {name: graph.placeholder(name) for name in inputs.kwargs}
+    kwargs: dict[str, Any] = {name: graph.placeholder(name) for name in inputs.kwargs}
     graph.output(graph.create_node("call_module", "op", args, kwargs))
     holder = nn.Module()
     holder.add_module("op", op)

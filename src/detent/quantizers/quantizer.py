@@ -58,8 +58,11 @@ class Quantizer(nn.Module, ABC):
             )
         self.scheme, self.role, self.name = scheme, role, name
         self.scale_shape = scheme.granularity.scale_shape(shape)
+        self.observer: tuple[str, dict[str, Any]] = (self.default_observer, {})
         self._calibrated = False
         self.register_load_state_dict_post_hook(_refresh_calibrated)  # type: ignore[no-untyped-call]
+
+    # `observer` is what measures it when a prepared model is calibrated: a name, and options.
 
     @property
     def calibrated(self) -> bool:

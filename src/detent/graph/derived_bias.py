@@ -1,0 +1,39 @@
+"""A bias stored as integers on the scale of its accumulator: input scale times weight scale."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from detent.numerics import IntGrid, PerTensor, QParams, Scheme
+from detent.quantizers import Quantizer, on_grid
+
+__all__ = ["DerivedBias"]
+
+
+class DerivedBias(nn.Module):
+    """Nothing of its own is measured or learned: the scale follows from the two quantizers."""
+
+    def __init__(self, scheme: Scheme, of_input: Quantizer, of_weight: Quantizer, name: str):
+        super().__init__()
+        self.scheme, self.name = scheme, name
+        self._sources = (of_input, of_weight)  # in a tuple: they are registered where they belong
+
+    def qparams(self) -> QParams:
+        """Zero point 0, and the product of the scales, rounded to float32 as engines do."""
+        of_input, of_weight = (source.qparams().scale for source in self._sources)
+        return QParams.symmetric((of_input * of_weight).detach())
+
+    def forward(self, bias: Tensor) -> Tensor:
+        scale = self.qparams().scale
+        if isinstance(self.scheme.granularity, PerTensor):
+            scale = scale.reshape(())
+        elif scale.numel() != bias.numel():
+            scale = scale.flatten().expand(bias.shape) if scale.numel() == 1 else _repeat(scale, bias)
+        assert isinstance(self.scheme.grid, IntGrid)
+        return on_grid(bias, scale, torch.zeros_like(scale), self.scheme)
+
+
+def _repeat(scale: Tensor, bias: Tensor) -> Tensor:
+    """A grouped transposed convolution has a scale for each output of one group."""
+    return scale.repeat(bias.numel() // scale.numel())

@@ -1,0 +1,115 @@
+"""Carries out a Plan: quantizers go on the edges of the graphs and on the weights where they live."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor, fx, nn
+from torch.nn.utils import parametrize
+
+from detent.graph.batch_norm import FoldedBatchNorm
+from detent.graph.capture import Captured
+from detent.graph.derived_bias import DerivedBias
+from detent.graph.kinds import KINDS
+from detent.graph.plan import Plan, QuantizedTensor
+from detent.graph.region import Region
+from detent.quantizers import QUANTIZERS, Quantizer
+
+__all__ = ["insert"]
+
+_HOLDER = "activation_quantizers"
+
+
+def insert(captured: Captured, plan: Plan) -> None:
+    """Put the quantizers of `plan` into the captured regions, in place."""
+    made: dict[str, Quantizer] = {}
+    for entry in plan.quantized:
+        if entry.quantizer != "derived" and not entry.shares:
+            made[entry.tensor] = _make(entry, captured.regions[entry.region])
+    for entry in plan.quantized:
+        region = captured.regions[entry.region]
+        if entry.role == "activation":
+            _on_edges(entry, region, made)
+        elif entry.quantizer == "derived":
+            continue  # needs all others in place
+        else:
+            _on_parameter(_module_of(entry, region), entry.role, made[entry.tensor])
+    for entry in plan.quantized:
+        if entry.quantizer == "derived":
+            _derive_bias(entry, captured.regions[entry.region], made)
+    for region in captured.regions.values():
+        region.recompile()
+
+
+def _make(entry: QuantizedTensor, region: Region) -> Quantizer:
+    options = dict(entry.quantizer_options)
+    shape = _shape(entry, region)
+    quantizer = QUANTIZERS[entry.quantizer](entry.scheme, shape, role=entry.role, name=entry.tensor, **options)
+    # What will measure it: read by `observing`.
+    quantizer.observer = (entry.observer, dict(entry.observer_options))
+    parameter = next((p for p in region.parameters()), None)
+    return quantizer if parameter is None else quantizer.to(parameter.device)
+
+
+def _shape(entry: QuantizedTensor, region: Region) -> tuple[int, ...]:
+    if entry.role == "activation":
+        node = next(n for graph in region.graphs.values() for n in graph.nodes if n.name == entry.node)
+        shape: tuple[int, ...] = node.meta.get("shape", (1,))
+        return shape
+    tensor: Tensor = getattr(_module_of(entry, region), entry.role)
+    return tuple(tensor.shape)
+
+
+def _module_of(entry: QuantizedTensor, region: Region) -> nn.Module:
+    node = next(n for graph in region.graphs.values() for n in graph.nodes if n.name == entry.node)
+    return region.get_submodule(str(node.target))
+
+
+def _on_edges(entry: QuantizedTensor, region: Region, made: Mapping[str, Quantizer]) -> None:
+    if entry.shares and KINDS[entry.kind].moves if entry.kind in KINDS else False:
+        return  # the values are those of the tensor it shares with: they are on the grid already
+    if not hasattr(region, _HOLDER):
+        region.add_module(_HOLDER, nn.ModuleDict())
+    holder = region.get_submodule(_HOLDER)
+    assert isinstance(holder, nn.ModuleDict)
+    holder[entry.node] = made[entry.shares or entry.tensor]
+    for graph in region.graphs.values():
+        for node in [n for n in graph.nodes if n.name == entry.node]:
+            users = [user for user in node.users if not entry.users or user.name in entry.users]
+            with graph.inserting_after(node):
+                quantized = graph.create_node("call_module", f"{_HOLDER}.{entry.node}", (node,))
+            quantized.meta = dict(node.meta)
+            for user in users:
+                user.replace_input_with(node, quantized)
+
+
+def _on_parameter(module: nn.Module, which: str, quantizer: Quantizer) -> None:
+    if isinstance(module, FoldedBatchNorm):
+        assert which == "weight"
+        module.weight_quantizer = quantizer
+        return
+    # Not checked by torch, because that would run it, and it is not calibrated yet.
+    parametrize.register_parametrization(module, which, quantizer, unsafe=True)
+
+
+def _derive_bias(entry: QuantizedTensor, region: Region, made: Mapping[str, Quantizer]) -> None:
+    module = _module_of(entry, region)
+    weight = made[entry.tensor.removesuffix(".bias") + ".weight"]
+    node = next(n for graph in region.graphs.values() for n in graph.nodes if n.name == entry.node)
+    source = _quantizer_before(node, region)
+    if source is None or isinstance(module, FoldedBatchNorm):
+        return
+    parametrize.register_parametrization(
+        module, "bias", DerivedBias(entry.scheme, source, weight, entry.tensor), unsafe=True
+    )
+
+
+def _quantizer_before(node: fx.Node, region: Region) -> Quantizer | None:
+    """The quantizer of what an operation takes in, looking through operations that only move values."""
+    while node.all_input_nodes:
+        node = node.all_input_nodes[0]
+        if node.op == "call_module":
+            module = region.get_submodule(str(node.target))
+            if isinstance(module, Quantizer):
+                return module
+    return None

@@ -1,0 +1,22 @@
+"""REQUESTS: what is asked of a quantization, before a model or a backend is known."""
+
+from detent.recipes.builtin import BUILTIN, Builtin
+from detent.recipes.find import find
+from detent.recipes.options import Options
+from detent.recipes.recipe import BatchNorm, Calibration, Recipe
+from detent.recipes.rule import Match, Rule
+from detent.recipes.tensor_request import Groups, TensorRequest
+
+__all__ = [
+    "BUILTIN",
+    "BatchNorm",
+    "Builtin",
+    "Calibration",
+    "Groups",
+    "Match",
+    "Options",
+    "Recipe",
+    "Rule",
+    "TensorRequest",
+    "find",
+]

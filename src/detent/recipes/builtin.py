@@ -1,0 +1,72 @@
+"""The recipes that come with Detent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from detent.errors import UnknownNameError
+from detent.recipes.recipe import Recipe
+from detent.recipes.refusal import nearest
+from detent.recipes.tensor_request import TensorRequest
+
+__all__ = ["BUILTIN", "Builtin", "builtin"]
+
+
+class Builtin(NamedTuple):
+    """A recipe and one line about it."""
+
+    description: str
+    recipe: Recipe
+
+
+def _fixed(observer: str | None = None) -> TensorRequest:
+    return TensorRequest(quantizer="fixed", observer=observer)
+
+
+def _entry(name: str, description: str, weight: TensorRequest, activation: TensorRequest) -> Builtin:
+    return Builtin(description, Recipe(name=name, weight=weight, activation=activation))
+
+
+_LSQ = TensorRequest(quantizer="lsq")
+_LSQ_PLUS = TensorRequest(quantizer="lsq_plus")
+_TQT = TensorRequest(quantizer="tqt", symmetric=True, scale="power_of_two")
+_PACT = TensorRequest(quantizer="pact")
+_DOREFA = TensorRequest(quantizer="dorefa", symmetric=True)
+_DSQ = TensorRequest(quantizer="dsq")
+_QIL = TensorRequest(quantizer="qil", symmetric=True, scale="float")
+_APOT = TensorRequest(quantizer="apot", grid="apot", bits=4, symmetric=True)
+
+# What a request leaves out is the backend's default; what a method cannot do without is said.
+_ENTRIES = (
+    _entry("ptq", "calibrate and deploy; the backend chooses how activations are observed", _fixed("minmax"), _fixed()),
+    _entry("percentile", "calibrate; activations clipped at a percentile", _fixed("minmax"), _fixed("percentile")),
+    _entry("kl", "calibrate; activations clipped where the histogram loses least (KL)", _fixed("minmax"), _fixed("kl")),
+    _entry(
+        "mse", "calibrate; weights and activations clipped at the least squared error", _fixed("mse"), _fixed("mse")
+    ),
+    _entry("lsq", "train step sizes (Esser et al., ICLR 2020)", _LSQ, _LSQ),
+    _entry("lsq_plus", "train step sizes and offsets (Bhalgat et al., 2020)", _LSQ_PLUS, _LSQ_PLUS),
+    _entry("tqt", "train the exponents of power-of-two scales (Jain et al., MLSys 2020)", _TQT, _TQT),
+    _entry(
+        "pact",
+        "train activation clips (Choi et al., 2018); weights as in DoReFa, as MQBench pairs them",
+        _DOREFA,
+        _PACT,
+    ),
+    _entry("dorefa", "weights squeezed by tanh, activations clipped (Zhou et al., 2016)", _DOREFA, _DOREFA),
+    _entry("dsq", "a soft staircase that sharpens in training (Gong et al., ICCV 2019)", _DSQ, _DSQ),
+    _entry("qil", "train the interval that is quantized (Jung et al., CVPR 2019)", _QIL, _QIL),
+    _entry("apot", "4-bit sums of powers of two (Li et al., ICLR 2020)", _APOT, _APOT),
+)
+
+BUILTIN: Mapping[str, Builtin] = MappingProxyType({entry.recipe.name: entry for entry in _ENTRIES})
+
+
+def builtin(name: str) -> Recipe:
+    """The built-in recipe of that name; `UnknownNameError` with the nearest one if there is none."""
+    if name not in BUILTIN:
+        advice = nearest(name, BUILTIN, "use one of these, or the path of a .yaml, .yml, .json or .toml file")
+        raise UnknownNameError(f"recipe {name!r}", f"known are {', '.join(sorted(BUILTIN))}", advice)
+    return BUILTIN[name].recipe

@@ -1,0 +1,79 @@
+"""From a path to plain data and back; the suffix decides the format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from detent.errors import RecipeError
+from detent.recipes import json_text, toml_text, yaml_text
+from detent.recipes.refusal import RefusalError, nearest
+
+__all__ = ["FORMATS", "read", "write"]
+
+
+class Format(NamedTuple):
+    """Text to data and back. `loads` raises `ValueError` for text that is not of the format."""
+
+    loads: Callable[[str], Any]
+    dumps: Callable[[dict[str, Any]], str]
+
+
+_YAML = Format(yaml_text.loads, yaml_text.dumps)
+
+FORMATS: dict[str, Format] = {
+    ".yaml": _YAML,
+    ".yml": _YAML,
+    ".json": Format(json_text.loads, json_text.dumps),
+    ".toml": Format(toml_text.loads, toml_text.dumps),
+}
+
+
+def read(path: str | PathLike[str]) -> dict[str, Any]:
+    """The mapping in a file. Nothing in it is executed or imported."""
+    path = Path(path)
+    asked = f"read the recipe {path}"
+    form, text = _format(path, asked), _text(path, asked)
+    try:
+        data = form.loads(text)
+    except RefusalError as refusal:
+        raise RecipeError(asked, refusal.found, refusal.to_do) from None
+    except RecursionError:
+        raise RecipeError(asked, "it is nested too deeply", "a recipe is a few levels deep") from None
+    except ValueError as error:
+        raise RecipeError(asked, str(error), f"make it valid {path.suffix[1:]}") from None
+    if not isinstance(data, dict):
+        raise RecipeError(asked, f"it holds a {type(data).__name__}", "write keys and values, as in 'name: mine'")
+    return data
+
+
+def write(data: dict[str, Any], path: str | PathLike[str]) -> None:
+    """Write a file that `read` reads back as equal data."""
+    path = Path(path)
+    asked = f"write the recipe {path}"
+    text = _format(path, asked).dumps(data)
+    try:
+        path.write_bytes(text.encode())
+    except OSError as error:
+        raise RecipeError(asked, error.strerror or str(error), "choose a path that can be written") from None
+
+
+def _format(path: Path, asked: str) -> Format:
+    if path.suffix not in FORMATS:
+        found = f"the suffix {path.suffix!r}; known are {', '.join(FORMATS)}"
+        raise RecipeError(asked, found, nearest(path.suffix, FORMATS, "name the file by its format"))
+    return FORMATS[path.suffix]
+
+
+def _text(path: Path, asked: str) -> str:
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise RecipeError(asked, "it is not UTF-8 text", "save it as UTF-8") from None
+    except OSError as error:
+        raise RecipeError(asked, error.strerror or str(error), "give the path of a recipe file") from None
+    if not text.strip():
+        raise RecipeError(asked, "the file is empty", "begin with a name, as in 'name: mine'")
+    return text
