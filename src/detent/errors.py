@@ -67,7 +67,7 @@ class NotCalibratedError(DetentError, RuntimeError):
     """A scale is needed before one was measured."""
 
 
-class UnknownNameError(DetentError, LookupError):
+class UnknownNameError(DetentError, KeyError):
     """A name that is in no table."""
 
 

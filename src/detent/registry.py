@@ -38,7 +38,7 @@ class Registry(Mapping[str, type[T]], Generic[T]):
             self.register(name, cls)
 
     def register(self, name: str, cls: type[T]) -> None:
-        """Add `cls` under `name`; refuse a taken name, a class of another kind, an abstract class."""
+        """Add `cls` under `name`; refuse a name taken by another, a class of another kind, an abstract class."""
         asked = f"register {self.kind} {name!r}"
         if not (isinstance(cls, type) and issubclass(cls, self._base)):
             raise RegistrationError(
@@ -61,10 +61,6 @@ class Registry(Mapping[str, type[T]], Generic[T]):
 
     def __len__(self) -> int:
         return len(self._table)
-
-    def __contains__(self, name: object) -> bool:
-        # Mapping's own version asks __getitem__, which raises our error instead of KeyError.
-        return name in self._table
 
     def _load_entry_point(self, name: str) -> None:
         for point in entry_points(group=f"detent.{self.kind}s", name=name):

@@ -704,8 +704,8 @@ def test_a_scale_of_another_shape_is_refused_and_never_broadcast(dtype, granular
     with refuses(
         TensorError,
         asked="a tensor of shape (4, 6)",
-        found=f"a scale of shape {shape}",
-        to_do=f"give scales of shape {expected}",
+        found=f"scale of shape {shape}",
+        to_do=f"give it the shape {expected}",
     ):
         fused_fake_quantize(
             torch.ones(4, 6, dtype=dtype),

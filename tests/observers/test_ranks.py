@@ -110,6 +110,13 @@ def negative_on_rank_1(rank: int) -> Observer:
     return observer
 
 
+def races(rank: int) -> Observer:
+    """Rank 0 alone would choose 63/64 of the range, which merges the two winners of rank 1."""
+    observer = OBSERVERS["isotone"](Scheme(IntGrid(4)))
+    observer.observe(torch.tensor([[[-16.0, 1.0, 0.5]], [[-16.0, 0.25, 0.125]]][rank]))
+    return observer
+
+
 def stochastic_isotone(rank: int) -> Observer:
     torch.manual_seed(rank)  # as in any training job
     observer = OBSERVERS["isotone"](Scheme(IntGrid(4), rounding=Rounding.STOCHASTIC))
@@ -130,6 +137,7 @@ def work(rank: int) -> dict[str, Any]:
         found[f"{case} nothing"] = answer(with_nothing_on_rank_1(case, rank))
     found["votes"] = answer(votes(rank))
     found["negative"] = answer(negative_on_rank_1(rank))
+    found["races"] = answer(races(rank))
     found["stochastic isotone"] = answer(stochastic_isotone(rank))
     return found
 
@@ -235,6 +243,11 @@ def test_symmetric_moving_averages_are_averaged_end_by_end(ranks):
 def test_the_votes_of_all_ranks_are_counted(ranks):
     assert [found["votes"][0].item() for found in ranks] == [8.0, 8.0]
     assert [votes(rank).qparams().scale.item() for rank in range(2)] == [1.0, 32.0], "so that the count matters"
+
+
+def test_the_races_of_all_ranks_are_run(ranks):
+    assert [found["races"][0].item() for found in ranks] == [2 * 15 / 64] * 2
+    assert races(0).qparams().scale.item() == 2 * 63 / 64, "so that the gathering matters"
 
 
 @pytest.mark.parametrize("case", MEANINGFUL)

@@ -16,17 +16,15 @@ from detent.quantizers import QUANTIZERS
 
 # --- the matrix ----------------------------------------------------------------------------------------------
 
-SHAPES = {"weight": (8, 16), "activation": (8, 16), "bias": (8,)}
+SHAPES = {"weight": (4, 8), "activation": (4, 8), "bias": (8,)}
+COARSE = {"mse": {"bins": 64}, "pow2_sse": {"bins": 64}}  # histograms good enough for a tensor this small
 GRIDS = {
     "int2": IntGrid(2),
-    "int4": IntGrid(4),
-    "int8": IntGrid(8),
-    "int8-narrow": IntGrid(8, narrow=True),
+    "int4-narrow": IntGrid(4, narrow=True),
     "uint4": IntGrid(4, signed=False),
-    "uint8": IntGrid(8, signed=False),
-    "int16": IntGrid(16),
+    "int8": IntGrid(8),
+    "uint16": IntGrid(16, signed=False),
     "int32": IntGrid(32),
-    "uint32": IntGrid(32, signed=False),
     "apot4": ApotGrid(4),
     "apot4-unsigned": ApotGrid(4, signed=False),
     "log8": LogGrid(),
@@ -98,7 +96,7 @@ def data_for(scheme, role, seed=0):
 def calibrated(name, scheme, role, **options):
     """Made, and initialised from the observer it asks for, run on two batches."""
     quantizer = QUANTIZERS[name](scheme, SHAPES[role], role=role, name="conv1.tensor", **options)
-    observer = OBSERVERS[quantizer.default_observer](scheme)
+    observer = OBSERVERS[quantizer.default_observer](scheme, **COARSE.get(quantizer.default_observer, {}))
     for seed in range(2):
         observer.observe(data_for(scheme, role, seed))
     quantizer.initialise(observer.qparams())
@@ -106,8 +104,9 @@ def calibrated(name, scheme, role, **options):
 
 
 MATRIX = [
-    pytest.param(name, kind, role, id="-".join([name, *kind, role]))
+    pytest.param(name, kind, role, id="-".join([name, role, *kind]))
     for name, kind, role in itertools.product(MEANING, KINDS, ROLES)
+    if has_meaning(name, kind, role)
 ]
 
 
@@ -115,20 +114,24 @@ def test_the_matrix_has_every_quantizer():
     assert set(MEANING) == {name for name in QUANTIZERS if QUANTIZERS[name].__module__.startswith("detent.")}
 
 
-@pytest.mark.parametrize(("name", "kind", "role"), [p for p in MATRIX if not has_meaning(*p.values)])
-def test_what_has_no_meaning_is_refused_before_anything_runs(name, kind, role):
-    scheme = scheme_of(kind, role)
-    with pytest.raises(SchemeError) as caught:
-        QUANTIZERS[name](scheme, SHAPES[role], role=role, name="conv1.tensor")
-    error = caught.value
-    # Who was asked for what (the scheme, or the tensor and its role), what stands against it, what to do.
-    assert QUANTIZERS[name].__name__ in error.asked
-    assert str(scheme) in error.asked or "conv1.tensor" in error.asked
-    assert error.found
-    assert error.to_do
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("name", MEANING)
+def test_what_has_no_meaning_is_refused_before_anything_runs(name, role):
+    for kind in KINDS:
+        if has_meaning(name, kind, role):
+            continue
+        scheme = scheme_of(kind, role)
+        with pytest.raises(SchemeError) as caught:
+            QUANTIZERS[name](scheme, SHAPES[role], role=role, name="conv1.tensor")
+        error = caught.value
+        # Who was asked for what (the scheme, or the tensor and its role), what stands against it, what to do.
+        assert QUANTIZERS[name].__name__ in error.asked
+        assert str(scheme) in error.asked or "conv1.tensor" in error.asked
+        assert error.found
+        assert error.to_do
 
 
-@pytest.mark.parametrize(("name", "kind", "role"), [p for p in MATRIX if has_meaning(*p.values)])
+@pytest.mark.parametrize(("name", "kind", "role"), MATRIX)
 def test_what_has_a_meaning_trains(name, kind, role):
     """Calibrate, forward, backward, one step of SGD, forward again: finite, with valid qparams, on the grid."""
     scheme = scheme_of(kind, role)
@@ -173,7 +176,8 @@ def check_eval(q, scheme, x):
     blocked = scheme.granularity.blocked(codes)
     if isinstance(scheme.grid, IntGrid):
         values = (blocked - zero_point) * scale
-        tolerance = 0.0
+        # Past 2**24 the codes are those of float64, where DoReFa's tanh has more digits than the output shows.
+        tolerance = 3e-7 if type(q).__name__ == "DoReFa" and scheme.grid.bits > 24 else 0.0
     elif isinstance(scheme.grid, ApotGrid):
         levels = np.array([0, 1, 2, 3, 4, 6, 8, 10]) if scheme.grid.signed else None
         levels = levels if levels is not None else np.array([0, 1, 2, 3, 4, 6, 8, 9, 12, 16, 18, 24, 32, 33, 36, 48])
@@ -221,12 +225,12 @@ class TestBeforeCalibration:
         q = fresh(name)
         assert not q.calibrated
         with refuses(NotCalibratedError, asked="quantize 'conv1.tensor'", found="never measured", to_do="calibrate"):
-            q(torch.ones(8, 16))
+            q(torch.ones(4, 8))
 
     def test_codes_are_too_and_the_mode_is_as_before(self, name, refuses):
         q = fresh(name).train()
         with refuses(NotCalibratedError, asked="conv1.tensor"):
-            q.codes(torch.ones(8, 16))
+            q.codes(torch.ones(4, 8))
         assert q.training
 
     def test_tensors_have_their_final_shapes(self, name):
@@ -238,7 +242,7 @@ class TestBeforeCalibration:
         q.load_state_dict(fresh(name).state_dict())
         assert not q.calibrated
         with pytest.raises(NotCalibratedError):
-            q(torch.ones(8, 16))
+            q(torch.ones(4, 8))
 
 
 @every
@@ -257,15 +261,15 @@ class TestInitialise:
         found = dict(q.named_parameters()) | dict(q.named_buffers())
         assert held == {key: (id(tensor), tensor.data_ptr()) for key, tensor in found.items()}
 
-    @pytest.mark.parametrize("shape", [(), (7,), (8, 1)], ids=["scalar", "too-few", "too-many-axes"])
+    @pytest.mark.parametrize("shape", [(), (3,), (4, 1)], ids=["scalar", "too-few", "too-many-axes"])
     def test_refuses_qparams_of_another_shape(self, name, shape, refuses):
-        with refuses(TensorError, asked="'conv1.tensor'", found="(8,)", to_do="observe"):
+        with refuses(TensorError, asked="'conv1.tensor'", found="(4,)", to_do="observe"):
             fresh(name).initialise(QParams.symmetric(torch.ones(shape)))
 
     def test_may_be_called_again(self, name):
         q = ready(name)
         other = copy.deepcopy(q)
-        other.initialise(QParams.symmetric(torch.full((8,), 0.5)))
+        other.initialise(QParams.symmetric(torch.full((4,), 0.5)))
         other.initialise(q.qparams())
         # A range is stored as its ends by some: a division gives back the scale up to a rounding.
         assert torch.allclose(other.qparams().scale, q.qparams().scale, rtol=2**-22, atol=0)
@@ -293,8 +297,8 @@ class TestState:
         assert_the_same(q, other)
 
     def test_is_found_inside_a_model(self, name):
-        model = nn.Sequential(nn.Linear(16, 16), ready(name))
-        other = nn.Sequential(nn.Linear(16, 16), fresh(name))
+        model = nn.Sequential(nn.Linear(8, 8), ready(name))
+        other = nn.Sequential(nn.Linear(8, 8), fresh(name))
         other.load_state_dict(model.state_dict())
         assert_the_same(model[1], other[1])
 
@@ -307,7 +311,7 @@ class TestState:
         q = ready(name)
         other = copy.deepcopy(q)
         assert_the_same(q, other)
-        other.initialise(QParams.symmetric(torch.full((8,), 0.5)))
+        other.initialise(QParams.symmetric(torch.full((4,), 0.5)))
         if name != "dorefa":  # whose weights have a scale of their own
             assert not torch.equal(q.qparams().scale, other.qparams().scale)
         other.load_state_dict(fresh(name).state_dict())
@@ -355,7 +359,7 @@ class TestInputs:
         y = q(x)
         assert torch.isnan(y[1, 2])
         # Weights of DoReFa are divided by the maximum of those that share their scale.
-        alone = [0, 2, 3, 4, 5, 6, 7] if name == "dorefa" else slice(None)
+        alone = [0, 2, 3] if name == "dorefa" else slice(None)
         assert torch.isnan(y[alone]).sum() == (0 if name == "dorefa" else 1)
 
     def test_nan_has_no_code(self, name, refuses):
@@ -377,7 +381,7 @@ class TestInputs:
 
     def test_that_are_integers_are_refused(self, name, refuses):
         with refuses(TensorError, asked="int64", to_do="floats"):
-            ready(name)(torch.ones(8, 16, dtype=torch.int64))
+            ready(name)(torch.ones(4, 8, dtype=torch.int64))
 
 
 @pytest.mark.parametrize("name", [name for name in MEANING if name != "adaround"])
@@ -386,9 +390,9 @@ def test_empty_batches(name, training):
     scheme, _ = TYPICAL[name]
     scheme = Scheme(scheme.grid, granularity=PerChannel(1), scale=scheme.scale)
     q = calibrated(name, scheme, "activation").train(training)
-    x = torch.empty(0, 16, requires_grad=True)
+    x = torch.empty(0, 8, requires_grad=True)
     y = q(x)
-    assert y.shape == (0, 16)
+    assert y.shape == (0, 8)
     y.sum().backward()
     assert all(p.grad is None or not p.grad.any() for p in q.parameters())
 
@@ -443,6 +447,6 @@ def test_an_unknown_role_is_refused(refuses):
 
 def test_a_granularity_that_the_tensor_does_not_have_is_refused(refuses):
     with refuses(SchemeError, asked="2 dimensions", found="-2 to 1"):
-        QUANTIZERS["fixed"](Scheme(IntGrid(8), granularity=PerChannel(4)), (8, 16))
-    with refuses(SchemeError, asked="(8, 16)", found="5 does not divide"):
-        QUANTIZERS["fixed"](Scheme(IntGrid(8), granularity=PerGroup(1, 5)), (8, 16))
+        QUANTIZERS["fixed"](Scheme(IntGrid(8), granularity=PerChannel(4)), (4, 8))
+    with refuses(SchemeError, asked="(4, 8)", found="5 does not divide"):
+        QUANTIZERS["fixed"](Scheme(IntGrid(8), granularity=PerGroup(1, 5)), (4, 8))

@@ -47,6 +47,8 @@ class Granularity(ABC):
 
     def rows(self, x: Tensor) -> Tensor:
         """`x` as a matrix: a row per scale, in the scale's order, holding the elements that share it."""
+        if x.ndim == 0:
+            return x.reshape(1, 1)
         blocked = self.blocked(x)
         shared = self.shared_dims(x.ndim)
         kept = [dim for dim in range(blocked.ndim) if dim not in shared]

@@ -20,6 +20,7 @@ from detent.numerics.rounding import Rounding, round_to_integer
 
 __all__ = ["ApotGrid", "Grid", "IntGrid", "LogGrid"]
 
+_OCTAVES = 127  # float32 has no more below 1
 EXACT_IN_FLOAT32 = 2**24
 """float32 holds every integer up to this; grids that reach past it are computed in float64."""
 
@@ -55,7 +56,10 @@ class Grid(ABC):
 
     @abstractmethod
     def symmetric_scale(self, low: Tensor, high: Tensor) -> Tensor:
-        """The least scale under which no value in [low, high] is clipped; 0 for the range [0, 0]."""
+        """The scale on which [low, high] just fits; 0 for the range [0, 0].
+
+        Nothing is clipped, except on a LogGrid, whose scales are on its own ladder, by up to half a step of it.
+        """
 
     @property
     def levels(self) -> int:
@@ -63,8 +67,11 @@ class Grid(ABC):
         return self.qmax - self.qmin + 1
 
     def compute_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        """The float type in which tensors of `dtype` are mapped onto this grid without losing codes."""
-        wide = max(-self.qmin, self.qmax) > EXACT_IN_FLOAT32
+        """The float type in which tensors of `dtype` are mapped onto this grid without losing codes.
+
+        Codes are counted from the zero point, so what matters is how far apart the ends are.
+        """
+        wide = self.qmax - self.qmin > EXACT_IN_FLOAT32
         return torch.float64 if wide or dtype == torch.float64 else torch.float32
 
 
@@ -82,6 +89,8 @@ class IntGrid(Grid):
 
     def __post_init__(self) -> None:
         _require_bits(self, 2, 32)
+        _require_bool(self, "signed", self.signed)
+        _require_bool(self, "narrow", self.narrow)
         if self.narrow and not self.signed:
             raise SchemeError(
                 str(self), "narrow drops the code -2^(b-1), which unsigned lacks", "use signed=True or narrow=False"
@@ -136,8 +145,12 @@ class LogGrid(Grid):
 
     def __post_init__(self) -> None:
         _require_bits(self, 3, 16)
-        if self.steps < 1:
-            raise SchemeError(str(self), "an octave has at least one step", "choose steps >= 1")
+        if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
+            raise SchemeError(str(self), "an octave has at least one step, and a whole number of them", "choose an integer steps >= 1")
+        if (self._sign_bit - 1) / self.steps > _OCTAVES:
+            raise SchemeError(
+                str(self), f"its least magnitude is below 2^-{_OCTAVES}, out of float32", "use fewer bits or more steps"
+            )
 
     @property
     def qmin(self) -> int:
@@ -197,6 +210,7 @@ class ApotGrid(Grid):
     signed: bool = True
 
     def __post_init__(self) -> None:
+        _require_bool(self, "signed", self.signed)
         _require_bits(self, 2 + self.signed, 8)
 
     @cached_property
@@ -239,10 +253,18 @@ class ApotGrid(Grid):
 
     def decode(self, codes: Tensor, zero_point: Tensor) -> Tensor:  # noqa: ARG002
         levels = torch.tensor(self.magnitudes, dtype=codes.dtype, device=codes.device)
-        return levels[codes.abs().nan_to_num().long()] * torch.sign(codes)
+        values = levels[codes.abs().nan_to_num().long()] * torch.sign(codes)
+        return torch.where(codes.isnan(), math.nan, values)
 
     def symmetric_scale(self, low: Tensor, high: Tensor) -> Tensor:
         return torch.maximum(-low, high) if self.signed else high
+
+
+def _require_bool(grid: Grid, name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise SchemeError(
+            f"{type(grid).__name__}({name}={value!r})", f"{name} is a {type(value).__name__}", "give True or False"
+        )
 
 
 def _require_bits(grid: Grid, least: int, most: int) -> None:

@@ -88,6 +88,8 @@ def fused_fake_quantize(
     """
     if not x.is_floating_point():
         raise TensorError(f"fake-quantize a tensor of dtype {x.dtype}", "it holds no real numbers", "give floats")
+    for name, given in (("scale", scale), ("lo", lo), ("hi", hi)):
+        _require_shape(name, given, x, granularity, scalar=name != "scale")
     how = _How(granularity, rounding, inside)
     wanted = _compute_dtype(x, lo, hi)
     scale, lo, hi = scale.to(wanted), lo.to(wanted), hi.to(wanted)
@@ -177,9 +179,10 @@ def _forward(
 
 
 def _apply_mask(dy: Tensor, mask: Tensor) -> Tensor:
-    lib = _library_for(dy)
+    # With a graph being built for a second derivative, only torch's own operations can take part in it.
+    lib = None if torch.is_grad_enabled() else _library_for(dy)
     if lib is None or dy.stride() != mask.stride() or not _is_dense(dy):
-        return dy * mask
+        return torch.where(mask, dy, 0.0)
     dx = torch.empty_like(dy)
     lib.apply_mask(dy.data_ptr(), mask.data_ptr(), dx.data_ptr(), dy.numel())
     return dx
@@ -189,7 +192,7 @@ def _backward(
     dy: Tensor, x: Tensor, scale: Tensor, lo: Tensor, hi: Tensor, how: _How, kept: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """dx, and the three sums of the module docstring, each of the scale's shape."""
-    if _is_native(x, scale, how) and dy.dtype == torch.float32:
+    if _is_native(x, scale, how) and dy.dtype == torch.float32 and not torch.is_grad_enabled():
         return _native_backward(dy, x, scale, lo, hi, how)
     granularity = how.granularity
     s, lo, hi = (granularity.expand(t, x.ndim) for t in (scale, lo, hi))
@@ -197,10 +200,11 @@ def _backward(
     r = round_to_integer(v, how.rounding) if kept is None else granularity.blocked(kept.to(s.dtype)) / s
     g = granularity.blocked(dy.to(s.dtype))
     gate = _gate(v, r, lo, hi, how)
-    passed = g * gate
-    clipped = g - passed
+    # Compiled, a product, so that no boolean is kept (see _gate); it differs only where the gradient is not finite.
+    passed = g * gate if torch.compiler.is_compiling() else torch.where(gate > 0, g, 0.0)
+    clipped = torch.where(gate > 0, 0.0, g)
     below = torch.where(v < 0.5 * (lo + hi), clipped, 0.0)
-    inside = g * torch.where(gate > 0, r - v, 0.0)
+    inside = passed * torch.where(gate > 0, r - v, 0.0)
     shared = granularity.shared_dims(x.ndim)
     # On a scalar there is nothing to sum over, and sum(dim=()) would sum over everything.
     sums = [term.sum(dim=shared) if shared else term for term in (inside, below, clipped - below)]
@@ -290,9 +294,7 @@ def _layout(x: Tensor, granularity: Granularity) -> _Layout:
 def _native_forward(
     x: Tensor, scale: Tensor, lo: Tensor, hi: Tensor, how: _How, *, with_mask: bool
 ) -> tuple[Tensor, Tensor | None]:
-    # Validates the scale's shape; the C code trusts it.
-    _require_scale_shape(x, scale, how.granularity)
-    x = x.detach() if _is_dense(x) else x.detach().contiguous()
+    x = _readable(x, how.granularity)
     y = torch.empty_like(x)
     mask = torch.empty_like(x, dtype=torch.bool) if with_mask else None
     s, lo, hi = (t.detach().contiguous() for t in (scale, lo, hi))
@@ -313,7 +315,7 @@ def _native_forward(
 def _native_backward(
     dy: Tensor, x: Tensor, scale: Tensor, lo: Tensor, hi: Tensor, how: _How
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    x = x.detach() if _is_dense(x) else x.detach().contiguous()
+    x = _readable(x, how.granularity)
     if dy.stride() != x.stride():
         dy = torch.empty_like(x).copy_(dy)
     layout = _layout(x, how.granularity)
@@ -345,11 +347,17 @@ def _native_backward(
     return dx, inside, below, above
 
 
-def _require_scale_shape(x: Tensor, scale: Tensor, granularity: Granularity) -> None:
+def _readable(x: Tensor, granularity: Granularity) -> Tensor:
+    """`x`, copied where its memory is not laid out as `_layout` will say."""
+    dense = x.is_contiguous() if isinstance(granularity, PerGroup) else _is_dense(x)
+    return x.detach() if dense else x.detach().contiguous()
+
+
+def _require_shape(name: str, given: Tensor, x: Tensor, granularity: Granularity, *, scalar: bool) -> None:
     expected = granularity.scale_shape(x.shape)
-    if tuple(scale.shape) != expected:
+    if tuple(given.shape) != expected and not (scalar and given.ndim == 0):
         raise TensorError(
             f"fake-quantize a tensor of shape {tuple(x.shape)} {granularity}",
-            f"a scale of shape {tuple(scale.shape)}",
-            f"give scales of shape {expected}",
+            f"{name} of shape {tuple(given.shape)}",
+            f"give it the shape {expected}{' or none' if scalar else ''}",
         )

@@ -1,6 +1,6 @@
 """Builds `fused.c` with the machine's own C compiler, once, and loads it.
 
-Compiling takes under a second; the library is kept in the user's cache, under a name made of the source,
+Compiling takes a few seconds; the library is kept in the user's cache, under a name made of the source,
 the compiler and the processor. Where there is no compiler, `library()` is None and callers use their plain
 torch operations, with the same results. `DETENT_NATIVE=0` has the same effect; `DETENT_CACHE` moves the cache.
 """
@@ -78,11 +78,10 @@ def _compile(source: str, compiler: str, flags: tuple[str, ...], scratch: Path, 
     code.write_text(source)
     subprocess.run([compiler, *flags, "-c", code, "-o", compiled], check=True, capture_output=True, timeout=120)
     shared = ["-shared", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared"]
-    with tempfile.NamedTemporaryFile(dir=target.parent, suffix=".so", delete=False) as built:
-        subprocess.run(
-            [compiler, *shared, compiled, "-o", built.name, "-lm"], check=True, capture_output=True, timeout=120
-        )
-    os.replace(built.name, target)  # atomic: another process sees the whole library or none
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix="building-") as folder:
+        built = Path(folder) / target.name
+        subprocess.run([compiler, *shared, compiled, "-o", built, "-lm"], check=True, capture_output=True, timeout=120)
+        os.replace(built, target)  # atomic: another process sees the whole library or none
 
 
 def _load(path: Path) -> ctypes.CDLL | None:

@@ -43,18 +43,11 @@ _ENTRIES = (
     _entry("ptq", "calibrate and deploy; the backend chooses how activations are observed", _fixed("minmax"), _fixed()),
     _entry("percentile", "calibrate; activations clipped at a percentile", _fixed("minmax"), _fixed("percentile")),
     _entry("kl", "calibrate; activations clipped where the histogram loses least (KL)", _fixed("minmax"), _fixed("kl")),
-    _entry(
-        "mse", "calibrate; weights and activations clipped at the least squared error", _fixed("mse"), _fixed("mse")
-    ),
+    _entry("mse", "calibrate; everything clipped at the least squared error", _fixed("mse"), _fixed("mse")),
     _entry("lsq", "train step sizes (Esser et al., ICLR 2020)", _LSQ, _LSQ),
     _entry("lsq_plus", "train step sizes and offsets (Bhalgat et al., 2020)", _LSQ_PLUS, _LSQ_PLUS),
     _entry("tqt", "train the exponents of power-of-two scales (Jain et al., MLSys 2020)", _TQT, _TQT),
-    _entry(
-        "pact",
-        "train activation clips (Choi et al., 2018); weights as in DoReFa, as MQBench pairs them",
-        _DOREFA,
-        _PACT,
-    ),
+    _entry("pact", "train activation clips (Choi et al., 2018); weights as in DoReFa", _DOREFA, _PACT),
     _entry("dorefa", "weights squeezed by tanh, activations clipped (Zhou et al., 2016)", _DOREFA, _DOREFA),
     _entry("dsq", "a soft staircase that sharpens in training (Gong et al., ICCV 2019)", _DSQ, _DSQ),
     _entry("qil", "train the interval that is quantized (Jung et al., CVPR 2019)", _QIL, _QIL),

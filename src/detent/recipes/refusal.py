@@ -61,7 +61,7 @@ def nearest(value: object, known: Iterable[str], otherwise: str) -> str:
     >>> nearest("obsrver", ["observer", "bits"], "remove it")
     "did you mean 'observer'?"
     """
-    near = difflib.get_close_matches(str(value), list(known), n=1)
+    near = difflib.get_close_matches(value, list(known), n=1) if isinstance(value, str) else []
     return f"did you mean {near[0]!r}?" if near else otherwise
 
 

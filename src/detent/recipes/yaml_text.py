@@ -59,8 +59,10 @@ def loads(text: str) -> Any:
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
-        where = f", {_line(error.problem_mark)}" if error.problem_mark else ""
-        raise ValueError(f"{error.problem}{where}") from None
+        found = f"{error.problem}, {_line(error.problem_mark)}"
+        if error.context == "while scanning an alias":
+            raise RefusalError(found, "put text that begins with * in quotes") from None
+        raise ValueError(found) from None
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
 

@@ -1,0 +1,133 @@
+"""The recipes that come with Detent, and how a recipe is found by what the user calls it."""
+
+from pathlib import Path
+
+import pytest
+
+from detent.errors import RecipeError, UnknownNameError
+from detent.observers import OBSERVERS
+from detent.quantizers import QUANTIZERS
+from detent.recipes import BUILTIN, Recipe, TensorRequest, find
+
+ROOT = Path(__file__).resolve().parents[2]
+KNOWN = "known are apot, dorefa, dsq, kl, lsq, lsq_plus, mse, pact, percentile, ptq, qil, tqt"
+
+# name: (weight quantizer, its observer, activation quantizer, its observer)
+TABLE = {
+    "ptq": ("fixed", "minmax", "fixed", None),
+    "percentile": ("fixed", "minmax", "fixed", "percentile"),
+    "kl": ("fixed", "minmax", "fixed", "kl"),
+    "mse": ("fixed", "mse", "fixed", "mse"),
+    "lsq": ("lsq", None, "lsq", None),
+    "lsq_plus": ("lsq_plus", None, "lsq_plus", None),
+    "tqt": ("tqt", None, "tqt", None),
+    "pact": ("dorefa", None, "pact", None),
+    "dorefa": ("dorefa", None, "dorefa", None),
+    "dsq": ("dsq", None, "dsq", None),
+    "qil": ("qil", None, "qil", None),
+    "apot": ("apot", None, "apot", None),
+}
+
+
+def test_the_table():
+    assert {
+        name: (
+            entry.recipe.weight.quantizer,
+            entry.recipe.weight.observer,
+            entry.recipe.activation.quantizer,
+            entry.recipe.activation.observer,
+        )
+        for name, entry in BUILTIN.items()
+    } == TABLE
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_each_is_named_described_and_says_only_what_it_must(name):
+    recipe = Recipe.named(name)
+    assert recipe is BUILTIN[name].recipe
+    assert recipe.name == name
+    assert 10 < len(BUILTIN[name].description) < 100
+    assert "\n" not in BUILTIN[name].description
+    assert recipe.to_dict().keys() == {"name", "weight", "activation"}
+    assert Recipe.from_dict(recipe.to_dict()) == recipe
+
+
+@pytest.mark.parametrize("role", ["weight", "activation"])
+@pytest.mark.parametrize("name", TABLE)
+def test_each_asks_for_what_its_methods_cannot_do_without(name, role):
+    request = getattr(Recipe.named(name), role)
+    quantizer = QUANTIZERS[request.quantizer]
+    assert role in quantizer.roles
+    needs = [quantizer.requires] + ([OBSERVERS[request.observer].requires] if request.observer else [])
+    for need in needs:
+        assert need.symmetric in (None, request.symmetric)
+        assert need.scale in (None, request.scale)
+
+
+def test_what_they_say_beside_the_methods():
+    said = {name: entry.recipe.weight.replace(quantizer=None, observer=None) for name, entry in BUILTIN.items()}
+    assert {name: request.to_dict() for name, request in said.items() if request != TensorRequest()} == {
+        "tqt": {"symmetric": True, "scale": "power_of_two"},
+        "pact": {"symmetric": True},
+        "dorefa": {"symmetric": True},
+        "qil": {"symmetric": True, "scale": "float"},
+        "apot": {"grid": "apot", "bits": 4, "symmetric": True},
+    }
+
+
+def test_the_table_cannot_be_changed():
+    with pytest.raises(TypeError):
+        BUILTIN["mine"] = BUILTIN["lsq"]
+
+
+def test_the_document_lists_them():
+    text = (ROOT / "docs" / "recipes.md").read_text()
+    for name, entry in BUILTIN.items():
+        assert f"| `{name}` | {entry.description} |\n" in text
+
+
+# ---- find ----
+
+
+def test_a_recipe_is_found_by_itself_its_name_or_its_path(tmp_path):
+    recipe = Recipe(name="mine", seed=3)
+    recipe.save(tmp_path / "mine.json")
+    assert find(recipe) is recipe
+    assert find("lsq") is Recipe.named("lsq")
+    assert find(tmp_path / "mine.json") == recipe
+    assert find(str(tmp_path / "mine.json")) == recipe
+
+
+def test_a_path_is_never_a_name(tmp_path, refuses):
+    with refuses(
+        RecipeError,
+        f"read the recipe {tmp_path / 'lsq'}",
+        "the suffix ''; known are .yaml, .yml, .json, .toml",
+        "name the file by its format",
+    ):
+        find(tmp_path / "lsq")
+
+
+@pytest.mark.parametrize(
+    ("name", "to_do"),
+    [
+        ("lsqq", "did you mean 'lsq'?"),
+        ("LSQ+", "use one of these, or the path of a .yaml, .yml, .json or .toml file"),
+        ("", "use one of these, or the path of a .yaml, .yml, .json or .toml file"),
+    ],
+)
+def test_an_unknown_name_answers_with_the_nearest(name, to_do, refuses):
+    for ask in (find, Recipe.named):
+        with refuses(UnknownNameError, f"recipe {name!r}", KNOWN, to_do):
+            ask(name)
+
+
+@pytest.mark.parametrize("spec", [{"name": "mine"}, None, 3])
+def test_anything_else_is_refused(spec, refuses):
+    with refuses(
+        RecipeError,
+        f"the recipe {spec!r}",
+        f"it is a {type(spec).__name__}",
+        "give a Recipe, the name of a built-in one or the path of a file; Recipe.from_dict makes one of a dict",
+    ):
+        find(spec)
