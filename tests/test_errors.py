@@ -7,9 +7,11 @@ import pytest
 
 from detent import errors
 from detent.errors import (
+    CaptureError,
     DetentError,
     NotCalibratedError,
     RangeError,
+    RecipeError,
     RegistrationError,
     SchemeError,
     TensorError,
@@ -17,6 +19,8 @@ from detent.errors import (
 )
 
 TREE = [
+    pytest.param(CaptureError, ValueError, id="CaptureError"),
+    pytest.param(RecipeError, ValueError, id="RecipeError"),
     pytest.param(SchemeError, ValueError, id="SchemeError"),
     pytest.param(TensorError, ValueError, id="TensorError"),
     pytest.param(RangeError, ValueError, id="RangeError"),

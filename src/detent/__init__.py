@@ -9,40 +9,52 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from detent import errors, numerics, observers, quantizers
+    from detent import backends, errors, graph, numerics, observers, quantizers, recipes
+    from detent.graph import DeQuantStub, QuantStub, float_state_dict, observing
     from detent.numerics import IntGrid, PerChannel, PerGroup, PerTensor, QParams, Scheme
+    from detent.preparing import calibrate, prepare
+    from detent.recipes import Recipe
 
 __all__ = [
+    "DeQuantStub",
     "IntGrid",
     "PerChannel",
     "PerGroup",
     "PerTensor",
     "QParams",
+    "QuantStub",
+    "Recipe",
     "Scheme",
+    "backends",
+    "calibrate",
     "errors",
+    "float_state_dict",
+    "graph",
     "numerics",
     "observers",
+    "observing",
+    "prepare",
     "quantizers",
+    "recipes",
 ]
 
 __version__ = "0.1.0"
 
-_ROOMS = ("errors", "numerics", "observers", "quantizers")
+_ROOMS = ("backends", "errors", "graph", "numerics", "observers", "quantizers", "recipes")
 _HOMES = {
-    "IntGrid": "detent.numerics",
-    "PerChannel": "detent.numerics",
-    "PerGroup": "detent.numerics",
-    "PerTensor": "detent.numerics",
-    "QParams": "detent.numerics",
-    "Scheme": "detent.numerics",
+    "detent.graph": ("DeQuantStub", "QuantStub", "float_state_dict", "observing"),
+    "detent.numerics": ("IntGrid", "PerChannel", "PerGroup", "PerTensor", "QParams", "Scheme"),
+    "detent.preparing": ("calibrate", "prepare"),
+    "detent.recipes": ("Recipe",),
 }
 
 
 def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return import_module(f"detent.{name}")
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(home), name)
     raise AttributeError(f"module 'detent' has no attribute {name!r}")
 
 

@@ -323,7 +323,7 @@ def test_below_half_of_the_least_magnitude_of_its_sign_a_number_is_zero():
         pytest.param(4, 2, id="4-bits-2-steps"),
         pytest.param(8, 16, id="8-bits-16-steps"),
         pytest.param(8, 3, id="8-bits-3-steps"),
-        pytest.param(12, 16, id="12-bits-16-steps"),
+        pytest.param(11, 16, id="11-bits-16-steps"),
         pytest.param(16, 512, id="16-bits-512-steps"),
     ],
 )
@@ -350,7 +350,7 @@ def test_a_value_on_the_log_grid_comes_back_as_its_own_code_in_either_dtype(dtyp
 @settings(deadline=None, derandomize=True, max_examples=200)
 @given(
     value=st.floats(-2, 2).filter(lambda v: v == 0 or abs(v) > 1e-30),
-    bits=st.integers(3, 10),
+    bits=st.integers(3, 8),
     steps=st.sampled_from([1, 2, 5, 16]),
 )
 def test_log_codes_agree_with_the_formula(value, bits, steps):

@@ -128,6 +128,10 @@ class TestWeights:
         assert q.codes(w).tolist() == [0, 0, 1, -1, 1]
         assert q(w).tolist() == [0.0, 0.0, 1.0, -1.0, 1.0]
 
+    def test_a_weight_that_shares_its_scale_with_none_is_its_own_maximum(self):
+        q = DoReFa(Scheme(IntGrid(4), granularity=PerChannel(0)), (4,), role="weight")
+        assert q.codes(torch.tensor([0.1, -0.5, 3.0, 0.0])).tolist() == [7, -7, 7, 0]
+
     @pytest.mark.parametrize("granularity", [PerTensor(), PerChannel(0)], ids=["per-tensor", "per-channel"])
     def test_dead_weights_are_zero_with_a_finite_gradient(self, granularity):
         """A channel that was pruned. Its gradient must not blow up the norm that the others are clipped by."""

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from detent.numerics import IntGrid, PerChannel, PerGroup, QParams, Rounding, Scheme
 from detent.quantizers.fixed import Fixed
@@ -44,9 +46,7 @@ def test_codes(scheme, example, truth):
     q = calibrated(scheme, case.qparams)
     codes = q.codes(case.x)
     assert codes.dtype == scheme.grid.storage_dtype
-    assert np.array_equal(
-        codes.numpy(), truth.codes(case.x, case.qparams.scale, case.qparams.zero_point, scheme)
-    )
+    assert np.array_equal(codes.numpy(), truth.codes(case.x, case.qparams.scale, case.qparams.zero_point, scheme))
 
 
 def test_gradient(scheme, example):
@@ -68,6 +68,38 @@ def test_the_gradient_passes_where_rounding_comes_back_inside():
     x = torch.tensor([127.4, 127.6, -128.4, -128.6], requires_grad=True)
     q(x).sum().backward()
     assert x.grad.tolist() == [1, 0, 1, 0]
+
+
+@st.composite
+def quantized(draw):
+    """A scheme on at most 8 bits, qparams, and two numbers."""
+    signed = draw(st.booleans())
+    grid = IntGrid(draw(st.integers(2, 8)), signed=signed, narrow=signed and draw(st.booleans()))
+    symmetric = draw(st.booleans())
+    rounding = draw(st.sampled_from([mode for mode in Rounding if mode is not Rounding.STOCHASTIC]))
+    scale = torch.tensor(draw(st.floats(2.0**-10, 2.0**10, width=32)))
+    zero_point = torch.tensor(0 if symmetric else draw(st.integers(grid.qmin, grid.qmax)))
+    x = draw(st.lists(st.floats(-300, 300, width=32), min_size=2, max_size=2))
+    q = calibrated(Scheme(grid, symmetric, rounding=rounding), QParams(scale, zero_point))
+    return q, torch.tensor(x) * scale
+
+
+@given(quantized())
+@settings(deadline=None)
+def test_properties(case):
+    """Monotone, idempotent, zero to zero, and inside the range within half a step (a whole one if directed)."""
+    q, x = case
+    x = x.sort().values
+    y = q(x)
+    assert y[0] <= y[1]
+    assert q(torch.zeros(1)).item() == 0
+    scale, zero_point, grid = q.scale.item(), q.zero_point.item(), q.scheme.grid
+    inside = (x >= (grid.qmin - zero_point) * scale) & (x <= (grid.qmax - zero_point) * scale)
+    directed = q.scheme.rounding in (Rounding.FLOOR, Rounding.CEIL)
+    # x / s is rounded to float32 before it is rounded to an integer: 300 * 2^-24 of a step.
+    assert torch.all((y - x).abs()[inside] <= (1 if directed else 0.5) * scale * (1 + 1e-4))
+    if not directed:  # which take a value that division put just beside its integer to the next one
+        assert torch.equal(q(y), y)
 
 
 TIES = [-2.5, -1.5, -0.5, 0.5, 1.5, 2.5]
@@ -136,13 +168,14 @@ class TestThirtyTwoBits:
         x = torch.tensor([2.0**32, 4_294_967_294.0, 2.0**24 + 1, -1.0], dtype=torch.float64)
         assert q.codes(x).tolist() == [2**32 - 1, 2**32 - 2, 2**24 + 1, 0]
 
-    @pytest.mark.parametrize("bits", [20, 24, 25], ids="int{}".format)
-    def test_codes_are_those_of_the_forward_pass_where_float32_is_barely_enough(self, bits):
+    @pytest.mark.parametrize(("bits", "dtype"), [(20, np.float32), (24, np.float32), (25, np.float64)], ids=str)
+    def test_codes_are_those_of_the_forward_pass_around_two_to_the_24(self, bits, dtype):
+        """Up to 24 bits the arithmetic is float32 throughout, as in the engines; past them it is float64."""
         scale = np.float32(0.1)
         q = calibrated(Scheme(IntGrid(bits)), QParams.symmetric(torch.tensor(scale))).eval()
         k = np.random.default_rng(0).integers(-(2 ** (bits - 1)), 2 ** (bits - 1), 10_000)
         x = (k * np.float64(scale)).astype(np.float32)
-        expected = np.rint(x / scale).astype(np.int64)  # float32 throughout, as these grids are defined
+        expected = np.rint(x.astype(dtype) / scale.astype(dtype)).astype(np.int64)
         codes = q.codes(torch.tensor(x)).numpy()
         assert np.array_equal(codes, expected)
         assert np.array_equal((codes * np.float64(scale)).astype(np.float32), q(torch.tensor(x)).numpy())

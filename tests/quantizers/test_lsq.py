@@ -199,7 +199,11 @@ def test_the_memory_layout_does_not_matter(some_qparams):
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     g = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     found = []
-    for laid_out in (x, x.to(memory_format=torch.channels_last), x.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0)):
+    for laid_out in (
+        x,
+        x.to(memory_format=torch.channels_last),
+        x.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0),
+    ):
         q = calibrated(scheme, some_qparams(scheme, shape), shape)
         leaf = laid_out.detach().requires_grad_()
         y = q(leaf)
@@ -223,7 +227,9 @@ def test_half_precision_gradients_reach_the_float32_step():
 def test_stochastic_rounding_learns_from_what_was_drawn():
     """round(v) in dy/ds is the integer that the forward pass drew, not another one."""
     torch.manual_seed(0)
-    q = calibrated(Scheme(IntGrid(8), rounding="stochastic"), QParams.symmetric(torch.tensor(0.5)), gradient_scale="none")
+    q = calibrated(
+        Scheme(IntGrid(8), rounding="stochastic"), QParams.symmetric(torch.tensor(0.5)), gradient_scale="none"
+    )
     x = torch.full((64,), 0.65)
     y = q(x)
     assert set(y.tolist()) == {0.5, 1.0}

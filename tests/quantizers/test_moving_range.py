@@ -105,6 +105,15 @@ def test_literal_average():
     assert (q.low.item(), q.high.item()) == (-36.0, 39.375)
 
 
+def test_each_number_of_a_vector_may_have_its_own_range():
+    """A bias per channel: there is nothing to reduce over."""
+    scheme = Scheme(IntGrid(8), granularity=PerChannel(0))
+    q = calibrated(scheme, QParams.symmetric(torch.ones(3)), (3,), role="bias", momentum=0.0)
+    q(torch.tensor([-1.0, 127.0, 0.5]))
+    assert q.low.tolist() == [-1.0, 0.0, 0.0]
+    assert q.high.tolist() == [0.0, 127.0, 0.5]
+
+
 def test_momentum_0_is_the_last_batch():
     q = calibrated(U8_AFFINE, QParams(torch.tensor(1.0), torch.tensor(0)), momentum=0.0)
     q(torch.tensor([-1.0, 4.1]))
@@ -219,9 +228,7 @@ def on_two_ranks(tmp_path, batches):
 
 def test_every_rank_holds_the_same_range(tmp_path):
     """Each end moves towards that of all ranks' batches together."""
-    first, second = on_two_ranks(
-        tmp_path, [[[[-1.0, 5.0]], [[8.0, 1.0]]], [[[3.0, -65.0]], [[-2.0, 9.0], [0.0, 6.0]]]]
-    )
+    first, second = on_two_ranks(tmp_path, [[[[-1.0, 5.0]], [[8.0, 1.0]]], [[[3.0, -65.0]], [[-2.0, 9.0], [0.0, 6.0]]]])
     assert first == second
     low, high, _, _ = first
     assert low == [(-1 / 2 - 2) / 2, -65 / 4]

@@ -174,7 +174,7 @@ class TestGamma:
         assert [name for name, _ in Qil(Scheme(IntGrid(8)), (4,)).named_parameters()] == ["center", "distance"]
 
 
-def test_a_calibrated_quantizer_starts_where_fixed_would(truth):
+def test_a_calibrated_quantizer_starts_where_fixed_would():
     """The interval [0, reach] with c = d: nothing is pruned but what rounds to 0, and the slope is 1."""
     scheme = Scheme(IntGrid(4, narrow=True))
     q = Qil(scheme, (6,))

@@ -343,8 +343,9 @@ class TestInputs:
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
     def test_of_half_precision_are_computed_in_float32(self, name, dtype):
         q = ready(name).eval()
-        x = data_for(*TYPICAL[name]).to(dtype)
-        assert torch.equal(q(x), q(x.float()).to(dtype))
+        for seed in range(8):
+            x = data_for(*TYPICAL[name], seed).to(dtype)
+            assert torch.equal(q(x), q(x.float()).to(dtype))
 
     def test_are_left_as_they_were(self, name):
         x = data_for(*TYPICAL[name])
@@ -367,17 +368,6 @@ class TestInputs:
         x[1, 2] = torch.nan
         with refuses(TensorError, found="NaN"):
             ready(name).codes(x)
-
-    def test_that_are_infinite_are_clipped(self, name):
-        if name in ("adaround", "dorefa"):
-            pytest.skip("for weights only, and no weight is infinite")
-        q = ready(name).eval()
-        x = data_for(*TYPICAL[name])
-        x[0, 0], x[0, 1] = torch.inf, -torch.inf
-        y, most = q(x)[0], q(torch.full_like(x, 1e30))[0, 0]
-        assert y[0] == most
-        assert torch.isfinite(y).all()
-        assert y[1] < 0
 
     def test_that_are_integers_are_refused(self, name, refuses):
         with refuses(TensorError, asked="int64", to_do="floats"):
@@ -416,13 +406,43 @@ class TestCodes:
         x = data_for(*TYPICAL[name]).requires_grad_()
         assert not q.codes(x).requires_grad
 
-    def test_of_the_output_are_the_codes(self, name):
-        """Quantizing twice is quantizing once."""
-        if name in ("dorefa", "qil", "adaround"):
-            pytest.skip("moves its input before it rounds it, by tanh, by an interval or by what it learned")
-        q = ready(name).eval()
-        x = data_for(*TYPICAL[name])
-        assert torch.equal(q.codes(q(x)), q.codes(x))
+
+# The others move their input before they round it: by tanh, by an interval, by what they learned.
+@pytest.mark.parametrize("name", [name for name in MEANING if name not in ("dorefa", "qil", "adaround")])
+def test_quantizing_twice_is_quantizing_once(name):
+    q = ready(name).eval()
+    x = data_for(*TYPICAL[name])
+    assert torch.equal(q.codes(q(x)), q.codes(x))
+
+
+# No weight is infinite, and these two are for weights.
+@pytest.mark.parametrize("name", [name for name in MEANING if name not in ("dorefa", "adaround")])
+def test_infinite_inputs_are_clipped(name):
+    q = ready(name).eval()
+    x = data_for(*TYPICAL[name])
+    x[0, 0], x[0, 1] = torch.inf, -torch.inf
+    y, most = q(x)[0], q(torch.full_like(x, 1e30))[0, 0]
+    assert y[0] == most
+    assert torch.isfinite(y).all()
+    assert y[1] < 0
+
+
+@pytest.mark.parametrize("name", [name for name in MEANING if name not in ("apot", "adaround", "log")])
+def test_stochastic_rounding_takes_one_of_the_two_neighbours(name):
+    """Each with the chance that makes the mean exact; the output is on the grid, and gradients are finite."""
+    torch.manual_seed(0)
+    scheme = Scheme(IntGrid(8), scale="power_of_two" if name == "tqt" else "float", rounding="stochastic")
+    options = {"probability": 1.0} if name == "qdrop" else {}
+    q = QUANTIZERS[name](scheme, (), **options)
+    q.initialise(QParams.symmetric(torch.tensor(0.5)))
+    q.eval()
+    x = torch.full((20_000,), 1.65, requires_grad=True)
+    y = q(x)
+    assert set(y.tolist()) == {1.5, 2.0}
+    # 0.5 * sqrt(0.3 * 0.7 / 20000) = 0.0016 is one standard error; five of them.
+    assert abs(y.mean().item() - 1.65) < 0.008
+    y.sum().backward()
+    assert all(torch.isfinite(p.grad).all() for p in (x, *q.parameters()))
 
 
 @every

@@ -99,7 +99,7 @@ def file(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("a.yaml", YAML), ("a.yml", YAML), ("a.json", JSON), ("a.toml", TOML), ("a.b.toml", TOML)]
+    ("name", "text"), [("a.yaml", YAML), ("a.yml", YAML), ("a.json", JSON), ("a.toml", TOML), ("a.b.TOML", TOML)]
 )
 def test_each_format_says_the_same(name, text, file):
     assert Recipe.load(file(name, text)) == MINE
@@ -122,25 +122,9 @@ def test_saved_toml_reads_well(tmp_path):
 
 
 def test_text_that_looks_like_something_else_stays_text(tmp_path):
-    words = [
-        "1e5",
-        "yes",
-        "null",
-        "~",
-        "=",
-        "<<",
-        "0x1f",
-        "12:30",
-        "2020-01-01",
-        "&a",
-        "!tag",
-        "*",
-        "[",
-        " x ",
-        "#",
-        "",
-    ]
-    recipe = Recipe(name="1e-5", exclude=[word for word in words if word])
+    words = ["1e5", ".5e3", "yes", "null", "~", "=", "<<", "0x1f", "12:30", "2020-01-01", "&a", "!tag", "*", "[", "#"]
+    words += [" x ", "\x85", "\u2028a\n b", "\x7f", "\ufeff"]
+    recipe = Recipe(name="1e-5", exclude=words)
     for suffix in ("yaml", "json", "toml"):
         recipe.save(tmp_path / f"a.{suffix}")
         assert Recipe.load(tmp_path / f"a.{suffix}") == recipe
@@ -324,6 +308,8 @@ def test_a_path_that_cannot_be_read_is_refused(tmp_path, monkeypatch, refuses):
         Recipe.load("no.yaml")
     with refuses(RecipeError, "read the recipe folder.yaml", "Is a directory", advice):
         Recipe.load("folder.yaml")
+    with refuses(RecipeError, "read the recipe \0.yaml", "embedded null byte", advice):
+        Recipe.load("\0.yaml")
 
 
 def test_a_path_that_cannot_be_written_is_refused(tmp_path, monkeypatch, refuses):

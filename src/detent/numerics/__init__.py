@@ -11,6 +11,7 @@ from detent.numerics.reference import (
     nearest_power_of_two,
     next_power_of_two,
     quantize,
+    refuse_negative,
     with_scale,
 )
 from detent.numerics.requirement import Requirement
@@ -39,6 +40,7 @@ __all__ = [
     "nearest_power_of_two",
     "next_power_of_two",
     "quantize",
+    "refuse_negative",
     "round_to_integer",
     "scale_gradient",
     "with_scale",

@@ -203,8 +203,8 @@ void apply_mask(const float *dy, const uint8_t *mask, float *dx, int64_t n) {
     for (int64_t i = 0; i < n; i++) dx[i] = mask[i] ? dy[i] : 0.0f;
 }
 
-/* counts[floor(x * inv_width) + half] += 1. `inv_width` is a power of two, so the product is exact. The caller has
- * made sure that every index lies in [0, 2 * half). `scratch` holds parts * 2 * half counters of 32 bits, so a
+/* counts[floor(x * inv_width) + half] += 1. `inv_width` is a power of two, so the product is exact, unless it is too
+ * small for a float: a negative one then still counts below zero. The caller has made sure that every index lies in [0, 2 * half). `scratch` holds parts * 2 * half counters of 32 bits, so a
  * part has fewer than 2^32 values. */
 void histogram(const float *x, int64_t n, float inv_width, int64_t half, int64_t *counts, uint32_t *scratch,
                int64_t parts) {
@@ -213,8 +213,10 @@ void histogram(const float *x, int64_t n, float inv_width, int64_t half, int64_t
     for (int64_t p = 0; p < parts; p++) {
         uint32_t *mine = scratch + p * bins;
         memset(mine, 0, bins * sizeof(uint32_t));
-        for (int64_t i = n * p / parts; i < n * (p + 1) / parts; i++)
-            mine[(int32_t)floorf(x[i] * inv_width) + half]++;
+        for (int64_t i = n * p / parts; i < n * (p + 1) / parts; i++) {
+            float place = x[i] * inv_width;
+            mine[(int32_t)floorf(place) - ((place == 0.0f) & (x[i] < 0.0f)) + half]++;
+        }
     }
     for (int64_t p = 0; p < parts; p++)
         for (int64_t b = 0; b < bins; b++) counts[b] += scratch[p * bins + b];

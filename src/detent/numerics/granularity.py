@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -44,6 +44,14 @@ class Granularity(ABC):
     @abstractmethod
     def expand(self, scale: Tensor, rank: int) -> Tensor:
         """`scale` reshaped so that it broadcasts against `blocked(x)` for an `x` of that rank."""
+
+    def reduce(self, x: Tensor, operation: Callable[[Tensor, tuple[int, ...]], Tensor]) -> Tensor:
+        """`operation(values, dims)` over the elements of each scale, in the scale's shape.
+
+        Where every element has a scale of its own there is nothing to reduce, and torch would take "no dims" for all.
+        """
+        dims = self.shared_dims(x.ndim)
+        return operation(self.blocked(x), dims) if dims else self.blocked(x)
 
     def rows(self, x: Tensor) -> Tensor:
         """`x` as a matrix: a row per scale, in the scale's order, holding the elements that share it."""

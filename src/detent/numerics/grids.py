@@ -146,7 +146,9 @@ class LogGrid(Grid):
     def __post_init__(self) -> None:
         _require_bits(self, 3, 16)
         if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
-            raise SchemeError(str(self), "an octave has at least one step, and a whole number of them", "choose an integer steps >= 1")
+            raise SchemeError(
+                str(self), "an octave has at least one step, and a whole number of them", "choose an integer steps >= 1"
+            )
         if (self._sign_bit - 1) / self.steps > _OCTAVES:
             raise SchemeError(
                 str(self), f"its least magnitude is below 2^-{_OCTAVES}, out of float32", "use fewer bits or more steps"

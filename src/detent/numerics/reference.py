@@ -26,6 +26,7 @@ __all__ = [
     "nearest_power_of_two",
     "next_power_of_two",
     "quantize",
+    "refuse_negative",
     "with_scale",
 ]
 
@@ -46,12 +47,7 @@ def choose_qparams(low: Tensor, high: Tensor, scheme: Scheme) -> QParams:
     low, high = low.detach().double(), high.detach().double()
     if not (torch.isfinite(low) & torch.isfinite(high)).all() or (low > high).any():
         raise RangeError(f"qparams for the range [{_brief(low)}, {_brief(high)}]", "not a finite range", "observe data")
-    if scheme.symmetric and not grid.signed and (low < 0).any():
-        raise RangeError(
-            f"{scheme} for a range that starts at {low.min().item():g}",
-            "an unsigned symmetric grid holds no negative number",
-            "use a signed grid, an affine scheme, or clip the data first",
-        )
+    refuse_negative(low, scheme)
     low, high = low.clamp_max(0), high.clamp_min(0)
     scale = grid.symmetric_scale(low, high) if scheme.symmetric else (high - low) / (grid.qmax - grid.qmin)
     scale = _revive(scale, scheme)
@@ -66,6 +62,7 @@ def with_scale(scale: Tensor, low: Tensor, scheme: Scheme) -> QParams:
     >>> with_scale(torch.tensor(0.3), torch.tensor(0.0), Scheme(IntGrid(8), scale="power_of_two")).scale.item()
     0.25
     """
+    refuse_negative(low, scheme)
     scale = _revive(scale.detach().double(), scheme)
     return _qparams(nearest_power_of_two(scale) if scheme.scale == "power_of_two" else scale, low, scheme)
 
@@ -116,6 +113,16 @@ def nearest_power_of_two(scale: Tensor) -> Tensor:
     [0.25, 0.25, 0.5]
     """
     return torch.ldexp(torch.ones_like(scale), torch.round(torch.log2(scale)).to(torch.int32))
+
+
+def refuse_negative(low: Tensor, scheme: Scheme) -> None:
+    """Raise `RangeError` where a range reaches below zero and the scheme cannot."""
+    if scheme.symmetric and not scheme.grid.signed and (low < 0).any():
+        raise RangeError(
+            f"{scheme} for a range that starts at {low.min().item():g}",
+            "an unsigned symmetric grid holds no negative number",
+            "use a signed grid, an affine scheme, or clip the data first",
+        )
 
 
 def _revive(scale: Tensor, scheme: Scheme) -> Tensor:

@@ -34,6 +34,10 @@ class Rounding(str, Enum):
     CEIL = "ceil"
     STOCHASTIC = "stochastic"
 
+    def without_chance(self) -> Rounding:
+        """Itself, and nearest for stochastic: for comparing scales, where chance would only be noise."""
+        return Rounding.HALF_EVEN if self is Rounding.STOCHASTIC else self
+
 
 def round_to_integer(x: Tensor, mode: Rounding = Rounding.HALF_EVEN) -> Tensor:
     """Integers (in the dtype of `x`) next to `x`.

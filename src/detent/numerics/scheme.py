@@ -27,7 +27,7 @@ _GRANULARITIES: dict[str, type[Granularity]] = {
 class Scheme:
     """Grid, symmetry, granularity, kind of scale, rounding. Frozen, hashable, JSON round trip.
 
-    Symmetric means zero point 0, on unsigned grids too (values below 0 clip). Affine means an integer
+    Symmetric means zero point 0, on unsigned grids too, which then hold no negative number. Affine means an integer
     zero point, and is for integer grids only.
 
     >>> scheme = Scheme(IntGrid(8, signed=False), symmetric=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from detent.numerics import QParams, Rounding, Scheme
+from detent.numerics import QParams, Scheme
 
 __all__ = ["rounding_cost"]
 
@@ -15,8 +15,6 @@ def rounding_cost(values: Tensor, weights: Tensor, qparams: QParams, scheme: Sch
     `values` and `weights` are (rows, points), `qparams` has an entry for each row. Clipping is included.
     """
     scale, zero_point = qparams.scale.to(values.dtype)[:, None], qparams.zero_point.to(values.dtype)[:, None]
-    # The expected cost of stochastic rounding has the same minimum as that of rounding to nearest.
-    rounding = Rounding.HALF_EVEN if scheme.rounding is Rounding.STOCHASTIC else scheme.rounding
-    codes = scheme.grid.encode(values / scale, zero_point, rounding)
+    codes = scheme.grid.encode(values / scale, zero_point, scheme.rounding.without_chance())
     error = (values - scheme.grid.decode(codes, zero_point) * scale).abs_()
     return (weights * (error.square_() if norm == 2 else error.pow_(norm))).sum(1)

@@ -82,7 +82,7 @@ class Histogram:
         return total
 
     def folded(self) -> Tensor:
-        """Counts of the magnitudes: bin i holds |x| in [i * width, (i + 1) * width), (rows, bins / 2)."""
+        """Counts of the magnitudes, (rows, bins / 2): bin i holds x in [i, i + 1) and -x in (i, i + 1] widths."""
         return self.counts[:, self.half :] + self.counts[:, : self.half].flip(1)
 
     def quantile(self, q: float) -> Tensor:
@@ -119,7 +119,9 @@ class Histogram:
         lib = native.library() if rows.device.type == "cpu" else None
         if lib is None:
             shift = torch.ldexp(torch.ones_like(self._exponent, dtype=torch.float32), self._shift())
-            index = torch.floor(rows * shift[:, None]).to(torch.int64) + self.half
+            place = rows * shift[:, None]
+            below = (rows < 0) & (place == 0)  # so small beside the width that it has become zero
+            index = torch.where(below, -1, torch.floor(place).to(torch.int64)) + self.half
             index += torch.arange(len(rows), device=rows.device)[:, None] * self.bins
             self.counts += torch.bincount(index.flatten(), minlength=self.counts.numel()).reshape(self.counts.shape)
             return

@@ -13,7 +13,7 @@ __all__ = ["HistogramObserver", "default_bins"]
 
 def default_bins(scheme: Scheme) -> int:
     """Fine for one histogram, coarser where there is one for each of up to thousands of channels."""
-    return 8192 if isinstance(scheme.granularity, PerTensor) else 2048
+    return 8192 if isinstance(scheme.granularity, PerTensor) else 4096
 
 
 class HistogramObserver(Observer):

@@ -34,13 +34,14 @@ class Isotone(Observer):
         self._races = torch.zeros(0, 2)
 
     def _observe(self, x: Tensor, low: Tensor, high: Tensor) -> None:  # noqa: ARG002
-        if x.ndim == 0 or x.shape[self.axis] < 2:
+        if not -x.ndim <= self.axis < x.ndim or x.shape[self.axis] < 2:
             raise TensorError(
                 f"observe {self.name!r} of shape {tuple(x.shape)} with isotone on axis {self.axis}",
                 "fewer than two classes to tell apart",
                 "name the class axis, or choose another observer",
             )
         races = x.topk(2, dim=self.axis).values.movedim(self.axis, -1).reshape(-1, 2)
+        races = races[races[:, 0] > races[:, 1]]  # no scale parts equals
         self._races = self._closest(torch.cat([self._races.to(x.device), races]))
 
     def _qparams(self, low: Tensor, high: Tensor) -> QParams:
@@ -48,7 +49,9 @@ class Isotone(Observer):
         best, most_kept = choose_qparams(low, high, self.scheme), -1
         for share in range(_SHARES, 0, -1):
             found = choose_qparams(low * (share / _SHARES), high * (share / _SHARES), self.scheme)
-            codes = self.scheme.grid.encode(races / found.scale, found.zero_point, self.scheme.rounding)
+            codes = self.scheme.grid.encode(
+                races / found.scale, found.zero_point, self.scheme.rounding.without_chance()
+            )
             kept = int((codes[:, 0] > codes[:, 1]).sum())
             if kept > most_kept:
                 best, most_kept = found, kept

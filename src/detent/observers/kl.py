@@ -11,15 +11,15 @@ from detent.observers.histogram_observer import HistogramObserver
 
 __all__ = ["Kl", "divergence"]
 
-_CANDIDATES = 128
+_CANDIDATES = 64
 _SMALLEST_SHARE = 1e-9  # stands for the mass of a bin that the quantized distribution has lost
 
 
 class Kl(HistogramObserver):
     """Compares the clipped distribution with its quantized form, over windows of the histogram.
 
-    Symmetric schemes look at |x| and the codes of one side; affine ones at both tails and all codes, with the
-    window shrinking towards zero.
+    Symmetric schemes look at |x| and the codes of one side; affine ones at both tails and all codes, the window
+    shrinking towards zero from both sides together and then from each alone.
     """
 
     requires = Requirement(most_bits=8, because="it compares the codes with a few thousand histogram bins")
@@ -31,21 +31,40 @@ class Kl(HistogramObserver):
         if self.scheme.symmetric:
             counts, origin, levels = histogram.folded(), 0, grid.qmax + 1
         first, last = _occupied(counts)
-        first, last = first.clamp_max(origin), last.clamp_min(origin + 1)
-        least_share = (levels / (last - first)).clamp_max(1.0)
-        best = torch.full(first.shape, torch.inf, dtype=torch.float64, device=counts.device)
-        start, stop = first, last
-        for step in range(_CANDIDATES, -1, -1):
-            share = least_share + (1 - least_share) * (step / _CANDIDATES)
-            left = origin - ((origin - first) * share).round().long()
-            right = origin + ((last - origin) * share).round().long().clamp_min(1)
-            found = divergence(counts, left, right, levels)
-            better = found < best
-            best = torch.where(better, found, best)
-            start, stop = torch.where(better, left, start), torch.where(better, right, stop)
+        search = _Windows(counts, levels, origin, first.clamp_max(origin), last.clamp_min(origin + 1))
+        search.refine(left=True, right=True)
+        if not self.scheme.symmetric:
+            search.refine(left=False, right=True)
+            search.refine(left=True, right=False)
+        start, stop = search.start, search.stop
         top = ((stop - origin) * histogram.width).reshape(high.shape)
         bottom = -top if self.scheme.symmetric else ((start - origin) * histogram.width).reshape(low.shape)
         return choose_qparams(bottom.clamp(low, high), top.clamp(low, high), self.scheme)
+
+
+class _Windows:
+    """The best window of each row so far; windows hold the origin and at least as many bins as there are codes."""
+
+    def __init__(self, counts: Tensor, levels: int, origin: int, first: Tensor, last: Tensor):
+        self._counts, self._levels, self._origin = counts, levels, origin
+        self._first, self._last = first, last
+        self.start, self.stop = first, last
+        self._least = divergence(counts, first, last, levels)
+
+    def refine(self, *, left: bool, right: bool) -> None:
+        """Try windows that end between where they may and the origin, moving the given sides."""
+        start, stop = self.start, self.stop
+        for step in range(_CANDIDATES - 1, -1, -1):
+            share = step / _CANDIDATES
+            a = self._origin - ((self._origin - self._first) * share).long() if left else start
+            b = self._origin + ((self._last - self._origin) * share).long().clamp_min(1) if right else stop
+            self._try(a, b)
+
+    def _try(self, start: Tensor, stop: Tensor) -> None:
+        found = divergence(self._counts, start, stop, self._levels)
+        better = (found < self._least) & (stop - start >= self._levels)
+        self._least = torch.where(better, found, self._least)
+        self.start, self.stop = torch.where(better, start, self.start), torch.where(better, stop, self.stop)
 
 
 def divergence(counts: Tensor, start: Tensor, stop: Tensor, levels: int) -> Tensor:

@@ -14,6 +14,10 @@ from detent.observers.ranks import over_ranks
 __all__ = ["Lsq"]
 
 
+def _mean_in_float64(x: Tensor, dims: tuple[int, ...]) -> Tensor:
+    return x.mean(dims, dtype=torch.float64)  # the sum of large float32 numbers may not be one
+
+
 class Lsq(Observer):
     """A scale from the mean magnitude. A starting point for learning, not a range for deploying: it clips."""
 
@@ -23,8 +27,7 @@ class Lsq(Observer):
         self._count = 0
 
     def _observe(self, x: Tensor, low: Tensor, high: Tensor) -> None:  # noqa: ARG002
-        granularity = self.scheme.granularity
-        mean = granularity.blocked(x).abs().mean(granularity.shared_dims(x.ndim)).double()
+        mean = self.scheme.granularity.reduce(x.abs(), _mean_in_float64).double()
         count = x.numel() // mean.numel()
         self._total = self._total.to(mean.device) + mean * count
         self._count += count

@@ -11,6 +11,15 @@ from detent.observers.ranks import over_ranks
 __all__ = ["Moments"]
 
 
+def _mean(x: Tensor, dims: tuple[int, ...]) -> Tensor:
+    return x.mean(dims, dtype=torch.float64)
+
+
+def _norm(x: Tensor, dims: tuple[int, ...]) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(x, dim=dims, dtype=torch.float64)
+    return norm
+
+
 class Moments:
     """Count, mean and sum of squared deviations for each scale, in float64 (Chan et al., 1983).
 
@@ -31,13 +40,12 @@ class Moments:
 
     def add(self, x: Tensor) -> None:
         """Take in one batch."""
-        dims = self._granularity.shared_dims(x.ndim)
-        blocked = self._granularity.blocked(x)
-        # Two plain reductions: torch.var_mean takes four times as long on a CPU.
-        center = blocked.mean(dims, keepdim=True)
-        squares = torch.linalg.vector_norm(blocked - center, dim=dims).double().square()
+        # Plain reductions: torch.var_mean takes four times as long on a CPU. In float64, where squares cannot overflow.
+        mean = self._granularity.reduce(x, _mean).double()
+        center = self._granularity.expand(mean.to(x.dtype), x.ndim)
+        apart = self._granularity.blocked(x) - center
+        squares = self._granularity.reduce(apart.reshape(x.shape), _norm).double().square()
         count = x.numel() // squares.numel()
-        mean = center.double().reshape(squares.shape)
         if not self._count:
             self._count, self._mean, self._squares = count, mean, squares
             return

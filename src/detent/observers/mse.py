@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -13,16 +15,17 @@ from detent.observers.histogram_observer import HistogramObserver
 
 __all__ = ["Mse"]
 
-_COARSE, _FINE = 0.04, 0.005
+_COARSE = [0.85**k for k in range(41)]  # all of the range, down to a six-hundredth of it
+_FINE = [1 + 0.015 * k for k in range(-10, 11)]  # around the best of those
+_FINEST = [1 + 0.003 * k for k in range(-5, 6)]
 _POINTS_PER_BIN = 2
 
 
 class Mse(HistogramObserver):
     """Shrinks the observed range and keeps what costs least in `sum |x - Q(x)| ** norm`.
 
-    First both ends together, in steps of 4 % of the range and then of 0.5 %; affine schemes then move each
-    end alone. The whole grid is used in the search: all `levels` codes for an affine scheme, both sides for a
-    signed symmetric one.
+    Both ends together first, coarsely and then finely; affine schemes then move each end alone, twice. The whole
+    grid is used in the search: all `levels` codes for an affine scheme, both sides for a signed symmetric one.
     """
 
     requires = Requirement(grids=(IntGrid, LogGrid, ApotGrid))
@@ -34,47 +37,40 @@ class Mse(HistogramObserver):
         self.norm = norm
 
     def _qparams(self, low: Tensor, high: Tensor) -> QParams:
-        search = _Search(self, low.flatten().double().clamp_max(0), high.flatten().double().clamp_min(0))
-        search.both_ends(torch.arange(1.0, 0.0, -_COARSE, dtype=torch.float64))
-        search.both_ends(torch.arange(-_COARSE, _COARSE, _FINE, dtype=torch.float64), around_best=True)
+        values, weights = self._histogram.over_ranks().points(_POINTS_PER_BIN)
+
+        def cost(bottom: Tensor, top: Tensor) -> Tensor:
+            return rounding_cost(values, weights, choose_qparams(bottom, top, self.scheme), self.scheme, self.norm)
+
+        search = _Search(cost, low.flatten().double().clamp_max(0), high.flatten().double().clamp_min(0))
+        search.refine(bottom=True, top=True)
         if not self.scheme.symmetric:
             for _ in range(2):
-                search.one_end(torch.arange(-0.2, 0.2, 0.02, dtype=torch.float64), top=True)
-                search.one_end(torch.arange(-0.2, 0.2, 0.02, dtype=torch.float64), top=False)
-        return choose_qparams(
-            (search.low * search.bottom).reshape(low.shape), (search.high * search.top).reshape(high.shape), self.scheme
-        )
-
-    def cost(self, values: Tensor, weights: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """What the range [low, high] costs, for each row."""
-        return rounding_cost(values, weights, choose_qparams(low, high, self.scheme), self.scheme, self.norm)
+                search.refine(bottom=False, top=True)
+                search.refine(bottom=True, top=False)
+        return choose_qparams(search.bottom.reshape(low.shape), search.top.reshape(high.shape), self.scheme)
 
 
 class _Search:
-    """The best share of each end found so far (`bottom` and `top`, 1 = all that was observed), row by row."""
+    """The best ends of each row so far."""
 
-    def __init__(self, observer: Mse, low: Tensor, high: Tensor):
-        self._observer, self.low, self.high = observer, low, high
-        self._values, self._weights = observer._histogram.over_ranks().points(_POINTS_PER_BIN)
-        self.bottom, self.top = torch.ones_like(low), torch.ones_like(high)
-        self._least = torch.full_like(low, torch.inf)
+    def __init__(self, cost: Callable[[Tensor, Tensor], Tensor], low: Tensor, high: Tensor):
+        self._cost, self._low, self._high = cost, low, high
+        self.bottom, self.top = low, high
+        self._least = cost(low, high)
 
-    def both_ends(self, shares: Tensor, *, around_best: bool = False) -> None:
-        start = self.top.clone() if around_best else torch.zeros_like(self.top)
-        for share in shares.tolist():
-            self._try(start + share, start + share)
-
-    def one_end(self, shares: Tensor, *, top: bool) -> None:
-        bottom_start, top_start = self.bottom.clone(), self.top.clone()
-        for share in shares.tolist():
-            if top:
-                self._try(bottom_start, top_start + share)
-            else:
-                self._try(bottom_start + share, top_start)
+    def refine(self, *, bottom: bool, top: bool) -> None:
+        """Try every coarse share of the observed ends, then finer ones of the best, moving the given ends."""
+        low, high = self._low, self._high
+        for shares in (_COARSE, _FINE, _FINEST):
+            kept_bottom, kept_top = self.bottom, self.top
+            for share in shares:
+                self._try(low * share if bottom else kept_bottom, high * share if top else kept_top)
+            low, high = self.bottom, self.top
 
     def _try(self, bottom: Tensor, top: Tensor) -> None:
-        bottom, top = bottom.clamp(_FINE, 1.0), top.clamp(_FINE, 1.0)
-        cost = self._observer.cost(self._values, self._weights, self.low * bottom, self.high * top)
+        bottom, top = torch.maximum(bottom, self._low), torch.minimum(top, self._high)
+        cost = self._cost(bottom, top)
         better = cost < self._least
         self._least = torch.where(better, cost, self._least)
         self.bottom, self.top = torch.where(better, bottom, self.bottom), torch.where(better, top, self.top)

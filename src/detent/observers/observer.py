@@ -72,8 +72,8 @@ class Observer(ABC):
         assert self._high is not None
         finite = torch.isfinite(self._low) & torch.isfinite(self._high)
         if not bool(over_ranks(finite.all().to(torch.int64), "min")):
-            bad = (~finite).nonzero().flatten().tolist() if finite.ndim else []
-            where = f" in channels {bad[:8]}" if bad else "" if not finite.all() else " on another rank"
+            bad = (~finite).nonzero().squeeze(-1).tolist()[:8] if finite.ndim else []
+            where = " on another rank" if finite.all() else f" in channels {bad}" if bad else ""
             raise RangeError(
                 f"the range of {self.name!r}", f"NaN or Inf in what was observed{where}", "find the batch it came from"
             )
@@ -95,9 +95,7 @@ class Observer(ABC):
         if isinstance(granularity, PerTensor):
             low, high = torch.aminmax(x)
             return low, high
-        shared = granularity.shared_dims(x.ndim)
-        blocked = granularity.blocked(x)
-        return blocked.amin(shared), blocked.amax(shared)
+        return granularity.reduce(x, torch.amin), granularity.reduce(x, torch.amax)
 
     def _refuse_unseen(self) -> None:
         seen = torch.tensor(self._low is not None, dtype=torch.int64)

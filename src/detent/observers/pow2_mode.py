@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detent.numerics import QParams, Scheme
+from detent.numerics import QParams, Scheme, refuse_negative
 from detent.observers.histogram import Histogram
 from detent.observers.histogram_observer import default_bins
 from detent.observers.observer import Observer
-from detent.observers.power_search import POWER_OF_TWO_ONLY, best_exponent
+from detent.observers.power_search import POWER_OF_TWO_ONLY, best_exponent, checked_candidates
 from detent.observers.ranks import over_ranks
 
 __all__ = ["Pow2Mode"]
@@ -24,7 +24,7 @@ class Pow2Mode(Observer):
 
     def __init__(self, scheme: Scheme, *, name: str = "tensor", candidates: int = 5, bins: int | None = None):
         super().__init__(scheme, name=name)
-        self.candidates = candidates
+        self.candidates = checked_candidates(candidates)
         self._bins = default_bins(scheme) if bins is None else bins
         self._votes = torch.zeros(0, 0, dtype=torch.int64)
 
@@ -37,6 +37,7 @@ class Pow2Mode(Observer):
         self._votes.scatter_add_(1, exponent[:, None] + _OFFSET, torch.ones_like(exponent)[:, None])
 
     def _qparams(self, low: Tensor, high: Tensor) -> QParams:  # noqa: ARG002
+        refuse_negative(low, self.scheme)
         votes = over_ranks(self._votes, "sum")
         # argmax takes the first of equals: reversed, that is the greatest exponent.
         exponent = votes.shape[1] - 1 - votes.flip(1).argmax(1) - _OFFSET

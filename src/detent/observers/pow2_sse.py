@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detent.numerics import QParams, Scheme
+from detent.numerics import QParams, Scheme, refuse_negative
 from detent.observers.histogram_observer import HistogramObserver
-from detent.observers.power_search import POWER_OF_TWO_ONLY, best_exponent
+from detent.observers.power_search import POWER_OF_TWO_ONLY, best_exponent, checked_candidates
 
 __all__ = ["Pow2Sse"]
 
@@ -19,8 +19,9 @@ class Pow2Sse(HistogramObserver):
 
     def __init__(self, scheme: Scheme, *, name: str = "tensor", candidates: int = 5, bins: int | None = None):
         super().__init__(scheme, name=name, bins=bins)
-        self.candidates = candidates
+        self.candidates = checked_candidates(candidates)
 
     def _qparams(self, low: Tensor, high: Tensor) -> QParams:
+        refuse_negative(low, self.scheme)
         exponent = best_exponent(self._histogram.over_ranks(), low, high, self.scheme, self.candidates)
         return QParams.symmetric(torch.exp2(exponent.float()).reshape(low.shape))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from detent.errors import RangeError
 from detent.numerics import IntGrid, PerChannel, PerTensor, QParams, Scheme, next_power_of_two
 from detent.numerics.requirement import Requirement
 from detent.observers.cost import rounding_cost
 from detent.observers.histogram import Histogram
 
-__all__ = ["POWER_OF_TWO_ONLY", "best_exponent"]
+__all__ = ["POWER_OF_TWO_ONLY", "best_exponent", "checked_candidates"]
 
 POWER_OF_TWO_ONLY = Requirement(
     grids=(IntGrid,),
@@ -20,7 +21,13 @@ POWER_OF_TWO_ONLY = Requirement(
     because="it searches one exponent, with no zero point to trade against it",
 )
 
-_LEAST_STEP = 2.0**-18  # the exponent of a tensor that is all zero
+_ZERO_STEP = 2.0**-18  # of a tensor that is all zero
+
+
+def checked_candidates(candidates: int) -> int:
+    if candidates < 1:
+        raise RangeError(f"{candidates} candidates", "there must be one to choose", "give at least 1")
+    return candidates
 
 
 def best_exponent(histogram: Histogram, low: Tensor, high: Tensor, scheme: Scheme, candidates: int) -> Tensor:
@@ -35,7 +42,7 @@ def best_exponent(histogram: Histogram, low: Tensor, high: Tensor, scheme: Schem
     step = high / (grid.qmax + 0.5)
     if grid.signed:
         step = torch.maximum(step, low / (grid.qmin - 0.5))
-    coarsest = torch.log2(next_power_of_two(step.clamp_min(_LEAST_STEP)))
+    coarsest = torch.log2(next_power_of_two(torch.where(step > 0, step, _ZERO_STEP)))
     values, weights = histogram.points(per_bin=2)
     best, least = coarsest, torch.full_like(coarsest, torch.inf)
     for finer in range(candidates):

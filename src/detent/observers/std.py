@@ -28,6 +28,8 @@ class Std(Observer):
 
     def _qparams(self, low: Tensor, high: Tensor) -> QParams:
         mean, deviation = self._moments.mean_and_std()
-        bottom = torch.maximum(mean - self.sigmas * deviation, low.double())
-        top = torch.minimum(mean + self.sigmas * deviation, high.double())
+        low, high = low.double(), high.double()
+        mean = mean.clamp(low, high)  # rounding may have moved the mean of nearly constant data out of its range
+        bottom = torch.maximum(mean - self.sigmas * deviation, low)
+        top = torch.minimum(mean + self.sigmas * deviation, high)
         return choose_qparams(bottom, top, self.scheme)

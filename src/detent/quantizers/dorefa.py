@@ -76,6 +76,6 @@ class DoReFa(Quantizer):
         if self.role == "weight":
             granularity = self.scheme.granularity
             squeezed = torch.tanh(granularity.blocked(x))
-            largest = squeezed.abs().amax(granularity.shared_dims(x.ndim), keepdim=True)
+            largest = granularity.expand(granularity.reduce(torch.tanh(x).abs(), torch.amax), x.ndim)
             x = (squeezed / largest.clamp_min(torch.finfo(torch.float32).tiny)).reshape(x.shape)
         return on_grid(x, self.scale, self.zero_point, self.scheme)

@@ -71,10 +71,9 @@ class MovingRange(Quantizer):
         return on_grid(x, *self._scale_and_zero_point(), self.scheme)
 
     def _follow(self, x: Tensor) -> None:
-        granularity = self.scheme.granularity
-        shared, blocked = granularity.shared_dims(x.ndim), granularity.blocked(x)
+        reduce = self.scheme.granularity.reduce
         # One reduction for both ends: the least value is minus the greatest of the negatives.
-        ends = over_ranks(torch.stack([-blocked.amin(shared), blocked.amax(shared)]).to(self.low.dtype), "max")
+        ends = over_ranks(torch.stack([-reduce(x, torch.amin), reduce(x, torch.amax)]).to(self.low.dtype), "max")
         self.low.lerp_(-ends[0].clamp_min(0), 1 - self.momentum)
         self.high.lerp_(ends[1].clamp_min(0), 1 - self.momentum)
 

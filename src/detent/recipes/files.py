@@ -56,15 +56,15 @@ def write(data: dict[str, Any], path: str | PathLike[str]) -> None:
     text = _format(path, asked).dumps(data)
     try:
         path.write_bytes(text.encode())
-    except OSError as error:
-        raise RecipeError(asked, error.strerror or str(error), "choose a path that can be written") from None
+    except (OSError, ValueError) as error:
+        raise RecipeError(asked, _reason(error), "choose a path that can be written") from None
 
 
 def _format(path: Path, asked: str) -> Format:
-    if path.suffix not in FORMATS:
+    if path.suffix.lower() not in FORMATS:
         found = f"the suffix {path.suffix!r}; known are {', '.join(FORMATS)}"
         raise RecipeError(asked, found, nearest(path.suffix, FORMATS, "name the file by its format"))
-    return FORMATS[path.suffix]
+    return FORMATS[path.suffix.lower()]
 
 
 def _text(path: Path, asked: str) -> str:
@@ -72,8 +72,13 @@ def _text(path: Path, asked: str) -> str:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:
         raise RecipeError(asked, "it is not UTF-8 text", "save it as UTF-8") from None
-    except OSError as error:
-        raise RecipeError(asked, error.strerror or str(error), "give the path of a recipe file") from None
+    except (OSError, ValueError) as error:
+        raise RecipeError(asked, _reason(error), "give the path of a recipe file") from None
     if not text.strip():
         raise RecipeError(asked, "the file is empty", "begin with a name, as in 'name: mine'")
     return text
+
+
+def _reason(error: OSError | ValueError) -> str:
+    # A path with a null character is a ValueError.
+    return getattr(error, "strerror", None) or str(error)

@@ -21,7 +21,7 @@ def find(spec: Recipe | str | PathLike[str]) -> Recipe:
     """
     if isinstance(spec, Recipe):
         return spec
-    if isinstance(spec, str) and Path(spec).suffix not in FORMATS:
+    if isinstance(spec, str) and Path(spec).suffix.lower() not in FORMATS:
         return Recipe.named(spec)
     if isinstance(spec, str | PathLike):
         return Recipe.load(spec)

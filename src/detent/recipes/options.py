@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic.errors import PydanticUserError
+from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 
 from detent.recipes.refusal import RefusalError, nearest
 
@@ -103,7 +103,7 @@ def _fits(value: Scalar, hint: Any) -> bool:
         TypeAdapter(hint).validate_python(value, strict=True)
     except ValidationError:
         return False
-    except PydanticUserError:  # a type that pydantic knows nothing about
+    except (PydanticUserError, PydanticUndefinedAnnotation):  # a type that pydantic knows nothing about
         return True
     return True
 

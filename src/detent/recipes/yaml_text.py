@@ -42,7 +42,14 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """The safe dumper, knowing the same numbers as the loader."""
+    """The safe dumper, knowing the same numbers as the loader, and losing no letter."""
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        # PyYAML folds the line breaks of Unicode (U+0085, U+2028) into spaces unless they are escaped.
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
 
 
 for _class in (_Loader, _Dumper):
