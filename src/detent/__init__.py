@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from detent import backends, errors, graph, numerics, observers, quantizers, recipes
-    from detent.graph import DeQuantStub, QuantStub, float_state_dict, observing
+    from detent.graph import DeQuantStub, QuantStub, float_state_dict, keeping_codes, observing, wrap
     from detent.numerics import IntGrid, PerChannel, PerGroup, PerTensor, QParams, Scheme
     from detent.preparing import calibrate, prepare
     from detent.recipes import Recipe
@@ -30,19 +30,21 @@ __all__ = [
     "errors",
     "float_state_dict",
     "graph",
+    "keeping_codes",
     "numerics",
     "observers",
     "observing",
     "prepare",
     "quantizers",
     "recipes",
+    "wrap",
 ]
 
 __version__ = "0.1.0"
 
 _ROOMS = ("backends", "errors", "graph", "numerics", "observers", "quantizers", "recipes")
 _HOMES = {
-    "detent.graph": ("DeQuantStub", "QuantStub", "float_state_dict", "observing"),
+    "detent.graph": ("DeQuantStub", "QuantStub", "float_state_dict", "keeping_codes", "observing", "wrap"),
     "detent.numerics": ("IntGrid", "PerChannel", "PerGroup", "PerTensor", "QParams", "Scheme"),
     "detent.preparing": ("calibrate", "prepare"),
     "detent.recipes": ("Recipe",),

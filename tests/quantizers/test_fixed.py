@@ -141,6 +141,13 @@ def test_stochastic_rounding_is_right_in_the_mean():
     assert abs(y.mean().item() - 0.65) < 0.006
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_values_that_are_clipped_have_the_last_code(dtype):
+    """On 16 bits its value is no number of these types, so the code cannot be read off such an output."""
+    q = calibrated(Scheme(IntGrid(16)), QParams.symmetric(torch.tensor(0.0013)))
+    assert q.codes(torch.tensor([1e4, -1e4], dtype=dtype)).tolist() == [32767, -32768]
+
+
 class TestThirtyTwoBits:
     """Biases: float32 has 24 bits, their codes have 32."""
 
@@ -162,6 +169,12 @@ class TestThirtyTwoBits:
         assert np.abs(expected).max() > 2**24
         assert np.array_equal(q.codes(x).numpy(), expected)
         assert torch.equal(q(x), truth.values(expected, qparams.scale, qparams.zero_point, scheme))
+
+    @pytest.mark.parametrize("scale", [1e-9, 3e-9, 7e-9])
+    def test_float32_biases_that_are_clipped_have_the_last_code(self, scale):
+        """Its value is no float32 number, so the code cannot be read off a float32 output."""
+        q = calibrated(Scheme(IntGrid(32)), QParams.symmetric(torch.tensor(scale)), role="bias")
+        assert q.codes(torch.tensor([1e9, -1e9])).tolist() == [2**31 - 1, -(2**31)]
 
     def test_unsigned_codes_reach_the_top(self):
         q = calibrated(Scheme(IntGrid(32, signed=False)), QParams.symmetric(torch.tensor(1.0)))

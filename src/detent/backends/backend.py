@@ -2,68 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from detent.errors import SchemeError
-from detent.numerics import Granularity, IntGrid, PerChannel, PerGroup, PerTensor, Rounding, ScaleType, Scheme
-from detent.numerics.grids import Grid
+from detent.backends.offer import Offer
+from detent.errors import UnknownNameError
+from detent.graph import KINDS
+from detent.numerics import PerTensor
 
-__all__ = ["FUSED", "PASSIVE", "Backend", "BiasRule", "Offer", "Rule"]
+__all__ = ["FUSED", "MOVES", "Backend", "BiasRule", "Rule", "both", "chains", "takes"]
 
 BiasRule = Literal["float", "int32", "own"]
 """Kept float; integers on the scale of input times weight; a quantizer of its own."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Offer:
-    """The schemes a target takes for one role. The first of each list is what it gets unless a recipe asks.
-
-    `auto_sign` means unsigned codes where a tensor cannot be negative (after a ReLU) and signed ones elsewhere;
-    otherwise `signed` decides.
-    """
-
-    grids: tuple[type[Grid], ...] = (IntGrid,)
-    bits: tuple[int, ...] = (8,)
-    signed: tuple[bool, ...] = (True,)
-    auto_sign: bool = False
-    narrow: tuple[bool, ...] = (False,)
-    symmetric: tuple[bool, ...] = (True,)
-    granularities: tuple[type[Granularity], ...] = (PerTensor,)
-    scales: tuple[ScaleType, ...] = ("float",)
-    roundings: tuple[Rounding, ...] = (Rounding.HALF_EVEN,)
-    observer: str = "minmax"
-
-    def check(self, backend: str, tensor: str, scheme: Scheme) -> None:
-        """Raise `SchemeError`, saying what the target can do, if `scheme` is not on offer."""
-        grid = scheme.grid
-        wrong = [
-            isinstance(grid, self.grids) or f"grids {' or '.join(g.__name__ for g in self.grids)}",
-            grid.bits in self.bits or f"bits {_any(self.bits)}",
-            grid.signed in self.signed
-            or self.auto_sign
-            or ("signed codes" if self.signed == (True,) else "unsigned codes"),
-            getattr(grid, "narrow", False) in self.narrow
-            or ("the narrow range" if self.narrow == (True,) else "the full range"),
-            scheme.symmetric in self.symmetric
-            or ("symmetric schemes" if self.symmetric == (True,) else "affine schemes"),
-            isinstance(scheme.granularity, self.granularities)
-            or f"granularity {' or '.join(g.__name__ for g in self.granularities)}",
-            scheme.scale in self.scales or f"scales {_any(self.scales)}",
-            scheme.rounding in self.roundings or f"rounding {_any(tuple(mode.value for mode in self.roundings))}",
-        ]
-        limits = [str(limit) for limit in wrong if limit is not True]
-        if limits:
-            raise SchemeError(
-                f"{tensor!r} as {scheme} on {backend!r}",
-                f"it has {'; '.join(limits)}",
-                "change the recipe or the backend",
-            )
-
-
-def _any(values: tuple[object, ...]) -> str:
-    return ", ".join(str(value) for value in values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,43 +27,89 @@ class Rule:
     output: bool = False
 
 
-PASSIVE = ("reshape", "transpose", "slice", "gather", "expand", "identity", "dropout", "maxpool", "pixel_shuffle")
-"""Kinds whose output is on the grid of their input on every target."""
+def takes(*kinds: str) -> dict[str, Rule]:
+    """Rules for operations that get integers; what they give is the next operation's business."""
+    return dict.fromkeys(kinds, Rule())
 
-FUSED: tuple[tuple[str, ...], ...] = tuple(
-    (op, *norm, *activation)
-    for op in ("conv", "conv_transpose", "linear")
-    for norm in ((), ("batchnorm",))
-    for activation in ((), ("relu",), ("relu6",))
-    if norm or activation
+
+def both(*kinds: str) -> dict[str, Rule]:
+    """Rules for operations that get integers and give integers."""
+    return dict.fromkeys(kinds, Rule(output=True))
+
+
+def chains(
+    ops: tuple[str, ...], activations: tuple[str, ...] = ("relu", "relu6", "clip"), *, norm: bool = False
+) -> tuple[tuple[str, ...], ...]:
+    """Each of `ops`, then perhaps a batch norm (if `norm`), then perhaps an activation: all that are longer than one.
+
+    >>> chains(("add",), ("relu",))
+    (('add', 'relu'),)
+    """
+    norms: tuple[tuple[str, ...], ...] = ((), ("batchnorm",)) if norm else ((),)
+    ends: tuple[tuple[str, ...], ...] = ((), *((activation,) for activation in activations))
+    return tuple((op, *middle, *end) for op in ops for middle in norms for end in ends if middle or end)
+
+
+FUSED = chains(("conv", "conv_transpose", "linear"), norm=True)
+"""Weighted operation, batch norm, then an activation that only clips: what nearly every target runs as one."""
+
+MOVES = (
+    "reshape",
+    "transpose",
+    "slice",
+    "gather",
+    "expand",
+    "identity",
+    "dropout",
+    "quant_stub",
+    "maxpool",
+    "global_maxpool",
+    "pixel_shuffle",
 )
-"""Weighted operation, then batch norm, then ReLU or ReLU6: what nearly every target runs as one."""
+"""Kinds whose output values are input values, so that targets leave them on their grid."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Backend:
     """A target. Only data: the planner reads it, the deployer and the twin will.
 
-    `rules` says which kinds are quantized and where; a kind that is not in it stays float. `fusions` are chains of
-    kinds that run as one. `shares` are kinds whose output has the scale of their input; `aligns` are kinds all of
-    whose inputs, and the output, have one scale. `unquantized_edges` are (producer, consumer) kinds between which
-    nothing is quantized although the rules say so, because the target fuses them: of several such inputs of one
-    consumer, only the first. `ends_bits` is the width of the first and last weighted operation, if it differs.
+    What is quantized:
+
+    - `rules`: which kinds are, and where; a kind that is neither here nor in `shares` stays float.
+    - `fusions`: chains of kinds that run as one; inside of them there is no tensor.
+    - `shares`: kinds whose output has the scale of their input. They follow their neighbours: they run on integers
+      where what they take in or give is on a grid anyway.
+    - `aligns`: kinds all of whose inputs have one scale; if they are in `shares` too, so has their output.
+    - `unquantized_edges`: kinds of (producer, consumer) that the target fuses, so that nothing is quantized between
+      them although the rules say so. It fuses one input of a consumer: the first that can be.
+    - `quantize_outputs`: whether what the network gives is quantized.
+
+    How:
+
+    - `weight`, `activation`: what is on offer; `network_input`, if it differs from other activations.
+    - `per_tensor_weights`: kinds whose weights have one scale, whatever `weight` offers.
+    - `bias`, and `bias_offer` for its width, and for all of it if it has a quantizer of its own.
+    - `ranges`: kinds whose output has a fixed range.
+    - `ends_bits`: width of the first and last weights, and of what they meet, if it differs.
+    - `batch_norm`: the strategy a recipe gets that does not name one.
+
+    `arithmetic`, `files` and `engine` name what the twin computes with, what is written, and what runs it.
     """
 
     name: str
     about: str
     weight: Offer
     activation: Offer
+    network_input: Offer | None = None
     bias: BiasRule = "float"
     bias_offer: Offer = field(default_factory=lambda: Offer(bits=(32,)))
     rules: Mapping[str, Rule] = field(hash=False)
     fusions: tuple[tuple[str, ...], ...] = FUSED
-    shares: tuple[str, ...] = PASSIVE
+    shares: tuple[str, ...] = MOVES
     aligns: tuple[str, ...] = ()
     unquantized_edges: tuple[tuple[str, str], ...] = ()
     per_tensor_weights: tuple[str, ...] = ()
-    quantize_inputs: bool = True
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
     quantize_outputs: bool = False
     ends_bits: int | None = None
     batch_norm: int = 0
@@ -119,11 +117,28 @@ class Backend:
     files: tuple[str, ...] = ("onnx",)
     engine: str | None = None
 
-    def weight_granularity(self, kind: str, axis: int, asked: type[Granularity] | None, size: int = 0) -> Granularity:
-        """What the weight of a kind gets: what was asked, else the target's first offer for it."""
-        wanted = asked or self.weight.granularities[0]
-        if asked is None and kind in self.per_tensor_weights:
-            wanted = PerTensor
-        if wanted is PerChannel:
-            return PerChannel(axis)
-        return PerGroup(1, size) if wanted is PerGroup else PerTensor()
+    def __post_init__(self) -> None:
+        named = {
+            "rules": tuple(self.rules),
+            "fusions": tuple(kind for chain in self.fusions for kind in chain),
+            "shares": self.shares,
+            "aligns": self.aligns,
+            "unquantized_edges": tuple(kind for edge in self.unquantized_edges for kind in edge),
+            "per_tensor_weights": self.per_tensor_weights,
+            "ranges": tuple(self.ranges),
+        }
+        for where, kinds in named.items():
+            for kind in kinds:
+                if kind not in KINDS:
+                    near = difflib.get_close_matches(kind, KINDS, n=1)
+                    raise UnknownNameError(
+                        f"{where} of backend {self.name!r}: kind {kind!r}",
+                        "no operation has that kind",
+                        f"did you mean {near[0]!r}?" if near else "use a kind of detent.graph.KINDS",
+                    )
+
+    def weight_offer(self, kind: str) -> Offer:
+        """What is on offer for the weights of a kind."""
+        if kind not in self.per_tensor_weights:
+            return self.weight
+        return replace(self.weight, granularities=(PerTensor,), also=())

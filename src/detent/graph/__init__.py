@@ -2,6 +2,7 @@
 
 from detent.graph.batch_norm import STRATEGIES, FoldedBatchNorm
 from detent.graph.capture import Captured, capture
+from detent.graph.codes import keeping_codes
 from detent.graph.fold import fold_batch_norms
 from detent.graph.fusion import fuse
 from detent.graph.insertion import insert
@@ -11,6 +12,7 @@ from detent.graph.observing import observing, quantizers_of
 from detent.graph.plan import FloatTensor, Plan, QuantizedTensor
 from detent.graph.region import Region
 from detent.graph.stubs import DeQuantStub, QuantStub
+from detent.graph.wrap import Functional, wrap
 
 __all__ = [
     "KINDS",
@@ -19,6 +21,7 @@ __all__ = [
     "DeQuantStub",
     "FloatTensor",
     "FoldedBatchNorm",
+    "Functional",
     "Kind",
     "Plan",
     "QuantStub",
@@ -29,8 +32,10 @@ __all__ = [
     "fold_batch_norms",
     "fuse",
     "insert",
+    "keeping_codes",
     "kind_of",
     "observing",
     "quantizers_of",
     "remember_float_names",
+    "wrap",
 ]

@@ -112,6 +112,8 @@ class _Capture:
 
     def _islands_in(self, module: nn.Module, path: str, inputs: _Inputs, found: Mapping[str, str]) -> None:
         new = {name: why for name, why in found.items() if _join(path, name) not in self.islands}
+        if not new:
+            return
         calls = _calls_of({name: module.get_submodule(name) for name in new}, module, inputs)
         for name, why in new.items():
             self.islands[_join(path, name)] = why

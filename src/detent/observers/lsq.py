@@ -8,14 +8,11 @@ import torch
 from torch import Tensor
 
 from detent.numerics import QParams, Scheme, with_scale
+from detent.observers.moments import mean_of
 from detent.observers.observer import Observer
 from detent.observers.ranks import over_ranks
 
 __all__ = ["Lsq"]
-
-
-def _mean_in_float64(x: Tensor, dims: tuple[int, ...]) -> Tensor:
-    return x.mean(dims, dtype=torch.float64)  # the sum of large float32 numbers may not be one
 
 
 class Lsq(Observer):
@@ -27,7 +24,7 @@ class Lsq(Observer):
         self._count = 0
 
     def _observe(self, x: Tensor, low: Tensor, high: Tensor) -> None:  # noqa: ARG002
-        mean = self.scheme.granularity.reduce(x.abs(), _mean_in_float64).double()
+        mean = mean_of(x.abs(), self.scheme.granularity)
         count = x.numel() // mean.numel()
         self._total = self._total.to(mean.device) + mean * count
         self._count += count

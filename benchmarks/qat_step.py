@@ -1,0 +1,143 @@
+"""What quantization-aware training costs on ResNet-18, against the float model's own step.
+
+    python benchmarks/qat_step.py            [--backend onnxruntime] [--rounds 9] [--compile] [--json]
+
+16x3x112x112, LSQ, per-channel weights and activations at every place the backend asks for. Float and prepared steps
+take turns in one process; figures are medians. Run it alone on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import detent
+from tests.models import resnet18
+
+LIMITS = {
+    "train step, eager": 1.3,
+    "train step, compiled": 1.15,
+    "saved for backward": 1.55,
+    "saved for backward, as codes": 1.0,
+    "calibrate 8 batches": 1.2,
+    "prepare, seconds": 1.0,
+}
+
+
+def alternate(candidates: dict[str, Callable[[], Any]], rounds: int, warm_up: int = 2) -> dict[str, float]:
+    """The median time of each, in seconds, taking turns."""
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for round_ in range(rounds + warm_up):
+        for name, run in candidates.items():
+            start = time.perf_counter()
+            run()
+            if round_ >= warm_up:
+                times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(taken) for name, taken in times.items()}
+
+
+def training_step(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Callable[[], None]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+
+    def run() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    return run
+
+
+def saved_bytes(model: nn.Module, x: torch.Tensor) -> int:
+    """Bytes of the distinct storages that autograd keeps, parameters not counted."""
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    own |= {buffer.untyped_storage().data_ptr() for buffer in model.buffers()}
+    kept: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = model(x)
+    del out
+    return sum(kept.values())
+
+
+def coded_bytes(prepared: nn.Module, x: torch.Tensor) -> int:
+    """The same with codes kept. What hooks have packed are Python objects, so they can be counted as such."""
+    before = live_storages()
+    with detent.keeping_codes(prepared):
+        out = prepared(x)
+    after = live_storages()
+    kept = sum(size for pointer, size in after.items() if pointer not in before)
+    return kept - out.untyped_storage().nbytes()
+
+
+def live_storages() -> dict[int, int]:
+    gc.collect()
+    tensors = [item for item in gc.get_objects() if isinstance(item, torch.Tensor)]
+    return {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backend", default="onnxruntime")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--compile", action="store_true", help="measure compiled steps too (minutes)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    model = resnet18().train()
+    x, y = torch.randn(16, 3, 112, 112), torch.randint(0, 1000, (16,))
+    start = time.process_time()
+    prepared = detent.prepare(model, (x[:1],), backend=arguments.backend, recipe="lsq")
+    figures = {"prepare, seconds": time.process_time() - start}
+    batches = [torch.randn(16, 3, 112, 112) for _ in range(8)]
+
+    def forwards() -> None:
+        model.eval()
+        with torch.no_grad():
+            for batch in batches:
+                model(batch)
+        model.train()
+
+    found = alternate(
+        {"float": forwards, "calibrate": lambda: detent.calibrate(prepared, batches)}, max(3, arguments.rounds // 3)
+    )
+    figures["calibrate 8 batches"] = found["calibrate"] / found["float"]
+    figures["saved for backward"] = saved_bytes(prepared, x) / saved_bytes(model, x)
+    figures["saved for backward, as codes"] = coded_bytes(prepared, x) / saved_bytes(model, x)
+    found = alternate(
+        {"float": training_step(model, x, y), "prepared": training_step(prepared, x, y)}, arguments.rounds
+    )
+    figures["train step, eager"] = found["prepared"] / found["float"]
+    if arguments.compile:
+        compiled = {"float": torch.compile(model), "prepared": torch.compile(prepared)}
+        found = alternate({name: training_step(m, x, y) for name, m in compiled.items()}, arguments.rounds)
+        figures["train step, compiled"] = found["prepared"] / found["float"]
+    if arguments.json:
+        print(json.dumps({name: round(value, 3) for name, value in figures.items()}, indent=2))
+        return
+    print(
+        f"ResNet-18 16x3x112x112, {arguments.backend}, lsq, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    )
+    for name, value in figures.items():
+        print(f"{name:30s} {value:6.2f}   limit {LIMITS[name]}{'   EXCEEDED' if value > LIMITS[name] else ''}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+"""Where a target quantizes: which tensors of a graph, for which of their users, and which have one scale."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import fx
+
+from detent.backends.backend import Backend
+from detent.backends.masks import masks
+from detent.backends.view import GraphView
+from detent.recipes import Recipe
+
+__all__ = ["Placement"]
+
+
+class Placement:
+    """Decided in three passes over the graph.
+
+    1. Every operation with a rule asks for its inputs, and puts its own output on a grid, as the rule says.
+    2. Backwards: an operation that keeps the scale of its input hands on what all users of its output ask for.
+    3. Forwards: such an operation whose input is on a grid gives numbers on the same grid.
+    """
+
+    def __init__(self, view: GraphView, backend: Backend, recipe: Recipe, scope: set[fx.Node]):
+        self._view, self._backend, self._recipe, self._scope = view, backend, recipe, scope
+        self._masks = masks(view)
+        self._asked: dict[fx.Node, dict[fx.Node, None]] = {}  # by whom; a dict, for its order
+        self._given: set[fx.Node] = set()
+        self._carried: set[fx.Node] = set()
+        self._notes: dict[fx.Node, str] = dict(self._masks)
+        for node in view.graph.nodes:
+            self._ask(node)
+        for node in reversed(view.graph.nodes):
+            self._hand_on(node)
+        for node in view.graph.nodes:
+            self._carry(node)
+        self.roots = self._with_one_scale()
+
+    # ---- answers ----
+
+    def is_quantized(self, node: fx.Node) -> bool:
+        return node in self._asked or node in self._given or node in self._carried
+
+    def is_carried(self, node: fx.Node) -> bool:
+        """Whether it stays on the grid of what it takes in."""
+        return node in self._carried
+
+    def on_grid(self, source: fx.Node, user: fx.Node) -> bool:
+        """Whether `user` gets `source` on a grid."""
+        return source in self._carried or source in self._given or user in self._asked.get(source, ())
+
+    def askers(self, node: fx.Node) -> tuple[fx.Node, ...]:
+        """The operations that ask for a tensor by themselves."""
+        return tuple(user for user in self._asked.get(node, ()) if not self._keeps_scale(user))
+
+    def users(self, node: fx.Node) -> tuple[fx.Node, ...]:
+        """The users that get the quantized value; empty if all of them do."""
+        all_of_them = node in self._given or node in self._carried or len(self._asked[node]) == len(node.users)
+        return () if all_of_them else tuple(self._asked[node])
+
+    def runs(self, node: fx.Node) -> bool:
+        """Whether the target runs an operation on integers."""
+        return self._why_not(node) is None
+
+    def reason(self, node: fx.Node) -> str:
+        """Why a tensor is float."""
+        if node in self._notes:
+            return self._notes[node]
+        if node not in self._scope and not self._view.is_kind(node, "dequant_stub"):
+            return "outside of the stubs"
+        if node.op != "placeholder" and node not in self._view.kinds:
+            return self._unknown(node)
+        users = [user for user in node.users if user.op != "output"]
+        if not users:
+            return "network outputs stay float" if node.users else "nothing uses it"
+        weighs = [user for user in users if self._is_weight_of(node, user)]
+        if weighs:
+            return f"the weight of {self._view.layer(weighs[0])} is in no module"
+        return next(why for why in map(self._why_not_for, users) if why)
+
+    # ---- the three passes ----
+
+    def _ask(self, node: fx.Node) -> None:
+        chain = self._view.chain(node)
+        if not self.runs(chain[0]):
+            return
+        rule = self._backend.rules.get(self._view.kind(node))
+        if rule is not None and rule.inputs:
+            before = chain[chain.index(node) - 1] if node is not chain[0] else None
+            for source in self._view.data_inputs(node):
+                if source is not before:
+                    self._want(source, node)
+        if node is chain[-1] and self._backend.rules[self._view.kind(chain[0])].output:
+            self._give(node)
+
+    def _want(self, source: fx.Node, user: fx.Node) -> None:
+        if not self._can_hold(source):
+            return
+        if self._is_fused_edge(source, user):
+            self._notes[source] = f"{self._backend.name} fuses it into {self._view.layer(user)}"
+            return
+        self._asked.setdefault(source, {})[user] = None
+
+    def _give(self, node: fx.Node) -> None:
+        if not self._backend.quantize_outputs and self._only_leaves(node):
+            self._notes[node] = "network outputs stay float"
+        elif self._can_hold(node):
+            self._given.add(node)
+
+    def _hand_on(self, node: fx.Node) -> None:
+        asked_by_all = node in self._asked and len(self._asked[node]) == len(node.users)
+        if not asked_by_all or not self._keeps_scale(node):
+            return
+        sources = self._view.data_inputs(node)
+        if all(self._can_hold(source) for source in sources):
+            for source in sources:
+                self._asked.setdefault(source, {})[node] = None
+
+    def _carry(self, node: fx.Node) -> None:
+        sources = self._view.data_inputs(node)
+        if self._keeps_scale(node) and sources and all(self.on_grid(source, node) for source in sources):
+            self._carried.add(node)
+        elif not self._view.is_tensor(node):
+            self._asked.pop(node, None)  # a tuple holds no quantizer: each of its parts does
+
+    # ---- one scale for several tensors ----
+
+    def _with_one_scale(self) -> dict[fx.Node, fx.Node]:
+        """Every quantized tensor with the first of those it shares its scale with."""
+        order = {node: place for place, node in enumerate(self._view.graph.nodes)}
+        parent = {node: node for node in order if self.is_quantized(node)}
+
+        def root(node: fx.Node) -> fx.Node:
+            while parent[node] is not node:
+                node = parent[node]
+            return node
+
+        for node in order:
+            sources = [source for source in self._view.data_inputs(node) if self.on_grid(source, node)]
+            united = sources if self._view.is_kind(node, *self._backend.aligns) else []
+            for other in (*united, *((*sources, node) if node in self._carried else ())):
+                ends = root(sources[0]), root(other)
+                parent[max(ends, key=order.__getitem__)] = min(ends, key=order.__getitem__)
+        return {node: root(node) for node in parent}
+
+    # ---- what they look at ----
+
+    def _keeps_scale(self, node: fx.Node) -> bool:
+        return self._view.is_kind(node, *self._backend.shares) and not self._view.is_inside(node)
+
+    def _can_hold(self, node: fx.Node) -> bool:
+        is_value = self._view.is_tensor(node) or self._keeps_scale(node)
+        return is_value and node in self._scope and node not in self._masks
+
+    def _only_leaves(self, node: fx.Node) -> bool:
+        """Whether a tensor goes nowhere but out of the network."""
+        return all(
+            user.op == "output"
+            or self._view.is_kind(user, "dequant_stub")
+            or (self._keeps_scale(user) and self._only_leaves(user))
+            for user in node.users
+        )
+
+    def _is_fused_edge(self, source: fx.Node, user: fx.Node) -> bool:
+        """Whether the target computes `source` inside of `user`: of several such inputs, the first only."""
+        return source is next((s for s in self._view.data_inputs(user) if self._fuses(s, user)), None)
+
+    def _fuses(self, source: fx.Node, user: fx.Node) -> bool:
+        head = self._view.chain(source)[0]
+        bare = source is head or self._view.is_kind(source, "batchnorm")
+        edge = (self._view.kind(head), self._view.kind(user))
+        return edge in self._backend.unquantized_edges and bare and len(source.users) == 1 and self.runs(head)
+
+    def _is_weight_of(self, node: fx.Node, user: fx.Node) -> bool:
+        kind = self._view.kinds.get(user)
+        weighted = kind is not None and kind.weight is not None
+        return weighted and user.op != "call_module" and node not in self._view.data_inputs(user)
+
+    def _why_not(self, node: fx.Node) -> str | None:
+        """Why an operation runs in float; None if it does not."""
+        kind = self._view.kinds.get(node)
+        if kind is None or node not in self._scope:
+            return "outside of the stubs" if kind is not None else self._unknown(node)
+        if node in self._masks:
+            return self._masks[node]
+        if kind.name not in self._backend.rules:
+            return f"{self._backend.name} does not quantize what {kind.name} takes in"
+        if kind.weight and node.op != "call_module":
+            return f"the weight of {self._view.layer(node)} is in no module"
+        if not self._recipe.for_tensor("activation", self._view.layer(node), kind.name).quantize:
+            return f"the recipe keeps what {self._view.layer(node)} takes in float"
+        return None
+
+    def _why_not_for(self, user: fx.Node) -> str:
+        """Why a user did not ask for a tensor."""
+        return (
+            self._why_not(self._view.chain(user)[0])
+            or f"{self._backend.name} does not quantize what {self._view.kind(user)} takes in"
+        )
+
+    def _unknown(self, node: fx.Node) -> str:
+        if node.op == "call_module" and self._view.layer(node) in self._view.islands:
+            return f"{self._view.layer(node)} stays Python"
+        return f"{self._view.described(node)} is not an operation Detent knows"
+
+
+def never_negative(view: GraphView) -> Mapping[fx.Node, bool]:
+    """For each node, whether what it gives cannot be negative."""
+    found: dict[fx.Node, bool] = {}
+    for node in view.graph.nodes:
+        kind = view.kinds.get(node)
+        sources = view.data_inputs(node)
+        follows = kind is not None and kind.sign == 0 and bool(sources) and all(found[source] for source in sources)
+        found[node] = follows or (kind is not None and kind.sign > 0)
+    return found

@@ -1,0 +1,116 @@
+"""One captured graph, as the planner reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor, fx, nn
+
+from detent.graph import Captured, Kind, Region, fuse, kind_of
+
+__all__ = ["GraphView", "views"]
+
+
+class GraphView:
+    """What each node of a graph is, what it is called, what it takes in and what it is fused with."""
+
+    def __init__(
+        self,
+        path: str,
+        region: Region,
+        graph: fx.Graph,
+        fusions: tuple[tuple[str, ...], ...],
+        islands: Iterable[str] = (),
+    ):
+        self.path, self.region, self.graph = path, region, graph
+        self.modules: dict[str, nn.Module] = dict(region.named_modules())
+        self.kinds: dict[fx.Node, Kind] = {
+            node: kind for node in graph.nodes if (kind := kind_of(node, self.modules)) is not None
+        }
+        self.islands = frozenset(islands)
+        self._chains = fuse(graph, self.modules, fusions)
+        # A single operation inside an island is captured as the part "op" of a region in its place.
+        inside = any(path.startswith(f"{island}." if island else "") for island in self.islands)
+        self._is_one_op = inside and [name for name, _ in region.named_children()] == ["op"]
+
+    # ---- what a node is ----
+
+    def kind(self, node: fx.Node) -> str:
+        """Its kind, or what it is instead of one."""
+        kind = self.kinds.get(node)
+        return kind.name if kind else "input" if node.op == "placeholder" else self.described(node)
+
+    def is_kind(self, node: fx.Node, *names: str) -> bool:
+        return node in self.kinds and self.kinds[node].name in names
+
+    def described(self, node: fx.Node) -> str:
+        """What stands in the user's code, for nodes that have no kind."""
+        if node.op == "call_module":
+            return type(self.modules[str(node.target)]).__name__
+        target: Any = node.target
+        name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+        return f"{node.op.removeprefix('call_')} {name}"
+
+    def is_tensor(self, node: fx.Node) -> bool:
+        """Whether it gives one tensor of real numbers."""
+        return bool(node.meta.get("is_real")) and "parts" not in node.meta
+
+    def chain(self, node: fx.Node) -> tuple[fx.Node, ...]:
+        """The operations it is fused with, from first to last; alone if with none."""
+        return self._chains.get(node, (node,))
+
+    def is_inside(self, node: fx.Node) -> bool:
+        """Whether it is fused into the operation behind it, so that what it gives is never stored."""
+        return node is not self.chain(node)[-1]
+
+    def data_inputs(self, node: fx.Node) -> list[fx.Node]:
+        """The nodes whose real numbers the operation computes with, in order, each once."""
+        kind = self.kinds.get(node)
+        if kind is None or kind.inputs == 0:
+            return []
+        if kind.inputs is None:
+            return [source for source in node.all_input_nodes if source.meta.get("is_real")]
+        named = dict(node.kwargs)
+        given = [*node.args, *([named.pop("input")] if "input" in named else []), *named.values()]
+        nodes = [value for value in given if isinstance(value, fx.Node) and value.meta.get("is_real")]
+        return list(dict.fromkeys(nodes[: kind.inputs]))
+
+    def constant(self, node: fx.Node) -> Tensor | None:
+        """The tensor that a `get_attr` node reads."""
+        value: Any = self.region
+        for part in str(node.target).split("."):
+            value = getattr(value, part, None)
+        return value if node.op == "get_attr" and isinstance(value, Tensor) else None
+
+    def first_calls(self) -> dict[fx.Node, int]:
+        """The first node that calls each module, with how often it is called."""
+        found: dict[str, list[fx.Node]] = {}
+        for node in self.graph.nodes:
+            if node.op == "call_module":
+                found.setdefault(str(node.target), []).append(node)
+        return {nodes[0]: len(nodes) for nodes in found.values()}
+
+    # ---- what it is called ----
+
+    def tensor(self, node: fx.Node) -> str:
+        """The name of what a node gives."""
+        return self._named(node.name)
+
+    def layer(self, node: fx.Node) -> str:
+        """The name recipes know an operation by: its module's, or its own."""
+        if node.op != "call_module":
+            return self._named(node.name)
+        return self.path if self._is_one_op else self._named(str(node.target))
+
+    def _named(self, name: str) -> str:
+        return f"{self.path}.{name}" if self.path else name
+
+
+def views(captured: Captured, fusions: tuple[tuple[str, ...], ...]) -> list[GraphView]:
+    """A view of each graph of each region, outer regions first."""
+    found = []
+    for path in sorted(captured.regions, key=lambda path: path.count(".") if path else -1):
+        region = captured.regions[path]
+        found += [GraphView(path, region, graph, fusions, captured.islands) for graph in region.graphs.values()]
+    return found

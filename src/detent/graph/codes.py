@@ -1,0 +1,97 @@
+"""What autograd keeps of a prepared model, as one-byte codes where it lies on a grid.
+
+A convolution keeps its quantized input and weight for the backward pass. Both are `code * scale`, so the codes, a
+quarter of the memory, give them back bit for bit, and the gradients with them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from detent.numerics import IntGrid, QParams, Scheme
+from detent.quantizers import Quantizer
+
+__all__ = ["keeping_codes"]
+
+
+@dataclass(frozen=True)
+class _Codes:
+    """A tensor that lies on a grid, as codes counted from the least one: one byte each."""
+
+    codes: Tensor
+    qparams: QParams
+    scheme: Scheme
+    like: Tensor  # of no elements: remembers dtype and layout
+
+    @classmethod
+    def of(cls, values: Tensor, qparams: QParams, scheme: Scheme) -> _Codes:
+        scale, offset = _expanded(qparams, scheme, values.ndim)
+        codes = torch.round(scheme.granularity.blocked(values) / scale) + offset
+        return cls(codes.to(torch.uint8).reshape(values.shape), qparams, scheme, values.new_empty(0))
+
+    def values(self) -> Tensor:
+        """The same product, code times scale, that the quantizer computed."""
+        scale, offset = _expanded(self.qparams, self.scheme, self.codes.ndim)
+        blocked = self.scheme.granularity.blocked(self.codes.to(scale.dtype)) - offset
+        return (blocked * scale).reshape(self.codes.shape).to(self.like.dtype)
+
+
+def _expanded(qparams: QParams, scheme: Scheme, rank: int) -> tuple[Tensor, Tensor]:
+    expand = scheme.granularity.expand
+    offset = (qparams.zero_point - scheme.grid.qmin).to(qparams.scale.dtype)
+    return expand(qparams.scale, rank), expand(offset, rank)
+
+
+@contextmanager
+def keeping_codes(prepared: nn.Module) -> Iterator[None]:
+    """Inside the block, forward passes keep codes instead of floats; no bit of a gradient changes.
+
+        with detent.keeping_codes(prepared):
+            loss = criterion(prepared(x), y)
+        loss.backward()
+
+    For grids of up to 8 bits. A tensor that its codes would not give back exactly (one that a method leaves partly
+    float in training) is kept as it is.
+    """
+    outputs: dict[int, tuple[weakref.ref[Tensor], QParams, Scheme]] = {}
+
+    def pack(tensor: Tensor) -> Tensor | _Codes:
+        ref, qparams, scheme = outputs.get(tensor.data_ptr(), (None, None, None))
+        output = ref() if ref is not None else None
+        # The output must still be alive: the memory of a dead one may be another tensor's by now.
+        if output is None or qparams is None or scheme is None or output.shape != tensor.shape:
+            return tensor
+        kept = _Codes.of(tensor, qparams, scheme)
+        return kept if torch.equal(kept.values(), tensor) else tensor
+
+    handles = [
+        module.register_forward_hook(_remember(outputs))
+        for module in prepared.modules()
+        if isinstance(module, Quantizer) and isinstance(module.scheme.grid, IntGrid) and module.scheme.grid.bits <= 8
+    ]
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(pack, _unpack):
+            yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _unpack(kept: Tensor | _Codes) -> Tensor:
+    return kept.values() if isinstance(kept, _Codes) else kept
+
+
+def _remember(outputs: dict[int, tuple[weakref.ref[Tensor], QParams, Scheme]]) -> Callable[..., None]:
+    def hook(quantizer: Quantizer, _: object, output: Tensor) -> None:
+        found = quantizer.qparams()
+        # Copies: an optimizer step before the backward pass must not move them.
+        qparams = QParams(found.scale.clone(), found.zero_point.clone())
+        outputs[output.data_ptr()] = (weakref.ref(output), qparams, quantizer.scheme)
+
+    return hook

@@ -1,0 +1,68 @@
+"""What the tests of graphs share: a network and its inputs, the tensors of an output, comparing two of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import torch
+from tests.models import MODELS
+from torch import nn
+
+from detent.graph import capture
+
+
+def made(name, seed=0):
+    """A network of the tests in eval mode, and its inputs, from one seed."""
+    torch.manual_seed(seed)
+    return MODELS[name].build().eval(), MODELS[name].inputs()
+
+
+def fresh_inputs(name, seed=7):
+    torch.manual_seed(seed)
+    return MODELS[name].inputs()
+
+
+def tensors(output):
+    """The tensors in an output of any of the networks, in order."""
+    if isinstance(output, torch.Tensor):
+        return [output]
+    if dataclasses.is_dataclass(output):
+        output = vars(output)
+    parts = output.values() if isinstance(output, Mapping) else output
+    return [tensor for part in parts for tensor in tensors(part)]
+
+
+def assert_close(left, right, tolerance):
+    """Equal structure, and equal numbers to `tolerance`, which is absolute and relative."""
+    assert type(left) is type(right)
+    ours, theirs = tensors(left), tensors(right)
+    assert ours
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def run(model, inputs):
+    """The output on `inputs`, which are kept as they are: some networks write into theirs."""
+    with torch.no_grad():
+        return model(*[value.clone() if isinstance(value, torch.Tensor) else value for value in inputs])
+
+
+def captured_of(model, *inputs, **options):
+    """`capture`, with the region of the whole model and its graph."""
+    captured = capture(model.eval(), inputs, **options)
+    region = captured.regions[""]
+    return captured, region, next(iter(region.graphs.values()))
+
+
+class Net(nn.Module):
+    """A network written in one line: its parts, and what forward does with them."""
+
+    def __init__(self, forward, **parts):
+        super().__init__()
+        for name, part in parts.items():
+            setattr(self, name, part)
+        self.body = forward
+
+    def forward(self, x):
+        return self.body(self, x)
