@@ -9,7 +9,27 @@ import torch
 from tests.models import MODELS
 from torch import nn
 
+from detent.backends import Backend, Offer, Rule
 from detent.graph import capture
+from detent.numerics import PerChannel, PerTensor
+
+_KINDS = "conv conv_transpose linear embedding matmul add mul concat global_avgpool avgpool softmax layernorm gelu"
+
+
+def backend_of(bits):
+    """A target with rules for nearly everything, and one width."""
+    return Backend(
+        name=f"int{bits}",
+        about=f"{bits} bits everywhere",
+        weight=Offer(bits=(bits,), granularities=(PerChannel, PerTensor)),
+        activation=Offer(bits=(bits,), symmetric=(False, True)),
+        bias="int32",
+        rules=dict.fromkeys(_KINDS.split(), Rule(inputs=True, output=True)),
+        quantize_outputs=True,
+    )
+
+
+EIGHT, SIXTEEN = backend_of(8), backend_of(16)
 
 
 def made(name, seed=0):

@@ -326,6 +326,34 @@ def test_what_does_not_alone_follow_is_not_folded(case, strategy):
     assert_close(run(captured.module, (x,)), run(net, (x,)), 0)
 
 
+@pytest.mark.parametrize("strategy", [0, *FOLDED])
+def test_a_linear_layer_over_another_axis_than_the_norms_is_not_folded(strategy):
+    """On (batch, 6, 8) the linear layer gives its 6 features last; the norm works on axis 1."""
+    net = nn.Sequential(nn.Linear(8, 6), lively_pair("linear").bn)
+    x = torch.randn(4, 6, 8)
+    captured, _, _ = captured_of(net, x)
+    fold_batch_norms(captured, strategy)
+    assert_close(run(captured.module, (x,)), run(net, (x,)), FLOAT32)
+
+
+@pytest.mark.parametrize("strategy", [0, *FOLDED])
+@pytest.mark.parametrize(
+    "forward",
+    [
+        pytest.param(lambda n, x: n.bn(n.conv(input=x)), id="conv-by-keyword"),
+        pytest.param(lambda n, x: n.bn(input=n.conv(x)), id="norm-by-keyword"),
+        pytest.param(lambda n, x: n.norm(n.up(x, output_size=[10, 10])), id="with-output-size"),
+        pytest.param(lambda n, x: n.norm(n.up(x, [10, 10])), id="with-output-size-by-position"),
+    ],
+)
+def test_the_other_arguments_of_the_operation_are_kept(forward, strategy):
+    up, norm = nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1), lively_pair("conv2d").bn
+    net, x = Net(forward, **parts(), up=up, norm=norm), torch.randn(2, 4, 5, 5)
+    captured, _, _ = captured_of(net, x)
+    fold_batch_norms(captured, strategy)
+    assert_close(run(captured.module, (x,)), run(net, (x,)), FLOAT32)
+
+
 @pytest.mark.parametrize("strategy", [-2, 5, 7])
 def test_an_unknown_strategy_is_refused_before_anything_changes(strategy):
     net, x = Net(lambda n, x: n.bn(n.conv(x)), **parts()), torch.randn(2, 4, 7, 7)

@@ -535,6 +535,22 @@ def test_an_island_called_twice_is_one_island():
     assert_close(run(captured.module, (x,)), run(model, (x,)), SAME)
 
 
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.high, self.low = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 4, 1)
+
+    def forward(self, x):
+        return self.high(x) if x.sum() > 0 else self.low(x)
+
+
+def test_a_child_that_only_a_later_call_of_the_island_reaches_is_captured_too():
+    both = Net(lambda n, x: n.branch(x) + n.branch(-x), branch=Branching())
+    captured = capture(both, (torch.rand(2, 3, 5, 5),))
+    assert list(captured.islands) == ["branch"]
+    assert sorted(captured.regions) == ["", "branch.high", "branch.low"]
+
+
 # --- left whole by wish ------------------------------------------------------------------------------------
 
 

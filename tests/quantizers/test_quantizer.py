@@ -53,7 +53,7 @@ MEANING = {
     "lsq_plus": {},
     "tqt": {"symmetry": {"symmetric"}, "scale": {"power_of_two"}, "granularity": {"per-tensor", "per-channel"}},
     "pact": {"bits": 16, "role": {"activation"}},
-    "dorefa": {"symmetry": {"symmetric"}, "role": {"weight", "activation"}, "signed_weights": True},
+    "dorefa": {"bits": 16, "symmetry": {"symmetric"}, "role": {"weight", "activation"}, "signed_weights": True},
     "dsq": {"bits": 16},
     "qil": {
         "bits": 16,

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from detent.numerics import Inside, IntGrid, PerChannel, Scheme
+from detent.numerics import Inside, IntGrid, PerChannel, PerGroup, PerTensor, Scheme
 from detent.quantizers import on_grid
 from detent.quantizers.uniform import elements_per_scale, grid_ends, lsq_gradient_scale, positive_scale
 
@@ -77,24 +77,36 @@ class TestPositiveScale:
 
 
 @pytest.mark.parametrize(
-    ("shape", "scales", "role", "expected"),
+    ("shape", "granularity", "role", "expected"),
     [
-        ((16, 3, 3, 3), 1, "weight", 432),
-        ((16, 3, 3, 3), 16, "weight", 27),
-        ((32, 64, 7, 7), 1, "activation", 64 * 49),
-        ((1, 64, 7, 7), 1, "activation", 64 * 49),
-        ((32, 64, 7, 7), 64, "activation", 49),
-        ((10,), 1, "bias", 10),
-        ((0, 64), 1, "activation", 1),
+        ((16, 3, 3, 3), PerTensor(), "weight", 432),
+        ((16, 3, 3, 3), PerChannel(0), "weight", 27),
+        ((32, 64, 7, 7), PerTensor(), "activation", 64 * 49),
+        ((1, 64, 7, 7), PerTensor(), "activation", 64 * 49),
+        ((32, 64, 7, 7), PerChannel(1), "activation", 49),
+        ((32, 64), PerGroup(1, 16), "activation", 16),
+        ((10,), PerTensor(), "bias", 10),
+        ((0, 64), PerTensor(), "activation", 1),
     ],
-    ids=["weight", "weight-per-channel", "batch-32", "batch-1", "activation-per-channel", "bias", "empty-batch"],
+    ids=[
+        "weight",
+        "weight-per-channel",
+        "batch-32",
+        "batch-1",
+        "activation-per-channel",
+        "activation-per-group",
+        "bias",
+        "empty-batch",
+    ],
 )
-def test_elements_per_scale(shape, scales, role, expected):
-    assert elements_per_scale(torch.empty(shape), scales, role) == expected
+def test_elements_per_scale(shape, granularity, role, expected):
+    scheme = Scheme(IntGrid(4), granularity=granularity)
+    assert elements_per_scale(torch.empty(shape), scheme, role) == expected
 
 
 def test_lsq_gradient_scale():
-    assert lsq_gradient_scale(torch.empty(16, 27), 16, "weight", 7) == pytest.approx(1 / math.sqrt(27 * 7))
+    scheme = Scheme(IntGrid(4), granularity=PerChannel(0))
+    assert lsq_gradient_scale(torch.empty(16, 27), scheme, "weight") == pytest.approx(1 / math.sqrt(27 * 7))
 
 
 def test_an_unreadable_tensor_is_refused(refuses):

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from detent.backends.offer import Offer
-from detent.errors import UnknownNameError
+from detent.errors import SchemeError, UnknownNameError
 from detent.graph import KINDS
 from detent.numerics import PerTensor
 
-__all__ = ["FUSED", "MOVES", "Backend", "BiasRule", "Rule", "both", "chains", "takes"]
+__all__ = ["FUSED", "MOVES", "VANISHES", "Backend", "BiasRule", "Rule", "both", "chains", "takes"]
 
 BiasRule = Literal["float", "int32", "own"]
 """Kept float; integers on the scale of input times weight; a quantizer of its own."""
@@ -53,20 +53,11 @@ def chains(
 FUSED = chains(("conv", "conv_transpose", "linear"), norm=True)
 """Weighted operation, batch norm, then an activation that only clips: what nearly every target runs as one."""
 
-MOVES = (
-    "reshape",
-    "transpose",
-    "slice",
-    "gather",
-    "expand",
-    "identity",
-    "dropout",
-    "quant_stub",
-    "maxpool",
-    "global_maxpool",
-    "pixel_shuffle",
-)
-"""Kinds whose output values are input values, so that targets leave them on their grid."""
+VANISHES = ("identity", "dropout", "quant_stub")
+"""Kinds that are gone in a deployed network: what goes in comes out, on every target."""
+
+MOVES = ("reshape", "transpose", "slice", "gather", "expand", "maxpool", "global_maxpool", "pixel_shuffle")
+"""Kinds whose output values are input values, so that most targets leave them on their grid."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +127,14 @@ class Backend:
                         "no operation has that kind",
                         f"did you mean {near[0]!r}?" if near else "use a kind of detent.graph.KINDS",
                     )
+
+        for kind in self.shares:
+            if KINDS[kind].inputs != 1 and kind not in self.aligns:
+                raise SchemeError(
+                    f"shares of backend {self.name!r}: {kind!r}",
+                    "it has several inputs, and so no one scale to keep",
+                    "put it in aligns too",
+                )
 
     def weight_offer(self, kind: str) -> Offer:
         """What is on offer for the weights of a kind."""

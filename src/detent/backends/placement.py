@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from torch import fx
 
-from detent.backends.backend import Backend
+from detent.backends.backend import VANISHES, Backend
 from detent.backends.masks import masks
 from detent.backends.view import GraphView
 from detent.recipes import Recipe
@@ -25,6 +23,7 @@ class Placement:
     def __init__(self, view: GraphView, backend: Backend, recipe: Recipe, scope: set[fx.Node]):
         self._view, self._backend, self._recipe, self._scope = view, backend, recipe, scope
         self._masks = masks(view)
+        self._float_ops: dict[fx.Node, str | None] = {}
         self._asked: dict[fx.Node, dict[fx.Node, None]] = {}  # by whom; a dict, for its order
         self._given: set[fx.Node] = set()
         self._carried: set[fx.Node] = set()
@@ -59,6 +58,10 @@ class Placement:
         all_of_them = node in self._given or node in self._carried or len(self._asked[node]) == len(node.users)
         return () if all_of_them else tuple(self._asked[node])
 
+    def in_scope(self, node: fx.Node) -> bool:
+        """Whether the stubs leave it to be quantized."""
+        return node in self._scope
+
     def runs(self, node: fx.Node) -> bool:
         """Whether the target runs an operation on integers."""
         return self._why_not(node) is None
@@ -67,7 +70,7 @@ class Placement:
         """Why a tensor is float."""
         if node in self._notes:
             return self._notes[node]
-        if node not in self._scope and not self._view.is_kind(node, "dequant_stub"):
+        if node not in self._scope:
             return "outside of the stubs"
         if node.op != "placeholder" and node not in self._view.kinds:
             return self._unknown(node)
@@ -77,7 +80,7 @@ class Placement:
         weighs = [user for user in users if self._is_weight_of(node, user)]
         if weighs:
             return f"the weight of {self._view.layer(weighs[0])} is in no module"
-        return next(why for why in map(self._why_not_for, users) if why)
+        return self._why_not_for(users[0])
 
     # ---- the three passes ----
 
@@ -128,7 +131,7 @@ class Placement:
 
     def _with_one_scale(self) -> dict[fx.Node, fx.Node]:
         """Every quantized tensor with the first of those it shares its scale with."""
-        order = {node: place for place, node in enumerate(self._view.graph.nodes)}
+        order: dict[fx.Node, int] = {node: place for place, node in enumerate(self._view.graph.nodes)}
         parent = {node: node for node in order if self.is_quantized(node)}
 
         def root(node: fx.Node) -> fx.Node:
@@ -137,17 +140,20 @@ class Placement:
             return node
 
         for node in order:
-            sources = [source for source in self._view.data_inputs(node) if self.on_grid(source, node)]
-            united = sources if self._view.is_kind(node, *self._backend.aligns) else []
-            for other in (*united, *((*sources, node) if node in self._carried else ())):
-                ends = root(sources[0]), root(other)
+            united = [source for source in self._view.data_inputs(node) if self.on_grid(source, node)]
+            if node in self._carried:
+                united.append(node)
+            elif not (self._view.is_kind(node, *self._backend.aligns) and self.runs(node)):
+                continue
+            for other in united[1:]:
+                ends = root(united[0]), root(other)
                 parent[max(ends, key=order.__getitem__)] = min(ends, key=order.__getitem__)
         return {node: root(node) for node in parent}
 
     # ---- what they look at ----
 
     def _keeps_scale(self, node: fx.Node) -> bool:
-        return self._view.is_kind(node, *self._backend.shares) and not self._view.is_inside(node)
+        return self._view.is_kind(node, *VANISHES, *self._backend.shares) and not self._view.is_inside(node)
 
     def _can_hold(self, node: fx.Node) -> bool:
         is_value = self._view.is_tensor(node) or self._keeps_scale(node)
@@ -179,6 +185,11 @@ class Placement:
 
     def _why_not(self, node: fx.Node) -> str | None:
         """Why an operation runs in float; None if it does not."""
+        if node not in self._float_ops:
+            self._float_ops[node] = self._find_why_not(node)
+        return self._float_ops[node]
+
+    def _find_why_not(self, node: fx.Node) -> str | None:
         kind = self._view.kinds.get(node)
         if kind is None or node not in self._scope:
             return "outside of the stubs" if kind is not None else self._unknown(node)
@@ -194,23 +205,12 @@ class Placement:
 
     def _why_not_for(self, user: fx.Node) -> str:
         """Why a user did not ask for a tensor."""
-        return (
-            self._why_not(self._view.chain(user)[0])
-            or f"{self._backend.name} does not quantize what {self._view.kind(user)} takes in"
-        )
+        if self._keeps_scale(user):
+            return f"quantized behind {self._view.layer(user)}" if self.is_quantized(user) else self.reason(user)
+        own = f"{self._backend.name} does not quantize what {self._view.kind(user)} takes in"
+        return self._why_not(self._view.chain(user)[0]) or own
 
     def _unknown(self, node: fx.Node) -> str:
         if node.op == "call_module" and self._view.layer(node) in self._view.islands:
             return f"{self._view.layer(node)} stays Python"
         return f"{self._view.described(node)} is not an operation Detent knows"
-
-
-def never_negative(view: GraphView) -> Mapping[fx.Node, bool]:
-    """For each node, whether what it gives cannot be negative."""
-    found: dict[fx.Node, bool] = {}
-    for node in view.graph.nodes:
-        kind = view.kinds.get(node)
-        sources = view.data_inputs(node)
-        follows = kind is not None and kind.sign == 0 and bool(sources) and all(found[source] for source in sources)
-        found[node] = follows or (kind is not None and kind.sign > 0)
-    return found

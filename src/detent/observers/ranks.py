@@ -8,14 +8,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["gather_over_ranks", "over_ranks"]
+__all__ = ["gather_over_ranks", "many_ranks", "over_ranks"]
 
 _OPS = {"min": "MIN", "max": "MAX", "sum": "SUM", "mean": "SUM"}
 
 
 def over_ranks(values: Tensor, how: Literal["min", "max", "sum", "mean"]) -> Tensor:
     """`values` reduced over all ranks; every rank gets the same. The input is left as it was."""
-    if not _many():
+    if not many_ranks():
         return values
     total = values.clone()
     dist.all_reduce(total, op=getattr(dist.ReduceOp, _OPS[how]))
@@ -24,7 +24,7 @@ def over_ranks(values: Tensor, how: Literal["min", "max", "sum", "mean"]) -> Ten
 
 def gather_over_ranks(values: Tensor) -> Tensor:
     """The rows of all ranks, in rank order; ranks may hold different numbers of rows."""
-    if not _many():
+    if not many_ranks():
         return values
     counts = torch.zeros(dist.get_world_size(), dtype=torch.int64, device=values.device)
     counts[dist.get_rank()] = len(values)
@@ -37,5 +37,6 @@ def gather_over_ranks(values: Tensor) -> Tensor:
     return torch.cat([part[:count] for part, count in zip(parts, counts.tolist(), strict=True)])
 
 
-def _many() -> bool:
+def many_ranks() -> bool:
+    """Whether this is one process of several."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1

@@ -16,6 +16,9 @@ then from 20 down to 2.
 >>> w = torch.tensor([1.3, -0.6])
 >>> [round(value, 4) for value in q(w).tolist()], q.eval()(w).tolist()
 ([1.3, -0.6], [1.0, -1.0])
+>>> q.train()(w).sum().backward()                      # s * sigmoid' * 1.2, at sigmoid = 1/3 and 5/12
+>>> [round(g, 4) for g in q.rounding.grad.tolist()]
+[0.2667, 0.2917]
 >>> annealed_beta(0, 1000), annealed_beta(200, 1000), annealed_beta(999, 1000)
 (None, 20.0, 2.0)
 """

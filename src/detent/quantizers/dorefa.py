@@ -14,6 +14,9 @@ range unless `bound` is given.
 >>> w = torch.tensor([0.5, -1.0, 2.0], requires_grad=True)
 >>> [round(value, 4) for value in q(w).tolist()]                                # tanh / max: 0.479, -0.790, 1
 [0.3333, -0.6667, 1.0]
+>>> q(w)[:2].sum().backward()                          # (1 - tanh^2) / max inside; the largest takes the rest
+>>> [round(g, 4) for g in w.grad.tolist()]
+[0.8158, 0.4356, 0.0228]
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ __all__ = ["DoReFa"]
 class DoReFa(Quantizer):
     """Weights squeezed by tanh into [-1, 1], so they need no calibration; activations clipped."""
 
-    requires = Requirement(symmetric=True, because="its levels are spread evenly around zero")
+    requires = Requirement(symmetric=True, most_bits=16, because="its levels are spread evenly around zero")
     roles = ("weight", "activation")
 
     scale: Tensor
@@ -75,7 +78,11 @@ class DoReFa(Quantizer):
     def _fake_quantize(self, x: Tensor) -> Tensor:
         if self.role == "weight":
             granularity = self.scheme.granularity
+            dtype = x.dtype
+            x = x.float()
             squeezed = torch.tanh(granularity.blocked(x))
             largest = granularity.expand(granularity.reduce(torch.tanh(x).abs(), torch.amax), x.ndim)
-            x = (squeezed / largest.clamp_min(torch.finfo(torch.float32).tiny)).reshape(x.shape)
+            # A dead channel has no largest weight; dividing by something tiny instead would blow up its gradient.
+            x = (squeezed / torch.where(largest > 0, largest, 1.0)).reshape(x.shape)
+            return on_grid(x, self.scale, self.zero_point, self.scheme).to(dtype)
         return on_grid(x, self.scale, self.zero_point, self.scheme)

@@ -88,7 +88,8 @@ class Dsq(Quantizer):
         return (code * scale).reshape(x.shape).to(x.dtype)
 
     def _soft(self, value: Tensor) -> Tensor:
-        alpha = self.alpha.clamp(_LEAST_ALPHA, _MOST_ALPHA)
+        # Held in its range, but still free to come back into it.
+        alpha = straight_through(self.alpha.detach().clamp(_LEAST_ALPHA, _MOST_ALPHA), self.alpha)
         k = torch.log(2 / alpha - 1)
         step = value.detach().floor()
         return step + (torch.tanh(k * (value - step - 0.5)) / (1 - alpha) + 1) / 2

@@ -20,18 +20,25 @@ that share the step. The step starts at 2 mean|x| / sqrt(Qp).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
+from detent.errors import SchemeError
 from detent.numerics import Inside, QParams, Scheme, scale_gradient
 from detent.quantizers.quantizer import Quantizer, Role
 from detent.quantizers.uniform import lsq_gradient_scale, on_grid, positive_scale
 
-__all__ = ["GradientScale", "Lsq"]
+__all__ = ["GradientScale", "Lsq", "checked_gradient_scale"]
 
 GradientScale = Literal["lsq", "none"]
+
+
+def checked_gradient_scale(asked: GradientScale, name: str) -> GradientScale:
+    if asked not in get_args(GradientScale):
+        raise SchemeError(f"gradient_scale {asked!r} for {name!r}", "no such gradient scaling", "use 'lsq' or 'none'")
+    return asked
 
 
 class Lsq(Quantizer):
@@ -51,7 +58,7 @@ class Lsq(Quantizer):
         gradient_scale: GradientScale = "lsq",
     ):
         super().__init__(scheme, shape, role=role, name=name)
-        self.gradient_scale = gradient_scale
+        self.gradient_scale = checked_gradient_scale(gradient_scale, name)
         self.scale = nn.Parameter(self._unset())
         self.register_buffer("zero_point", torch.zeros(self.scale_shape, dtype=torch.int64))
 
@@ -65,6 +72,6 @@ class Lsq(Quantizer):
     def _fake_quantize(self, x: Tensor) -> Tensor:
         scale = positive_scale(self.scale, self.scheme)
         if self.gradient_scale == "lsq":
-            factor = lsq_gradient_scale(x, scale.numel(), self.role, self.scheme.grid.qmax)
+            factor = lsq_gradient_scale(x, self.scheme, self.role)
             scale = scale_gradient(scale, factor)
         return on_grid(x, scale, self.zero_point, self.scheme, Inside.BY_VALUE)

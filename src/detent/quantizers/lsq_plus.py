@@ -30,8 +30,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from detent.numerics import Inside, QParams, Scheme, scale_gradient
-from detent.quantizers.lsq import GradientScale
+from detent.numerics import Grid, Inside, QParams, Scheme, scale_gradient
+from detent.quantizers.lsq import GradientScale, checked_gradient_scale
 from detent.quantizers.quantizer import Quantizer, Role
 from detent.quantizers.uniform import lsq_gradient_scale, on_grid, positive_scale
 
@@ -55,7 +55,7 @@ class LsqPlus(Quantizer):
         gradient_scale: GradientScale = "lsq",
     ):
         super().__init__(scheme, shape, role=role, name=name)
-        self.gradient_scale = gradient_scale
+        self.gradient_scale = checked_gradient_scale(gradient_scale, name)
         self.scale = nn.Parameter(self._unset())
         if scheme.symmetric:
             self.register_buffer("offset", torch.zeros(self.scale_shape))
@@ -73,13 +73,13 @@ class LsqPlus(Quantizer):
     def _fake_quantize(self, x: Tensor) -> Tensor:
         scale, offset = positive_scale(self.scale, self.scheme), self.offset
         if self.gradient_scale == "lsq":
-            factor = lsq_gradient_scale(x, scale.numel(), self.role, self.scheme.grid.qmax)
+            factor = lsq_gradient_scale(x, self.scheme, self.role)
             scale, offset = scale_gradient(scale, factor), scale_gradient(offset, factor)
         return on_grid(x, scale, self._zero_point(scale, offset), self.scheme, Inside.BY_VALUE)
 
     def _zero_point(self, scale: Tensor, offset: Tensor) -> Tensor:
         grid = self.scheme.grid
-        out: Tensor = _Snap.apply(offset, scale, grid.qmin, grid.qmax)  # type: ignore[no-untyped-call]
+        out: Tensor = _Snap.apply(offset, scale, grid)  # type: ignore[no-untyped-call]
         return out
 
 
@@ -87,12 +87,13 @@ class _Snap(torch.autograd.Function):
     """z = clamp(round(-b / s)), with the derivatives of z = -b / s taken where the snap landed: b = -z s."""
 
     @staticmethod
-    def forward(ctx: Any, offset: Tensor, scale: Tensor, qmin: int, qmax: int) -> Tensor:
-        zero_point = torch.round(-offset / scale).clamp(qmin, qmax)
+    def forward(ctx: Any, offset: Tensor, scale: Tensor, grid: Grid) -> Tensor:
+        codes = grid.compute_dtype(offset.dtype)  # float32 does not hold the ends of a 32-bit grid
+        zero_point = torch.round(-offset / scale).to(codes).clamp(grid.qmin, grid.qmax)
         ctx.save_for_backward(zero_point, scale)
         return zero_point
 
     @staticmethod
-    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor, Tensor, None]:
         zero_point, scale = ctx.saved_tensors
-        return -dz / scale, -dz * zero_point / scale, None, None
+        return (-dz / scale).to(scale.dtype), (-dz * zero_point / scale).to(scale.dtype), None

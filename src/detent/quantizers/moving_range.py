@@ -13,6 +13,10 @@ quantized with them; in eval they stand still. Gradient as in `fixed`.
 >>> _ = q.eval()(torch.tensor([0.0, 10_000.0]))
 >>> q.qparams().scale.item()
 2.0
+>>> x = torch.tensor([3.0, 10_000.0], requires_grad=True)
+>>> q(x).sum().backward()
+>>> x.grad.tolist()
+[1.0, 0.0]
 """
 
 from __future__ import annotations
@@ -22,9 +26,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from detent.errors import SchemeError
+from detent.errors import RangeError, SchemeError
 from detent.numerics import QParams, Scheme, next_power_of_two
-from detent.observers.ranks import over_ranks
+from detent.observers.ranks import many_ranks, over_ranks
 from detent.quantizers.quantizer import Quantizer, Role
 from detent.quantizers.uniform import on_grid
 
@@ -58,22 +62,30 @@ class MovingRange(Quantizer):
         self.register_buffer("high", self._unset())
 
     def qparams(self) -> QParams:
-        scale, zero_point = self._scale_and_zero_point()
-        return QParams(scale, zero_point)
+        try:
+            return QParams(*self._scale_and_zero_point())
+        except RangeError as error:
+            raise RangeError(f"the range of {self.name!r}", "NaN or Inf came by in training", error.to_do) from None
 
     def _initialise(self, observed: QParams) -> None:
         self.low.copy_((self.scheme.grid.qmin - observed.zero_point) * observed.scale)
         self.high.copy_((self.scheme.grid.qmax - observed.zero_point) * observed.scale)
 
     def _fake_quantize(self, x: Tensor) -> Tensor:
-        if self.training and x.numel():
+        if self.training:
             self._follow(x.detach())
         return on_grid(x, *self._scale_and_zero_point(), self.scheme)
 
     def _follow(self, x: Tensor) -> None:
-        reduce = self.scheme.granularity.reduce
-        # One reduction for both ends: the least value is minus the greatest of the negatives.
-        ends = over_ranks(torch.stack([-reduce(x, torch.amin), reduce(x, torch.amax)]).to(self.low.dtype), "max")
+        # One reduction for both ends: the least value is minus the greatest of the negatives. A rank whose batch is
+        # empty takes part all the same, or the others would wait for it; zero is in every range.
+        ends = torch.zeros(2, *self.scale_shape, device=x.device)
+        if x.numel():
+            reduce = self.scheme.granularity.reduce
+            ends = torch.stack([-reduce(x, torch.amin), reduce(x, torch.amax)]).to(ends.dtype)
+        elif not many_ranks():
+            return
+        ends = over_ranks(ends, "max")
         self.low.lerp_(-ends[0].clamp_min(0), 1 - self.momentum)
         self.high.lerp_(ends[1].clamp_min(0), 1 - self.momentum)
 
@@ -89,5 +101,5 @@ class MovingRange(Quantizer):
             scale = next_power_of_two(scale)
         if self.scheme.symmetric:
             return scale, torch.zeros_like(scale, dtype=torch.int64)
-        zero_point = (grid.qmin - torch.round(self.low / scale)).clamp(grid.qmin, grid.qmax)
+        zero_point = (grid.qmin - torch.round(self.low / scale).double()).clamp(grid.qmin, grid.qmax)
         return scale, zero_point.to(torch.int64)

@@ -81,9 +81,10 @@ class Pact(Quantizer):
     @torch.no_grad()
     def _scale_and_zero_point(self) -> tuple[Tensor, Tensor]:
         grid = self.scheme.grid
-        high = self.clip.clamp_min(_LEAST)
+        high = self.clip.clamp_min(0)
         low = torch.zeros_like(high) if self.lower_clip is None else self.lower_clip.clamp_max(0)
-        scale = high / grid.qmax if self.scheme.symmetric else (high - low) / (grid.qmax - grid.qmin)
+        reach = (high - low).clamp_min(_LEAST)
+        scale = reach / (grid.qmax if self.scheme.symmetric else grid.qmax - grid.qmin)
         if self.scheme.scale == "power_of_two":
             scale = next_power_of_two(scale)
         if self.scheme.symmetric:

@@ -89,8 +89,9 @@ class Qil(Quantizer):
         magnitude = x.float().abs() if self.scheme.grid.signed else x.float()
         spread = (0.5 * (magnitude - center) / distance + 0.5).clamp(0, 1)
         if self.gamma is not None:
-            # The derivative of r^g by g is infinite at 0; a floor far below half a code keeps it finite.
-            spread = spread.clamp_min(_LEAST) ** self.scheme.granularity.expand(self.gamma, x.ndim)
+            gamma = self.scheme.granularity.expand(self.gamma.abs().clamp_min(_LEAST), x.ndim)
+            # Pruned values stay 0, and take no part in the derivative by gamma, which is infinite there.
+            spread = torch.where(spread > 0, spread.clamp_min(_LEAST) ** gamma, 0.0)
         if self.scheme.grid.signed:
             spread = spread * torch.sign(x.detach().float())
         position = spread * self.scheme.grid.qmax

@@ -87,6 +87,8 @@ class Quantizer(nn.Module, ABC):
             raise NotCalibratedError(
                 f"quantize {self.name!r}", "its scale was never measured", "calibrate, or load a calibrated state"
             )
+        if not x.is_floating_point():
+            raise TensorError(f"quantize {self.name!r} of dtype {x.dtype}", "it holds no real numbers", "give floats")
         return self._fake_quantize(x)
 
     @torch.no_grad()

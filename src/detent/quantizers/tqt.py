@@ -34,6 +34,9 @@ from detent.quantizers.uniform import on_grid
 __all__ = ["Tqt"]
 
 
+_OCTAVES = 94  # far beyond any data, and n = 2^31 steps below it float32 still has numbers
+
+
 class Tqt(Quantizer):
     """A power-of-two scale whose exponent is trained."""
 
@@ -62,5 +65,6 @@ class Tqt(Quantizer):
         return on_grid(x, self._scale(), self.zero_point, self.scheme)
 
     def _scale(self) -> Tensor:
-        exponent = straight_through(torch.ceil(self.log2_threshold.detach()), self.log2_threshold)
+        exponent = torch.ceil(self.log2_threshold.detach()).clamp(-_OCTAVES, _OCTAVES)
+        exponent = straight_through(exponent, self.log2_threshold)
         return torch.exp2(exponent) / (self.scheme.grid.qmax + 1)

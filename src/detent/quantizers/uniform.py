@@ -39,12 +39,15 @@ def positive_scale(raw: Tensor, scheme: Scheme) -> Tensor:
     return scale
 
 
-def elements_per_scale(x: Tensor, scales: int, role: Role) -> float:
+def elements_per_scale(x: Tensor, scheme: Scheme, role: Role) -> float:
     """How many numbers of one sample share a scale. The first axis of an activation is the batch."""
-    samples = x.shape[0] if role == "activation" and x.ndim > 1 else 1
-    return max(1.0, x.numel() / scales / max(samples, 1))
+    scale_shape = scheme.granularity.scale_shape(x.shape)
+    elements = x.numel() / max(math.prod(scale_shape), 1)
+    # Where the batch axis has scales of its own, a scale lies in one sample already.
+    batched = role == "activation" and x.ndim > 1 and 0 in scheme.granularity.shared_dims(x.ndim)
+    return max(1.0, elements / max(x.shape[0], 1) if batched else elements)
 
 
-def lsq_gradient_scale(x: Tensor, scales: int, role: Role, qmax: int) -> float:
+def lsq_gradient_scale(x: Tensor, scheme: Scheme, role: Role) -> float:
     """`1 / sqrt(N * qmax)`: makes the update of a step as large, relative to it, as that of a weight (LSQ, 2.2)."""
-    return 1.0 / math.sqrt(elements_per_scale(x, scales, role) * qmax)
+    return 1.0 / math.sqrt(elements_per_scale(x, scheme, role) * scheme.grid.qmax)

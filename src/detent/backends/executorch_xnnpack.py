@@ -1,0 +1,27 @@
+"""ExecuTorch with the XNNPACK delegate."""
+
+from __future__ import annotations
+
+from detent.backends.backend import FUSED, MOVES, Backend, both, chains
+from detent.backends.offer import Offer
+from detent.numerics import PerChannel, PerTensor
+
+__all__ = ["EXECUTORCH_XNNPACK"]
+
+EXECUTORCH_XNNPACK = Backend(
+    name="executorch_xnnpack",
+    about="ExecuTorch, XNNPACK delegate",
+    weight=Offer(narrow=(True,), granularities=(PerChannel, PerTensor)),
+    activation=Offer(symmetric=(False, True)),
+    # Float in the program, int32 in the delegate.
+    bias="int32",
+    # What its own quantizer annotates. A mean may have an output scale of its own, though that quantizer shares it.
+    rules=both("conv", "conv_transpose", "linear", "add", "mul", "mean", "global_avgpool"),
+    fusions=(*FUSED, *chains(("add", "mul"))),
+    shares=(*MOVES, "concat", "relu", "relu6", "clip"),
+    aligns=("concat",),
+    quantize_outputs=True,
+    arithmetic="xnnpack",
+    files=("pte",),
+    engine="executorch",
+)

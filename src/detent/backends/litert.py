@@ -1,0 +1,69 @@
+"""LiteRT (TensorFlow Lite), and TFLite Micro, which follows the same specification."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from detent.backends.backend import FUSED, MOVES, Backend, both, chains
+from detent.backends.offer import Offer
+from detent.numerics import PerChannel, PerTensor
+
+__all__ = ["LITERT", "TFLITE_MICRO"]
+
+# The names in the comments are those of the 8-bit quantization specification.
+_MICRO_RULES = both(
+    "conv",
+    "conv_transpose",
+    "linear",
+    "matmul",
+    "add",
+    "sub",
+    "mul",
+    "mean",
+    "global_avgpool",  # as MEAN, which has an output scale of its own
+    "sum",
+    "relu",
+    "relu6",
+    "leaky_relu",
+    "prelu",
+    "hardswish",
+    "sigmoid",
+    "tanh",
+    "softmax",
+    "log_softmax",
+)
+
+LITERT = Backend(
+    name="litert",
+    about="LiteRT with XNNPACK",
+    # Per channel for FULLY_CONNECTED too, where the first editions of the specification had one scale: measured exact.
+    weight=Offer(narrow=(True,), granularities=(PerChannel, PerTensor)),
+    activation=Offer(symmetric=(False, True)),
+    bias="int32",
+    rules={**_MICRO_RULES, **both("gelu", "elu")},
+    fusions=(*FUSED, *chains(("add", "sub", "mul"))),
+    # "Input and outputs must all have same scale/zero_point".
+    shares=(*MOVES, "avgpool", "resize", "pad", "concat", "maximum", "minimum"),
+    aligns=("concat", "maximum", "minimum"),
+    # (scale, zero point): LOGISTIC and SOFTMAX (1/256, -128), TANH (1/128, 0), LOG_SOFTMAX (16/256, 127).
+    ranges={
+        "sigmoid": (0.0, 255 / 256),
+        "softmax": (0.0, 255 / 256),
+        "tanh": (-1.0, 127 / 128),
+        "log_softmax": (-255 / 16, 0.0),
+    },
+    quantize_outputs=True,
+    arithmetic="xnnpack",
+    files=("tflite",),
+    engine="litert",
+)
+
+# The reference kernels round twice, half away from zero. Many ports have one scale for FULLY_CONNECTED.
+TFLITE_MICRO = replace(
+    LITERT,
+    name="tflite_micro",
+    about="TensorFlow Lite for microcontrollers",
+    rules=_MICRO_RULES,
+    per_tensor_weights=("linear",),
+    arithmetic="litert_reference",
+)

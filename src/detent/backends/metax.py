@@ -1,0 +1,38 @@
+"""MetaX."""
+
+from __future__ import annotations
+
+from detent.backends.backend import FUSED, MOVES, Backend, both, chains
+from detent.backends.offer import Offer
+from detent.numerics import PerChannel, PerTensor
+
+__all__ = ["METAX"]
+
+# PPQ's METAX_INT8_C. Its METAX_INT8_T is affine uint8 with one scale for all tensors and a float bias.
+METAX = Backend(
+    name="metax",
+    about="MetaX, one scale a channel",
+    weight=Offer(narrow=(True,), granularities=(PerChannel, PerTensor)),
+    activation=Offer(narrow=(True,)),
+    bias="int32",
+    rules=both(
+        "conv",
+        "linear",
+        "matmul",
+        "add",
+        "mul",
+        "concat",
+        "avgpool",
+        "global_avgpool",
+        "mean",
+        "relu",
+        "relu6",
+        "clip",
+        "leaky_relu",
+        "prelu",
+        "sigmoid",
+    ),
+    fusions=(*FUSED, *chains(("conv", "linear"), ("sigmoid", "leaky_relu"), norm=True), *chains(("add",))),
+    shares=(*MOVES, "resize"),
+    quantize_outputs=True,
+)

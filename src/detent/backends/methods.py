@@ -1,0 +1,177 @@
+"""How one tensor is quantized: what a recipe asks for, completed from what a target offers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import fx
+
+from detent.backends.offer import Offer
+from detent.backends.view import GraphView
+from detent.errors import SchemeError
+from detent.graph import QuantizedTensor
+from detent.numerics import ApotGrid, Granularity, Grid, IntGrid, LogGrid, PerChannel, PerGroup, PerTensor, Scheme
+from detent.observers import OBSERVERS
+from detent.quantizers import QUANTIZERS, Role
+from detent.recipes import Groups, TensorRequest
+
+__all__ = ["Method", "choose", "fixed_range"]
+
+_GRIDS: dict[str, type[Grid]] = {"int": IntGrid, "log": LogGrid, "apot": ApotGrid}
+_PLAIN: dict[type[Grid], str] = {IntGrid: "fixed", LogGrid: "log", ApotGrid: "apot"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A scheme, and what simulates and measures it."""
+
+    scheme: Scheme
+    quantizer: str
+    observer: str
+    quantizer_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    observer_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def entry(
+        self,
+        *,
+        tensor: str,
+        view: GraphView,
+        node: fx.Node,
+        role: Role,
+        why: str,
+        users: tuple[str, ...] = (),
+        shares: str | None = None,
+    ) -> QuantizedTensor:
+        """A tensor of the Plan that is quantized so."""
+        return QuantizedTensor(
+            tensor=tensor,
+            region=view.path,
+            node=node.name,
+            role=role,
+            kind=view.kind(node),
+            scheme=self.scheme,
+            quantizer=self.quantizer,
+            observer=self.observer,
+            quantizer_options=self.quantizer_options,
+            observer_options=self.observer_options,
+            why=why,
+            users=users,
+            shares=shares,
+        )
+
+
+def choose(
+    offer: Offer, request: TensorRequest, *, backend: str, tensor: str, role: Role, axis: int, negative: bool
+) -> Method:
+    """What the target has that the recipe asks for; `SchemeError`, saying what it has instead, if there is none.
+
+    `axis` is where the tensor has its channels; `negative` is whether it may hold negative numbers.
+    """
+    scheme, taken = _scheme(offer, request, backend=backend, tensor=tensor, axis=axis, negative=negative)
+    # Qparams that stay as calibrated: on grids that are no integers, that is what their own method does.
+    plain = _PLAIN[type(scheme.grid)]
+    quantizer = plain if request.quantizer in (None, "fixed") else str(request.quantizer)
+    method = QUANTIZERS[quantizer]
+    try:
+        method.requires.check(quantizer, scheme)
+        observer, options = _observer(request, quantizer, taken, scheme)
+    except SchemeError as error:
+        raise SchemeError(f"{tensor!r} on {backend!r}: {error.asked}", error.found, error.to_do) from None
+    if role not in method.roles:
+        roles = " and ".join(method.roles)
+        raise SchemeError(f"{quantizer!r} for the {role} {tensor!r}", f"it is a method for {roles}", "choose another")
+    return Method(
+        scheme=scheme,
+        quantizer=quantizer,
+        observer=observer,
+        quantizer_options=dict(request.quantizer_options) if quantizer == request.quantizer else {},
+        observer_options=options,
+    )
+
+
+def fixed_range(offer: Offer, low: float, high: float) -> Method:
+    """The target's own scheme over a range that it fixes: nothing is asked, measured or learned."""
+    scheme = _built(offer, TensorRequest(), axis=0, negative=low < 0)
+    return Method(scheme=scheme, quantizer="fixed", observer="fixed", observer_options={"low": low, "high": high})
+
+
+def _scheme(
+    offer: Offer, request: TensorRequest, *, backend: str, tensor: str, axis: int, negative: bool
+) -> tuple[Scheme, Offer]:
+    refused = []
+    for alternative in offer.alternatives:
+        scheme = _built(alternative, request, axis=axis, negative=negative)
+        limits = alternative.limits(scheme)
+        if not limits:
+            return scheme, alternative
+        refused.append((scheme, limits))
+    raise SchemeError(
+        f"{tensor!r} as {refused[0][0]} on {backend!r}",
+        f"it has {'; or '.join(', '.join(limits) for _, limits in refused)}",
+        "change the recipe or the backend",
+    )
+
+
+def _built(offer: Offer, request: TensorRequest, *, axis: int, negative: bool) -> Scheme:
+    """What is asked for, and where nothing is, what the offer names first."""
+    kind = _GRIDS[request.grid] if request.grid else offer.grids[0]
+    bits = request.bits or offer.bits[0]
+    symmetric = offer.symmetric[0] if request.symmetric is None else request.symmetric
+    signed = _signed(offer, request, symmetric=symmetric, negative=negative)
+    narrow = offer.narrow[0] if request.narrow is None else request.narrow
+    if kind is IntGrid:
+        grid: Grid = IntGrid(bits, signed=signed, narrow=narrow and signed)
+    else:
+        grid = ApotGrid(bits, signed=signed) if kind is ApotGrid else LogGrid(bits)
+    return Scheme(
+        grid,
+        symmetric=symmetric,
+        granularity=_granularity(offer, request, axis),
+        scale=request.scale or offer.scales[0],
+        rounding=request.rounding or offer.roundings[0],
+    )
+
+
+def _signed(offer: Offer, request: TensorRequest, *, symmetric: bool, negative: bool) -> bool:
+    if isinstance(request.signed, bool):
+        return request.signed
+    if request.signed == "auto":
+        return negative
+    if not symmetric:
+        return offer.signed[0]
+    # With zero point 0, unsigned codes hold no negative number.
+    prefers_unsigned = offer.auto_sign or not offer.signed[0]
+    return negative or not prefers_unsigned
+
+
+def _granularity(offer: Offer, request: TensorRequest, axis: int) -> Granularity:
+    match request.granularity:
+        case Groups(per_group=size):
+            return PerGroup(1, size)
+        case "per_tensor":
+            wanted: type[Granularity] = PerTensor
+        case "per_channel":
+            wanted = PerChannel
+        case _:
+            wanted = offer.granularities[0]
+    return PerChannel(axis) if wanted is PerChannel else PerTensor()
+
+
+def _observer(request: TensorRequest, quantizer: str, offer: Offer, scheme: Scheme) -> tuple[str, Mapping[str, Any]]:
+    """What was asked; else the method's own, where it suits the scheme; else the target's."""
+    if request.observer:
+        OBSERVERS[request.observer].requires.check(request.observer, scheme)
+        return request.observer, dict(request.observer_options)
+    plain = quantizer in _PLAIN.values()
+    choices: list[tuple[str, dict[str, Any]]] = [] if plain else [(QUANTIZERS[quantizer].default_observer, {})]
+    choices += [(offer.observer, dict(offer.observer_options)), ("minmax", {})]
+    for name, options in choices:
+        try:
+            OBSERVERS[name].requires.check(name, scheme)
+        except SchemeError:
+            continue
+        return name, options
+    names = ", ".join(name for name, _ in choices)
+    raise SchemeError(f"an observer for {scheme}", f"none of {names} takes it", "name one in the recipe")

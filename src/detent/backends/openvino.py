@@ -1,0 +1,28 @@
+"""OpenVINO on a CPU (oneDNN)."""
+
+from __future__ import annotations
+
+from detent.backends.backend import FUSED, MOVES, Backend, chains, takes
+from detent.backends.offer import Offer
+from detent.numerics import PerChannel, PerTensor
+
+__all__ = ["OPENVINO"]
+
+OPENVINO = Backend(
+    name="openvino",
+    about="OpenVINO, CPU plugin",
+    # The documented range of weights is [-127, 127]. MQBench always takes 7 bits, for CPUs whose products saturate.
+    weight=Offer(bits=(8, 7), narrow=(True, False), granularities=(PerChannel, PerTensor)),
+    # u8 with zero point 0 after a ReLU is computed exactly; other zero points differ about 3 times in a million.
+    activation=Offer(signed=(True, False), auto_sign=True, symmetric=(True, False)),
+    rules=takes("conv", "conv_transpose", "linear", "matmul", "add", "mul", "avgpool", "global_avgpool", "mean", "sum"),
+    fusions=(*FUSED, *chains(("add", "mul"))),
+    # What low-precision transformations call precision-preserved. MQBench leaves a concat float, and with it the
+    # convolution behind it; MMRazor and OpenVINO keep one scale.
+    shares=(*MOVES, "concat", "pad", "resize"),
+    aligns=("concat",),
+    # The convolution before a residual add is clamped but not rounded: 13 % of outputs off by one if it is simulated.
+    unquantized_edges=(("conv", "add"),),
+    arithmetic="openvino",
+    engine="openvino",
+)

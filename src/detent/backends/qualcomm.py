@@ -1,0 +1,72 @@
+"""Qualcomm: SNPE, and QNN on the Hexagon tensor processor."""
+
+from __future__ import annotations
+
+from detent.backends.backend import FUSED, MOVES, Backend, both, chains
+from detent.backends.offer import Offer
+from detent.numerics import PerChannel, PerTensor, Rounding
+
+__all__ = ["QNN", "SNPE"]
+
+_PER_TENSOR_AFFINE = Offer(signed=(False,), symmetric=(False,))
+_PER_CHANNEL = Offer(granularities=(PerChannel, PerTensor))
+
+# Half up was measured on the emulator; PPQ and MQBench simulate half even. Symmetric s8 activations are not taken, or
+# come back on another grid.
+_ACTIVATION = Offer(bits=(8, 16), signed=(False,), symmetric=(False,), roundings=(Rounding.HALF_UP,))
+
+# What PPQ quantizes for its DSP platforms.
+_SNPE_RULES = both(
+    "conv",
+    "conv_transpose",
+    "linear",
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "maximum",
+    "concat",
+    "avgpool",
+    "global_avgpool",
+    "mean",
+    "relu",
+    "relu6",
+    "clip",
+    "leaky_relu",
+    "prelu",
+    "sigmoid",
+    "softmax",
+)
+
+SNPE = Backend(
+    name="snpe",
+    about="Qualcomm SNPE",
+    weight=Offer(signed=(False,), symmetric=(False,), also=(_PER_CHANNEL,)),
+    activation=_ACTIVATION,
+    bias="int32",
+    rules=_SNPE_RULES,
+    fusions=(*FUSED, *chains(("add",))),
+    shares=(*MOVES, "pad", "resize"),
+    quantize_outputs=True,
+    arithmetic="htp",
+    files=("onnx", "qualcomm_encodings"),
+)
+
+QNN = Backend(
+    name="qnn",
+    about="Qualcomm QNN, Hexagon tensor processor",
+    weight=Offer(granularities=(PerChannel, PerTensor), also=(_PER_TENSOR_AFFINE,)),
+    activation=_ACTIVATION,
+    bias="int32",
+    # Nothing falls back to the CPU, and a convolution whose output is float is refused.
+    rules={
+        **_SNPE_RULES,
+        **both("matmul", "minimum", "sum", "hardswish", "hardsigmoid", "gelu", "tanh", "elu", "layernorm"),
+    },
+    fusions=(*FUSED, *chains(("add",))),
+    shares=(*MOVES, "pad", "resize"),
+    quantize_outputs=True,
+    arithmetic="htp",
+    files=("onnx", "qualcomm_encodings"),
+    engine="qnn",
+)

@@ -1,0 +1,498 @@
+"""`prepare` and `calibrate` on real networks: the numbers of the float model, and clear refusals."""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.graph.nets import EIGHT, SIXTEEN, Net, assert_close, fresh_inputs, made, run, tensors
+from tests.models import MODELS
+from torch import nn
+
+import detent
+from detent.backends import BACKENDS
+from detent.errors import CaptureError, NotCalibratedError, RecipeError, SchemeError, UnknownNameError
+from detent.graph import quantizers_of
+from detent.recipes import Recipe
+
+every_model = pytest.mark.parametrize("name", MODELS)
+
+SIXTEEN_BITS = Recipe.from_dict({"name": "sixteen", "weight": {"bits": 16}, "activation": {"bits": 16}})
+PTQ = Recipe.named("ptq")
+
+
+@pytest.fixture(autouse=True)
+def one_thread_and_one_seed():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(threads)
+
+
+def prepared(name, *, recipe="ptq", backend=EIGHT, calibrated=True):
+    model, inputs = made(name)
+    result = detent.prepare(model, inputs, backend=backend, recipe=recipe)
+    if calibrated:
+        detent.calibrate(result, [inputs])
+    return result, model, inputs
+
+
+def recipe_with(**given):
+    return Recipe.from_dict({"name": "mine", **given})
+
+
+def facts(model):
+    """All that `prepare` could have changed in a model, as comparable values."""
+    return {
+        path: (
+            id(module),
+            type(module),
+            module.training,
+            sorted(vars(module)),
+            [(name, id(p), p.requires_grad) for name, p in module.named_parameters(recurse=False)],
+            [value.sum().item() for value in module.state_dict().values()],
+        )
+        for path, module in model.named_modules()
+    }
+
+
+# --- the numbers of the float model ------------------------------------------------------------------------
+
+
+@every_model
+def test_with_16_bits_it_is_the_float_model(name):
+    model, inputs = made(name)
+    result = detent.prepare(model, inputs, backend=SIXTEEN, recipe=SIXTEEN_BITS)
+    batches = [inputs, fresh_inputs(name)]
+    detent.calibrate(result, batches)
+    assert any(quantizer.role == "weight" for quantizer in quantizers_of(result))
+    for batch in batches:
+        ours, theirs = tensors(run(result, batch)), tensors(run(model, batch))
+        for a, b in zip(ours, theirs, strict=True):
+            # 65,536 steps a range: 1e-3 of the largest output, as the specification asks.
+            assert (a - b).abs().max() <= 1e-3 * max(1.0, float(b.abs().max()))
+    assert any(
+        not torch.equal(a, b) for a, b in zip(tensors(run(result, inputs)), tensors(run(model, inputs)), strict=True)
+    )
+
+
+@every_model
+def test_with_8_bits_it_is_close_to_the_float_model(name):
+    result, model, inputs = prepared(name)
+    for a, b in zip(tensors(run(result, inputs)), tensors(run(model, inputs)), strict=True):
+        assert a.isfinite().all()
+        noise = (a - b).square().mean().sqrt() / b.square().mean().sqrt()
+        # Some twenty layers of 8 bits in a random network: 1 to 10 percent. A broken one is off by 100.
+        assert 1e-5 < noise < 0.25
+
+
+@pytest.mark.parametrize("strategy", [-1, 0, 1, 2, 3, 4])
+@pytest.mark.parametrize("name", ["residual_cnn", "conv_transpose_bn", "linear_bn"])
+def test_every_batch_norm_strategy_is_the_float_model_at_16_bits(name, strategy):
+    model, inputs = made(name)
+    recipe = recipe_with(weight={"bits": 16}, activation={"bits": 16}, batch_norm={"strategy": strategy})
+    result = detent.prepare(model, inputs, backend=SIXTEEN, recipe=recipe)
+    detent.calibrate(result, [inputs])
+    expected = run(model, inputs)
+    assert (run(result, inputs) - expected).abs().max() <= 1e-3 * max(1.0, float(expected.abs().max()))
+
+
+def test_the_backend_decides_the_strategy_a_recipe_does_not_name():
+    model, inputs = made("residual_cnn")
+    four = replace(SIXTEEN, batch_norm=4)
+    result = detent.prepare(model, inputs, backend=four, recipe=SIXTEEN_BITS)
+    assert isinstance(result.conv1, detent.graph.FoldedBatchNorm)
+    named = recipe_with(batch_norm={"strategy": 0}, weight={"bits": 16}, activation={"bits": 16})
+    assert isinstance(detent.prepare(model, inputs, backend=four, recipe=named).conv1, nn.Conv2d)
+
+
+# --- the model that was given ------------------------------------------------------------------------------
+
+
+@every_model
+def test_prepare_leaves_the_model_as_it_was(name):
+    model, inputs = made(name)
+    model.train()
+    before = facts(model)
+    result = detent.prepare(model, inputs, backend=EIGHT, recipe="lsq")
+    detent.calibrate(result, [inputs])
+    assert facts(model) == before
+    shared = {id(p) for p in model.parameters()} & {id(p) for p in result.parameters()}
+    assert shared == set()
+
+
+def test_in_place_works_on_the_model_itself():
+    model, inputs = made("residual_cnn")
+    weight = model.fc.weight
+    result = detent.prepare(model, inputs, backend="onnxruntime", inplace=True)
+    assert result.fc.parametrizations.weight.original is weight
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_the_training_flag_is_the_models(training):
+    model, inputs = made("residual_cnn")
+    result = detent.prepare(model.train(training), inputs, backend="onnxruntime")
+    assert {module.training for module in result.modules()} == {training}
+    detent.calibrate(result, [inputs])
+    assert {module.training for module in result.modules()} == {training}
+
+
+def test_the_result_says_what_was_done():
+    result, _, _ = prepared("residual_cnn", backend="onnxruntime")
+    assert result.backend is BACKENDS["onnxruntime"]
+    assert result.recipe == PTQ
+    assert (result.plan.backend, result.plan.recipe) == ("onnxruntime", "ptq")
+    names = {entry.tensor for entry in result.plan.quantized if not entry.shares and entry.quantizer != "derived"}
+    assert {quantizer.name for quantizer in quantizers_of(result)} == names
+
+
+@every_model
+def test_every_tensor_the_plan_quantizes_lies_on_its_grid(name):
+    result, _, inputs = prepared(name)
+    seen = {}
+    for quantizer in quantizers_of(result):
+        quantizer.register_forward_hook(lambda q, _, output: seen.setdefault(q, output.detach()))
+    run(result, inputs)
+    assert set(seen) == set(quantizers_of(result))
+    for quantizer, values in seen.items():
+        grid = quantizer.scheme.grid
+        codes = quantizer.codes(values)
+        assert codes.min() >= grid.qmin
+        assert codes.max() <= grid.qmax
+        # Each axis of a tensor has at most 256 values on an 8-bit grid of one scale.
+        if quantizer.scale_shape in ((), (1,)):
+            assert values.unique().numel() <= 256
+
+
+def test_a_users_subclass_of_conv2d_has_its_weight_quantized():
+    class Own(nn.Conv2d):
+        pass
+
+    net = nn.Sequential(Own(3, 4, 1), nn.ReLU())
+    result = detent.prepare(net, (torch.randn(2, 3, 4, 4),), backend="onnxruntime")
+    assert result.plan["0.weight"].role == "weight"
+    assert "0.weight" in {quantizer.name for quantizer in quantizers_of(result)}
+
+
+def test_what_is_not_known_is_in_the_plan():
+    net = Net(lambda n, x: torch.special.bessel_j0(n.conv(x)), conv=nn.Conv2d(3, 4, 1))
+    result = detent.prepare(net, (torch.randn(2, 3, 4, 4),), backend="onnxruntime")
+    float_ones = {entry.tensor: entry.reason for entry in result.plan.kept_float}
+    assert "not an operation Detent knows" in float_ones["special_bessel_j0"]
+
+
+def test_an_island_is_in_the_plan():
+    result, _, _ = prepared("control_flow")
+    assert any("gate" in note and "control flow" in note for note in result.plan.notes)
+
+
+# --- an ordinary module ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", [0, 4])
+@pytest.mark.parametrize("name", ["residual_cnn", "control_flow", "reused_module"])
+def test_a_deep_copy_is_independent(name, strategy):
+    recipe = recipe_with(
+        weight={"quantizer": "lsq"}, activation={"quantizer": "lsq"}, batch_norm={"strategy": strategy}
+    )
+    result, _, inputs = prepared(name, recipe=recipe)
+    expected = run(result, inputs)
+    twin = copy.deepcopy(result)
+    assert_close(run(twin, inputs), expected, 0)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.mul_(1.7)
+    assert_close(run(result, inputs), expected, 0)
+    assert not torch.equal(run(twin, inputs), expected)
+    assert twin.plan == result.plan
+    # The bias of the copy is derived from the scales of the copy.
+    detent.calibrate(twin, [inputs])
+    assert_close(run(result, inputs), expected, 0)
+
+
+def test_the_derived_bias_of_a_copy_follows_the_copys_scales():
+    result, _, _ = prepared("reused_module", recipe="lsq")
+    twin = copy.deepcopy(result)
+    with torch.no_grad():
+        for quantizer in quantizers_of(twin):
+            for parameter in quantizer.parameters():
+                parameter.mul_(64)
+    scales = {quantizer.name: quantizer.qparams().scale for quantizer in quantizers_of(twin)}
+    scale = scales["fc.weight"] * next(scales[name] for name in scales if name.startswith("mean"))
+    bias = twin.fc.parametrizations.bias.original.detach()
+    assert_close(twin.fc.bias.detach(), torch.round(bias / scale) * scale, 1e-6)
+
+
+def test_two_training_steps_change_weights_and_scales():
+    result, _, inputs = prepared("residual_cnn", recipe="lsq")
+    result.train()
+    before = {name: p.detach().clone() for name, p in result.named_parameters()}
+    optimizer = torch.optim.SGD(result.parameters(), lr=0.05)
+    labels = torch.tensor([1, 3])
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(result(*inputs), labels)
+        assert loss.isfinite()
+        loss.backward()
+        optimizer.step()
+    same = [name for name, p in result.named_parameters() if torch.equal(p, before[name])]
+    assert same == []
+    assert any("scale" in name for name in before)
+    assert all(p.isfinite().all() for p in result.parameters())
+    assert run(result.eval(), inputs).isfinite().all()
+
+
+def test_training_lowers_the_loss():
+    result, _, inputs = prepared("residual_cnn", recipe="lsq")
+    result.train()
+    optimizer = torch.optim.Adam(result.parameters(), lr=0.01)
+    labels, losses = torch.tensor([1, 3]), []
+    for _ in range(15):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(result(*inputs), labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.5 * losses[0]
+
+
+@pytest.mark.skipif(
+    not any(shutil.which(compiler) for compiler in (os.environ.get("CXX", "c++"), "g++", "clang++")),
+    reason="torch.compile needs a C++ compiler",
+)
+@pytest.mark.filterwarnings("ignore")  # those of the compiler itself
+def test_a_compiled_model_equals_the_eager_one():
+    result, _, inputs = prepared("linear_bn", recipe="lsq")
+    compiled = torch.compile(result)
+    # The compiler reorders float32 sums; a value next to a rounding point may move by one of 255 steps.
+    expected = run(result, inputs)
+    step = float(expected.max() - expected.min()) / 64
+    assert (run(compiled, inputs) - expected).abs().max() <= step
+    assert torch.compiler.is_compiling() is False
+
+
+def test_moving_to_another_dtype_moves_the_scales():
+    result, _, (x,) = prepared("linear_bn", recipe="lsq")
+    assert run(result.double(), (x.double(),)).dtype is torch.float64
+
+
+def test_forward_modes_share_weights_and_quantizers():
+    model, (x,) = made("several_modes")
+    modes = {"tensor": {"mode": "tensor"}, "predict": {"mode": "predict"}}
+    result = detent.prepare(model, (x,), backend="onnxruntime", modes=modes)
+    detent.calibrate(result, [x])
+    names = [quantizer.name for quantizer in quantizers_of(result)]
+    assert len(names) == len(set(names))
+    with torch.no_grad():
+        logits, probabilities = result(x, mode="tensor"), result(x, mode="predict")
+    # The softmax has a grid of its own, 1/255 a step.
+    assert (torch.softmax(logits, 1) - probabilities).abs().max() < 1 / 128
+
+
+def test_stubs_bound_what_is_quantized():
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 1),
+        detent.QuantStub(),
+        nn.Conv2d(4, 4, 1),
+        detent.DeQuantStub(),
+        nn.Conv2d(4, 4, 1),
+    )
+    x = torch.randn(2, 3, 5, 5)
+    result = detent.prepare(net, (x,), backend="onnxruntime")
+    assert [entry.tensor for entry in result.plan.quantized if entry.role == "weight"] == ["2.weight"]
+    detent.calibrate(result, [x])
+    assert run(result, (x,)).isfinite().all()
+
+
+# --- calibrating -------------------------------------------------------------------------------------------
+
+
+def test_forward_before_calibration_names_a_tensor():
+    result, _, inputs = prepared("residual_cnn", calibrated=False)
+    names = {quantizer.name for quantizer in quantizers_of(result)}
+    with pytest.raises(NotCalibratedError) as refusal:
+        run(result, inputs)
+    assert any(f"'{name}'" in refusal.value.asked for name in names)
+
+
+def scales(model):
+    return {quantizer.name: quantizer.qparams().scale.tolist() for quantizer in quantizers_of(model)}
+
+
+@pytest.mark.parametrize(
+    "batch_of",
+    [
+        pytest.param(lambda x: x, id="tensor"),
+        pytest.param(lambda x: (x,), id="tuple"),
+        pytest.param(lambda x: [x], id="list"),
+        pytest.param(lambda x: (x, torch.tensor([0, 1])), id="with-label"),
+        pytest.param(lambda x: (x, torch.tensor([0, 1]), ["a.png", "b.png"]), id="with-label-and-names"),
+        pytest.param(lambda x: {"x": x}, id="dict"),
+    ],
+)
+def test_batches_come_in_every_usual_form(batch_of):
+    plain, _, (x,) = prepared("residual_cnn")
+    result, _, _ = prepared("residual_cnn", calibrated=False)
+    detent.calibrate(result, [batch_of(x)])
+    assert scales(result) == scales(plain)
+
+
+def test_a_dict_that_is_the_input_itself_comes_in_a_tuple():
+    result, model, inputs = prepared("dict_io")
+    ours, theirs = run(result, inputs), run(model, inputs)
+    assert list(ours) == list(theirs)
+    assert all(quantizer.calibrated for quantizer in quantizers_of(result))
+
+
+def test_labels_are_ignored_by_a_model_that_is_an_island_too():
+    class Branch(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 1)
+
+        def forward(self, x):
+            return self.conv(x) if x.sum() < 1e9 else x
+
+    x = torch.randn(2, 3, 4, 4)
+    result = detent.prepare(Branch(), (x,), backend="onnxruntime")
+    detent.calibrate(result, [(x, torch.tensor([0, 1]))])
+    assert all(quantizer.calibrated for quantizer in quantizers_of(result))
+
+
+@pytest.mark.parametrize("limit", [1, 2, None])
+def test_the_recipe_limits_the_batches(limit):
+    recipe = recipe_with(calibration={"batches": limit})
+    result, _, (x,) = prepared("residual_cnn", recipe=recipe, calibrated=False)
+    taken = []
+
+    def batches():
+        for gain in (1.0, 2.0, 4.0):
+            taken.append(gain)
+            yield gain * x
+
+    detent.calibrate(result, batches())
+    used = {1: 1.0, 2: 2.0, None: 4.0}[limit]
+    assert scales(result)["x"] == pytest.approx(used * float(x.max() - x.min()) / 255, rel=1e-5)
+
+
+def test_no_batch_past_the_limit_is_taken_from_the_loader():
+    result, _, (x,) = prepared("residual_cnn", recipe=recipe_with(calibration={"batches": 1}), calibrated=False)
+    loader = iter([x, 2 * x, 4 * x])
+    detent.calibrate(result, loader)
+    assert len(list(loader)) == 2
+
+
+def test_a_second_pass_over_an_iterator_is_refused_before_anything_runs():
+    recipe = recipe_with(calibration={"inputs": "quantized"})
+    result, _, (x,) = prepared("residual_cnn", recipe=recipe, calibrated=False)
+    with pytest.raises(RecipeError, match="twice"):
+        detent.calibrate(result, iter([x]))
+    assert not any(quantizer.calibrated for quantizer in quantizers_of(result))
+
+
+def test_calibrating_does_not_touch_batch_norm_statistics_or_gradients():
+    recipe = recipe_with(batch_norm={"strategy": 4})
+    result, _, inputs = prepared("residual_cnn", recipe=recipe, calibrated=False)
+    result.train()
+    before = result.conv1.bn.running_mean.clone()
+    detent.calibrate(result, [inputs])
+    assert torch.equal(result.conv1.bn.running_mean, before)
+    assert all(p.grad is None for p in result.parameters())
+    assert result.training
+
+
+# --- refusals ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("glob", ["fc", "conv*", "[lr]*t"])
+def test_an_excluded_layer_stays_float(glob):
+    result, model, _ = prepared("residual_cnn", recipe=recipe_with(exclude=[glob]))
+    out = {"fc": {"fc"}, "conv*": {"conv1", "conv2", "conv3"}, "[lr]*t": {"left", "right"}}[glob]
+    weights = {entry.tensor for entry in result.plan.quantized if entry.role == "weight"}
+    layers = {name for name, module in model.named_modules() if isinstance(module, (nn.Conv2d, nn.Linear))}
+    assert weights == {f"{name}.weight" for name in layers - out}
+    for name in out:
+        assert "exclude" in result.plan[f"{name}.weight"].reason
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param({"exclude": ["haed"]}, id="exclude"),
+        pytest.param({"rules": [{"match": {"name": "haed"}, "weight": {"bits": 8}}]}, id="rule-by-name"),
+        pytest.param({"rules": [{"match": {"kind": "lstm"}, "weight": {"bits": 8}}]}, id="rule-by-kind"),
+    ],
+)
+def test_a_rule_that_matches_nothing_is_refused(given):
+    model, inputs = made("residual_cnn")
+    before = facts(model)
+    with pytest.raises(RecipeError, match="matches nothing"):
+        detent.prepare(model, inputs, backend="onnxruntime", recipe=recipe_with(**given), inplace=True)
+    assert facts(model) == before
+
+
+def test_excluding_everything_is_refused():
+    model, inputs = made("residual_cnn")
+    before = facts(model)
+    with pytest.raises(RecipeError, match="nothing in it would be quantized"):
+        detent.prepare(model, inputs, backend="onnxruntime", recipe=recipe_with(exclude=["*"]))
+    assert facts(model) == before
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        pytest.param(lambda _, x: torch.special.bessel_j0(x), id="unknown-operation"),
+        pytest.param(lambda _, x: x.exp(), id="operation-without-a-rule"),
+        pytest.param(lambda _, x: x, id="no-operation"),
+    ],
+)
+def test_a_model_with_nothing_to_quantize_is_refused(forward):
+    with pytest.raises(RecipeError, match="nothing in it would be quantized"):
+        detent.prepare(Net(forward), (torch.randn(2, 3),), backend="onnxruntime")
+
+
+def test_an_unknown_backend_is_refused_with_the_nearest_name():
+    model, inputs = made("residual_cnn")
+    with pytest.raises(UnknownNameError, match="onnxruntime"):
+        detent.prepare(model, inputs, backend="onxruntime")
+
+
+def test_an_unknown_recipe_is_refused_with_the_nearest_name():
+    model, inputs = made("residual_cnn")
+    with pytest.raises(UnknownNameError, match="'lsq'"):
+        detent.prepare(model, inputs, backend="onnxruntime", recipe="lsqq")
+
+
+@pytest.mark.parametrize("inplace", [False, True], ids=["copy", "in-place"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param({"weight": {"bits": 3}}, id="bits"),
+        pytest.param({"activation": {"scale": "power_of_two"}}, id="scale"),
+        pytest.param({"weight": {"rounding": "floor"}}, id="rounding"),
+        pytest.param({"weight": {"bits": 3}, "batch_norm": {"strategy": 4}}, id="bits-with-folding"),
+    ],
+)
+def test_a_scheme_the_backend_does_not_have_is_refused_and_the_model_left_as_it_was(given, inplace):
+    model, inputs = made("residual_cnn")
+    before, expected = facts(model), run(model, inputs)
+    with pytest.raises(SchemeError) as refusal:
+        detent.prepare(model, inputs, backend="onnxruntime", recipe=recipe_with(**given), inplace=inplace)
+    assert "onnxruntime" in str(refusal.value)
+    assert facts(model) == before
+    assert_close(run(model, inputs), expected, 0)
+
+
+def test_wrong_example_inputs_are_refused():
+    model, _ = made("residual_cnn")
+    before = facts(model)
+    with pytest.raises(CaptureError, match="5, 16, 16"):
+        detent.prepare(model, (torch.randn(2, 5, 16, 16),), backend="onnxruntime")
+    assert facts(model) == before
