@@ -23,8 +23,9 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import detent
 from tests.models import resnet18
+
+import detent
 
 LIMITS = {
     "train step, eager": 1.3,
@@ -132,9 +133,8 @@ def main() -> None:
     if arguments.json:
         print(json.dumps({name: round(value, 3) for name, value in figures.items()}, indent=2))
         return
-    print(
-        f"ResNet-18 16x3x112x112, {arguments.backend}, lsq, {torch.get_num_threads()} threads, torch {torch.__version__}"
-    )
+    threads = torch.get_num_threads()
+    print(f"ResNet-18 16x3x112x112, {arguments.backend}, lsq, {threads} threads, torch {torch.__version__}")
     for name, value in figures.items():
         print(f"{name:30s} {value:6.2f}   limit {LIMITS[name]}{'   EXCEEDED' if value > LIMITS[name] else ''}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -35,25 +36,25 @@ def prepare(
     """
     target = BACKENDS[backend] if isinstance(backend, str) else backend
     request = find(recipe)
-    captured = capture(
-        model,
-        example_inputs,
-        example_kwargs=example_kwargs,
-        leaf_modules=leaf_modules,
-        skip_methods=skip_methods,
-        modes=modes,
-        inplace=inplace,
-    )
+    options: dict[str, Any] = {
+        "example_kwargs": example_kwargs,
+        "leaf_modules": leaf_modules,
+        "skip_methods": skip_methods,
+        "modes": modes,
+    }
+    if inplace:
+        # A refusal must come before the model is touched: try it all on a copy.
+        prepare(model, example_inputs, backend=target, recipe=request, **options)
+    captured = capture(model, example_inputs, inplace=inplace, **options)
     strategy = target.batch_norm if request.batch_norm.strategy is None else request.batch_norm.strategy
-    root = captured.module
-    float_tensors = dict(root.state_dict(keep_vars=True))
-    norms = dict(root.named_modules())
+    prepared: Any = captured.module
+    modules = dict(prepared.named_modules())
     merges = fold_batch_norms(captured, strategy)
     decided = plan(captured, target, request)
     insert(captured, decided)
-    prepared: Any = root
     prepared.plan, prepared.backend, prepared.recipe = decided, target, request
-    remember_float_names(prepared, float_tensors, merges, norms)
+    prepared.input_count = len(example_inputs)
+    remember_float_names(prepared, captured.float_tensors, merges, modules)
     return prepared
 
 
@@ -70,33 +71,23 @@ def calibrate(prepared: Any, batches: Iterable[Any]) -> None:
         raise RecipeError(
             "calibration.inputs 'quantized' with an iterator", "the batches are needed twice", "give a list or a loader"
         )
-    training = prepared.training
+    flags = {module: module.training for module in prepared.modules()}
     prepared.eval()
     try:
         with torch.no_grad():
             for quantized in (False, True) if again else (False,):
                 with observing(prepared, quantized=quantized):
-                    for index, batch in enumerate(batches):
-                        if limit is not None and index >= limit:
-                            break
+                    for batch in islice(batches, limit):
                         _run(prepared, batch)
     finally:
-        prepared.train(training)
+        for module, training in flags.items():
+            module.training = training
 
 
 def _run(prepared: Any, batch: Any) -> None:
     if isinstance(batch, Mapping):
         prepared(**batch)
     elif isinstance(batch, (list, tuple)):
-        prepared(*batch[: _inputs(prepared, len(batch))])
+        prepared(*batch[: prepared.input_count])
     else:
         prepared(batch)
-
-
-def _inputs(prepared: Any, given: int) -> int:
-    """How many of the members of a batch are inputs; a model that is an island takes what it is given."""
-    runners = getattr(prepared, "runners", None)
-    if not runners:
-        return given
-    graph = next(iter(runners.values())).graph
-    return sum(node.op == "placeholder" for node in graph.nodes)

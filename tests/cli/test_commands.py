@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from detent.backends import BACKENDS
 from detent.observers import OBSERVERS
 from detent.quantizers import QUANTIZERS
 
@@ -25,7 +26,7 @@ def test_help_lists_the_commands():
     assert "algorithms" in answer.stdout
 
 
-@pytest.mark.parametrize("command", ["demo", "algorithms"])
+@pytest.mark.parametrize("command", ["demo", "algorithms", "backends"])
 def test_each_command_shows_an_example_of_itself(command):
     answer = run(command, "--help")
     assert answer.returncode == 0
@@ -39,6 +40,17 @@ def test_algorithms_as_json_has_every_registered_name():
     assert tables["quantizers"]["tqt"]["schemes"] == "int, symmetric, power-of-two, per-tensor/per-channel"
     assert tables["quantizers"]["qdrop"]["options"] == {"probability": 0.5}
     assert tables["observers"]["percentile"]["options"] == {"percentile": 99.99, "bins": None}
+
+
+def test_backends_as_json_has_every_registered_name():
+    rows = json.loads(run("backends", "--json").stdout)
+    assert set(rows) == set(BACKENDS)
+    assert rows["vitis"]["bias"] == "own"
+    assert "conv" in rows["onnxruntime"]["quantizes"]
+
+
+def test_backends_prints_a_table_for_a_person():
+    assert "onnxruntime" in run("backends").stdout
 
 
 def test_algorithms_prints_square_brackets_as_they_are():

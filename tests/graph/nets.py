@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping
 
@@ -23,7 +24,8 @@ def backend_of(bits):
         about=f"{bits} bits everywhere",
         weight=Offer(bits=(bits,), granularities=(PerChannel, PerTensor)),
         activation=Offer(bits=(bits,), symmetric=(False, True)),
-        bias="int32",
+        # At 16 bits the product of two scales times 2^31 is less than a usual bias: integers have no room for it.
+        bias="int32" if bits == 8 else "float",
         rules=dict.fromkeys(_KINDS.split(), Rule(inputs=True, output=True)),
         quantize_outputs=True,
     )
@@ -36,6 +38,16 @@ def made(name, seed=0):
     """A network of the tests in eval mode, and its inputs, from one seed."""
     torch.manual_seed(seed)
     return MODELS[name].build().eval(), MODELS[name].inputs()
+
+
+def varied(model):
+    """A copy with every parameter and statistic up to a tenth larger or smaller: another checkpoint of the network."""
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        for tensor in twin.state_dict().values():
+            if tensor.is_floating_point():
+                tensor.mul_(1 + 0.1 * (2 * torch.rand_like(tensor) - 1))
+    return twin
 
 
 def fresh_inputs(name, seed=7):

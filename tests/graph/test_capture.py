@@ -722,7 +722,6 @@ def test_a_deep_copy_is_independent_and_whole(name):
         for parameter in twin.parameters():
             parameter.zero_()
     assert_close(run(captured, inputs), expected, 0)
-    assert max(float(tensor.abs().max()) for tensor in tensors(run(twin, inputs))) < 10
     for ours, theirs in zip(tensors(run(twin, inputs)), tensors(expected), strict=True):
         assert not torch.equal(ours, theirs), "the graph of the copy runs the weights of the copy"
 

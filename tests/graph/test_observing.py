@@ -197,3 +197,10 @@ def test_every_quantizer_is_listed_once():
     found = quantizers_of(model)
     assert len(found) == len({id(quantizer) for quantizer in found}) > 2
     assert [quantizer.name for quantizer in found].count("a.weight") == 1
+
+
+def test_with_quantized_a_model_without_scales_is_refused_by_name():
+    model, _, x = prepared_pair()
+    with pytest.raises(NotCalibratedError, match="'x'"), observing(model, quantized=True), torch.no_grad():
+        model(x)
+    assert not any(quantizer.calibrated for quantizer in quantizers_of(model))

@@ -17,7 +17,7 @@ NNIE = Backend(
     activation=_LOGARITHMS,
     # What is in its parameter file. MQBench simulates more (mul, prelu, global pooling), but leaves them out of it.
     rules=takes("conv", "conv_transpose", "linear", "add", "maxpool", "avgpool", "resize"),
-    shares=("reshape", "transpose", "slice"),
+    shares=("reshape", "transpose", "slice", "maxpool"),
     arithmetic="log",
     files=("onnx", "nnie_gfpq"),
 )

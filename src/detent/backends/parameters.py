@@ -27,7 +27,7 @@ def parameters(
     """What is decided for the parameters of the module that `node` is the first of `calls` to call."""
     kind = view.kinds.get(node)
     module = view.modules[str(node.target)]
-    if kind is None or not kind.weight:
+    if kind is None or not kind.weight or not view.holds_weight(node):
         yield from _left_alone(node, module, view, backend)
         return
     weight = _weight(node, kind, view, backend, placement, requests)
@@ -99,6 +99,8 @@ def _bias(
         reason = f"{backend.name} adds a float bias"
     elif not request.quantize:
         reason = "the recipe keeps biases float"
+    elif backend.bias == "own" and isinstance(view.modules[str(node.target)], FoldedBatchNorm):
+        reason = "batch norm makes it anew in each step"
     elif backend.bias == "int32":
         reason = _why_not_derived(node, weight, calls, view, placement)
     if reason or isinstance(weight, FloatTensor):

@@ -50,12 +50,13 @@ class Placement:
         return source in self._carried or source in self._given or user in self._asked.get(source, ())
 
     def askers(self, node: fx.Node) -> tuple[fx.Node, ...]:
-        """The operations that ask for a tensor by themselves."""
-        return tuple(user for user in self._asked.get(node, ()) if not self._keeps_scale(user))
+        """The operations that ask for a tensor, those first that do not only hand it on."""
+        asked = self._asked.get(node, {})
+        return tuple(sorted(asked, key=self._keeps_scale))
 
     def users(self, node: fx.Node) -> tuple[fx.Node, ...]:
         """The users that get the quantized value; empty if all of them do."""
-        all_of_them = node in self._given or node in self._carried or len(self._asked[node]) == len(node.users)
+        all_of_them = node in self._given or node in self._carried or self._all_ask(node)
         return () if all_of_them else tuple(self._asked[node])
 
     def in_scope(self, node: fx.Node) -> bool:
@@ -74,7 +75,7 @@ class Placement:
             return "outside of the stubs"
         if node.op != "placeholder" and node not in self._view.kinds:
             return self._unknown(node)
-        users = [user for user in node.users if user.op != "output"]
+        users = [user for user in self._view.takers(node) if user.op != "output"]
         if not users:
             return "network outputs stay float" if node.users else "nothing uses it"
         weighs = [user for user in users if self._is_weight_of(node, user)]
@@ -112,8 +113,7 @@ class Placement:
             self._given.add(node)
 
     def _hand_on(self, node: fx.Node) -> None:
-        asked_by_all = node in self._asked and len(self._asked[node]) == len(node.users)
-        if not asked_by_all or not self._keeps_scale(node):
+        if not self._keeps_scale(node) or not self._all_ask(node):
             return
         sources = self._view.data_inputs(node)
         if all(self._can_hold(source) for source in sources):
@@ -153,7 +153,12 @@ class Placement:
     # ---- what they look at ----
 
     def _keeps_scale(self, node: fx.Node) -> bool:
-        return self._view.is_kind(node, *VANISHES, *self._backend.shares) and not self._view.is_inside(node)
+        alone = self._view.chain(node) == (node,)  # a fused activation has the scale that its operation is given
+        return alone and self._view.is_kind(node, *VANISHES, *self._backend.shares)
+
+    def _all_ask(self, node: fx.Node) -> bool:
+        asked = self._asked.get(node, {})
+        return bool(asked) and all(user in asked for user in self._view.takers(node))
 
     def _can_hold(self, node: fx.Node) -> bool:
         is_value = self._view.is_tensor(node) or self._keeps_scale(node)
@@ -165,7 +170,7 @@ class Placement:
             user.op == "output"
             or self._view.is_kind(user, "dequant_stub")
             or (self._keeps_scale(user) and self._only_leaves(user))
-            for user in node.users
+            for user in self._view.takers(node)
         )
 
     def _is_fused_edge(self, source: fx.Node, user: fx.Node) -> bool:
@@ -176,12 +181,13 @@ class Placement:
         head = self._view.chain(source)[0]
         bare = source is head or self._view.is_kind(source, "batchnorm")
         edge = (self._view.kind(head), self._view.kind(user))
-        return edge in self._backend.unquantized_edges and bare and len(source.users) == 1 and self.runs(head)
+        return (
+            edge in self._backend.unquantized_edges and bare and len(self._view.takers(source)) == 1 and self.runs(head)
+        )
 
     def _is_weight_of(self, node: fx.Node, user: fx.Node) -> bool:
-        kind = self._view.kinds.get(user)
-        weighted = kind is not None and kind.weight is not None
-        return weighted and user.op != "call_module" and node not in self._view.data_inputs(user)
+        known = user in self._view.kinds
+        return known and not self._view.holds_weight(user) and node not in self._view.data_inputs(user)
 
     def _why_not(self, node: fx.Node) -> str | None:
         """Why an operation runs in float; None if it does not."""
@@ -197,7 +203,7 @@ class Placement:
             return self._masks[node]
         if kind.name not in self._backend.rules:
             return f"{self._backend.name} does not quantize what {kind.name} takes in"
-        if kind.weight and node.op != "call_module":
+        if not self._view.holds_weight(node):
             return f"the weight of {self._view.layer(node)} is in no module"
         if not self._recipe.for_tensor("activation", self._view.layer(node), kind.name).quantize:
             return f"the recipe keeps what {self._view.layer(node)} takes in float"

@@ -130,10 +130,9 @@ class _Activations:
             return fixed_range(offer, *fixed)
         if own == [root] and root.op == "placeholder" and not self._view.path:
             offer = self._backend.network_input or offer
-        askers = [asker for member in members for asker in self._placement.askers(member)]
         return choose(
             offer,
-            self._requests.widest(askers or own, offer.bits[0]),
+            self._requests.widest(self._layers(members, own), offer.bits[0]),
             backend=self._backend.name,
             tensor=self._view.tensor(root),
             role="activation",
@@ -141,12 +140,17 @@ class _Activations:
             negative=not self._never_negative.issuperset(members),
         )
 
+    def _layers(self, members: list[fx.Node], own: list[fx.Node]) -> list[fx.Node]:
+        """Those whose requests count: the operations that take the tensors in; if there are none, those that give."""
+        askers = [asker for member in members for asker in self._placement.askers(member)]
+        return [asker for asker in askers if asker not in members] or [self._view.chain(node)[0] for node in own]
+
     def _why(self, node: fx.Node, root: fx.Node) -> str:
         kind = self._view.kinds.get(node)
         if root is not node:
             same = self._placement.is_carried(node) and kind is not None and kind.moves
             return f"{'same numbers as' if same else 'one scale with'} {self._view.tensor(root)}"
-        users = self._placement.askers(node) or tuple(self._placement.users(node))
-        if users:
-            return f"input of {self._view.kind(users[0])}"
+        askers = self._placement.askers(node)
+        if askers:
+            return f"input of {self._view.kind(askers[0])}"
         return f"output of {self._view.kind(node)}"

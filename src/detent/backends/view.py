@@ -76,6 +76,16 @@ class GraphView:
         nodes = [value for value in given if isinstance(value, fx.Node) and value.meta.get("is_real")]
         return list(dict.fromkeys(nodes[: kind.inputs]))
 
+    def holds_weight(self, node: fx.Node) -> bool:
+        """Whether a weighted operation is a module that has its weight, and not a function that is handed one."""
+        module = self.modules[str(node.target)] if node.op == "call_module" else None
+        names = self.kinds[node].weight or {}
+        return all(isinstance(getattr(module, name, None), Tensor) for name in names)
+
+    def takers(self, node: fx.Node) -> list[fx.Node]:
+        """The users of what a node gives that look at more than its shape."""
+        return [user for user in node.users if not self.is_kind(user, "shape", "constant")]
+
     def constant(self, node: fx.Node) -> Tensor | None:
         """The tensor that a `get_attr` node reads."""
         value: Any = self.region

@@ -7,10 +7,11 @@ import sys
 import typer
 
 from detent.cli.algorithms import algorithms
+from detent.cli.backends import backends
 from detent.cli.demo import demo
 from detent.errors import DetentError
 
-__all__ = ["algorithms", "demo", "main"]
+__all__ = ["algorithms", "backends", "demo", "main"]
 
 _app = typer.Typer(
     name="detent",
@@ -21,6 +22,7 @@ _app = typer.Typer(
 )
 _app.command()(demo)
 _app.command()(algorithms)
+_app.command()(backends)
 
 
 def main() -> None:

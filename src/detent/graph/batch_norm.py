@@ -16,7 +16,7 @@ same as the unfused model, and deploy the same merged weights.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
@@ -46,6 +46,8 @@ def foldable(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> list[tuple[fx
         if after.op != "call_module" or _calls(graph, after) != 1:
             continue
         bn = modules[str(after.target)]
+        if kind.name == "linear" and len(node.meta.get("shape", ())) != 2:
+            continue  # on (batch, length, features) the batch norm is along another axis than the weight's outputs
         if isinstance(bn, _BATCH_NORMS) and bn.track_running_stats and bn.running_mean is not None:
             pairs.append((node, after))
     return pairs
@@ -92,10 +94,15 @@ def merge_into(op: nn.Module, bn: nn.Module) -> None:
             own.bias.copy_(bias)
 
 
+class _Call(NamedTuple):
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
 class FoldedBatchNorm(nn.Module):
     """A convolution or linear layer and its batch norm as one operation, by strategy 1 to 4.
 
-    `weight_quantizer` sees the folded weight, which is the one that is deployed.
+    `weight_quantizer` and `bias_quantizer` see the folded ones, which are those that are deployed.
     """
 
     def __init__(self, op: nn.Module, bn: nn.Module, strategy: int, kind: str):
@@ -104,6 +111,7 @@ class FoldedBatchNorm(nn.Module):
             raise SchemeError(f"batch-norm strategy {strategy}", f"strategies are {STRATEGIES}", "choose one of them")
         self.op, self.bn, self.strategy, self.kind = op, bn, strategy, kind
         self.weight_quantizer: nn.Module = nn.Identity()
+        self.bias_quantizer: nn.Module = nn.Identity()
         self.frozen = False
         self.training = op.training
 
@@ -112,11 +120,19 @@ class FoldedBatchNorm(nn.Module):
         """The folded weight, before quantization."""
         return merged(self.op, self.bn)[0]
 
-    def forward(self, x: Tensor) -> Tensor:
+    @property
+    def bias(self) -> Tensor:
+        """The folded bias, before quantization."""
+        return merged(self.op, self.bn)[1]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Takes what the operation takes."""
+        x = _Call(args, kwargs)
         uses_batch = self.training and not self.frozen and self.strategy != 1
         if not uses_batch:
             weight, bias = merged(self.op, self.bn)
-            return self._run(x, self.weight_quantizer(weight)) + self._along_channels(bias, x)
+            y = self._run(x, self.weight_quantizer(weight))
+            return y + self._along_channels(self.bias_quantizer(bias), y)
         if self.strategy == 4:
             return self._unscaled(x)
         bn: Any = self.bn
@@ -129,25 +145,25 @@ class FoldedBatchNorm(nn.Module):
         y = self._run(x, self.weight_quantizer(own_weight * _along_outputs(factor, self.op, own_weight)))
         if self.strategy == 3:
             running, batch = torch.sqrt(bn.running_var + bn.eps), torch.sqrt(variance + bn.eps)
-            y = y * self._along_channels(running / batch, x)
-        return y + self._along_channels(shift, x)
+            y = y * self._along_channels(running / batch, y)
+        return y + self._along_channels(self.bias_quantizer(shift), y)
 
-    def _unscaled(self, x: Tensor) -> Tensor:
+    def _unscaled(self, x: _Call) -> Tensor:
         own_weight: Tensor = self.op.weight  # type: ignore[assignment]
         factor = _factor(self.bn, self.bn.running_var)  # type: ignore[arg-type]
         factor = torch.where(factor.abs() < _LEAST, torch.full_like(factor, _LEAST), factor)
         y = self._run(x, self.weight_quantizer(own_weight * _along_outputs(factor, self.op, own_weight)))
-        y = y / self._along_channels(factor, x)
+        y = y / self._along_channels(factor, y)
         bias: Tensor | None = self.op.bias  # type: ignore[assignment]
-        out: Tensor = self.bn(y if bias is None else y + self._along_channels(bias, x))
+        out: Tensor = self.bn(y if bias is None else y + self._along_channels(bias, y))
         return out
 
-    def _run(self, x: Tensor, weight: Tensor) -> Tensor:
+    def _run(self, x: _Call, weight: Tensor) -> Tensor:
         """The operation with another weight and without its bias, which cancels against the batch mean."""
         replaced: dict[str, Tensor] = {"weight": weight}
         if self.op.bias is not None:
             replaced["bias"] = torch.zeros_like(self.op.bias)  # type: ignore[arg-type]
-        out: Tensor = functional_call(self.op, replaced, (x,))
+        out: Tensor = functional_call(self.op, replaced, x.args, x.kwargs)
         return out
 
     def _batch_statistics(self, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -165,8 +181,8 @@ class FoldedBatchNorm(nn.Module):
             bn.running_var.lerp_(variance * (count / max(count - 1, 1)), momentum)
         return mean, variance
 
-    def _along_channels(self, values: Tensor, x: Tensor) -> Tensor:
-        return values if self.kind == "linear" else values.reshape(-1, *[1] * (x.ndim - 2))
+    def _along_channels(self, values: Tensor, y: Tensor) -> Tensor:
+        return values if self.kind == "linear" else values.reshape(-1, *[1] * (y.ndim - 2))
 
     def extra_repr(self) -> str:
         return f"strategy={self.strategy}{', frozen' if self.frozen else ''}"

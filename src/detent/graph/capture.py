@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from detent.errors import CaptureError
+from detent.graph.kinds import is_known_module
 from detent.graph.region import Region
 from detent.quantizers import Quantizer
 
@@ -29,11 +30,13 @@ __all__ = ["Captured", "capture"]
 
 @dataclass(frozen=True)
 class Captured:
-    """What capturing gives: the module to run, the regions in it, and why each island is one."""
+    """What capturing gives: the module to run, the regions in it, why each island is one, and the tensors of the
+    model under the names they had."""
 
     module: nn.Module
     regions: Mapping[str, Region]
     islands: Mapping[str, str]
+    float_tensors: Mapping[str, Tensor]
 
 
 class _Inputs(NamedTuple):
@@ -59,28 +62,43 @@ def capture(
     none there is nothing to choose.
     """
     _refuse_two_devices(model)
+    _refuse_prepared(model)
     root = model if inplace else copy.deepcopy(model)
     _refuse_unknown_leaves(root, leaf_modules)
     inputs = _Inputs(tuple(example_inputs), dict(example_kwargs or {}))
-    was_training = root.training
+    float_tensors = dict(root.state_dict(keep_vars=True))
+    flags = {module: module.training for module in root.modules()}
     root.eval()
+    run = _Capture(root, inputs, leaf_modules, dict(modes or {"forward": {}}))
     try:
         with _skipping(skip_methods):
-            run = _Capture(leaf_modules, dict(modes or {"forward": {}}))
             captured = run.module(root, "", inputs, run.modes)
     finally:
-        root.train(was_training)
-    captured.train(was_training)
-    return Captured(captured, run.regions, run.islands)
+        # Each its own: a batch norm that was frozen stays so.
+        for module, training in flags.items():
+            module.training = training
+        for region, module in run.made_from.items():
+            region.training = flags.get(module, False)
+            for part in region.children():
+                part.training = flags.get(part, part.training if isinstance(part, Region) else region.training)
+    return Captured(captured, run.regions, run.islands, float_tensors)
 
 
 class _Capture:
     """One run of `capture`: walks from the root inwards and collects regions and islands."""
 
-    def __init__(self, leaf_modules: Sequence[str | type[nn.Module]], modes: Mapping[str, Mapping[str, Any]]):
+    def __init__(
+        self,
+        root: nn.Module,
+        inputs: _Inputs,
+        leaf_modules: Sequence[str | type[nn.Module]],
+        modes: Mapping[str, Mapping[str, Any]],
+    ):
+        self._root, self._inputs = root, inputs
         self.leaf_modules, self.modes = leaf_modules, modes
         self.regions: dict[str, Region] = {}
         self.islands: dict[str, str] = {}
+        self.made_from: dict[Region, nn.Module] = {}
 
     def module(
         self, module: nn.Module, path: str, inputs: _Inputs, modes: Mapping[str, Mapping[str, Any]]
@@ -96,7 +114,7 @@ class _Capture:
                     raise CaptureError("trace", "the traced graph computes something else", "")
         except Exception as reason:  # whatever Python did with a proxy: the module ran, so tracing is the cause
             self.islands[path] = reason.found if isinstance(reason, CaptureError) else _brief(reason)
-            self._children(module, path, inputs)
+            self._children(module, path)
             return module
         if any(node.target is F.dropout for graph in region.graphs.values() for node in graph.nodes):
             module.train()
@@ -105,26 +123,22 @@ class _Capture:
             )
             module.eval()
         for tracer in tracers.values():
-            self._islands_in(module, path, inputs, tracer.islands)
+            self._islands_in(module, path, tracer.islands)
         region.recompile()
-        self.regions[path] = region
+        self.regions[path], self.made_from[region] = region, module
         return region
 
-    def _islands_in(self, module: nn.Module, path: str, inputs: _Inputs, found: Mapping[str, str]) -> None:
-        new = {name: why for name, why in found.items() if _join(path, name) not in self.islands}
-        if not new:
-            return
-        calls = _calls_of({name: module.get_submodule(name) for name in new}, module, inputs)
-        for name, why in new.items():
-            self.islands[_join(path, name)] = why
-            self._children(module.get_submodule(name), _join(path, name), calls[name])
+    def _islands_in(self, module: nn.Module, path: str, found: Mapping[str, str]) -> None:
+        for name, why in found.items():
+            where = _join(path, name)
+            if where not in self.islands:
+                self.islands[where] = why
+                self._children(module.get_submodule(name), where)
 
-    def _children(self, island: nn.Module, path: str, inputs: _Inputs | None) -> None:
-        """Capture each child of an island that was called, in its place."""
-        if inputs is None:
-            return
+    def _children(self, island: nn.Module, path: str) -> None:
+        """Capture each child of an island that is called when the whole model runs, in its place."""
         parts = _called_parts(island)
-        calls = _calls_of(parts, island, inputs)
+        calls = _calls_of(parts, self._root, _Inputs(self._inputs.args, {**self._inputs.kwargs, **self._constants()}))
         for name, child in parts.items():
             arguments = calls[name]
             if arguments is None or isinstance(child, (Quantizer, Region)):
@@ -132,10 +146,14 @@ class _Capture:
             where = _join(path, name)
             if _Tracer(self.leaf_modules, path).is_leaf_module(child, name):
                 part: nn.Module = self.regions.setdefault(where, _region_of_one(child, arguments))
+                self.made_from[self.regions[where]] = child
             else:
                 part = self.module(child, where, arguments, {"forward": {}})
             owner, _, last = name.rpartition(".")
             setattr(island.get_submodule(owner), last, part)
+
+    def _constants(self) -> Mapping[str, Any]:
+        return next(iter(self.modes.values()))
 
 
 def _called_parts(island: nn.Module) -> dict[str, nn.Module]:
@@ -175,10 +193,10 @@ def _region_of_one(op: nn.Module, inputs: _Inputs) -> Region:
     graph.output(graph.create_node("call_module", "op", args, kwargs))
     holder = nn.Module()
     holder.add_module("op", op)
-    holder.training = op.training
     region = Region(holder, {"forward": graph})
+    fresh = _fresh(inputs)
     with torch.no_grad():
-        _Recorder(region.runners["forward"]).run(*inputs.args, *inputs.kwargs.values())
+        _Recorder(region.runners["forward"]).run(*fresh.args, *fresh.kwargs.values())
     return region
 
 
@@ -190,7 +208,7 @@ class _Tracer(fx.Tracer):
 
     def graph_of(self, module: nn.Module, constants: Mapping[str, Any]) -> fx.Graph:
         graph = self.trace(module, concrete_args=dict(constants))
-        _drop_constant_inputs(graph, constants)
+        _drop_constant_inputs(graph, module, constants)
         graph.lint()
         return graph
 
@@ -200,7 +218,8 @@ class _Tracer(fx.Tracer):
             if (name == leaf) if isinstance(leaf, str) else isinstance(m, leaf):
                 return True
         ours = isinstance(m, (Quantizer, Region)) or isinstance(getattr(m, "kind", None), str)
-        return ours or super().is_leaf_module(m, module_qualified_name)
+        # A user's own subclass of Conv2d is still a convolution, with a weight to be quantized.
+        return ours or is_known_module(m) or super().is_leaf_module(m, module_qualified_name)
 
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -237,6 +256,8 @@ def _one_node(method: Callable[..., Any]) -> Callable[..., Any]:
             return tracer.create_proxy("call_function", method, args, kwargs)
         path = tracer.path_of_module(args[0]) if args[0] is not tracer.root else ""
         name = f"{path}.{method.__name__}".lstrip(".").replace(".", "_")
+        if not path:
+            name += "_call"  # the root has an attribute of the bare name: the method
         if not hasattr(tracer.root, name):
             tracer.root.add_module(name, _MethodCall(args[0], method))
         return tracer.create_proxy("call_module", name, args[1:], kwargs)
@@ -287,18 +308,19 @@ def _constants(module: nn.Module, inputs: _Inputs, given: Mapping[str, Any]) -> 
     return {**{k: v for k, v in left_out.items() if v is not inspect.Parameter.empty}, **given}
 
 
-def _drop_constant_inputs(graph: fx.Graph, constants: Mapping[str, Any]) -> None:
-    """fx keeps a placeholder and an assertion for each constant; the graph no longer takes them."""
-    for node in list(graph.nodes):
-        if node.op == "placeholder" and _without_count(str(node.target)) in constants:
+def _drop_constant_inputs(graph: fx.Graph, module: nn.Module, constants: Mapping[str, Any]) -> None:
+    """fx keeps a placeholder and an assertion for each constant; the graph no longer takes them.
+
+    They are told apart by position, because fx may give a constant the name of another argument.
+    """
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    for name in inspect.signature(module.forward).parameters:
+        count = len(list(_flat(constants[name]))) if name in constants else 1
+        taken, placeholders = placeholders[:count], placeholders[count:]
+        for node in taken if name in constants else ():
             for user in reversed(_all_users(node)):
                 graph.erase_node(user)
             graph.erase_node(node)
-
-
-def _without_count(name: str) -> str:
-    head, _, tail = name.rpartition("_")
-    return head if tail.isdigit() else name
 
 
 def _all_users(node: fx.Node) -> list[fx.Node]:
@@ -324,7 +346,8 @@ class _Recorder(fx.Interpreter):
 
 
 def _record(runner: fx.GraphModule, module: nn.Module, inputs: _Inputs) -> Any:
-    bound = inspect.signature(module.forward).bind(*inputs.args, **inputs.kwargs).arguments
+    fresh = _fresh(inputs)
+    bound = inspect.signature(module.forward).bind(*fresh.args, **fresh.kwargs).arguments
     flat: list[Any] = []
     for node in runner.graph.nodes:
         if node.op != "placeholder":
@@ -363,15 +386,21 @@ def _dropout_training(node: fx.Node) -> bool:
 
 
 def _run(module: nn.Module, inputs: _Inputs) -> Any:
+    fresh = _fresh(inputs)
     try:
         with torch.no_grad():
-            return module(*inputs.args, **inputs.kwargs)
+            return module(*fresh.args, **fresh.kwargs)
     except Exception as error:
         raise CaptureError(
             f"run the model on example inputs ({_shapes(inputs)})",
             f"{type(error).__name__}: {_brief(error)}",
             "give example inputs that the float model takes",
         ) from error
+
+
+def _fresh(inputs: _Inputs) -> _Inputs:
+    """Copies, because a model may write into what it is given."""
+    return _Inputs(copy.deepcopy(inputs.args), copy.deepcopy(inputs.kwargs))
 
 
 def _same(left: Any, right: Any) -> bool:
@@ -401,6 +430,11 @@ def _refuse_two_devices(model: nn.Module) -> None:
     devices = {str(tensor.device) for tensor in (*model.parameters(), *model.buffers())}
     if len(devices) > 1:
         raise CaptureError("capture a model", f"its tensors are on {sorted(devices)}", "move it to one device first")
+
+
+def _refuse_prepared(model: nn.Module) -> None:
+    if any(isinstance(module, Quantizer) for module in model.modules()):
+        raise CaptureError("capture a model", "it has quantizers already", "start from the float model")
 
 
 def _refuse_unknown_leaves(model: nn.Module, leaves: Sequence[str | type[nn.Module]]) -> None:

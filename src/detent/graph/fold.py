@@ -35,7 +35,7 @@ def fold_batch_norms(captured: Captured, strategy: int) -> dict[str, str]:
                 kind = kind_of(node, dict(region.named_modules()))
                 assert kind is not None
                 region.set_submodule(op_name, FoldedBatchNorm(op, bn, strategy, kind.name))
-            region.set_submodule(bn_name, nn.Identity())
+            region.set_submodule(bn_name, nn.Identity().train(bn.training))
             for graph in region.graphs.values():
                 _bypass(graph, op_name, bn_name)
         if pairs:

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 
+from detent.errors import CaptureError
 from detent.graph.batch_norm import FoldedBatchNorm
 from detent.graph.capture import Captured
 from detent.graph.derived_bias import DerivedBias
-from detent.graph.kinds import KINDS
+from detent.graph.kinds import KINDS, kind_of
 from detent.graph.plan import Plan, QuantizedTensor
 from detent.graph.region import Region
 from detent.quantizers import QUANTIZERS, Quantizer
@@ -66,13 +67,13 @@ def _module_of(entry: QuantizedTensor, region: Region) -> nn.Module:
 
 
 def _on_edges(entry: QuantizedTensor, region: Region, made: Mapping[str, Quantizer]) -> None:
-    if entry.shares and KINDS[entry.kind].moves if entry.kind in KINDS else False:
+    if entry.shares and entry.kind in KINDS and KINDS[entry.kind].moves:
         return  # the values are those of the tensor it shares with: they are on the grid already
     if not hasattr(region, _HOLDER):
-        region.add_module(_HOLDER, nn.ModuleDict())
+        region.add_module(_HOLDER, nn.ModuleDict().train(region.training))
     holder = region.get_submodule(_HOLDER)
     assert isinstance(holder, nn.ModuleDict)
-    holder[entry.node] = made[entry.shares or entry.tensor]
+    holder[entry.node] = made[entry.shares or entry.tensor].train(region.training)
     for graph in region.graphs.values():
         for node in [n for n in graph.nodes if n.name == entry.node]:
             users = [user for user in node.users if not entry.users or user.name in entry.users]
@@ -83,13 +84,14 @@ def _on_edges(entry: QuantizedTensor, region: Region, made: Mapping[str, Quantiz
                 user.replace_input_with(node, quantized)
 
 
-def _on_parameter(module: nn.Module, which: str, quantizer: Quantizer) -> None:
+def _on_parameter(module: nn.Module, which: str, quantizer: nn.Module) -> None:
+    quantizer.train(module.training)
     if isinstance(module, FoldedBatchNorm):
-        assert which == "weight"
-        module.weight_quantizer = quantizer
+        setattr(module, f"{which}_quantizer", quantizer)
         return
     # Not checked by torch, because that would run it, and it is not calibrated yet.
     parametrize.register_parametrization(module, which, quantizer, unsafe=True)
+    module.get_submodule("parametrizations").train(module.training)
 
 
 def _derive_bias(entry: QuantizedTensor, region: Region, made: Mapping[str, Quantizer]) -> None:
@@ -97,19 +99,27 @@ def _derive_bias(entry: QuantizedTensor, region: Region, made: Mapping[str, Quan
     weight = made[entry.tensor.removesuffix(".bias") + ".weight"]
     node = next(n for graph in region.graphs.values() for n in graph.nodes if n.name == entry.node)
     source = _quantizer_before(node, region)
-    if source is None or isinstance(module, FoldedBatchNorm):
-        return
-    parametrize.register_parametrization(
-        module, "bias", DerivedBias(entry.scheme, source, weight, entry.tensor), unsafe=True
-    )
+    if source is None:
+        raise CaptureError(
+            f"the bias {entry.tensor!r} on the scale of input times weight",
+            "what the operation takes in is not quantized",
+            "plan its bias float",
+        )
+    _on_parameter(module, "bias", DerivedBias(entry.scheme, source, weight, entry.tensor))
 
 
 def _quantizer_before(node: fx.Node, region: Region) -> Quantizer | None:
     """The quantizer of what an operation takes in, looking through operations that only move values."""
-    while node.all_input_nodes:
-        node = node.all_input_nodes[0]
-        if node.op == "call_module":
-            module = region.get_submodule(str(node.target))
-            if isinstance(module, Quantizer):
-                return module
-    return None
+    modules = dict(region.named_modules())
+    while True:
+        source = node.args[0] if node.args else next(iter(node.kwargs.values()), None)
+        source = source[0] if isinstance(source, (list, tuple)) else source
+        if not isinstance(source, fx.Node):
+            return None
+        module = modules.get(str(source.target)) if source.op == "call_module" else None
+        if isinstance(module, Quantizer):
+            return module
+        kind = kind_of(source, modules)
+        if kind is None or not kind.moves:
+            return None
+        node = source

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx import Node
 
-__all__ = ["KINDS", "Kind", "kind_of"]
+__all__ = ["KINDS", "Kind", "is_known_module", "kind_of"]
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,9 @@ _FUNCTIONS: dict[Callable[..., Any], str] = {
     F.max_pool1d: "maxpool",
     F.max_pool2d: "maxpool",
     F.max_pool3d: "maxpool",
+    F.adaptive_max_pool1d: "maxpool",
     F.adaptive_max_pool2d: "maxpool",
+    F.adaptive_max_pool3d: "maxpool",
     F.avg_pool1d: "avgpool",
     F.avg_pool2d: "avgpool",
     F.avg_pool3d: "avgpool",
@@ -385,6 +387,31 @@ _METHODS: dict[str, str] = {
 }
 
 
+_TRANSPOSING = ("T", "mT", "H", "mH")  # attributes that are operations
+
+_ADAPTIVE_FUNCTIONS = (
+    F.adaptive_avg_pool1d,
+    F.adaptive_avg_pool2d,
+    F.adaptive_avg_pool3d,
+    F.adaptive_max_pool1d,
+    F.adaptive_max_pool2d,
+    F.adaptive_max_pool3d,
+)
+_ADAPTIVE_MODULES = (
+    nn.AdaptiveAvgPool1d,
+    nn.AdaptiveAvgPool2d,
+    nn.AdaptiveAvgPool3d,
+    nn.AdaptiveMaxPool1d,
+    nn.AdaptiveMaxPool2d,
+    nn.AdaptiveMaxPool3d,
+)
+
+
+def is_known_module(module: nn.Module) -> bool:
+    """Whether the table has a kind for the module or a class it derives from."""
+    return isinstance(module, tuple(_MODULES))
+
+
 def kind_of(node: Node, modules: Mapping[str, nn.Module]) -> Kind | None:
     """The kind of the operation a node stands for; None for placeholders, outputs and what is not known."""
     name = _name_of(node, modules)
@@ -401,6 +428,8 @@ def _name_of(node: Node, modules: Mapping[str, nn.Module]) -> str | None:
             return declared
         # The nearest base that the table knows: a user's subclass of Conv2d is still a convolution.
         return next((_MODULES[base] for base in type(module).__mro__ if base in _MODULES), None)
+    if node.target is getattr and node.args[1:] and node.args[1] in _TRANSPOSING:
+        return "transpose"
     if node.op == "call_function":
         return _FUNCTIONS.get(node.target)  # type: ignore[arg-type]
     if node.op == "call_method":
@@ -412,8 +441,6 @@ def _is_global(node: Node, modules: Mapping[str, nn.Module]) -> bool:
     """Whether a pooling takes the whole plane, read off the shapes that capturing recorded."""
     source = node.all_input_nodes[0].meta.get("shape") if node.all_input_nodes else None
     target = node.meta.get("shape")
-    if node.op == "call_module" and isinstance(modules[str(node.target)], (nn.MaxPool2d, nn.AvgPool2d)):
-        return False
     if source is None or target is None or len(source) < 3:
         return False
     if _name_of(node, modules) == "mean":
@@ -421,7 +448,7 @@ def _is_global(node: Node, modules: Mapping[str, nn.Module]) -> bool:
         dims = [dims] if isinstance(dims, int) else dims
         plane = set(range(2, len(source)))
         return isinstance(dims, (list, tuple)) and {int(d) % len(source) for d in dims} == plane
-    adaptive = "adaptive" in str(node.target).lower() or (
-        node.op == "call_module" and "Adaptive" in type(modules[str(node.target)]).__name__
+    adaptive = node.target in _ADAPTIVE_FUNCTIONS or (
+        node.op == "call_module" and isinstance(modules[str(node.target)], _ADAPTIVE_MODULES)
     )
     return adaptive and all(size == 1 for size in target[2:])

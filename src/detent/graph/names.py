@@ -3,41 +3,77 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from detent.graph.batch_norm import merged
 
 __all__ = ["float_state_dict", "remember_float_names"]
 
 
+@dataclass(frozen=True)
+class _Merged:
+    """What is left to know of a batch norm that was merged: where it went, and what it was."""
+
+    place: str  # of the operation, in the prepared model
+    op: str  # name of the operation in the float model
+    norm: str  # name of the batch norm in the float model
+    eps: float
+
+    def merge(self, given: Mapping[str, Tensor], module: Any) -> tuple[Tensor, Tensor]:
+        """Weight and bias of the operation, from the tensors of a float checkpoint."""
+        op: Any = SimpleNamespace(
+            weight=given[f"{self.op}.weight"],
+            bias=given.get(f"{self.op}.bias"),
+            transposed=getattr(module, "transposed", False),
+            groups=getattr(module, "groups", 1),
+        )
+        norm = SimpleNamespace(
+            eps=self.eps,
+            weight=given.get(f"{self.norm}.weight"),
+            bias=given.get(f"{self.norm}.bias"),
+            running_mean=given[f"{self.norm}.running_mean"],
+            running_var=given[f"{self.norm}.running_var"],
+        )
+        return merged(op, norm)
+
+
 def remember_float_names(
-    prepared: nn.Module, float_tensors: Mapping[str, Tensor], merges: Mapping[str, str], norms: Mapping[str, nn.Module]
+    prepared: nn.Module,
+    float_tensors: Mapping[str, Tensor],
+    merges: Mapping[str, str],
+    modules: Mapping[str, nn.Module],
 ) -> None:
     """Note where each tensor of the float model has gone, and load float checkpoints accordingly.
 
     `float_tensors` are the tensors themselves, under their float names: they are found again by identity.
-    `merges` maps merged batch norms to the operations they went into; `norms` are those batch norms.
+    `merges` maps merged batch norms to the operations they went into, `modules` has both, as they were before.
     """
-    places = {id(tensor): name for name, tensor in prepared.state_dict(keep_vars=True).items()}
+    names = {id(tensor): name for name, tensor in float_tensors.items()}
+    places: dict[int, str] = {}
+    for place, tensor in prepared.state_dict(keep_vars=True).items():
+        places.setdefault(id(tensor), place)
     holder: Any = prepared
     holder.float_names = {name: places.get(id(tensor)) for name, tensor in float_tensors.items()}
-    holder.merged_norms = {name: (op, _Norm.of(norms[name])) for name, op in merges.items()}
+    holder.merged_norms = []
+    for norm_place, place in merges.items():
+        norm: Any = modules[norm_place]
+        op: Any = modules[place]
+        weight = op.parametrizations.weight.original if parametrize.is_parametrized(op, "weight") else op.weight
+        holder.merged_norms.append(
+            _Merged(
+                place,
+                names[id(weight)].removesuffix(".weight"),
+                names[id(norm.running_mean)].removesuffix(".running_mean"),
+                norm.eps,
+            )
+        )
     prepared.register_load_state_dict_pre_hook(_translate)  # type: ignore[no-untyped-call]
-
-
-class _Norm:
-    """What is left to know of a batch norm once it is merged."""
-
-    def __init__(self, eps: float, affine: bool):
-        self.eps, self.affine = eps, affine
-
-    @classmethod
-    def of(cls, bn: Any) -> _Norm:
-        return cls(bn.eps, bn.weight is not None)
 
 
 def float_state_dict(prepared: Any) -> dict[str, Tensor]:
@@ -47,60 +83,51 @@ def float_state_dict(prepared: Any) -> dict[str, Tensor]:
     """
     state = prepared.state_dict()
     found = {name: state[place] for name, place in prepared.float_names.items() if place is not None}
-    for name, (op, norm) in prepared.merged_norms.items():
-        weight = found[f"{op}.weight"]
-        bias = prepared.get_submodule(op).bias.detach()
-        one = torch.ones_like(bias)
-        found[f"{name}.running_mean"], found[f"{name}.running_var"] = torch.zeros_like(bias), one
-        if f"{name}.num_batches_tracked" in prepared.float_names:
-            found[f"{name}.num_batches_tracked"] = torch.zeros((), dtype=torch.int64, device=weight.device)
-        if norm.affine:
-            found[f"{name}.weight"] = torch.sqrt(one + norm.eps)
-            found[f"{name}.bias"] = bias if f"{op}.bias" not in prepared.float_names else torch.zeros_like(bias)
+    for norm in prepared.merged_norms:
+        bias = state[_place_of_bias(state, norm.place)]
+        one, zero = torch.ones_like(bias), torch.zeros_like(bias)
+        kept_by_op = f"{norm.op}.bias" in prepared.float_names
+        found[f"{norm.norm}.weight"], found[f"{norm.norm}.bias"] = torch.sqrt(one + norm.eps), bias
+        if kept_by_op:
+            found[f"{norm.norm}.bias"] = zero
+        found[f"{norm.norm}.running_mean"], found[f"{norm.norm}.running_var"] = zero, one
+        if f"{norm.norm}.weight" not in prepared.float_names:  # nothing to scale and shift with: the statistics must
+            found[f"{norm.norm}.running_var"] = one - norm.eps
+            found[f"{norm.norm}.running_mean"] = zero if kept_by_op else -bias
+        found[f"{norm.norm}.num_batches_tracked"] = torch.zeros((), dtype=torch.int64, device=bias.device)
     return {name: found[name] for name in prepared.float_names}
 
 
-def _translate(prepared: Any, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
-    """A float checkpoint, recognised by its names, becomes a state of the prepared model."""
+def _translate(
+    prepared: Any, state: dict[str, Tensor], prefix: str, _: Any, __: bool, missing: list[str], *___: Any
+) -> None:
+    """A float checkpoint, recognised by its names, becomes a state of the prepared model.
+
+    What it lacks of the float model is reported as missing, by its float name, and stays as it is; so does what only
+    the prepared model has, the scales.
+    """
     here = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
     own = prepared.state_dict()
     if not here or set(here) <= set(own) or not set(here) <= set(prepared.float_names):
         return
-    given = dict(here)
-    for name, (op, norm) in prepared.merged_norms.items():
-        _merge_given(given, name, op, norm, prepared)
+    places = {name: place for name, place in prepared.float_names.items() if place is not None}
+    translated = {places[name]: value for name, value in here.items() if name in places}
+    for norm in prepared.merged_norms:
+        needed = (f"{norm.op}.weight", f"{norm.norm}.running_mean", f"{norm.norm}.running_var")
+        weight_place, bias_place = places[f"{norm.op}.weight"], _place_of_bias(own, norm.place)
+        if all(name in here for name in needed):
+            merged_now = norm.merge(here, prepared.get_submodule(norm.place))
+            translated[weight_place], translated[bias_place] = merged_now
+        else:
+            translated.pop(weight_place, None)
+    missing.extend(prefix + name for name in prepared.float_names if name not in here)
     for key in here:
         del state[prefix + key]
-    translated = {prepared.float_names.get(key) or key: value for key, value in given.items()}
-    # What the float model does not have stays as it is: the scales, and biases that merging made.
-    for key, value in {**own, **{k: v for k, v in translated.items() if k in own}}.items():
-        state[prefix + key] = value
+    for key, value in own.items():
+        state[prefix + key] = translated.get(key, value)
 
 
-def _merge_given(given: dict[str, Tensor], name: str, op: str, norm: _Norm, prepared: Any) -> None:
-    """Merge a batch norm that stands in a checkpoint, as it was merged in the model."""
-    module = prepared.get_submodule(op)
-    as_op: Any = SimpleNamespace(
-        weight=given[f"{op}.weight"],
-        bias=given.get(f"{op}.bias"),
-        transposed=getattr(module, "transposed", False),
-        groups=getattr(module, "groups", 1),
-    )
-    as_norm = SimpleNamespace(
-        eps=norm.eps,
-        weight=given.get(f"{name}.weight"),
-        bias=given.get(f"{name}.bias"),
-        running_mean=given[f"{name}.running_mean"],
-        running_var=given[f"{name}.running_var"],
-    )
-    given[f"{op}.weight"], bias = merged(as_op, as_norm)
-    for key in [key for key in given if key.startswith(f"{name}.")]:
-        del given[key]
-    given.pop(f"{op}.bias", None)
-    given[_place_of_bias(prepared, op)] = bias
-
-
-def _place_of_bias(prepared: nn.Module, op: str) -> str:
+def _place_of_bias(state: Mapping[str, Tensor], op: str) -> str:
     """Where the bias of an operation is kept, quantized or not."""
-    names = (f"{op}.bias", f"{op}.parametrizations.bias.original")
-    return next(name for name in names if name in prepared.state_dict())
+    quantized = f"{op}.parametrizations.bias.original"
+    return quantized if quantized in state else f"{op}.bias"

@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import fx, nn
 
+from detent.errors import CaptureError
+
 __all__ = ["Region"]
 
 
@@ -19,11 +21,12 @@ class Region(nn.Module):
 
     def __init__(self, root: nn.Module, graphs: Mapping[str, fx.Graph]):
         super().__init__()
-        for name, child in root.named_children():
+        # Not named_children and its kin: they leave out a module or tensor that stands under a second name.
+        for name, child in root._modules.items():
             self.add_module(name, child)
-        for name, parameter in root.named_parameters(recurse=False):
+        for name, parameter in root._parameters.items():
             self.register_parameter(name, parameter)
-        for name, buffer in root.named_buffers(recurse=False):
+        for name, buffer in root._buffers.items():
             self.register_buffer(name, buffer, persistent=name not in root._non_persistent_buffers_set)
         # Plain attributes that a graph reads (constants) or that users expect to find again.
         for name, value in vars(root).items():
@@ -50,4 +53,7 @@ class Region(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         runners = self.runners
         mode = kwargs.pop("mode", None) if len(runners) > 1 else None
-        return runners[mode or next(iter(runners))](*args, **kwargs)
+        mode = mode or next(iter(runners))
+        if mode not in runners:
+            raise CaptureError(f"forward mode {mode!r}", f"captured are {', '.join(runners)}", "use one of these")
+        return runners[mode](*args, **kwargs)

@@ -1,0 +1,56 @@
+"""`detent backends`: the hardware targets, and what each offers."""
+
+from __future__ import annotations
+
+import json as json_format
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from detent.backends import Backend
+
+__all__ = ["backends"]
+
+
+def backends(
+    json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+) -> None:
+    """List the hardware targets: what they store, what they quantize, and what runs them here.
+
+    Example: detent backends --json
+    """
+    from detent.backends import BACKENDS
+
+    rows = {name: _facts(backend) for name, backend in BACKENDS.items()}
+    if json:
+        print(json_format.dumps(rows, indent=2))
+    else:
+        _print_table(rows)
+
+
+def _facts(backend: Backend) -> dict[str, Any]:
+    return {
+        "about": backend.about,
+        "weight bits": list(backend.weight.bits),
+        "activation bits": list(backend.activation.bits),
+        "bias": backend.bias,
+        "quantizes": sorted(backend.rules),
+        "batch norm": backend.batch_norm,
+        "arithmetic": backend.arithmetic,
+        "files": list(backend.files),
+        "engine": backend.engine,
+    }
+
+
+def _print_table(rows: dict[str, dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title="backends", title_justify="left", title_style="bold")
+    for column in ("name", "about", "bias", "quantizes"):
+        table.add_column(column, overflow="fold")
+    for name, facts in rows.items():
+        table.add_row(name, escape(facts["about"]), facts["bias"], ", ".join(facts["quantizes"]))
+    Console().print(table)
