@@ -23,9 +23,8 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.models import resnet18
-
 import detent
+from tests.models import resnet18
 
 LIMITS = {
     "train step, eager": 1.3,

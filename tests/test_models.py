@@ -10,10 +10,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
-from tests import models
-from tests.models import MODELS
 from torch.fx import GraphModule, symbolic_trace
 from torch.fx.proxy import TraceError
+
+from tests import models
+from tests.models import MODELS
 
 DATA = Path(os.environ.get("DETENT_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 

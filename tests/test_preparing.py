@@ -10,8 +10,6 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.graph.nets import EIGHT, SIXTEEN, Net, assert_close, fresh_inputs, made, run, tensors
-from tests.models import MODELS
 from torch import nn
 
 import detent
@@ -19,6 +17,8 @@ from detent.backends import BACKENDS
 from detent.errors import CaptureError, NotCalibratedError, RecipeError, SchemeError, UnknownNameError
 from detent.graph import quantizers_of
 from detent.recipes import Recipe
+from tests.graph.nets import EIGHT, SIXTEEN, Net, assert_close, fresh_inputs, made, run, tensors
+from tests.models import MODELS
 
 every_model = pytest.mark.parametrize("name", MODELS)
 

@@ -7,12 +7,12 @@ import dataclasses
 from collections.abc import Mapping
 
 import torch
-from tests.models import MODELS
 from torch import nn
 
 from detent.backends import Backend, Offer, Rule
 from detent.graph import capture
 from detent.numerics import PerChannel, PerTensor
+from tests.models import MODELS
 
 _KINDS = "conv conv_transpose linear embedding matmul add mul concat global_avgpool avgpool softmax layernorm gelu"
 

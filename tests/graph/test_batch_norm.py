@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from tests.graph.nets import Net, assert_close, captured_of, made, run
 from torch import nn
 
 from detent.errors import SchemeError
 from detent.graph import STRATEGIES, FoldedBatchNorm, capture, fold_batch_norms
 from detent.graph.batch_norm import merged
+from tests.graph.nets import Net, assert_close, captured_of, made, run
 
 FOLDED = (1, 2, 3, 4)
 BATCH = (2, 3, 4)

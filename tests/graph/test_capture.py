@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.graph.nets import Net, assert_close, captured_of, fresh_inputs, made, run, tensors
-from tests.models import MODELS
 from torch import nn
 
 from detent.errors import CaptureError
 from detent.graph import Region, capture
+from tests.graph.nets import Net, assert_close, captured_of, fresh_inputs, made, run, tensors
+from tests.models import MODELS
 
 every_model = pytest.mark.parametrize("name", MODELS)
 

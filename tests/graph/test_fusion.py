@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.graph.nets import Net, captured_of
 from torch import nn
 
 from detent.graph import fuse
+from tests.graph.nets import Net, captured_of
 
 PATTERNS = (("conv", "relu"), ("conv", "batchnorm"), ("conv", "batchnorm", "relu"), ("add", "relu"))
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.graph.nets import Net, assert_close, captured_of, run
 from torch import nn
 from torch.nn.utils import parametrize
 
 from detent.errors import CaptureError
 from detent.graph import Plan, QuantizedTensor, fold_batch_norms, insert, observing, quantizers_of
 from detent.numerics import IntGrid, PerChannel, QParams, Scheme, fake_quantize
+from tests.graph.nets import Net, assert_close, captured_of, run
 
 S8 = Scheme(IntGrid(8))
 U8 = Scheme(IntGrid(8, signed=False), symmetric=False)

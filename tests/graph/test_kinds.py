@@ -7,10 +7,10 @@ import operator
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.graph.nets import Net, captured_of
 from torch import nn
 
 from detent.graph import KINDS, kind_of, kinds
+from tests.graph.nets import Net, captured_of
 
 X = (2, 4, 6, 6)
 

@@ -7,13 +7,13 @@ import io
 
 import pytest
 import torch
-from tests.graph.nets import EIGHT, assert_close, made, run, varied
-from tests.models import MODELS
 from torch import nn
 
 import detent
 from detent.graph import float_state_dict, quantizers_of
 from detent.recipes import Recipe
+from tests.graph.nets import EIGHT, assert_close, made, run, varied
+from tests.models import MODELS
 
 NETS = ["residual_cnn", "mobile_cnn", "conv_transpose_bn", "linear_bn", "reused_module", "control_flow", "vit_block"]
 STRATEGIES = [-1, 0, 1, 2, 3, 4]

@@ -6,7 +6,6 @@ import copy
 
 import pytest
 import torch
-from tests.graph.nets import Net, assert_close, run
 from torch import nn
 
 import detent
@@ -14,6 +13,7 @@ from detent.errors import NotCalibratedError, RangeError
 from detent.graph import observing, quantizers_of
 from detent.numerics import QParams
 from detent.recipes import Recipe
+from tests.graph.nets import Net, assert_close, run
 
 
 def prepared_pair(recipe="ptq"):

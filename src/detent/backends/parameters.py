@@ -99,8 +99,6 @@ def _bias(
         reason = f"{backend.name} adds a float bias"
     elif not request.quantize:
         reason = "the recipe keeps biases float"
-    elif backend.bias == "own" and isinstance(view.modules[str(node.target)], FoldedBatchNorm):
-        reason = "batch norm makes it anew in each step"
     elif backend.bias == "int32":
         reason = _why_not_derived(node, weight, calls, view, placement)
     if reason or isinstance(weight, FloatTensor):

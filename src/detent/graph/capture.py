@@ -104,6 +104,8 @@ class _Capture:
         self, module: nn.Module, path: str, inputs: _Inputs, modes: Mapping[str, Mapping[str, Any]]
     ) -> nn.Module:
         """A Region for `module`, or `module` itself, with captured children, if it is an island."""
+        if isinstance(module, Region):
+            return self._captured_before(module, path, inputs)
         constants = {mode: _constants(module, inputs, given) for mode, given in modes.items()}
         expected = {mode: _run(module, _Inputs(inputs.args, {**inputs.kwargs, **modes[mode]})) for mode in modes}
         try:
@@ -126,6 +128,15 @@ class _Capture:
             self._islands_in(module, path, tracer.islands)
         region.recompile()
         self.regions[path], self.made_from[region] = region, module
+        return region
+
+    def _captured_before(self, region: Region, path: str, inputs: _Inputs) -> Region:
+        """A model that was captured and wrapped: its graphs are taken as they are."""
+        for runner in region.runners.values():
+            _record(runner, runner, inputs)
+        for name, part in region.named_modules():
+            if isinstance(part, Region):
+                self.regions[_join(path, name)], self.made_from[part] = part, part
         return region
 
     def _islands_in(self, module: nn.Module, path: str, found: Mapping[str, str]) -> None:
@@ -217,13 +228,15 @@ class _Tracer(fx.Tracer):
         for leaf in self._leaf_modules:
             if (name == leaf) if isinstance(leaf, str) else isinstance(m, leaf):
                 return True
-        ours = isinstance(m, (Quantizer, Region)) or isinstance(getattr(m, "kind", None), str)
+        ours = isinstance(m, Quantizer) or isinstance(getattr(m, "kind", None), str)
         # A user's own subclass of Conv2d is still a convolution, with a weight to be quantized.
         return ours or is_known_module(m) or super().is_leaf_module(m, module_qualified_name)
 
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
+        if isinstance(m, fx.GraphModule) and m not in (self.submodule_paths or {}):
+            return forward(*args, **kwargs)  # what runs a Region that was captured before
         before = set(self.graph.nodes)
         try:
             return super().call_module(m, forward, args, kwargs)

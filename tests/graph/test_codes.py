@@ -1,0 +1,89 @@
+"""Codes instead of floats for the backward pass: less memory, not a bit of a gradient changed."""
+
+import contextlib
+import gc
+
+import pytest
+import torch
+from torch import nn
+
+import detent
+from tests.models import MODELS
+
+
+def prepared(name, recipe, backend="onnxruntime"):
+    torch.manual_seed(0)
+    entry = MODELS[name]
+    model, inputs = entry.build(), entry.inputs()
+    result = detent.prepare(model, inputs, backend=backend, recipe=recipe)
+    detent.calibrate(result, [inputs])
+    return result.train(), inputs
+
+
+def gradients(model, inputs, block):
+    torch.manual_seed(1)  # dropout and its like
+    model.zero_grad()
+    with block:
+        loss = model(*inputs).square().mean()
+    loss.backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("recipe", ["ptq", "lsq", "lsq_plus", "dsq", "qil"])
+@pytest.mark.parametrize("name", ["residual_cnn", "mobile_cnn"])
+def test_gradients_are_the_same_bit_for_bit(name, recipe):
+    model, inputs = prepared(name, recipe)
+    plain = gradients(model, inputs, contextlib.nullcontext())
+    coded = gradients(model, inputs, detent.keeping_codes(model))
+    assert plain.keys() == coded.keys()
+    assert len(plain) > 4
+    for name, gradient in plain.items():
+        assert torch.equal(gradient, coded[name]), name
+
+
+def kept_bytes(model, inputs):
+    """Storages that only the autograd graph holds: hooks hand it Python objects, which can be counted."""
+
+    def live():
+        gc.collect()
+        tensors = [item for item in gc.get_objects() if type(item) in (torch.Tensor, nn.Parameter)]
+        return {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+
+    before = live()
+    out = model(*inputs)
+    after = live()
+    return sum(size for pointer, size in after.items() if pointer not in before), out
+
+
+def test_what_lies_on_a_grid_is_kept_in_one_byte():
+    model, inputs = prepared("residual_cnn", "ptq")
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+        as_floats, _ = kept_bytes(model, inputs)
+    with detent.keeping_codes(model):
+        as_codes, _ = kept_bytes(model, inputs)
+    # The weights and inputs of convolutions shrink to a quarter; what pooling and clipping keep does not.
+    assert as_codes < 0.75 * as_floats
+
+
+def test_hooks_are_gone_after_the_block():
+    model, inputs = prepared("residual_cnn", "ptq")
+    with pytest.raises(ZeroDivisionError), detent.keeping_codes(model):
+        raise ZeroDivisionError
+    assert not any(module._forward_hooks for module in model.modules())
+    plain = gradients(model, inputs, contextlib.nullcontext())
+    assert all(torch.isfinite(gradient).all() for gradient in plain.values())
+
+
+def test_an_optimizer_step_before_the_backward_pass_does_not_move_the_codes():
+    """The scales are copied: a gradient belongs to the values that were used."""
+    model, inputs = prepared("residual_cnn", "lsq")
+    with detent.keeping_codes(model):
+        loss = model(*inputs).square().mean()
+    expected = gradients(model, inputs, contextlib.nullcontext())
+    model.zero_grad()
+    scales = [p for name, p in model.named_parameters() if name.endswith("scale")]
+    assert scales
+    loss.backward()
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            assert torch.equal(parameter.grad, expected[name]), name
