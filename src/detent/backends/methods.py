@@ -100,18 +100,22 @@ def fixed_range(offer: Offer, low: float, high: float) -> Method:
 def _scheme(
     offer: Offer, request: TensorRequest, *, backend: str, tensor: str, axis: int, negative: bool
 ) -> tuple[Scheme, Offer]:
-    refused = []
+    asked, refused = "", []
     for alternative in offer.alternatives:
-        scheme = _built(alternative, request, axis=axis, negative=negative)
+        if request.grid and _GRIDS[request.grid] not in alternative.grids:
+            asked = asked or f"{tensor!r} on a grid of kind {request.grid!r} on {backend!r}"
+            refused.append(f"grids {' or '.join(kind.__name__ for kind in alternative.grids)}")
+            continue
+        try:
+            scheme = _built(alternative, request, axis=axis, negative=negative)
+        except SchemeError as error:
+            raise SchemeError(f"{tensor!r} on {backend!r}: {error.asked}", error.found, error.to_do) from None
         limits = alternative.limits(scheme)
         if not limits:
             return scheme, alternative
-        refused.append((scheme, limits))
-    raise SchemeError(
-        f"{tensor!r} as {refused[0][0]} on {backend!r}",
-        f"it has {'; or '.join(', '.join(limits) for _, limits in refused)}",
-        "change the recipe or the backend",
-    )
+        asked = asked or f"{tensor!r} as {scheme} on {backend!r}"
+        refused.append(", ".join(limits))
+    raise SchemeError(asked, f"it has {'; or '.join(refused)}", "change the recipe or the backend")
 
 
 def _built(offer: Offer, request: TensorRequest, *, axis: int, negative: bool) -> Scheme:
