@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
 from collections.abc import Callable
 
 import torch
@@ -19,6 +17,7 @@ import torch
 from detent.numerics import IntGrid, PerChannel, QParams, Scheme, native
 from detent.observers import OBSERVERS
 from detent.quantizers import QUANTIZERS, Quantizer
+from timing import medians
 
 SHAPE = (16, 64, 56, 56)
 LIMITS = {
@@ -32,18 +31,6 @@ LIMITS = {
     "observe kl": 2.5,
     "observe pow2_sse": 2.5,
 }
-
-
-def medians(candidates: dict[str, Callable[[], object]], rounds: int, warm_up: int = 5) -> dict[str, float]:
-    """The median time of each, in seconds, the candidates taking turns."""
-    times: dict[str, list[float]] = {name: [] for name in candidates}
-    for round_ in range(rounds + warm_up):
-        for name, run in candidates.items():
-            start = time.perf_counter()
-            run()
-            if round_ >= warm_up:
-                times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(taken) for name, taken in times.items()}
 
 
 def calibrated(name: str, scheme: Scheme, x: torch.Tensor) -> Quantizer:
@@ -71,7 +58,9 @@ def quantizer_ratios(rounds: int, *, compiled: bool) -> dict[str, float]:
         return run
 
     # relu itself is taken uncompiled: Inductor's own relu is ten times slower here, which would flatter us.
-    found = medians({"relu": step(torch.relu), **{name: step(module) for name, module in modules.items()}}, rounds)
+    found = medians(
+        {"relu": step(torch.relu), **{name: step(module) for name, module in modules.items()}}, rounds, warm_up=5
+    )
     kind = "compiled" if compiled else "eager"
     return {f"{kind} {name}": seconds / found["relu"] for name, seconds in found.items() if name != "relu"}
 
@@ -100,7 +89,7 @@ def observer_ratios(rounds: int) -> dict[str, float]:
     }
     for name, observer in observers.items():
         candidates[name] = lambda observer=observer: observer.observe(x)
-    found = medians(candidates, rounds)
+    found = medians(candidates, rounds, warm_up=5)
     return {f"observe {name}": found[name] / found["aminmax" if name == "minmax" else "histc"] for name in observers}
 
 

@@ -11,15 +11,15 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import statistics
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
+
+from timing import medians
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -34,18 +34,6 @@ LIMITS = {
     "calibrate 8 batches": 1.2,
     "prepare, seconds": 1.0,
 }
-
-
-def alternate(candidates: dict[str, Callable[[], Any]], rounds: int, warm_up: int = 2) -> dict[str, float]:
-    """The median time of each, in seconds, taking turns."""
-    times: dict[str, list[float]] = {name: [] for name in candidates}
-    for round_ in range(rounds + warm_up):
-        for name, run in candidates.items():
-            start = time.perf_counter()
-            run()
-            if round_ >= warm_up:
-                times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(taken) for name, taken in times.items()}
 
 
 def training_step(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Callable[[], None]:
@@ -115,19 +103,21 @@ def main() -> None:
                 model(batch)
         model.train()
 
-    found = alternate(
-        {"float": forwards, "calibrate": lambda: detent.calibrate(prepared, batches)}, max(3, arguments.rounds // 3)
+    found = medians(
+        {"float": forwards, "calibrate": lambda: detent.calibrate(prepared, batches)},
+        max(3, arguments.rounds // 3),
+        warm_up=1,
     )
     figures["calibrate 8 batches"] = found["calibrate"] / found["float"]
     figures["saved for backward"] = saved_bytes(prepared, x) / saved_bytes(model, x)
     figures["saved for backward, as codes"] = coded_bytes(prepared, x) / saved_bytes(model, x)
-    found = alternate(
-        {"float": training_step(model, x, y), "prepared": training_step(prepared, x, y)}, arguments.rounds
+    found = medians(
+        {"float": training_step(model, x, y), "prepared": training_step(prepared, x, y)}, arguments.rounds, warm_up=2
     )
     figures["train step, eager"] = found["prepared"] / found["float"]
     if arguments.compile:
         compiled = {"float": torch.compile(model), "prepared": torch.compile(prepared)}
-        found = alternate({name: training_step(m, x, y) for name, m in compiled.items()}, arguments.rounds)
+        found = medians({name: training_step(m, x, y) for name, m in compiled.items()}, arguments.rounds, warm_up=2)
         figures["train step, compiled"] = found["prepared"] / found["float"]
     if arguments.json:
         print(json.dumps({name: round(value, 3) for name, value in figures.items()}, indent=2))

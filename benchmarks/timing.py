@@ -1,0 +1,19 @@
+"""How the benchmarks measure: in one process, the candidates taking turns, medians."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+
+def medians(candidates: dict[str, Callable[[], object]], rounds: int, warm_up: int) -> dict[str, float]:
+    """The median time of each, in seconds. Turns, because a busy machine slows all of them alike."""
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for round_ in range(rounds + warm_up):
+        for name, run in candidates.items():
+            start = time.perf_counter()
+            run()
+            if round_ >= warm_up:
+                times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(taken) for name, taken in times.items()}
