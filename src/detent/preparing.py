@@ -26,6 +26,7 @@ def prepare(
     example_kwargs: Mapping[str, Any] | None = None,
     leaf_modules: Sequence[str | type[nn.Module]] = (),
     skip_methods: Sequence[str] = (),
+    concrete_args: Mapping[str, Any] | None = None,
     modes: Mapping[str, Mapping[str, Any]] | None = None,
     inplace: bool = False,
 ) -> Any:
@@ -40,6 +41,7 @@ def prepare(
         "example_kwargs": example_kwargs,
         "leaf_modules": leaf_modules,
         "skip_methods": skip_methods,
+        "concrete_args": concrete_args,
         "modes": modes,
     }
     if inplace:

@@ -741,3 +741,16 @@ def test_moving_a_region_to_another_dtype_moves_what_its_graphs_read():
     model, (x,) = made("vit_small")
     captured = capture(model, (x,)).module.double()
     assert run(captured, (x.double(),)).dtype is torch.float64
+
+
+def test_concrete_args_are_constants_that_the_result_no_longer_takes():
+    class Chosen(nn.Module):
+        def forward(self, x, double, by=2):
+            return x * by if double else x
+
+    x = torch.randn(3)
+    captured = capture(Chosen(), (x,), concrete_args={"double": True, "by": 3})
+    assert captured.islands == {}
+    assert torch.equal(captured.module(x), x * 3)
+    with pytest.raises(CaptureError, match="concrete_args and modes"):
+        capture(Chosen(), (x,), concrete_args={"double": True}, modes={"on": {"double": True}})

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from torch import fx, nn
+from torch import fx
 
-from detent.backends.backend import Backend
+from detent.backends.context import Context
 from detent.backends.methods import choose
-from detent.backends.placement import Placement
-from detent.backends.requests import Requests
-from detent.backends.view import GraphView
-from detent.graph import FloatTensor, FoldedBatchNorm, Kind, QuantizedTensor, Region
+from detent.graph import FloatTensor, FoldedBatchNorm, QuantizedTensor, Region
 from detent.numerics import PerChannel, PerGroup, PerTensor
 from detent.recipes import TensorRequest
 
@@ -21,109 +18,89 @@ __all__ = ["parameters"]
 Entry = QuantizedTensor | FloatTensor
 
 
-def parameters(
-    node: fx.Node, calls: int, view: GraphView, backend: Backend, placement: Placement, requests: Requests
-) -> Iterator[Entry]:
+def parameters(node: fx.Node, context: Context, *, calls: int) -> Iterator[Entry]:
     """What is decided for the parameters of the module that `node` is the first of `calls` to call."""
+    view = context.view
     kind = view.kinds.get(node)
-    module = view.modules[str(node.target)]
     if kind is None or not kind.weight or not view.holds_weight(node):
-        yield from _left_alone(node, module, view, backend)
+        yield from _left_alone(node, context)
         return
-    weight = _weight(node, kind, view, backend, placement, requests)
+    ((name, axis),) = kind.weight.items()
+    weight = _weight(node, context, name=name, axis=axis)
     yield weight
-    has_bias = getattr(module, "bias", None) is not None or isinstance(module, FoldedBatchNorm)
-    if has_bias:
-        yield _bias(node, weight, calls, view, backend, placement, requests)
+    module = view.modules[str(node.target)]
+    if getattr(module, "bias", None) is not None or isinstance(module, FoldedBatchNorm):
+        yield _bias(node, context, weight, calls=calls)
 
 
-def _left_alone(node: fx.Node, module: nn.Module, view: GraphView, backend: Backend) -> Iterator[FloatTensor]:
+def _left_alone(node: fx.Node, context: Context) -> Iterator[FloatTensor]:
     """Matrices inside of operations that are not split into weight and data: recurrent ones, a user's own."""
+    view, backend = context.view, context.backend
+    module = view.modules[str(node.target)]
     if view.layer(node) in view.islands or any(isinstance(part, Region) for part in module.modules()):
         return
-    known = node in view.kinds
-    reason = (
-        f"{backend.name} does not quantize {view.kind(node)}"
-        if known and view.kind(node) not in backend.rules
-        else f"Detent does not know the weights of {view.kind(node) if known else view.described(node)}"
-    )
+    kind = view.kind(node)
+    reason = f"Detent does not know the weights of {kind}"
+    if node in view.kinds and kind not in backend.rules:
+        reason = f"{backend.name} does not quantize {kind}"
     for name, parameter in module.named_parameters():
         if parameter.ndim > 1:
-            yield FloatTensor(tensor=f"{view.layer(node)}.{name}", kind=view.kind(node), reason=reason)
+            yield FloatTensor(tensor=f"{view.layer(node)}.{name}", kind=kind, reason=reason)
 
 
-def _weight(
-    node: fx.Node, kind: Kind, view: GraphView, backend: Backend, placement: Placement, requests: Requests
-) -> Entry:
-    assert kind.weight is not None
-    ((name, axis),) = kind.weight.items()
+def _weight(node: fx.Node, context: Context, *, name: str, axis: int) -> Entry:
+    view, backend = context.view, context.backend
+    kind = view.kind(node)
     tensor = f"{view.layer(node)}.{name}"
-    rule = backend.rules.get(kind.name)
-    request = requests.of("weight", node)
+    rule = backend.rules.get(kind)
+    request = context.requests.of("weight", node)
     reason = None
     if rule is None or not rule.weight:
-        reason = f"{backend.name} does not quantize {kind.name}"
-    elif not placement.in_scope(node):
+        reason = f"{backend.name} does not quantize {kind}"
+    elif not context.placement.in_scope(node):
         reason = "outside of the stubs"
     elif not request.quantize:
         reason = "the recipe excludes it"
     if reason:
-        return FloatTensor(tensor=tensor, kind=kind.name, reason=reason)
-    method = choose(
-        backend.weight_offer(kind.name),
-        request,
-        backend=backend.name,
-        tensor=tensor,
-        role="weight",
-        axis=axis,
-        negative=True,
-    )
-    return method.entry(tensor=tensor, view=view, node=node, role="weight", why=f"weight of {kind.name}")
+        return FloatTensor(tensor=tensor, kind=kind, reason=reason)
+    offer = backend.weight_offer(kind)
+    method = choose(offer, request, backend=backend.name, tensor=tensor, role="weight", axis=axis, negative=True)
+    return method.entry(tensor=tensor, view=view, node=node, role="weight", why=f"weight of {kind}")
 
 
-def _bias(
-    node: fx.Node,
-    weight: Entry,
-    calls: int,
-    view: GraphView,
-    backend: Backend,
-    placement: Placement,
-    requests: Requests,
-) -> Entry:
-    tensor = f"{view.layer(node)}.bias"
-    request = requests.of("bias", node)
-    reason = None
+def _bias(node: fx.Node, context: Context, weight: Entry, *, calls: int) -> Entry:
+    view, backend = context.view, context.backend
+    tensor, kind = f"{view.layer(node)}.bias", view.kind(node)
     if isinstance(weight, FloatTensor):
-        reason = weight.reason
-    elif backend.bias == "float":
+        return FloatTensor(tensor=tensor, kind=kind, reason=weight.reason)
+    derived = backend.bias == "int32"
+    request = context.requests.of("bias", node)
+    reason = _why_not_derived(node, context, weight, calls=calls) if derived else None
+    if backend.bias == "float":
         reason = f"{backend.name} adds a float bias"
     elif not request.quantize:
         reason = "the recipe keeps biases float"
-    elif backend.bias == "int32":
-        reason = _why_not_derived(node, weight, calls, view, placement)
-    if reason or isinstance(weight, FloatTensor):
-        return FloatTensor(tensor=tensor, kind=view.kind(node), reason=reason or "its weight is float")
-    offer = backend.bias_offer
-    if backend.bias == "int32":
-        # The scale is the product of two others, so granularity and kind of scale are not for the recipe to choose.
-        request = TensorRequest(bits=request.bits, rounding=request.rounding)
+    if reason:
+        return FloatTensor(tensor=tensor, kind=kind, reason=reason)
+    offer, why = backend.bias_offer, f"bias of {kind}"
+    if derived:
+        # The scale is the product of two others, so its granularity is not for the recipe to choose.
         per_channel = isinstance(weight.scheme.granularity, PerChannel)
         offer = replace(offer, granularities=(PerChannel if per_channel else PerTensor,))
+        request = TensorRequest(bits=request.bits, rounding=request.rounding)
+        why = "scale of input times weight"
     method = choose(offer, request, backend=backend.name, tensor=tensor, role="bias", axis=0, negative=True)
-    if backend.bias == "int32":
+    if derived:
         method = replace(method, quantizer="derived", observer="")
-        return method.entry(tensor=tensor, view=view, node=node, role="bias", why="scale of input times weight")
-    return method.entry(tensor=tensor, view=view, node=node, role="bias", why=f"bias of {view.kind(node)}")
+    return method.entry(tensor=tensor, view=view, node=node, role="bias", why=why)
 
 
-def _why_not_derived(
-    node: fx.Node, weight: QuantizedTensor, calls: int, view: GraphView, placement: Placement
-) -> str | None:
+def _why_not_derived(node: fx.Node, context: Context, weight: QuantizedTensor, *, calls: int) -> str | None:
     """Why a bias has no scale that follows from its input and its weight."""
     if calls > 1:
         return f"called {calls} times: its scale would be another each time"
-    if not all(placement.on_grid(source, node) for source in view.data_inputs(node)):
-        return f"{view.layer(node)} takes in a float tensor"
+    if not all(context.placement.on_grid(source, node) for source in context.view.data_inputs(node)):
+        return f"{context.view.layer(node)} takes in a float tensor"
     if isinstance(weight.scheme.granularity, PerGroup):
         return "the groups of its weight have no common scale"
     return None

@@ -95,21 +95,21 @@ class Placement:
             for source in self._view.data_inputs(node):
                 if source is not before:
                     self._want(source, node)
-        if node is chain[-1] and self._backend.rules[self._view.kind(chain[0])].output:
+        if node is chain[-1]:
             self._give(node)
 
     def _want(self, source: fx.Node, user: fx.Node) -> None:
-        if not self._can_hold(source):
-            return
-        if self._is_fused_edge(source, user):
-            self._notes[source] = f"{self._backend.name} fuses it into {self._view.layer(user)}"
-            return
-        self._asked.setdefault(source, {})[user] = None
+        if self._can_hold(source) and not self._is_fused_edge(source, user):
+            self._asked.setdefault(source, {})[user] = None
 
     def _give(self, node: fx.Node) -> None:
-        if not self._backend.quantize_outputs and self._only_leaves(node):
+        rule = self._backend.rules[self._view.kind(self._view.chain(node)[0])]
+        fused = [user for user in self._view.takers(node) if self._is_fused_edge(node, user)]
+        if fused:
+            self._notes[node] = f"{self._backend.name} fuses it into {self._view.layer(fused[0])}"
+        elif rule.output and not self._backend.quantize_outputs and self._only_leaves(node):
             self._notes[node] = "network outputs stay float"
-        elif self._can_hold(node):
+        elif rule.output and self._can_hold(node):
             self._given.add(node)
 
     def _hand_on(self, node: fx.Node) -> None:
@@ -181,9 +181,9 @@ class Placement:
         head = self._view.chain(source)[0]
         bare = source is head or self._view.is_kind(source, "batchnorm")
         edge = (self._view.kind(head), self._view.kind(user))
-        return (
-            edge in self._backend.unquantized_edges and bare and len(self._view.takers(source)) == 1 and self.runs(head)
-        )
+        if edge not in self._backend.unquantized_edges or not bare or len(self._view.takers(source)) != 1:
+            return False
+        return self.runs(head) and self.runs(self._view.chain(user)[0])
 
     def _is_weight_of(self, node: fx.Node, user: fx.Node) -> bool:
         known = user in self._view.kinds
@@ -205,9 +205,13 @@ class Placement:
             return f"{self._backend.name} does not quantize what {kind.name} takes in"
         if not self._view.holds_weight(node):
             return f"the weight of {self._view.layer(node)} is in no module"
-        if not self._recipe.for_tensor("activation", self._view.layer(node), kind.name).quantize:
-            return f"the recipe keeps what {self._view.layer(node)} takes in float"
-        return None
+        return self._why_not_asked(self._view.layer(node), kind.name)
+
+    def _why_not_asked(self, layer: str, kind: str) -> str | None:
+        if self._recipe.for_tensor("activation", layer, kind).quantize:
+            return None
+        excluded = not self._recipe.for_tensor("weight", layer, kind).quantize
+        return f"the recipe excludes {layer}" if excluded else f"the recipe keeps what {layer} takes in float"
 
     def _why_not_for(self, user: fx.Node) -> str:
         """Why a user did not ask for a tensor."""

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from torch import fx
 
+from detent.backends.activations import Activations
 from detent.backends.backend import Backend
+from detent.backends.context import Context
 from detent.backends.ends import end_layers
-from detent.backends.methods import Method, choose, fixed_range
 from detent.backends.parameters import parameters
 from detent.backends.placement import Placement
 from detent.backends.requests import Requests
 from detent.backends.scope import scopes
-from detent.backends.signs import never_negative
 from detent.backends.view import GraphView, views
 from detent.errors import RecipeError
 from detent.graph import Captured, FloatTensor, Plan, QuantizedTensor
@@ -83,74 +83,16 @@ def _with_known_root(entry: Entry, entries: Mapping[str, Entry]) -> Entry:
 
 
 def _entries(view: GraphView, backend: Backend, recipe: Recipe, scope: set[fx.Node]) -> Iterator[Entry]:
-    placement = Placement(view, backend, recipe, scope)
-    requests = Requests(view, recipe, backend.ends_bits, end_layers(view))
-    activations = _Activations(view, backend, placement, requests)
+    context = Context(
+        view=view,
+        backend=backend,
+        placement=Placement(view, backend, recipe, scope),
+        requests=Requests(view, recipe, backend.ends_bits, end_layers(view)),
+    )
+    activations = Activations(context)
     calls = view.first_calls()
     for node in view.graph.nodes:
         if node.op != "output" and view.is_tensor(node) and not view.is_inside(node):
             yield activations.entry(node)
         if node in calls:
-            yield from parameters(node, calls[node], view, backend, placement, requests)
-
-
-class _Activations:
-    """The tensors between the operations of one graph."""
-
-    def __init__(self, view: GraphView, backend: Backend, placement: Placement, requests: Requests):
-        self._view, self._backend, self._placement, self._requests = view, backend, placement, requests
-        self._never_negative = never_negative(view)
-        self._groups: dict[fx.Node, list[fx.Node]] = {}
-        for node, root in placement.roots.items():
-            self._groups.setdefault(root, []).append(node)
-
-    def entry(self, node: fx.Node) -> Entry:
-        view, placement = self._view, self._placement
-        if not placement.is_quantized(node):
-            return FloatTensor(tensor=view.tensor(node), kind=view.kind(node), reason=placement.reason(node))
-        root = placement.roots[node]
-        method = self._method(root)
-        return method.entry(
-            tensor=view.tensor(node),
-            view=view,
-            node=node,
-            role="activation",
-            why=self._why(node, root),
-            users=tuple(user.name for user in placement.users(node)),
-            shares=None if root is node else view.tensor(root),
-        )
-
-    def _method(self, root: fx.Node) -> Method:
-        """One for all tensors that share a scale."""
-        members = self._groups[root]
-        own = [member for member in members if not self._placement.is_carried(member)]
-        ranges = {self._backend.ranges.get(self._view.kind(member)) for member in own}
-        offer = self._backend.activation
-        if len(ranges) == 1 and (fixed := ranges.pop()):
-            return fixed_range(offer, *fixed)
-        if own == [root] and root.op == "placeholder" and not self._view.path:
-            offer = self._backend.network_input or offer
-        return choose(
-            offer,
-            self._requests.widest(self._layers(members, own), offer.bits[0]),
-            backend=self._backend.name,
-            tensor=self._view.tensor(root),
-            role="activation",
-            axis=1,
-            negative=not self._never_negative.issuperset(members),
-        )
-
-    def _layers(self, members: list[fx.Node], own: list[fx.Node]) -> list[fx.Node]:
-        """Those whose requests count: the operations that take the tensors in; if there are none, those that give."""
-        askers = [asker for member in members for asker in self._placement.askers(member)]
-        return [asker for asker in askers if asker not in members] or [self._view.chain(node)[0] for node in own]
-
-    def _why(self, node: fx.Node, root: fx.Node) -> str:
-        kind = self._view.kinds.get(node)
-        if root is not node:
-            same = self._placement.is_carried(node) and kind is not None and kind.moves
-            return f"{'same numbers as' if same else 'one scale with'} {self._view.tensor(root)}"
-        askers = self._placement.askers(node)
-        if askers:
-            return f"input of {self._view.kind(askers[0])}"
-        return f"output of {self._view.kind(node)}"
+            yield from parameters(node, context, calls=calls[node])

@@ -51,16 +51,19 @@ def capture(
     example_kwargs: Mapping[str, Any] | None = None,
     leaf_modules: Sequence[str | type[nn.Module]] = (),
     skip_methods: Sequence[str] = (),
+    concrete_args: Mapping[str, Any] | None = None,
     modes: Mapping[str, Mapping[str, Any]] | None = None,
     inplace: bool = False,
 ) -> Captured:
     """Trace `model`, which is left as it was unless `inplace`.
 
     `leaf_modules` are names or classes that stay one node. `skip_methods` are dotted names
-    (`package.module.Class.method`) whose calls stay one node. `modes` names sets of arguments of forward that are
-    constants, each a graph of its own over the same parts, chosen by calling with `mode=<name>`; with one mode or
-    none there is nothing to choose.
+    (`package.module.Class.method`) whose calls stay one node. `concrete_args` are arguments of forward that are
+    constants, and that the result no longer takes. `modes` names several sets of them, each a graph of its own over
+    the same parts, chosen by calling with `mode=<name>`.
     """
+    if concrete_args and modes:
+        raise CaptureError("concrete_args and modes", "modes are sets of concrete args", "put them into each mode")
     _refuse_two_devices(model)
     _refuse_prepared(model)
     root = model if inplace else copy.deepcopy(model)
@@ -69,7 +72,7 @@ def capture(
     float_tensors = dict(root.state_dict(keep_vars=True))
     flags = {module: module.training for module in root.modules()}
     root.eval()
-    run = _Capture(root, inputs, leaf_modules, dict(modes or {"forward": {}}))
+    run = _Capture(root, inputs, leaf_modules, dict(modes or {"forward": dict(concrete_args or {})}))
     try:
         with _skipping(skip_methods):
             captured = run.module(root, "", inputs, run.modes)
@@ -360,7 +363,7 @@ class _Recorder(fx.Interpreter):
 
 def _record(runner: fx.GraphModule, module: nn.Module, inputs: _Inputs) -> Any:
     fresh = _fresh(inputs)
-    bound = inspect.signature(module.forward).bind(*fresh.args, **fresh.kwargs).arguments
+    bound = inspect.signature(module.forward).bind_partial(*fresh.args, **fresh.kwargs).arguments
     flat: list[Any] = []
     for node in runner.graph.nodes:
         if node.op != "placeholder":

@@ -1,0 +1,22 @@
+"""All that deciding on one graph looks at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from detent.backends.backend import Backend
+from detent.backends.placement import Placement
+from detent.backends.requests import Requests
+from detent.backends.view import GraphView
+
+__all__ = ["Context"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """The graph, the target, where it quantizes, and what the recipe asks for."""
+
+    view: GraphView
+    backend: Backend
+    placement: Placement
+    requests: Requests

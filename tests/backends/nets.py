@@ -1,0 +1,66 @@
+"""What the tests of backends share: planning small networks, and the networks of `tests.models`, captured once."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import nn
+
+from detent.backends import BACKENDS, plan
+from detent.graph import capture, fold_batch_norms
+from detent.recipes import Recipe
+from tests.models import MODELS
+
+DEFAULT = Recipe(name="default")  # asks for nothing: all that is planned is the backend's own
+
+
+class Net(nn.Module):
+    """A network from its parts and what forward does with them."""
+
+    def __init__(self, forward, **parts):
+        super().__init__()
+        for name, part in parts.items():
+            setattr(self, name, part)
+        self._forward = forward
+
+    def forward(self, *inputs):
+        return self._forward(self, *inputs)
+
+
+def image(channels=4, size=6):
+    return torch.randn(2, channels, size, size)
+
+
+def planned(net, *inputs, backend, recipe=DEFAULT, modes=None, **said):
+    """The Plan of a network; `said` are keys of a recipe of its own."""
+    target = BACKENDS[backend] if isinstance(backend, str) else backend
+    recipe = Recipe(name="mine", **said) if said else recipe
+    captured = capture(net.eval(), inputs or (image(),), modes=modes)
+    strategy = target.batch_norm if recipe.batch_norm.strategy is None else recipe.batch_norm.strategy
+    fold_batch_norms(captured, strategy)
+    return plan(captured, target, recipe)
+
+
+@cache
+def captured_model(name, strategy):
+    """A network of `tests.models`, captured and with its batch norms folded."""
+    torch.manual_seed(0)
+    entry = MODELS[name]
+    captured = capture(entry.build().eval(), entry.inputs())
+    fold_batch_norms(captured, strategy)
+    return captured
+
+
+def summary(plan):
+    """Tensor to what it is, in few words: "float", or the scheme, or "= <tensor>" for a shared one."""
+    return {entry.tensor: "float" if hasattr(entry, "reason") else shared(entry) for entry in plan}
+
+
+def shared(entry):
+    return f"= {entry.shares}" if entry.shares else str(entry.scheme)
+
+
+def quantized(plan):
+    """The names of the quantized activations."""
+    return [entry.tensor for entry in plan.quantized if entry.role == "activation"]

@@ -1,0 +1,81 @@
+"""Every built-in recipe on every backend: it prepares, calibrates and trains, or is refused before anything runs.
+
+`pytest -s tests/backends/test_matrix.py` prints the table.
+"""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from detent.backends import BACKENDS
+from detent.errors import DetentError
+from detent.preparing import calibrate, prepare
+from detent.recipes import BUILTIN
+from tests.backends.nets import Net
+
+# What each recipe cannot have, and of whom it is asked.
+AFFINE_ONLY = {"torch_x86", "snpe", "qnn", "ppl_w8a16", "ppl_dsp", "rknn", "native"}
+POWERS_OF_TWO = {"vitis", "nxp", "fpga", "esp_dl"}
+REFUSED = {
+    "percentile": {"nnie"},
+    "kl": {"nnie", "ppl_w8a16"},  # logarithms; 16 bits
+    "lsq": {"nnie"},
+    "lsq_plus": {"nnie"},
+    "tqt": {"nnie"} | AFFINE_ONLY,
+    "pact": {"nnie", "ppl_w8a16", "ppl_dsp"},  # pairs with symmetric DoReFa weights
+    "dorefa": {"nnie"} | AFFINE_ONLY,
+    "dsq": {"nnie"},
+    "qil": {"nnie"} | AFFINE_ONLY | POWERS_OF_TWO,
+    "apot": set(BACKENDS) - {"academic", "academic_nlp"},
+}
+
+
+@pytest.fixture(scope="module")
+def table():
+    answers = {}
+    yield answers
+    width = max(map(len, BUILTIN)) + 2
+    print("\n\n" + "\n".join(f"{'':{width}}{' ' * place}{name}" for place, name in enumerate(BACKENDS)))
+    for recipe in BUILTIN:
+        print(f"{recipe:{width}}{''.join(answers.get((recipe, backend), '?') for backend in BACKENDS)}")
+    print(f"{'':{width}}. trains   x refused")
+
+
+def small_net():
+    return Net(
+        lambda n, x: n.fc(F.relu(n.depthwise(y := n.relu(n.bn(n.conv(x)))) + y).mean((2, 3))),
+        conv=nn.Conv2d(3, 8, 3, padding=1, bias=False),
+        bn=nn.BatchNorm2d(8),
+        relu=nn.ReLU(),
+        depthwise=nn.Conv2d(8, 8, 3, padding=1, groups=8),
+        fc=nn.Linear(8, 4),
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("recipe", BUILTIN)
+def test_it_trains_or_is_refused(recipe, backend, table):
+    net, images, labels = small_net(), torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 3])
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    try:
+        prepared = prepare(net, (images,), backend=backend, recipe=recipe)
+    except DetentError as refusal:
+        table[recipe, backend] = "x"
+        assert backend in REFUSED.get(recipe, ()), str(refusal)
+        assert repr(backend) in refusal.asked
+        assert refusal.found
+        assert refusal.to_do
+        assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
+        return
+    assert backend not in REFUSED.get(recipe, ())
+    calibrate(prepared, [images])
+    prepared.train()
+    optimizer = torch.optim.SGD(prepared.parameters(), lr=0.01)
+    for _ in range(2):
+        loss = F.cross_entropy(prepared(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert torch.isfinite(loss)
+    table[recipe, backend] = "."
