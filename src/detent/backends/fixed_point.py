@@ -62,7 +62,7 @@ FPGA = Backend(
     arithmetic="shift_half_even",
 )
 
-# The ESP32-P4. On an S3 or C chip ask for per-tensor weights and half_up; an S3 adds 20 bits of bias.
+# The ESP32-P4. For an S3 or C chip ask for per-tensor weights and half_up; the biases of an S3 have 20 bits.
 ESP_DL = Backend(
     name="esp_dl",
     about="Espressif ESP-DL",

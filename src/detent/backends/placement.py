@@ -77,7 +77,7 @@ class Placement:
             return self._unknown(node)
         users = [user for user in self._view.takers(node) if user.op != "output"]
         if not users:
-            return "network outputs stay float" if node.users else "nothing uses it"
+            return self._why_not_given(node) if node.users else "nothing uses it"
         weighs = [user for user in users if self._is_weight_of(node, user)]
         if weighs:
             return f"the weight of {self._view.layer(weighs[0])} is in no module"
@@ -219,6 +219,13 @@ class Placement:
             return f"quantized behind {self._view.layer(user)}" if self.is_quantized(user) else self.reason(user)
         own = f"{self._backend.name} does not quantize what {self._view.kind(user)} takes in"
         return self._why_not(self._view.chain(user)[0]) or own
+
+    def _why_not_given(self, node: fx.Node) -> str:
+        """Why a tensor that only leaves the network is float."""
+        if not self._backend.quantize_outputs or node.op == "placeholder":
+            return "network outputs stay float"
+        own = f"{self._backend.name} does not quantize what {self._view.kind(node)} gives"
+        return self._why_not(self._view.chain(node)[0]) or own
 
     def _unknown(self, node: fx.Node) -> str:
         if node.op == "call_module" and self._view.layer(node) in self._view.islands:

@@ -25,7 +25,6 @@ TENGINE = Backend(
         "concat",
         "avgpool",
         "global_avgpool",
-        "mean",
         "batchnorm",
         "relu",
         "relu6",

@@ -35,7 +35,6 @@ VITIS = Backend(
         "concat",
         "avgpool",
         "global_avgpool",
-        "mean",
         "batchnorm",
         "relu",
         "relu6",

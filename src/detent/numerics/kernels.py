@@ -200,11 +200,16 @@ def _backward(
     r = round_to_integer(v, how.rounding) if kept is None else granularity.blocked(kept.to(s.dtype)) / s
     g = granularity.blocked(dy.to(s.dtype))
     gate = _gate(v, r, lo, hi, how)
-    # Compiled, a product, so that no boolean is kept (see _gate); it differs only where the gradient is not finite.
-    passed = g * gate if torch.compiler.is_compiling() else torch.where(gate > 0, g, 0.0)
-    clipped = torch.where(gate > 0, 0.0, g)
+    if torch.compiler.is_compiling():
+        # Products, so that no boolean is kept (see _gate); they differ only where the gradient is not finite.
+        passed = g * gate
+        clipped = g - passed
+        inside = passed * (r - v)
+    else:
+        passed = torch.where(gate > 0, g, 0.0)
+        clipped = torch.where(gate > 0, 0.0, g)
+        inside = passed * torch.where(gate > 0, r - v, 0.0)
     below = torch.where(v < 0.5 * (lo + hi), clipped, 0.0)
-    inside = passed * torch.where(gate > 0, r - v, 0.0)
     shared = granularity.shared_dims(x.ndim)
     # On a scalar there is nothing to sum over, and sum(dim=()) would sum over everything.
     sums = [term.sum(dim=shared) if shared else term for term in (inside, below, clipped - below)]

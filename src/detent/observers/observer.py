@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
@@ -62,7 +63,7 @@ class Observer(ABC):
         else:
             # minimum and maximum hand NaN on, so a bad batch stays visible until the range is asked for.
             self._low, self._high = torch.minimum(self._low, low), torch.maximum(self._high, high)
-        if bool((torch.isfinite(low) & torch.isfinite(high)).all()):
+        if _all_finite(low, high):
             self._observe(x, low, high)
 
     def qparams(self) -> QParams:
@@ -104,3 +105,9 @@ class Observer(ABC):
         if not bool(over_ranks(seen, "min")):
             where = "nothing was observed" if self._low is None else "a rank that observed nothing"
             raise RangeError(f"the range of {self.name!r}", where, "run calibration data through the model first")
+
+
+def _all_finite(low: Tensor, high: Tensor) -> bool:
+    if low.ndim == 0:  # two numbers: cheaper to look at than to compute with
+        return math.isfinite(low.item()) and math.isfinite(high.item())
+    return bool((torch.isfinite(low) & torch.isfinite(high)).all())
