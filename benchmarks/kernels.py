@@ -2,7 +2,7 @@
 
     python benchmarks/kernels.py            (or: make bench)
 
-Every ratio is measured in one process, the candidates taking turns; each figure is the median of many rounds.
+Every ratio is measured in one process, the candidates taking turns; each figure is the median of many runs.
 Timings of a busy machine mean nothing: run it alone.
 """
 
@@ -59,7 +59,10 @@ def quantizer_ratios(rounds: int, *, compiled: bool) -> dict[str, float]:
 
     # relu itself is taken uncompiled: Inductor's own relu is ten times slower here, which would flatter us.
     found = medians(
-        {"relu": step(torch.relu), **{name: step(module) for name, module in modules.items()}}, rounds, warm_up=5
+        {"relu": step(torch.relu), **{name: step(module) for name, module in modules.items()}},
+        rounds,
+        warm_up=2,
+        burst=4,
     )
     kind = "compiled" if compiled else "eager"
     return {f"{kind} {name}": seconds / found["relu"] for name, seconds in found.items() if name != "relu"}
@@ -89,7 +92,7 @@ def observer_ratios(rounds: int) -> dict[str, float]:
     }
     for name, observer in observers.items():
         candidates[name] = lambda observer=observer: observer.observe(x)
-    found = medians(candidates, rounds, warm_up=5)
+    found = medians(candidates, rounds, warm_up=2, burst=4)
     return {f"observe {name}": found[name] / found["aminmax" if name == "minmax" else "histc"] for name in observers}
 
 

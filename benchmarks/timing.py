@@ -7,13 +7,20 @@ import time
 from collections.abc import Callable
 
 
-def medians(candidates: dict[str, Callable[[], object]], rounds: int, warm_up: int) -> dict[str, float]:
-    """The median time of each, in seconds. Turns, because a busy machine slows all of them alike."""
+def medians(
+    candidates: dict[str, Callable[[], object]], rounds: int, *, warm_up: int, burst: int = 1
+) -> dict[str, float]:
+    """The median time of each, in seconds.
+
+    Turns, because a busy machine slows all of them alike. A turn is `burst` runs, of which the first does not count
+    where there are several: it pays for waking the threads that the candidate before it did not use.
+    """
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for round_ in range(rounds + warm_up):
         for name, run in candidates.items():
-            start = time.perf_counter()
-            run()
-            if round_ >= warm_up:
-                times[name].append(time.perf_counter() - start)
+            for turn in range(burst):
+                start = time.perf_counter()
+                run()
+                if round_ >= warm_up and (turn or burst == 1):
+                    times[name].append(time.perf_counter() - start)
     return {name: statistics.median(taken) for name, taken in times.items()}

@@ -14,7 +14,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.mark.parametrize(
     ("example", "printed"),
-    [("own_observer.py", "scale 0.008661\n"), ("own_quantizer.py", "[0.25, -0.5, 1.75, 0.0]\n")],
+    [
+        ("own_observer.py", "scale 0.008661\n"),
+        ("own_quantizer.py", "[0.25, -0.5, 1.75, 0.0]\n"),
+        ("own_backend.py", "7 tensors quantized, output [[-1.4375, 3.59375]]\n"),
+    ],
 )
 def test_example_prints(example, printed):
     # 1.1 / 127 = 0.008661: the third batch, 50 times as wide, changes nothing.

@@ -24,8 +24,8 @@ class Net(nn.Module):
             setattr(self, name, part)
         self._forward = forward
 
-    def forward(self, *inputs):
-        return self._forward(self, *inputs)
+    def forward(self, x, y=None):
+        return self._forward(self, x) if y is None else self._forward(self, x, y)
 
 
 def image(channels=4, size=6):
@@ -42,12 +42,16 @@ def planned(net, *inputs, backend, recipe=DEFAULT, modes=None, **said):
     return plan(captured, target, recipe)
 
 
+def made(name):
+    """A network of `tests.models` and its inputs: the same whenever it is asked for."""
+    torch.manual_seed(0)
+    return MODELS[name].build().eval(), MODELS[name].inputs()
+
+
 @cache
 def captured_model(name, strategy):
     """A network of `tests.models`, captured and with its batch norms folded."""
-    torch.manual_seed(0)
-    entry = MODELS[name]
-    captured = capture(entry.build().eval(), entry.inputs())
+    captured = capture(*made(name))
     fold_batch_norms(captured, strategy)
     return captured
 

@@ -14,9 +14,9 @@ KNOWN = "known are apot, dorefa, dsq, kl, lsq, lsq_plus, mse, pact, percentile, 
 
 # name: (weight quantizer, its observer, activation quantizer, its observer)
 TABLE = {
-    "ptq": ("fixed", "minmax", "fixed", None),
-    "percentile": ("fixed", "minmax", "fixed", "percentile"),
-    "kl": ("fixed", "minmax", "fixed", "kl"),
+    "ptq": ("fixed", None, "fixed", None),
+    "percentile": ("fixed", None, "fixed", "percentile"),
+    "kl": ("fixed", None, "fixed", "kl"),
     "mse": ("fixed", "mse", "fixed", "mse"),
     "lsq": ("lsq", None, "lsq", None),
     "lsq_plus": ("lsq_plus", None, "lsq_plus", None),

@@ -81,7 +81,7 @@ class Backend:
     - `per_tensor_weights`: kinds whose weights have one scale, whatever `weight` offers.
     - `bias`, and `bias_offer` for its width, and for all of it if it has a quantizer of its own.
     - `ranges`: kinds whose output has a fixed range.
-    - `ends_bits`: width of the first and last weights, and of what they meet, if it differs.
+    - `ends_bits`: the least width of the first and last weights, and of what these layers take in.
     - `batch_norm`: the strategy a recipe gets that does not name one.
 
     `arithmetic`, `files` and `engine` name what the twin computes with, what is written, and what runs it.

@@ -7,6 +7,7 @@ from torch import fx
 from detent.backends.backend import VANISHES, Backend
 from detent.backends.masks import masks
 from detent.backends.view import GraphView
+from detent.graph import KINDS
 from detent.recipes import Recipe
 
 __all__ = ["Placement"]
@@ -27,6 +28,9 @@ class Placement:
         self._asked: dict[fx.Node, dict[fx.Node, None]] = {}  # by whom; a dict, for its order
         self._given: set[fx.Node] = set()
         self._carried: set[fx.Node] = set()
+        # What is moved in float and then put on a grid, and what is carried from there: it has a quantizer of its own,
+        # for a tensor that shares one and only moves numbers is taken to be on that grid already.
+        self._moved: set[fx.Node] = set()
         self._notes: dict[fx.Node, str] = dict(self._masks)
         for node in view.graph.nodes:
             self._ask(node)
@@ -122,9 +126,17 @@ class Placement:
 
     def _carry(self, node: fx.Node) -> None:
         sources = self._view.data_inputs(node)
-        if self._keeps_scale(node) and sources and all(self.on_grid(source, node) for source in sources):
+        own_quantizers = [source for source in sources if source in self._moved]
+        # Several inputs need one quantizer, which what is moved in float cannot share.
+        can = self._keeps_scale(node) and (len(sources) == 1 or not own_quantizers)
+        if can and sources and all(self.on_grid(source, node) for source in sources):
             self._carried.add(node)
-        elif not self._view.is_tensor(node):
+            self._moved.update([node] if own_quantizers else [])
+            return
+        kind = KINDS.get(self._view.kind(node))
+        if kind is not None and kind.moves:
+            self._moved.add(node)
+        if not self._view.is_tensor(node):
             self._asked.pop(node, None)  # a tuple holds no quantizer: each of its parts does
 
     # ---- one scale for several tensors ----
@@ -143,7 +155,9 @@ class Placement:
             united = [source for source in self._view.data_inputs(node) if self.on_grid(source, node)]
             if node in self._carried:
                 united.append(node)
-            elif not (self._view.is_kind(node, *self._backend.aligns) and self.runs(node)):
+            elif self._view.is_kind(node, *self._backend.aligns) and self.runs(node):
+                united = [source for source in united if source not in self._moved]
+            else:
                 continue
             for other in united[1:]:
                 ends = root(united[0]), root(other)

@@ -14,17 +14,17 @@ __all__ = ["Requests"]
 
 
 class Requests:
-    """The request for each tensor. `ends` are the layers that get `ends_bits`, unless a rule gives them others."""
+    """The request for each tensor. `ends` are layers that get `ends_bits` at least, unless a rule gives them others."""
 
     def __init__(self, view: GraphView, recipe: Recipe, ends_bits: int | None, ends: set[fx.Node]):
-        self._view, self._recipe, self._ends_bits = view, recipe, ends_bits
-        self._ends = ends if ends_bits is not None else set()
+        self._view, self._recipe, self._ends_bits, self._ends = view, recipe, ends_bits, ends
 
     def of(self, role: Role, node: fx.Node) -> TensorRequest:
         """For the tensor that a layer has in that role; an activation is what the layer takes in."""
         layer, kind = self._view.layer(node), self._view.kind(node)
         request = self._recipe.for_tensor(role, layer, kind)
-        if role == "bias" or node not in self._ends:
+        wide = self._ends_bits is None or (request.bits or 0) >= self._ends_bits
+        if role == "bias" or node not in self._ends or wide:
             return request
         rule = next((rule for rule in self._recipe.rules if rule.match.matches(layer, kind)), None)
         if rule is not None and rule.request(role).bits is not None:

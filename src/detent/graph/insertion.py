@@ -110,7 +110,7 @@ def _derive_bias(entry: QuantizedTensor, region: Region, made: Mapping[str, Quan
 
 def _quantizer_before(node: fx.Node, region: Region) -> Quantizer | None:
     """The quantizer of what an operation takes in, looking through operations that only move values."""
-    modules = dict(region.named_modules())
+    modules = dict(region.named_modules(remove_duplicate=False))  # a shared quantizer has a name for each tensor
     while True:
         source = node.args[0] if node.args else next(iter(node.kwargs.values()), None)
         source = source[0] if isinstance(source, (list, tuple)) else source

@@ -204,11 +204,10 @@ def _backward(
         # Products, so that no boolean is kept (see _gate); they differ only where the gradient is not finite.
         passed = g * gate
         clipped = g - passed
-        inside = passed * (r - v)
     else:
         passed = torch.where(gate > 0, g, 0.0)
         clipped = torch.where(gate > 0, 0.0, g)
-        inside = passed * torch.where(gate > 0, r - v, 0.0)
+    inside = passed * torch.where(gate > 0, r - v, 0.0)
     below = torch.where(v < 0.5 * (lo + hi), clipped, 0.0)
     shared = granularity.shared_dims(x.ndim)
     # On a scalar there is nothing to sum over, and sum(dim=()) would sum over everything.

@@ -40,9 +40,9 @@ _APOT = TensorRequest(quantizer="apot", grid="apot", bits=4, symmetric=True)
 
 # What a request leaves out is the backend's default; what a method cannot do without is said.
 _ENTRIES = (
-    _entry("ptq", "calibrate and deploy; the backend chooses how activations are observed", _fixed("minmax"), _fixed()),
-    _entry("percentile", "calibrate; activations clipped at a percentile", _fixed("minmax"), _fixed("percentile")),
-    _entry("kl", "calibrate; activations clipped where the histogram loses least (KL)", _fixed("minmax"), _fixed("kl")),
+    _entry("ptq", "calibrate and deploy; the backend chooses how ranges are observed", _fixed(), _fixed()),
+    _entry("percentile", "calibrate; activations clipped at a percentile", _fixed(), _fixed("percentile")),
+    _entry("kl", "calibrate; activations clipped where the histogram loses least (KL)", _fixed(), _fixed("kl")),
     _entry("mse", "calibrate; everything clipped at the least squared error", _fixed("mse"), _fixed("mse")),
     _entry("lsq", "train step sizes (Esser et al., ICLR 2020)", _LSQ, _LSQ),
     _entry("lsq_plus", "train step sizes and offsets (Bhalgat et al., 2020)", _LSQ_PLUS, _LSQ_PLUS),
