@@ -1,0 +1,108 @@
+"""Running a model on its example inputs, and what is noted while it runs."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx, nn
+
+from detent.errors import CaptureError
+
+__all__ = ["Inputs", "Recorder", "brief", "flat", "fresh", "join", "record", "run", "same", "shapes"]
+
+
+class Inputs(NamedTuple):
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class Recorder(fx.Interpreter):
+    """Runs a graph and notes of every value whether it is a real tensor, and its shape."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        n.meta["is_real"] = isinstance(value, Tensor) and value.is_floating_point()
+        if isinstance(value, Tensor):
+            n.meta["shape"] = tuple(value.shape)
+        elif isinstance(value, (list, tuple)) and value and all(isinstance(part, Tensor) for part in value):
+            n.meta["is_real"] = all(part.is_floating_point() for part in value)
+            n.meta["parts"] = len(value)
+        return value
+
+
+def record(runner: fx.GraphModule, module: nn.Module, inputs: Inputs) -> Any:
+    given = fresh(inputs)
+    bound = inspect.signature(module.forward).bind_partial(*given.args, **given.kwargs).arguments
+    values: list[Any] = []
+    for node in runner.graph.nodes:
+        if node.op != "placeholder":
+            continue
+        name = str(node.target)
+        if name.startswith("**"):
+            values.append(bound.get(name[2:], {}))
+        elif name.startswith("*"):
+            values.extend(bound.get(name[1:], ()))
+        else:
+            values.append(bound[name] if name in bound else node.args[0])
+    with torch.no_grad():
+        return Recorder(runner).run(*values)
+
+
+def run(module: nn.Module, inputs: Inputs) -> Any:
+    given = fresh(inputs)
+    try:
+        with torch.no_grad():
+            return module(*given.args, **given.kwargs)
+    except Exception as error:
+        raise CaptureError(
+            f"run the model on example inputs ({shapes(inputs)})",
+            f"{type(error).__name__}: {brief(error)}",
+            "give example inputs that the float model takes",
+        ) from error
+
+
+def fresh(inputs: Inputs) -> Inputs:
+    """Copies, because a model may write into what it is given."""
+    return Inputs(copy.deepcopy(inputs.args), copy.deepcopy(inputs.kwargs))
+
+
+def same(left: Any, right: Any) -> bool:
+    pairs = zip(flat(left), flat(right), strict=False)
+    return all(
+        torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True) if isinstance(a, Tensor) else True
+        for a, b in pairs
+        if isinstance(a, Tensor) == isinstance(b, Tensor)
+    )
+
+
+def flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        for part in value.values():
+            yield from flat(part)
+    elif isinstance(value, (list, tuple, set)):
+        for part in value:
+            yield from flat(part)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for part in fields(value):
+            yield from flat(getattr(value, part.name))
+    else:
+        yield value
+
+
+def shapes(inputs: Inputs) -> str:
+    described = [str(tuple(v.shape)) if isinstance(v, Tensor) else type(v).__name__ for v in inputs.args]
+    described += [f"{name}=..." for name in inputs.kwargs]
+    return ", ".join(described)
+
+
+def brief(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path and name else path or name

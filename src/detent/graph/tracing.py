@@ -1,0 +1,150 @@
+"""Tracing with torch.fx: what stays one node, what is a constant, and where it cannot go on."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from typing import Any
+from unittest import mock
+
+from torch import fx, nn
+
+from detent.errors import CaptureError
+from detent.graph.kinds import is_known_module
+from detent.graph.running import Inputs, brief, flat, join, shapes
+from detent.quantizers import Quantizer
+
+__all__ = ["Tracer", "constants_of", "skipping"]
+
+
+class Tracer(fx.Tracer):
+    def __init__(self, leaf_modules: Sequence[str | type[nn.Module]], path: str):
+        super().__init__()
+        self._leaf_modules, self._path = leaf_modules, path
+        self.islands: dict[str, str] = {}
+
+    def graph_of(self, module: nn.Module, constants: Mapping[str, Any]) -> fx.Graph:
+        graph = self.trace(module, concrete_args=dict(constants))
+        _drop_constant_inputs(graph, module, constants)
+        graph.lint()
+        return graph
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        name = join(self._path, module_qualified_name)
+        for leaf in self._leaf_modules:
+            if (name == leaf) if isinstance(leaf, str) else isinstance(m, leaf):
+                return True
+        ours = isinstance(m, Quantizer) or isinstance(getattr(m, "kind", None), str)
+        # A user's own subclass of Conv2d is still a convolution, with a weight to be quantized.
+        return ours or is_known_module(m) or super().is_leaf_module(m, module_qualified_name)
+
+    def call_module(
+        self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if isinstance(m, fx.GraphModule) and m not in (self.submodule_paths or {}):
+            return forward(*args, **kwargs)  # what runs a Region that was captured before
+        before = set(self.graph.nodes)
+        try:
+            return super().call_module(m, forward, args, kwargs)
+        except Exception as reason:
+            # The deepest module that failed gets here first: it is the smallest one that cannot be traced.
+            for node in reversed([node for node in self.graph.nodes if node not in before]):
+                self.graph.erase_node(node)
+            name = self.path_of_module(m)
+            self.islands[name] = brief(reason)
+            return self.create_proxy("call_module", name, args, kwargs)
+
+
+@contextmanager
+def skipping(methods: Sequence[str]) -> Iterator[None]:
+    """While tracing, a call of any of these methods with a proxy becomes one node."""
+    with ExitStack() as stack:
+        for dotted in methods:
+            owner, name = _resolve_method(dotted)
+            stack.enter_context(mock.patch.object(owner, name, _one_node(getattr(owner, name))))
+        yield
+
+
+def _one_node(method: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        proxies = [value for value in flat((args, kwargs)) if isinstance(value, fx.Proxy)]
+        if not proxies:
+            return method(*args, **kwargs)
+        tracer: Any = proxies[0].tracer
+        if not isinstance(args[0], nn.Module):
+            return tracer.create_proxy("call_function", method, args, kwargs)
+        path = tracer.path_of_module(args[0]) if args[0] is not tracer.root else ""
+        name = f"{path}.{method.__name__}".lstrip(".").replace(".", "_")
+        if not path:
+            name += "_call"  # the root has an attribute of the bare name: the method
+        if not hasattr(tracer.root, name):
+            tracer.root.add_module(name, _MethodCall(args[0], method))
+        return tracer.create_proxy("call_module", name, args[1:], kwargs)
+
+    return call
+
+
+class _MethodCall(nn.Module):
+    """A method of another module as a node. The owner keeps its place, and its parameters their names."""
+
+    def __init__(self, owner: nn.Module, method: Callable[..., Any]):
+        super().__init__()
+        self._owner = (owner,)  # in a tuple, so that it is not registered a second time
+        self._method = method
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._method(self._owner[0], *args, **kwargs)
+
+
+def _resolve_method(dotted: str) -> tuple[type, str]:
+    parts = dotted.split(".")
+    for cut in range(len(parts) - 2, 0, -1):
+        try:
+            owner: Any = import_module(".".join(parts[:cut]))
+        except ImportError:
+            continue
+        for part in parts[cut:-1]:
+            owner = getattr(owner, part, None)
+        if isinstance(owner, type) and callable(getattr(owner, parts[-1], None)):
+            return owner, parts[-1]
+    raise CaptureError(f"skip_methods {dotted!r}", "no such method", "give 'package.module.Class.method'")
+
+
+def constants_of(module: nn.Module, inputs: Inputs, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of forward that are constants: those the user named, and those the example leaves out.
+
+    An optional argument that is not given must keep its default, or `if mask is not None` takes the wrong way.
+    """
+    parameters = inspect.signature(module.forward).parameters.values()
+    try:
+        bound = inspect.signature(module.forward).bind_partial(*inputs.args, **inputs.kwargs).arguments
+    except TypeError as error:
+        raise CaptureError(f"forward({shapes(inputs)})", str(error), "give example inputs that forward takes") from None
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    left_out = {p.name: p.default for p in parameters if p.name not in bound and p.kind not in kinds}
+    return {**{k: v for k, v in left_out.items() if v is not inspect.Parameter.empty}, **given}
+
+
+def _drop_constant_inputs(graph: fx.Graph, module: nn.Module, constants: Mapping[str, Any]) -> None:
+    """fx keeps a placeholder and an assertion for each constant; the graph no longer takes them.
+
+    They are told apart by position, because fx may give a constant the name of another argument.
+    """
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    for name in inspect.signature(module.forward).parameters:
+        count = len(list(flat(constants[name]))) if name in constants else 1
+        taken, placeholders = placeholders[:count], placeholders[count:]
+        for node in taken if name in constants else ():
+            for user in reversed(_all_users(node)):
+                graph.erase_node(user)
+            graph.erase_node(node)
+
+
+def _all_users(node: fx.Node) -> list[fx.Node]:
+    found: dict[fx.Node, None] = {}
+    for user in node.users:
+        found[user] = None
+        found.update(dict.fromkeys(_all_users(user)))
+    return list(found)
