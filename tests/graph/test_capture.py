@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import detent
 from detent.errors import CaptureError
 from detent.graph import Region, capture
 from tests.graph.nets import Net, assert_close, captured_of, fresh_inputs, made, run, tensors
@@ -754,3 +755,19 @@ def test_concrete_args_are_constants_that_the_result_no_longer_takes():
     assert torch.equal(captured.module(x), x * 3)
     with pytest.raises(CaptureError, match="concrete_args and modes"):
         capture(Chosen(), (x,), concrete_args={"double": True}, modes={"on": {"double": True}})
+
+
+def test_a_part_of_an_island_that_the_example_does_not_reach_is_named():
+    class Fork(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.up(x) if x.sum() > 0 else self.down(x)
+
+    captured = capture(Fork(), (torch.ones(2, 4),))
+    assert list(captured.regions) == ["up"]
+    assert captured.uncalled == ["down"]
+    notes = detent.prepare(Fork(), (torch.ones(2, 4),), backend="onnxruntime").plan.notes
+    assert notes[-1] == "down stays float: the example inputs do not reach it"

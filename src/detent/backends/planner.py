@@ -46,7 +46,10 @@ def plan(captured: Captured, backend: Backend, recipe: Recipe) -> Plan:
             f"nothing in it would be quantized: {'; '.join(reasons[:4]) or 'it has no operations'}",
             "exclude less, or choose a backend with rules for its operations",
         )
-    notes = tuple(f"{name or 'the model'} stays Python: {why}" for name, why in captured.islands.items())
+    notes = (
+        *(f"{name or 'the model'} stays Python: {why}" for name, why in captured.islands.items()),
+        *(f"{name} stays float: the example inputs do not reach it" for name in captured.uncalled),
+    )
     return Plan(backend=backend.name, recipe=recipe.name, entries=found, notes=notes)
 
 

@@ -28,13 +28,14 @@ __all__ = ["Captured", "capture"]
 
 @dataclass(frozen=True)
 class Captured:
-    """What capturing gives: the module to run, the regions in it, why each island is one, and the tensors of the
-    model under the names they had."""
+    """What capturing gives: the module to run, the regions in it, why each island is one, the tensors of the model
+    under the names they had, and the parts of islands that the example inputs did not reach."""
 
     module: nn.Module
     regions: Mapping[str, Region]
     islands: Mapping[str, str]
     float_tensors: Mapping[str, Tensor]
+    uncalled: Sequence[str] = ()
 
 
 def capture(
@@ -77,7 +78,7 @@ def capture(
             region.training = flags.get(module, False)
             for part in region.children():
                 part.training = flags.get(part, part.training if isinstance(part, Region) else region.training)
-    return Captured(captured, walk.regions, walk.islands, float_tensors)
+    return Captured(captured, walk.regions, walk.islands, float_tensors, walk.uncalled)
 
 
 class _Capture:
@@ -94,6 +95,7 @@ class _Capture:
         self.leaf_modules, self.modes = leaf_modules, modes
         self.regions: dict[str, Region] = {}
         self.islands: dict[str, str] = {}
+        self.uncalled: list[str] = []
         self.made_from: dict[Region, nn.Module] = {}
 
     def module(self, module: nn.Module, path: str, inputs: Inputs, modes: Mapping[str, Mapping[str, Any]]) -> nn.Module:
@@ -146,9 +148,11 @@ class _Capture:
         calls = _calls_of(parts, self._root, Inputs(self._inputs.args, {**self._inputs.kwargs, **self._first_mode()}))
         for name, child in parts.items():
             arguments = calls[name]
+            where = join(path, name)
+            if arguments is None:
+                self.uncalled.append(where)
             if arguments is None or isinstance(child, (Quantizer, Region)):
                 continue
-            where = join(path, name)
             if Tracer(self.leaf_modules, path).is_leaf_module(child, name):
                 part: nn.Module = self.regions.setdefault(where, _region_of_one(child, arguments))
                 self.made_from[self.regions[where]] = child
