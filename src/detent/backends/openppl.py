@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from detent.backends.backend import FUSED, MOVES, Backend, both, chains
 from detent.backends.offer import Offer
+from detent.backends.ppq import DSP_KINDS
 from detent.numerics import PerChannel, PerTensor
 
 __all__ = ["PPL_CUDA", "PPL_DSP", "PPL_W8A16"]
@@ -44,27 +45,7 @@ PPL_DSP = Backend(
     activation=Offer(signed=(False,), symmetric=(False,)),
     # PPQ simulates 30 bits of the 32, against underflow of its float32 scales; so with all its other platforms.
     bias="int32",
-    rules=both(
-        "conv",
-        "conv_transpose",
-        "linear",
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "maximum",
-        "concat",
-        "avgpool",
-        "global_avgpool",
-        "mean",
-        "relu",
-        "relu6",
-        "clip",
-        "leaky_relu",
-        "prelu",
-        "sigmoid",
-        "softmax",
-    ),
+    rules=both(*DSP_KINDS),
     fusions=(*FUSED, *chains(("add",))),
     shares=(*MOVES, "pad", "resize"),
     quantize_outputs=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from detent.backends.backend import FUSED, MOVES, Backend, both, chains
 from detent.backends.offer import Offer
+from detent.backends.ppq import DSP_KINDS
 from detent.numerics import PerChannel, PerTensor, Rounding
 
 __all__ = ["QNN", "SNPE"]
@@ -15,36 +16,13 @@ _PER_CHANNEL = Offer(granularities=(PerChannel, PerTensor))
 # come back on another grid.
 _ACTIVATION = Offer(bits=(8, 16), signed=(False,), symmetric=(False,), roundings=(Rounding.HALF_UP,))
 
-# What PPQ quantizes for its DSP platforms.
-_SNPE_RULES = both(
-    "conv",
-    "conv_transpose",
-    "linear",
-    "add",
-    "sub",
-    "mul",
-    "div",
-    "maximum",
-    "concat",
-    "avgpool",
-    "global_avgpool",
-    "mean",
-    "relu",
-    "relu6",
-    "clip",
-    "leaky_relu",
-    "prelu",
-    "sigmoid",
-    "softmax",
-)
-
 SNPE = Backend(
     name="snpe",
     about="Qualcomm SNPE",
     weight=Offer(signed=(False,), symmetric=(False,), also=(_PER_CHANNEL,)),
     activation=_ACTIVATION,
     bias="int32",
-    rules=_SNPE_RULES,
+    rules=both(*DSP_KINDS),
     fusions=(*FUSED, *chains(("add",))),
     shares=(*MOVES, "pad", "resize"),
     quantize_outputs=True,
@@ -60,7 +38,7 @@ QNN = Backend(
     bias="int32",
     # Nothing falls back to the CPU, and a convolution whose output is float is refused.
     rules={
-        **_SNPE_RULES,
+        **both(*DSP_KINDS),
         **both("matmul", "minimum", "sum", "hardswish", "hardsigmoid", "gelu", "tanh", "elu", "layernorm"),
     },
     fusions=(*FUSED, *chains(("add",))),
