@@ -1,25 +1,57 @@
-"""A table from names to classes: literal, extended only by an explicit call or an entry point."""
+"""Tables from names to things: literal, extended only by an explicit call or an entry point."""
 
 from __future__ import annotations
 
 import difflib
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from detent.errors import RegistrationError, UnknownNameError
 
-__all__ = ["Registry"]
+__all__ = ["Registry", "Table"]
 
 T = TypeVar("T")
 
 
-class Registry(Mapping[str, type[T]], Generic[T]):
-    """Names to classes of one kind; reads like a dict.
+class Table(Mapping[str, T], Generic[T]):
+    """Names to things of one kind; reads like a dict.
 
-    Invariants: every value is a concrete subclass of `base`; a name is never rebound; an unknown name
-    raises `UnknownNameError` with the nearest known one. A package may offer a class through the entry
+    An unknown name raises `UnknownNameError` with the nearest known one. A package may offer a thing through the entry
     point group `detent.<kind>s`; it is loaded when its name is first asked for.
+    """
+
+    def __init__(self, kind: str):
+        self.kind = kind
+        self._table: dict[str, T] = {}
+
+    @abstractmethod
+    def _load(self, name: str, offered: Any) -> None:
+        """Take in what an entry point of that name offers, or refuse it."""
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._table:
+            self._look_for(name)
+        return self._table[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._table)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def _look_for(self, name: str) -> None:
+        for point in entry_points(group=f"detent.{self.kind}s", name=name):
+            self._load(name, point.load())
+            return
+        near = difflib.get_close_matches(str(name), self._table, n=1)
+        to_do = f"did you mean {near[0]!r}?" if near else f"use one of these, or register your own {self.kind} first"
+        raise UnknownNameError(f"{self.kind} {name!r}", f"known are {', '.join(sorted(self._table))}", to_do)
+
+
+class Registry(Table[type[T]], Generic[T]):
+    """Names to classes. Every value is a concrete subclass of `base`; a name is never rebound.
 
     >>> numbers = Registry("number", int, {"flag": bool})
     >>> numbers["flag"]
@@ -32,8 +64,8 @@ class Registry(Mapping[str, type[T]], Generic[T]):
     """
 
     def __init__(self, kind: str, base: type, table: Mapping[str, type[T]]):
-        self.kind, self._base = kind, base
-        self._table: dict[str, type[T]] = {}
+        super().__init__(kind)
+        self._base = base
         for name, cls in table.items():
             self.register(name, cls)
 
@@ -51,21 +83,5 @@ class Registry(Mapping[str, type[T]], Generic[T]):
             raise RegistrationError(asked, f"the name is taken by {self._table[name].__qualname__}", "choose another")
         self._table[name] = cls
 
-    def __getitem__(self, name: str) -> type[T]:
-        if name not in self._table:
-            self._load_entry_point(name)
-        return self._table[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._table)
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def _load_entry_point(self, name: str) -> None:
-        for point in entry_points(group=f"detent.{self.kind}s", name=name):
-            self.register(name, point.load())
-            return
-        near = difflib.get_close_matches(str(name), self._table, n=1)
-        to_do = f"did you mean {near[0]!r}?" if near else f"use one of these, or register your own {self.kind} first"
-        raise UnknownNameError(f"{self.kind} {name!r}", f"known are {', '.join(sorted(self._table))}", to_do)
+    def _load(self, name: str, offered: Any) -> None:
+        self.register(name, offered)

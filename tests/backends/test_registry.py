@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 import detent.backends
+from detent import registry as module
 from detent.backends import BACKENDS, Backend, BackendRegistry
-from detent.backends import registry as module
 from detent.errors import RegistrationError, UnknownNameError
 
 NCNN = BACKENDS["ncnn"]

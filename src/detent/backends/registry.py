@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Iterator, Mapping
-from importlib.metadata import entry_points
+from collections.abc import Iterable
+from typing import Any
 
 from detent.backends.backend import Backend
-from detent.errors import RegistrationError, UnknownNameError
+from detent.errors import RegistrationError
+from detent.registry import Table
 
 __all__ = ["BackendRegistry"]
 
 
-class BackendRegistry(Mapping[str, Backend]):
-    """Reads like a dict; behaves like `detent.registry.Registry`, but holds values, which know their own names.
-
-    Invariants: a name is never rebound; an unknown name raises `UnknownNameError` with the nearest known one. A
-    package may offer a backend through the entry point group `detent.backends`; it is loaded when its name is first
-    asked for.
-    """
+class BackendRegistry(Table[Backend]):
+    """Holds values, which know their own names. A name is never rebound."""
 
     def __init__(self, backends: Iterable[Backend] = ()):
-        self._table: dict[str, Backend] = {}
+        super().__init__("backend")
         for backend in backends:
             self.register(backend)
 
@@ -33,30 +28,10 @@ class BackendRegistry(Mapping[str, Backend]):
             raise RegistrationError(f"register backend {backend.name!r}", "the name is taken", "choose another")
         self._table[backend.name] = backend
 
-    def __getitem__(self, name: str) -> Backend:
-        if name not in self._table:
-            self._load_entry_point(name)
-        return self._table[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._table)
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def __contains__(self, name: object) -> bool:
-        # Mapping's own version asks __getitem__, which raises our error instead of KeyError.
-        return name in self._table
-
-    def _load_entry_point(self, name: str) -> None:
-        for point in entry_points(group="detent.backends", name=name):
-            backend = point.load()
-            if getattr(backend, "name", name) != name:
-                raise RegistrationError(
-                    f"backend {name!r} of an entry point", f"it calls itself {backend.name!r}", "give both one name"
-                )
-            self.register(backend)
-            return
-        near = difflib.get_close_matches(str(name), self._table, n=1)
-        to_do = f"did you mean {near[0]!r}?" if near else "use one of these, or register your own backend first"
-        raise UnknownNameError(f"backend {name!r}", f"known are {', '.join(sorted(self._table))}", to_do)
+    def _load(self, name: str, offered: Any) -> None:
+        called = getattr(offered, "name", name)
+        if called != name:
+            raise RegistrationError(
+                f"backend {name!r} of an entry point", f"it calls itself {called!r}", "give both one name"
+            )
+        self.register(offered)
