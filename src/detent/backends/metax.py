@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from detent.backends.backend import FUSED, MOVES, Backend, both, chains
 from detent.backends.offer import Offer
+from detent.backends.ppq import CUDA_KINDS
 from detent.numerics import PerChannel, PerTensor
 
 __all__ = ["METAX"]
@@ -15,23 +16,7 @@ METAX = Backend(
     weight=Offer(narrow=(True,), granularities=(PerChannel, PerTensor)),
     activation=Offer(narrow=(True,)),
     bias="int32",
-    rules=both(
-        "conv",
-        "linear",
-        "matmul",
-        "add",
-        "mul",
-        "concat",
-        "avgpool",
-        "global_avgpool",
-        "mean",
-        "relu",
-        "relu6",
-        "clip",
-        "leaky_relu",
-        "prelu",
-        "sigmoid",
-    ),
+    rules=both(*CUDA_KINDS, "matmul"),
     fusions=(*FUSED, *chains(("conv", "linear"), ("sigmoid", "leaky_relu"), norm=True), *chains(("add",))),
     shares=(*MOVES, "resize"),
     quantize_outputs=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from detent.backends.backend import FUSED, MOVES, Backend, both, chains
 from detent.backends.offer import Offer
-from detent.backends.ppq import DSP_KINDS
+from detent.backends.ppq import CUDA_KINDS, DSP_KINDS
 from detent.numerics import PerChannel, PerTensor
 
 __all__ = ["PPL_CUDA", "PPL_DSP", "PPL_W8A16"]
@@ -16,22 +16,7 @@ PPL_CUDA = Backend(
     weight=Offer(granularities=(PerChannel, PerTensor)),
     activation=Offer(),
     bias="int32",
-    rules=both(
-        "conv",
-        "linear",
-        "add",
-        "mul",
-        "concat",
-        "avgpool",
-        "global_avgpool",
-        "mean",
-        "relu",
-        "relu6",
-        "clip",
-        "leaky_relu",
-        "prelu",
-        "sigmoid",
-    ),
+    rules=both(*CUDA_KINDS),
     fusions=(*FUSED, *chains(("conv", "linear"), ("sigmoid", "leaky_relu"), norm=True), *chains(("add",))),
     shares=(*MOVES, "resize"),
     quantize_outputs=True,

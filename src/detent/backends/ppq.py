@@ -2,7 +2,25 @@
 
 from __future__ import annotations
 
-__all__ = ["DSP_KINDS"]
+__all__ = ["CUDA_KINDS", "DSP_KINDS"]
+
+CUDA_KINDS = (
+    "conv",
+    "linear",
+    "add",
+    "mul",
+    "concat",
+    "avgpool",
+    "global_avgpool",
+    "mean",
+    "relu",
+    "relu6",
+    "clip",
+    "leaky_relu",
+    "prelu",
+    "sigmoid",
+)
+"""PPL_CUDA, and with matmul METAX."""
 
 DSP_KINDS = (
     "conv",

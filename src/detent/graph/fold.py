@@ -9,6 +9,7 @@ from detent.graph.batch_norm import STRATEGIES, FoldedBatchNorm, foldable, merge
 from detent.graph.capture import Captured
 from detent.graph.kinds import kind_of
 from detent.graph.region import Region
+from detent.graph.running import join
 
 __all__ = ["fold_batch_norms"]
 
@@ -29,7 +30,7 @@ def fold_batch_norms(captured: Captured, strategy: int) -> dict[str, str]:
             op, bn = region.get_submodule(op_name), region.get_submodule(bn_name)
             if strategy == 0:
                 merge_into(op, bn)
-                merges[_join(path, bn_name)] = _join(path, op_name)
+                merges[join(path, bn_name)] = join(path, op_name)
             else:
                 node = next(n for graph in region.graphs.values() for n in graph.nodes if n.target == op_name)
                 kind = kind_of(node, dict(region.named_modules()))
@@ -66,7 +67,3 @@ def _bypass(graph: fx.Graph, op_name: str, bn_name: str) -> None:
             assert source.target == op_name
             node.replace_all_uses_with(source)
             graph.erase_node(node)
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
