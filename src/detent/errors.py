@@ -8,7 +8,12 @@
     ├── NotCalibratedError   a scale is needed before one was measured
     ├── UnknownNameError     a name that is in no table
     ├── RecipeError          a recipe, or a file of one, that says something it cannot
-    └── RegistrationError    a name that is taken, or a class of the wrong kind
+    ├── RegistrationError    a name that is taken, or a class of the wrong kind
+    ├── OnnxError            an ONNX or Caffe file that cannot be read, or that says what cannot be imported
+    ├── DeployError          a network that a file format, or ONNX, cannot hold
+    ├── ArtifactError        a deployed folder that is incomplete, changed or of another version
+    ├── EngineError          an engine that is not installed, or that refuses a model or its inputs
+    └── DataError            a file of data that is missing, or that does not fit the network
 
 Each carries three sentences: what was asked (with the value), what was found, what to do.
 
@@ -21,9 +26,14 @@ to do: choose bits in 2..32
 from __future__ import annotations
 
 __all__ = [
+    "ArtifactError",
     "CaptureError",
+    "DataError",
+    "DeployError",
     "DetentError",
+    "EngineError",
     "NotCalibratedError",
+    "OnnxError",
     "RangeError",
     "RecipeError",
     "RegistrationError",
@@ -77,3 +87,23 @@ class RecipeError(DetentError, ValueError):
 
 class RegistrationError(DetentError, ValueError):
     """A name that is taken, or a class of the wrong kind."""
+
+
+class OnnxError(DetentError, ValueError):
+    """An ONNX or Caffe file that cannot be read, or that says what cannot be imported."""
+
+
+class DeployError(DetentError, ValueError):
+    """A network that a file format, or ONNX, cannot hold."""
+
+
+class ArtifactError(DetentError, ValueError):
+    """A deployed folder that is incomplete, changed or of another version."""
+
+
+class EngineError(DetentError, RuntimeError):
+    """An engine that is not installed, or that refuses a model or its inputs."""
+
+
+class DataError(DetentError, ValueError):
+    """A file of data that is missing, or that does not fit the network."""

@@ -12,7 +12,11 @@ ACL = Backend(
     name="acl",
     about="Arm Compute Library",
     # QSYMM8_PER_CHANNEL, or the QASYMM8_SIGNED and QASYMM8 of activations.
-    weight=Offer(granularities=(PerChannel, PerTensor), also=(Offer(signed=(True, False), symmetric=(False, True)),)),
+    weight=Offer(
+        narrow=(True, False),
+        granularities=(PerChannel, PerTensor),
+        also=(Offer(signed=(True, False), symmetric=(False, True)),),
+    ),
     activation=Offer(signed=(True, False), symmetric=(False, True)),
     bias="int32",
     rules=both(
@@ -41,6 +45,6 @@ ACL = Backend(
     # Kernels with a built-in output scale, as in LiteRT.
     ranges={"sigmoid": (0.0, 255 / 256), "softmax": (0.0, 255 / 256), "tanh": (-1.0, 127 / 128)},
     quantize_outputs=True,
-    arithmetic="litert_reference",
-    files=("tflite",),
+    arithmetic="tflite_reference",
+    files=("tflite", "acl"),
 )

@@ -84,7 +84,12 @@ class Backend:
     - `ends_bits`: the least width of the first and last weights, and of what these layers take in.
     - `batch_norm`: the strategy a recipe gets that does not name one.
 
-    `arithmetic`, `files` and `engine` name what the twin computes with, what is written, and what runs it.
+    How it is deployed:
+
+    - `repeats_grids`: whether Q and DQ are written again behind operations that keep the grid of their input. Some
+      engines run those on integers only then; others move a DQ through them and would compute the second pair.
+    - `opset`: of the ONNX file, at least.
+    - `arithmetic`, `files` and `engine` name what the twin computes with, what is written, and what runs it.
     """
 
     name: str
@@ -104,6 +109,8 @@ class Backend:
     quantize_outputs: bool = False
     ends_bits: int | None = None
     batch_norm: int = 0
+    repeats_grids: bool = True
+    opset: int = 17
     arithmetic: str = "onnx_spec"
     files: tuple[str, ...] = ("onnx",)
     engine: str | None = None

@@ -21,6 +21,7 @@ EXECUTORCH_XNNPACK = Backend(
     shares=(*MOVES, "concat", "relu", "relu6", "clip"),
     aligns=("concat",),
     quantize_outputs=True,
+    opset=21,
     arithmetic="xnnpack",
     files=("pte",),
     engine="executorch",

@@ -59,7 +59,8 @@ FPGA = Backend(
     fusions=(*FUSED, *chains(("add",))),
     shares=(*MOVES, "pad", "resize"),
     quantize_outputs=True,
-    arithmetic="shift_half_even",
+    arithmetic="onnx_spec",
+    files=("onnx", "ppq_json"),
 )
 
 # The ESP32-P4. For an S3 or C chip ask for per-tensor weights and half_up; the biases of an S3 have 20 bits.
@@ -98,6 +99,6 @@ ESP_DL = Backend(
     fusions=(*FUSED, *chains(("add",))),
     shares=(*MOVES, "pad", "resize"),
     quantize_outputs=True,
-    arithmetic="shift_half_even",
-    files=("espdl",),
+    arithmetic="onnx_spec",
+    files=("onnx", "espdl"),
 )

@@ -53,6 +53,7 @@ LITERT = Backend(
         "log_softmax": (-255 / 16, 0.0),
     },
     quantize_outputs=True,
+    opset=21,
     arithmetic="xnnpack",
     files=("tflite",),
     engine="litert",
@@ -65,5 +66,5 @@ TFLITE_MICRO = replace(
     about="TensorFlow Lite for microcontrollers",
     rules=_MICRO_RULES,
     per_tensor_weights=("linear",),
-    arithmetic="litert_reference",
+    arithmetic="tflite_reference",
 )

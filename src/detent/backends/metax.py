@@ -20,4 +20,5 @@ METAX = Backend(
     fusions=(*FUSED, *chains(("conv", "linear"), ("sigmoid", "leaky_relu"), norm=True), *chains(("add",))),
     shares=(*MOVES, "resize"),
     quantize_outputs=True,
+    files=("onnx", "ppq_json"),
 )

@@ -18,6 +18,6 @@ NNIE = Backend(
     # What is in its parameter file. MQBench simulates more (mul, prelu, global pooling), but leaves them out of it.
     rules=takes("conv", "conv_transpose", "linear", "add", "maxpool", "avgpool", "resize"),
     shares=("reshape", "transpose", "slice", "maxpool"),
-    arithmetic="log",
+    arithmetic="onnx_spec",
     files=("onnx", "nnie_gfpq"),
 )

@@ -35,7 +35,10 @@ ONNXRUNTIME = Backend(
     fusions=(*FUSED, *chains(("add", "mul"))),
     # The kinds whose Q and DQ are dropped if they are equal; depth-to-space has no integer kernel.
     shares=("reshape", "transpose", "slice", "gather", "expand", "maxpool", "global_maxpool", "resize"),
+    # The kernel of softmax computes with floor(1 / scale): other scales wrap around.
+    ranges={"softmax": (0.0, 255 / 256)},
     quantize_outputs=True,
+    opset=21,
     arithmetic="onnxruntime",
     engine="onnxruntime",
 )

@@ -23,6 +23,9 @@ OPENVINO = Backend(
     aligns=("concat",),
     # The convolution before a residual add is clamped but not rounded: 13 % of outputs off by one if it is simulated.
     unquantized_edges=(("conv", "add"),),
+    repeats_grids=False,
+    opset=21,
     arithmetic="openvino",
+    files=("onnx", "openvino_ir"),
     engine="openvino",
 )

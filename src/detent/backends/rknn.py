@@ -33,5 +33,5 @@ RKNN = Backend(
     fusions=(*FUSED, *chains(("add",))),
     shares=(*MOVES, "resize"),
     quantize_outputs=True,
-    files=("onnx",),
+    files=("onnx", "rknn", "ppq_json"),
 )

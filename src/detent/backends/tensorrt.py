@@ -38,5 +38,6 @@ TENSORRT = Backend(
     # A convolution takes the other operand of the residual add into its epilogue. MQBench has this rule but gives it to
     # no backend, and quantizes both operands.
     unquantized_edges=(("conv", "add"),),
+    repeats_grids=False,
     files=("onnx", "tensorrt_ranges"),
 )

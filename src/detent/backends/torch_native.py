@@ -42,6 +42,8 @@ TORCH_X86 = Backend(
     # Pools, resizing and clipping keep the scale of their input.
     shares=(*MOVES, "concat", "avgpool", "global_avgpool", "mean", "resize", "relu", "relu6", "clip"),
     aligns=("concat",),
+    # Transposed convolutions have one scale, or run in float.
+    per_tensor_weights=("conv_transpose",),
     # Kernels with a built-in output scale: 1/256 with zero point 0, and 1/128 with 128 for tanh.
     ranges={
         "sigmoid": (0.0, 255 / 256),
@@ -50,6 +52,7 @@ TORCH_X86 = Backend(
         "tanh": (-1.0, 127 / 128),
     },
     quantize_outputs=True,
+    opset=21,
     arithmetic="fbgemm",
     files=("torch",),
     engine="torch",

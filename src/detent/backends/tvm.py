@@ -21,5 +21,5 @@ TVM = Backend(
     fusions=(*FUSED, *chains(("add",))),
     shares=MOVES,
     quantize_outputs=True,
-    files=("onnx_qlinear",),
+    files=("onnx", "onnx_qlinear"),
 )

@@ -44,6 +44,6 @@ VITIS = Backend(
     ),
     fusions=(*FUSED, *chains(("add",))),
     quantize_outputs=True,
-    arithmetic="dpu",
-    files=("onnx", "vitis_quant_info"),
+    arithmetic="vitis_dpu",
+    files=("onnx", "vitis_quant_info", "mqbench_json"),
 )

@@ -3,6 +3,7 @@
 from detent.graph.batch_norm import STRATEGIES, FoldedBatchNorm
 from detent.graph.capture import Captured, capture
 from detent.graph.codes import keeping_codes
+from detent.graph.derived_bias import DerivedBias
 from detent.graph.fold import fold_batch_norms
 from detent.graph.fusion import fuse
 from detent.graph.insertion import insert
@@ -11,6 +12,8 @@ from detent.graph.names import float_state_dict, remember_float_names
 from detent.graph.observing import observing, quantizers_of
 from detent.graph.plan import FloatTensor, Plan, QuantizedTensor
 from detent.graph.region import Region
+from detent.graph.removal import without_quantizers
+from detent.graph.running import Inputs, flat
 from detent.graph.stubs import DeQuantStub, QuantStub
 from detent.graph.wrap import Functional, wrap
 
@@ -19,15 +22,18 @@ __all__ = [
     "STRATEGIES",
     "Captured",
     "DeQuantStub",
+    "DerivedBias",
     "FloatTensor",
     "FoldedBatchNorm",
     "Functional",
+    "Inputs",
     "Kind",
     "Plan",
     "QuantStub",
     "QuantizedTensor",
     "Region",
     "capture",
+    "flat",
     "float_state_dict",
     "fold_batch_norms",
     "fuse",
@@ -37,5 +43,6 @@ __all__ = [
     "observing",
     "quantizers_of",
     "remember_float_names",
+    "without_quantizers",
     "wrap",
 ]

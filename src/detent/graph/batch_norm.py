@@ -9,8 +9,8 @@
 |  3 | w g / s, output rescaled by s / s~ (Krishnamoorthi 2018) | batch, running kept |
 |  4 | w g / s, output unscaled, then the batch norm as always (PyTorch) | batch, running kept |
 
-g, b: gamma and beta; m, s: running mean and deviation; m~, s~: those of the batch. In eval all of them compute the
-same as the unfused model, and deploy the same merged weights.
+g, b: gamma and beta; m, s: running mean and deviation; m~, s~: those of the batch, over all ranks of a distributed job.
+In eval all of them compute the same as the unfused model, and deploy the same merged weights.
 """
 
 from __future__ import annotations
@@ -24,8 +24,18 @@ from torch.func import functional_call
 
 from detent.errors import SchemeError
 from detent.graph.kinds import kind_of
+from detent.observers.ranks import many_ranks, over_ranks
 
-__all__ = ["STRATEGIES", "FoldedBatchNorm", "foldable", "merge_into", "merged"]
+__all__ = [
+    "STRATEGIES",
+    "FoldedBatchNorm",
+    "Moments",
+    "foldable",
+    "follow",
+    "merge_into",
+    "merged",
+    "moments_over_ranks",
+]
 
 STRATEGIES = (-1, 0, 1, 2, 3, 4)
 
@@ -94,6 +104,51 @@ def merge_into(op: nn.Module, bn: nn.Module) -> None:
             own.bias.copy_(bias)
 
 
+class Moments(NamedTuple):
+    """Mean and (biased) variance of each channel, and how many values each was taken over."""
+
+    mean: Tensor
+    variance: Tensor
+    values: float
+
+
+def moments_over_ranks(y: Tensor) -> Moments:
+    """Of each channel of `y`, over the batches of all ranks, with gradients to all of them."""
+    dims = [dim for dim in range(y.ndim) if dim != (1 if y.ndim > 1 else 0)]
+    variance, mean = torch.var_mean(y, dims, correction=0)
+    count = y.numel() / mean.numel()
+    if not many_ranks():
+        return Moments(mean, variance, count)
+    share = torch.full_like(mean, count)
+    # Each rank's spread about its own mean, and that of the means: no difference of large squares.
+    totals: Tensor = _Sum.apply(torch.stack([mean * share, share]))  # type: ignore[no-untyped-call]
+    everywhere = totals[1].detach()
+    common = totals[0] / everywhere
+    spread: Tensor = _Sum.apply((variance + (mean - common).square()) * share)  # type: ignore[no-untyped-call]
+    return Moments(common, spread / everywhere, float(everywhere.max()))
+
+
+@torch.no_grad()
+def follow(bn: Any, found: Moments, shift: Tensor | float = 0.0) -> None:
+    """Move the running statistics of `bn` as `nn.BatchNorm` would, for a batch whose mean is `shift` greater."""
+    bn.num_batches_tracked.add_(1)
+    momentum = 1 / float(bn.num_batches_tracked) if bn.momentum is None else bn.momentum
+    bn.running_mean.lerp_(found.mean + shift, momentum)
+    bn.running_var.lerp_(found.variance * (found.values / max(found.values - 1, 1)), momentum)
+
+
+class _Sum(torch.autograd.Function):
+    """The sum over all ranks; the gradient, too, is the sum of what the ranks have."""
+
+    @staticmethod
+    def forward(_: Any, values: Tensor) -> Tensor:
+        return over_ranks(values, "sum")
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor) -> Tensor:
+        return over_ranks(gradient.contiguous(), "sum")
+
+
 class _Call(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -141,6 +196,9 @@ class FoldedBatchNorm(nn.Module):
         batch_factor = _factor(bn, variance)
         shift = -mean * batch_factor
         shift = shift if bn.bias is None else shift + bn.bias
+        if self.op.bias is not None:
+            # It cancels, so its gradient is zero; one that is missing would stop DistributedDataParallel.
+            shift = shift + 0.0 * self.op.bias  # type: ignore[operator]
         factor = batch_factor if self.strategy == 2 else _factor(bn, bn.running_var)
         y = self._run(x, self.weight_quantizer(own_weight * _along_outputs(factor, self.op, own_weight)))
         if self.strategy == 3:
@@ -168,18 +226,10 @@ class FoldedBatchNorm(nn.Module):
 
     def _batch_statistics(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """Of the batch, without the bias; the running ones follow as `nn.BatchNorm` would move them."""
-        bn: Any = self.bn
-        dims = [dim for dim in range(y.ndim) if dim != (1 if y.ndim > 1 else 0)]
-        variance, mean = torch.var_mean(y, dims, correction=0)
-        with torch.no_grad():
-            bn.num_batches_tracked.add_(1)
-            momentum = 1 / float(bn.num_batches_tracked) if bn.momentum is None else bn.momentum
-            count = y.numel() / mean.numel()
-            own: Any = self.op
-            bias = 0.0 if own.bias is None else own.bias
-            bn.running_mean.lerp_(mean + bias, momentum)
-            bn.running_var.lerp_(variance * (count / max(count - 1, 1)), momentum)
-        return mean, variance
+        own: Any = self.op
+        found = moments_over_ranks(y)
+        follow(self.bn, found, 0.0 if own.bias is None else own.bias)
+        return found.mean, found.variance
 
     def _along_channels(self, values: Tensor, y: Tensor) -> Tensor:
         return values if self.kind == "linear" else values.reshape(-1, *[1] * (y.ndim - 2))

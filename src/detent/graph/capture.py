@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from detent.errors import CaptureError
+from detent.graph.kinds import is_known_module
 from detent.graph.region import Region
 from detent.graph.running import Inputs, Recorder, brief, fresh, join, record, run, same
 from detent.graph.tracing import Tracer, constants_of, skipping
@@ -104,9 +105,11 @@ class _Capture:
             return self._captured_before(module, path, inputs)
         constants = {mode: constants_of(module, inputs, given) for mode, given in modes.items()}
         expected = {mode: run(module, Inputs(inputs.args, {**inputs.kwargs, **modes[mode]})) for mode in modes}
+        tracers = {mode: Tracer(self.leaf_modules, path) for mode in modes}
         try:
-            tracers = {mode: Tracer(self.leaf_modules, path) for mode in modes}
-            region = Region(module, {m: tracer.graph_of(module, constants[m]) for m, tracer in tracers.items()})
+            region = self._traced_before(module, constants) or Region(
+                module, {m: tracer.graph_of(module, constants[m]) for m, tracer in tracers.items()}
+            )
             for mode, runner in region.runners.items():
                 if not same(expected[mode], record(runner, module, inputs)):
                     raise CaptureError("trace", "the traced graph computes something else", "")
@@ -125,6 +128,21 @@ class _Capture:
         region.recompile()
         self.regions[path], self.made_from[region] = region, module
         return region
+
+    def _traced_before(self, module: nn.Module, constants: Mapping[str, Mapping[str, Any]]) -> Region | None:
+        """A region of a model that is a graph already, under the names its nodes have: of an imported ONNX file these
+        are the names in the file. None if parts of it are to be traced."""
+        if not isinstance(module, fx.GraphModule) or self.leaf_modules or any(constants.values()):
+            return None
+        parts = dict(module.named_modules())
+        for node in module.graph.nodes:
+            part = parts[str(node.target)] if node.op == "call_module" else None
+            if node.target is F.dropout or not (part is None or is_known_module(part) or hasattr(part, "kind")):
+                return None
+        graphs = {mode: fx.Graph() for mode in constants}
+        for graph in graphs.values():
+            graph.output(graph.graph_copy(module.graph, {}))
+        return Region(module, graphs)
 
     def _captured_before(self, region: Region, path: str, inputs: Inputs) -> Region:
         """A model that was captured and wrapped: its graphs are taken as they are."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from detent.numerics import IntGrid, PerTensor, QParams, Scheme
+from detent.numerics import IntGrid, PerTensor, QParams, Scheme, quantize
 from detent.quantizers import Quantizer, on_grid
 
 __all__ = ["DerivedBias"]
@@ -24,12 +24,23 @@ class DerivedBias(nn.Module):
         of_input, of_weight = (source.qparams().scale for source in self._sources)
         return QParams.symmetric((of_input * of_weight).detach())
 
-    def forward(self, bias: Tensor) -> Tensor:
+    def qparams_for(self, bias: Tensor) -> QParams:
+        """The same, with a scale for each element that has one."""
         scale = self.qparams().scale
         if isinstance(self.scheme.granularity, PerTensor):
             scale = scale.reshape(())
         elif scale.numel() != bias.numel():
             scale = scale.flatten().expand(bias.shape) if scale.numel() == 1 else _repeat(scale, bias)
+        return QParams.symmetric(scale)
+
+    @torch.no_grad()
+    def codes(self, bias: Tensor) -> Tensor:
+        """The integers that are deployed."""
+        # In float64: a code of 32 bits has more digits than a float32.
+        return quantize(bias.double(), self.qparams_for(bias), self.scheme)
+
+    def forward(self, bias: Tensor) -> Tensor:
+        scale = self.qparams_for(bias).scale
         assert isinstance(self.scheme.grid, IntGrid)
         return on_grid(bias, scale, torch.zeros_like(scale), self.scheme)
 

@@ -30,7 +30,8 @@ class Region(nn.Module):
             self.register_buffer(name, buffer, persistent=name not in root._non_persistent_buffers_set)
         # Plain attributes that a graph reads (constants) or that users expect to find again.
         for name, value in vars(root).items():
-            if not name.startswith("_") and name not in vars(self):
+            is_constant = name.startswith("_tensor_constant")  # what tracing calls a tensor that forward makes
+            if (is_constant or not name.startswith("_")) and name not in vars(self):
                 object.__setattr__(self, name, value)
         self.training = root.training
         object.__setattr__(self, "_runners", {mode: fx.GraphModule(self, graph) for mode, graph in graphs.items()})

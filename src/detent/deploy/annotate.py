@@ -1,0 +1,303 @@
+"""A model that came from an ONNX file is deployed by writing Q and DQ into that file's own graph.
+
+Nodes and tensors keep their names. What changes: batch norms that were folded are gone (the operation before gives
+their tensor), weights have the values they have now and are stored as integers, and where a grid is, Q and DQ stand
+between a tensor and its readers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.version_converter
+import torch
+from onnx import helper, numpy_helper
+from torch import fx
+
+from detent.deploy.deployment import DeployedTensor
+from detent.deploy.export.builder import Builder
+from detent.deploy.export.grids import Grids
+from detent.deploy.export.parameters import Stored, activation_encoding, stored
+from detent.deploy.export.values import Ref
+from detent.deploy.export.walk import Exported
+from detent.deploy.float_model import float_model
+from detent.errors import DeployError
+from detent.graph import QuantizedTensor
+from detent.numerics import IntGrid, PerChannel, PerGroup
+from detent.onnx_import import OnnxSource, source_of
+
+__all__ = ["annotate"]
+
+
+def annotate(prepared: Any, *, opset: int) -> Exported:
+    """The ONNX model that `prepared` was loaded from, with the quantization of `prepared`."""
+    return _Annotation(prepared, opset).run()
+
+
+class _Annotation:
+    """One annotation; `run` is the result."""
+
+    def __init__(self, prepared: Any, opset: int):
+        self.region, self.source = prepared, source_of(prepared)
+        self.runner: fx.GraphModule = next(iter(prepared.runners.values()))
+        self.grids = Grids(prepared, self.runner)
+        self.notes: list[str] = []
+        self.model = _base(self.source, opset)
+        self.graph = self.model.graph
+        for node in self.graph.node:
+            node.name = node.name or node.output[0]
+        self.by_name = {node.name: node for node in self.graph.node}
+        renamed = _without_copied_outputs(self.graph)
+        self.tensors = {
+            name: renamed.get(tensor, tensor)
+            for name, tensor in self.source.tensors.items()
+            if name in self.grids.nodes
+        }
+        self.stored: dict[str, Stored] = {}
+        self.b = Builder(self.model.opset_import[0].version)
+        self.b.taken.update(name for node in self.graph.node for name in (*node.input, *node.output))
+        self.b.taken.update(self.by_name)
+
+    def run(self) -> Exported:
+        self._drop_folded()
+        for path in self._modules():
+            self._parameters(path)
+        self._other_parameters()
+        for node in list(self.runner.graph.nodes):
+            self._activation(node)
+        self._insert()
+        names = {name: self._op(name) for name in self.grids.nodes}
+        found = self.grids.deployed(self.stored, self._tensor_name, {k: v for k, v in names.items() if v})
+        return Exported(self.model, tuple(map(self._as_stored, found)), self.notes)
+
+    def _as_stored(self, tensor: DeployedTensor) -> DeployedTensor:
+        """A matrix that the file holds the other way round than torch has its channels along the other axis."""
+        held = [p for p in self.source.parameters.values() if p.initializer == tensor.tensor and p.transposed]
+        granularity = tensor.scheme.granularity
+        if not held or not isinstance(granularity, (PerChannel, PerGroup)):
+            return tensor
+        turned = replace(granularity, axis=1 - granularity.axis)
+        return replace(tensor, scheme=replace(tensor.scheme, granularity=turned))
+
+    # --- names
+
+    def _op(self, fx_name: str) -> str:
+        """The ONNX node that gives what an fx node gives."""
+        tensor = self.tensors.get(fx_name)
+        return next((node.name for node in self.graph.node if tensor in node.output), "")
+
+    def _tensor_name(self, entry: QuantizedTensor) -> str:
+        if entry.role == "activation":
+            return self.tensors.get(entry.node, entry.tensor)
+        return self._initializer(str(self.grids.nodes[entry.node].target), entry.role)
+
+    def _initializer(self, path: str, which: str) -> str:
+        held = self.source.parameters.get(f"{path}.{which}")
+        if held is not None:
+            # Of a file that was quantized before, it is what its DQ gave.
+            return held.initializer.removesuffix("_dequantized")
+        weight = self.source.parameters.get(f"{path}.weight")
+        return f"{weight.initializer}_{which}" if weight else f"{path}.{which}"
+
+    def _modules(self) -> list[str]:
+        called = [
+            str(n.target) for n in self.runner.graph.nodes if n.op == "call_module" and not self.grids.is_quantizer(n)
+        ]
+        return [path for path in dict.fromkeys(called) if path in self.source.modules]
+
+    # --- batch norms
+
+    def _drop_folded(self) -> None:
+        """Batch norms that the prepared model does not call any more."""
+        called = set(self._modules())
+        for path, names in self.source.modules.items():
+            if path in called:
+                continue
+            for name in names:
+                node = self.by_name.get(name)
+                if node is not None and node.op_type == "BatchNormalization":
+                    self._drop(node)
+
+    def _drop(self, norm: onnx.NodeProto) -> None:
+        before, after = norm.input[0], norm.output[0]
+        maker = next(node for node in self.graph.node if before in node.output)
+        maker.output[list(maker.output).index(before)] = after
+        self.graph.node.remove(norm)
+        self.tensors = {name: after if tensor == before else tensor for name, tensor in self.tensors.items()}
+
+    # --- weights
+
+    def _parameters(self, path: str) -> None:
+        module = self.grids.modules[path]
+        nodes = [self.by_name[name] for name in self.source.modules[path] if name in self.by_name]
+        for which in ("weight", "bias"):
+            kept = stored(module, which)
+            if kept is None:
+                continue
+            known = self.source.parameters.get(f"{path}.{which}")
+            if known is None and which == "weight":
+                continue
+            self.stored[f"{path}.{which}"] = kept
+            name = self._initializer(path, which)
+            given = self._written(kept, name, transposed=bool(known and known.transposed))
+            if known is None:
+                self._give_bias(nodes, given, path)
+            else:
+                for node in nodes:
+                    node.input[:] = [given if held == known.initializer else held for held in node.input]
+
+    def _written(self, kept: Stored, name: str, *, transposed: bool) -> str:
+        """The parameter as a constant of the graph: the name of its real values."""
+        if kept.codes is None or kept.encoding is None:
+            array = kept.values.detach().cpu().numpy()
+            array = np.ascontiguousarray(array.T if transposed else array)
+            same = next((i for i in self.graph.initializer if i.name == name), None)
+            if same is not None:  # slopes of a PRelu have axes there that torch leaves out
+                array = array.reshape(tuple(same.dims)) if array.size == np.prod(same.dims) else array
+                if np.array_equal(numpy_helper.to_array(same), array):
+                    return name
+            return self.b.constant(array, self.b.fresh(name))
+        codes, encoding = kept.codes, kept.encoding
+        if transposed:
+            codes = np.ascontiguousarray(codes.T)
+            encoding = encoding if encoding.axis is None else replace(encoding, axis=1 - encoding.axis)
+        return self.b.dequantized(codes, encoding, name, given=f"{name}_dequantized")
+
+    def _other_parameters(self) -> None:
+        """What is no weight or bias of an operation, such as the gates of an LSTM, goes where it came from."""
+        held = {initializer.name: initializer for initializer in self.graph.initializer}
+        now = dict(self.region.state_dict())
+        for path, known in self.source.parameters.items():
+            if path in self.stored or path not in now or known.initializer not in held:
+                continue
+            before = numpy_helper.to_array(held[known.initializer])
+            after = known.written(now[path].detach().cpu().numpy(), before)
+            if not np.array_equal(before, after):
+                held[known.initializer].CopyFrom(numpy_helper.from_array(after, known.initializer))
+
+    def _give_bias(self, nodes: list[onnx.NodeProto], name: str, path: str) -> None:
+        """A bias that folding made, on an operation that had none."""
+        for node in nodes:
+            if node.op_type in ("Conv", "ConvTranspose", "Gemm"):
+                while len(node.input) < 3:
+                    node.input.append("")
+                node.input[2] = name
+                return
+        product = next((node for node in nodes if node.op_type == "MatMul"), None)
+        if product is None:
+            raise DeployError(f"write the bias of {path!r}", "its operation takes none", "fold no batch norm into it")
+        after, inner = product.output[0], self.b.fresh(f"{product.output[0]}_product")
+        product.output[0] = inner
+        self.graph.node.append(helper.make_node("Add", [inner, name], [after], name=self.b.fresh(f"{path}/bias")))
+
+    # --- activations
+
+    def _activation(self, node: fx.Node) -> None:
+        """Q and DQ behind a tensor, for the readers that the plan names."""
+        if self.grids.is_quantizer(node):
+            source = node.all_input_nodes[0]
+            readers = [user.name for user in node.users]
+            quantizer = self.grids.modules[str(node.target)]
+        elif node.name in self.grids.kept and self.region.backend.repeats_grids:
+            source = node
+            quantizer = self.grids.quantizer_of(self.grids.kept[node.name])
+            readers = [user.name for user in node.users if not self.grids.is_quantizer(user)]
+        else:
+            return
+        tensor = self.tensors.get(source.name)
+        if tensor is None or not readers:
+            return
+        if not isinstance(quantizer.scheme.grid, IntGrid):
+            self.notes.append(f"{tensor}: ONNX has no {quantizer.scheme}; it is float in model.onnx")
+            return
+        if quantizer.scheme.rounding.value != "half_even":
+            note = f"QuantizeLinear rounds half to even; this target rounds {quantizer.scheme.rounding.value}"
+            self.notes.extend([] if note in self.notes else [note])
+        encoding = activation_encoding(quantizer)
+        given = self.b.quantized(Ref(tensor, (), torch.float32), encoding).name
+        self._reread(tensor, given, readers)
+
+    def _reread(self, tensor: str, given: str, readers: list[str]) -> None:
+        wanted = {name for reader in readers for name in self.source.nodes.get(reader, ())}
+        for node in self.graph.node:
+            if node.name in wanted:
+                node.input[:] = [given if held == tensor else held for held in node.input]
+        if "output" not in readers or tensor not in {value.name for value in self.graph.output}:
+            return
+        # The network's output keeps its name: what is before Q gets another.
+        before = self.b.fresh(f"{tensor}_unquantized")
+        for node in (*self.graph.node, *self.b.nodes):
+            node.input[:] = [before if held == tensor else held for held in node.input]
+            node.output[:] = [before if held == tensor else tensor if held == given else held for held in node.output]
+        for node in self.graph.node:
+            node.input[:] = [tensor if held == given else held for held in node.input]
+        self.tensors = {name: before if held == tensor else held for name, held in self.tensors.items()}
+
+    def _insert(self) -> None:
+        """Put the new nodes where their inputs are known, and leave out what nothing reads."""
+        waiting = [*self.graph.node, *self.b.nodes]
+        known = (
+            {value.name for value in self.graph.input}
+            | {i.name for i in self.graph.initializer}
+            | set(self.b.initializers)
+        )
+        known.add("")
+        ordered: list[onnx.NodeProto] = []
+        while waiting:
+            ready = [node for node in waiting if all(name in known for name in node.input)]
+            if not ready:
+                raise DeployError("annotate the ONNX graph", "its nodes have no order", "load the file again")
+            ordered.extend(ready)
+            known.update(name for node in ready for name in node.output)
+            done = {id(node) for node in ready}
+            waiting = [node for node in waiting if id(node) not in done]
+        kept = _needed(ordered, {value.name for value in self.graph.output})
+        read = {name for node in kept for name in node.input} | {value.name for value in self.graph.output}
+        constants = [*self.graph.initializer, *self.b.initializers.values()]
+        del self.graph.node[:], self.graph.value_info[:]
+        read -= {name for node in kept for name in node.output}  # a float weight that is now dequantized
+        held = {constant.name: constant for constant in constants if constant.name in read}
+        del self.graph.initializer[:]
+        self.graph.node.extend(kept)
+        self.graph.initializer.extend(held.values())
+
+
+def _base(source: OnnxSource, opset: int) -> onnx.ModelProto:
+    """The file's model without quantization of its own, in an opset that has per-channel Q and DQ."""
+    model = float_model(source.model)
+    found = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
+    if found < max(13, opset if opset > 17 else 13):
+        model = onnx.version_converter.convert_version(model, max(opset, 13))
+    if model.ir_version < 8:
+        model.ir_version = 8
+    if opset >= 21 and model.ir_version < 10:
+        model.ir_version = 10
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return copy
+
+
+def _without_copied_outputs(graph: onnx.GraphProto) -> dict[str, str]:
+    """Where taking out Q and DQ left an Identity before an output, the tensor itself is the output: its new name."""
+    ends = {value.name for value in graph.output}
+    renamed: dict[str, str] = {}
+    for node in list(graph.node):
+        if node.op_type == "Identity" and node.output[0] in ends and node.name == node.output[0]:
+            renamed[node.input[0]] = node.output[0]
+            graph.node.remove(node)
+    for node in graph.node:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
+        node.output[:] = [renamed.get(name, name) for name in node.output]
+    return renamed
+
+
+def _needed(nodes: list[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProto]:
+    kept: list[onnx.NodeProto] = []
+    for node in reversed(nodes):
+        if wanted.intersection(node.output):
+            kept.append(node)
+            wanted.update(node.input)
+    return kept[::-1]

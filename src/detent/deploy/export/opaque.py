@@ -1,0 +1,121 @@
+"""What no table knows (an LSTM, a user's own leaf) is written by torch's exporter, and put in place."""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from typing import Any
+
+import onnx
+import onnx.inliner
+import torch
+from torch import Tensor, fx, nn
+
+from detent.deploy.export.builder import Builder
+from detent.deploy.export.values import FREE, Ref, Traced
+from detent.errors import DeployError
+
+__all__ = ["inline"]
+
+
+class _Called(nn.Module):
+    """A module or function with its constant arguments filled in: only tensors go in, only tensors come out."""
+
+    def __init__(self, target: Any, args: Any, kwargs: Any):
+        super().__init__()
+        self.target, self.given = target, (args, kwargs)
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        waiting = iter(tensors)
+        args, kwargs = fx.node.map_aggregate(self.given, lambda v: next(waiting) if isinstance(v, Ref) else v)
+        return tuple(_leaves(self.target(*args, **kwargs)))
+
+
+def inline(b: Builder, target: Any, args: Any, kwargs: Any, traced: Traced, node: fx.Node) -> Any:
+    """Export `target` as torch does and put its nodes into the graph, named after the fx node."""
+    refs: list[Ref] = []
+    fx.node.map_aggregate((args, kwargs), lambda v: refs.append(v) if isinstance(v, Ref) else None)
+    # Of the doubled batch: torch takes a size of 1 for a constant.
+    examples = tuple(
+        torch.zeros([traced.doubled[s] if isinstance(s, str) else s for s in ref.shape], dtype=ref.dtype)
+        for ref in refs
+    )
+    exported = _exported(b, _Called(target, args, kwargs).eval(), examples, refs, traced)
+    prefix = f"{node.name}/"
+    renamed = {value.name: ref.name for value, ref in zip(exported.graph.input, refs, strict=True)}
+    for initializer in exported.graph.initializer:
+        held = onnx.TensorProto()
+        held.CopyFrom(initializer)
+        held.name = renamed[initializer.name] = b.fresh(prefix + initializer.name)
+        b.initializers[held.name] = held
+    for one in exported.graph.node:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(one)
+        copy.name = b.fresh(prefix + (one.name or one.op_type))
+        for index, name in enumerate(one.input):
+            copy.input[index] = renamed.get(name, name)
+        for index, name in enumerate(one.output):
+            if name:
+                copy.output[index] = renamed[name] = b.fresh(prefix + name)
+        b.nodes.append(copy)
+    given = iter(
+        Ref(renamed[value.name], shape, dtype)
+        for value, (shape, dtype) in zip(exported.graph.output, _results(traced, node), strict=True)
+    )
+    put: Any = lambda v: next(given) if isinstance(v, Tensor) else v  # noqa: E731
+    return fx.node.map_aggregate(traced.first[node], put)
+
+
+def _exported(b: Builder, module: nn.Module, examples: Any, refs: list[Ref], traced: Traced) -> onnx.ModelProto:
+    shapes: Any = None
+    if traced.dynamic:
+        free = {FREE: torch.export.Dim(FREE)}
+        shapes = (
+            tuple(
+                {i: free.get(s, torch.export.Dim.DYNAMIC) for i, s in enumerate(ref.shape) if isinstance(s, str)}
+                for ref in refs
+            ),
+        )
+    stream: Any = io.BytesIO()
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        # It prints what it could not do at length; the reason is in the error.
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                module, examples, dynamo=True, opset_version=b.opset, dynamic_shapes=shapes, verbose=False
+            )
+            assert program is not None
+            program.save(stream)
+    except Exception as error:
+        raise DeployError(
+            f"write {b.current!r} as ONNX",
+            f"torch's exporter does not take it: {str(error).strip().splitlines()[0]}",
+            "write it with operations of torch.nn, or leave it out of the deployed part",
+        ) from error
+    finally:
+        logging.disable(before)
+    model = onnx.load_model_from_string(stream.getvalue())
+    return onnx.inliner.inline_local_functions(model)
+
+
+def _results(traced: Traced, node: fx.Node) -> Iterator[tuple[tuple[int | str, ...], torch.dtype]]:
+    firsts = list(_leaves(traced.first[node]))
+    seconds = [None] * len(firsts) if traced.second is None else list(_leaves(traced.second[node]))
+    for first, second in zip(firsts, seconds, strict=True):
+        yield traced.sizes(first, second), first.dtype
+
+
+def _leaves(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _leaves(part)
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from _leaves(part)

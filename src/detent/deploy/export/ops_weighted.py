@@ -1,0 +1,133 @@
+"""Operations with weights, and products: convolutions, linear layers, matmul, embedding, attention."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from detent.deploy.export.builder import Builder
+from detent.deploy.export.values import Ref
+from detent.errors import DeployError
+
+__all__ = ["attention", "conv", "conv_transpose", "embedding", "linear", "matmul"]
+
+Sizes = int | Sequence[int]
+
+
+def each(value: Sizes, rank: int) -> list[int]:
+    """One number for each spatial dimension."""
+    return [int(value)] * rank if isinstance(value, int) else [int(v) for v in value]
+
+
+def conv(
+    b: Builder,
+    input: Ref,
+    weight: Ref,
+    bias: Ref | None = None,
+    stride: Sizes = 1,
+    padding: Sizes | str = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Ref:
+    rank = weight.ndim - 2
+    kernel = [int(size) for size in weight.shape[2:]]
+    strides, dilations = each(stride, rank), each(dilation, rank)
+    x, batched = _batched(b, input, rank)
+    if padding == "same":
+        total = [d * (k - 1) for d, k in zip(dilations, kernel, strict=True)]
+        pads = [t // 2 for t in total] + [t - t // 2 for t in total]
+    else:
+        pads = 2 * (each(padding, rank) if padding != "valid" else [0] * rank)  # type: ignore[arg-type]
+    attributes: dict[str, Any] = {
+        "kernel_shape": kernel,
+        "strides": strides,
+        "pads": pads,
+        "dilations": dilations,
+        "group": groups,
+    }
+    if batched:
+        return b.final("Conv", [x, weight, bias], **attributes)
+    return b.final("Squeeze", [b.emit("Conv", [x, weight, bias], **attributes), b.integers([0])])
+
+
+def conv_transpose(
+    b: Builder,
+    input: Ref,
+    weight: Ref,
+    bias: Ref | None = None,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
+    groups: int = 1,
+    dilation: Sizes = 1,
+) -> Ref:
+    rank = weight.ndim - 2
+    if input.ndim != rank + 2:
+        raise DeployError(f"write {b.current!r}", "a transposed convolution without a batch", "give it a batch axis")
+    return b.final(
+        "ConvTranspose",
+        [input, weight, bias],
+        kernel_shape=[int(size) for size in weight.shape[2:]],
+        strides=each(stride, rank),
+        pads=2 * each(padding, rank),
+        output_padding=each(output_padding, rank),
+        dilations=each(dilation, rank),
+        group=groups,
+    )
+
+
+def _batched(b: Builder, x: Ref, rank: int) -> tuple[str, bool]:
+    if x.ndim == rank + 2:
+        return x.name, True
+    return b.emit("Unsqueeze", [x, b.integers([0])]), False
+
+
+def linear(b: Builder, input: Ref, weight: Ref, bias: Ref | None = None) -> Ref:
+    """Gemm on matrices, which engines have an integer kernel with bias for; else a product and an add."""
+    if input.ndim == 2:
+        return b.final("Gemm", [input, weight, bias], transB=1)
+    turned = b.transposed(weight)
+    if bias is None:
+        return b.final("MatMul", [input, turned])
+    return b.final("Add", [b.emit("MatMul", [input, turned]), bias])
+
+
+def matmul(b: Builder, input: Ref, other: Ref) -> Ref:
+    return b.final("MatMul", [input, other])
+
+
+def embedding(b: Builder, input: Ref, weight: Ref, *_: Any, **__: Any) -> Ref:
+    return b.final("Gather", [weight, input], axis=0)
+
+
+def attention(
+    b: Builder,
+    query: Ref,
+    key: Ref,
+    value: Ref,
+    attn_mask: Ref | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Ref:
+    """softmax(q k^T / sqrt(d) + mask) v, in the operations that every engine has."""
+    del dropout_p  # none in a deployed network
+    if is_causal or enable_gqa:
+        raise DeployError(
+            f"write the attention {b.current!r}", "it is causal or has grouped heads", "give it a mask and equal heads"
+        )
+    factor = scale if scale is not None else 1 / math.sqrt(int(query.shape[-1]))
+    order = [*range(key.ndim - 2), key.ndim - 1, key.ndim - 2]
+    product = b.emit("MatMul", [query, b.emit("Transpose", [key], perm=order)])
+    scores = b.emit("Mul", [product, b.constant(np.float32(factor))])
+    if attn_mask is not None:
+        if not attn_mask.dtype.is_floating_point:
+            hidden = b.constant(np.float32(-np.inf))
+            scores = b.emit("Where", [attn_mask, scores, hidden])
+        else:
+            scores = b.emit("Add", [scores, attn_mask])
+    return b.final("MatMul", [b.emit("Softmax", [scores], axis=-1), value])

@@ -1,0 +1,65 @@
+"""What models take and give: tensors inside of dicts, lists, tuples and dataclasses."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, fx
+
+__all__ = ["bound", "mapped", "tensors_in"]
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors of a value, in the order in which they are inputs or outputs of the deployed network."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from tensors_in(part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from tensors_in(part)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for one in dataclasses.fields(value):
+            yield from tensors_in(getattr(value, one.name))
+
+
+def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
+    """The same structure with every tensor changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: mapped(part, change) for key, part in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(mapped(part, change) for part in value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(mapped(part, change) for part in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.replace(
+            value, **{f.name: mapped(getattr(value, f.name), change) for f in dataclasses.fields(value)}
+        )
+    return value
+
+
+def bound(graph: fx.Graph, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Arguments in the order of a graph's placeholders, with the defaults of those that are not given."""
+    values: list[Any] = []
+    waiting = list(args)
+    for node in graph.nodes:
+        if node.op != "placeholder":
+            continue
+        name = str(node.target)
+        if name.startswith("**"):
+            values.append(dict(kwargs))
+        elif name.startswith("*"):
+            values.extend(waiting)
+            waiting = []
+        elif name in kwargs:
+            values.append(kwargs[name])
+        elif waiting:
+            values.append(waiting.pop(0))
+        else:
+            values.append(node.args[0] if node.args else None)
+    return tuple(values)

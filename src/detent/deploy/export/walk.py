@@ -1,0 +1,302 @@
+"""A prepared model as a QDQ ONNX model: each fx node in turn is written by the table's writer for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import onnx
+import torch
+from onnx import helper
+from torch import Tensor, fx, nn
+
+from detent.deploy.deployment import DeployedTensor
+from detent.deploy.encoding import Encoding
+from detent.deploy.export.builder import ONNX_TYPES, Builder
+from detent.deploy.export.grids import Grids
+from detent.deploy.export.opaque import inline
+from detent.deploy.export.parameters import Stored, activation_encoding, operation_of, stored
+from detent.deploy.export.tables import FUNCTIONS, METHODS, module_writer
+from detent.deploy.export.trees import bound, mapped, tensors_in
+from detent.deploy.export.values import Free, Ref, Traced, trace
+from detent.errors import DeployError
+from detent.graph import DeQuantStub, Functional, QuantStub, Region
+from detent.numerics import IntGrid
+from detent.quantizers import Quantizer
+
+__all__ = ["Exported", "export"]
+
+
+@dataclass(frozen=True)
+class Exported:
+    model: onnx.ModelProto
+    tensors: tuple[DeployedTensor, ...]
+    notes: list[str]
+
+
+def export(prepared: Any, *, opset: int, dynamic_batch: bool = True, mode: str | None = None) -> Exported:
+    """Write `prepared`, which is calibrated and in eval mode, as ONNX of that opset."""
+    if not isinstance(prepared, Region):
+        raise DeployError(
+            "deploy a model whose forward could not be traced",
+            "its Python code depends on data, and no file format holds Python",
+            "print(prepared.plan) names the island and the reason; rewrite that part, or pass concrete_args",
+        )
+    return _Walk(prepared, opset, dynamic_batch, mode).run()
+
+
+class _Walk:
+    """One export; `run` is the result."""
+
+    def __init__(self, region: Any, opset: int, dynamic_batch: bool, mode: str | None):
+        self.region = region
+        self.runner: fx.GraphModule = region.runners[mode or next(iter(region.runners))]
+        self.modules = dict(region.named_modules(remove_duplicate=False))
+        self.notes: list[str] = []
+        self.b = Builder(opset)
+        self.b.quantizes_pools = "global_avgpool" in region.backend.rules
+        self.env: dict[fx.Node, Any] = {}
+        self.constants: dict[fx.Node, Any] = {}  # what nodes give that depend on no input
+        self.stored: dict[str, Stored] = {}
+        self.on_grid: dict[str, Encoding] = {}  # what each DequantizeLinear gives
+        self.renamed: dict[str, str] = {}  # tensors that have the name of an output now
+        self.traced = self._trace(dynamic_batch)
+        # So that `x_quantized`, made for x, is not the name of a tensor of the model's own.
+        self.b.taken.update(node.name for node in self.runner.graph.nodes if node.op not in ("get_attr", "output"))
+        self.grids = Grids(region, self.runner)
+
+    def run(self) -> Exported:
+        for node in self.runner.graph.nodes:
+            if node.op == "output":
+                self._outputs(node.args[0])
+                continue
+            self.b.current = node.name
+            value = self.env[node] = self._value(node)
+            if node.name in self.grids.kept and isinstance(value, Ref) and self.region.backend.repeats_grids:
+                self.env[node] = self._quantized(value, self.grids.quantizer_of(self.grids.kept[node.name]))
+        model = self.b.model(self.region.plan.backend)
+        ops = {node.name: node.name for node in model.graph.node}
+        tensors = self.grids.deployed(self.stored, lambda entry: entry.tensor, ops)
+        return Exported(model, tuple(tensors), self.notes)
+
+    # --- what the example shows
+
+    def _trace(self, dynamic_batch: bool) -> Traced:
+        example = self.region.example
+        given = bound(self.runner.graph, example.args, example.kwargs)
+        first = trace(self.runner, given)
+        if not dynamic_batch:
+            return Traced(first, None)
+        sizes = [t.shape[0] for t in tensors_in(given) if t.ndim]
+        if not sizes:
+            return Traced(first, None)
+        doubled = tuple(mapped(value, lambda t: _doubled(t, sizes[0])) for value in given)
+        try:
+            second = trace(self.runner, doubled)
+        except Exception as error:  # the model's own: it has the batch size built in
+            self.notes.append(f"the batch size is fixed at {sizes[0]}: with {2 * sizes[0]} the model fails ({error})")
+            return Traced(first, None)
+        return Traced(first, second, sizes[0])
+
+    # --- one node
+
+    def _value(self, node: fx.Node) -> Any:
+        seen = self.traced.first[node]
+        if node.op == "placeholder":
+            return self._input(node.name, seen, self.traced.second and self.traced.second[node])
+        if node.op == "get_attr":
+            return self._attribute(node)
+        if not _has_tensor(seen) and not self.traced.is_free(node) and not _is_record(node):
+            self.constants[node] = seen
+            return seen  # numbers, shapes, types: the same for every input
+        if node.op != "call_module" and all(source in self.constants for source in node.all_input_nodes):
+            return self._computed(node)
+        args = fx.map_arg(node.args, lambda n: self.env[n])
+        kwargs = fx.map_arg(node.kwargs, lambda n: self.env[n])
+        self.b.result = self._expected(node)
+        if _is_record(node):
+            return node.target(*args, **kwargs)  # type: ignore[operator]
+        if node.op == "call_module":
+            return self._module(node, args, kwargs)
+        emit = METHODS.get(str(node.target)) if node.op == "call_method" else FUNCTIONS.get(node.target)
+        if emit is None:
+            return inline(self.b, self._callable(node), args, kwargs, self.traced, node)
+        return self._emit(emit, args, kwargs)
+
+    def _emit(self, emit: Any, args: Any, kwargs: Any) -> Any:
+        try:
+            return emit(self.b, *args, **kwargs)
+        except TypeError as error:
+            raise DeployError(
+                f"write {self.b.current!r}", f"it is called in a way that is not known: {error}", "use plain arguments"
+            ) from error
+
+    def _module(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        path = str(node.target)
+        module = self.modules[path]
+        if isinstance(module, Quantizer):
+            return self._quantized(args[0], module)
+        if isinstance(module, (QuantStub, DeQuantStub)):
+            return args[0]
+        if isinstance(module, Functional):
+            table: Any = METHODS if isinstance(module.target, str) else FUNCTIONS
+            if module.target in table:
+                return self._emit(table[module.target], args, kwargs)
+        emit = module_writer(operation_of(module))
+        if emit is None and any(isinstance(part, Region) for part in module.modules()):
+            raise DeployError(
+                f"write {path!r}",
+                "its Python code depends on data: it is an island of the plan, and no file format holds Python",
+                "rewrite that part, or pass concrete_args",
+            )
+        if emit is None:
+            return inline(self.b, module, args, kwargs, self.traced, node)
+        return self._emit(
+            lambda b, *a, **k: emit(b, operation_of(module), lambda which: self._part(path, module, which), *a, **k),
+            args,
+            kwargs,
+        )
+
+    def _part(self, path: str, module: nn.Module, which: str) -> Ref | None:
+        name = f"{path}.{which}"
+        if name not in self.stored:
+            found = stored(module, which)
+            if found is None:
+                return None
+            self.stored[name] = found
+            if found.quantizer is not None and found.codes is None:
+                self.notes.append(f"{name}: ONNX has no {found.quantizer.scheme}; its values are stored as float32")
+        kept = self.stored[name]
+        shape, dtype = tuple(kept.values.shape), kept.values.dtype
+        if kept.codes is None or kept.encoding is None:
+            return Ref(self.b.constant(kept.values, name), shape, dtype)
+        return Ref(self.b.dequantized(kept.codes, kept.encoding, name), shape, dtype)
+
+    def _quantized(self, value: Ref, quantizer: Quantizer) -> Ref:
+        if not isinstance(quantizer.scheme.grid, IntGrid):
+            self.notes.append(f"{value.name}: ONNX has no {quantizer.scheme}; it is float in model.onnx")
+            return value
+        if quantizer.scheme.rounding.value != "half_even":
+            note = f"QuantizeLinear rounds half to even; this target rounds {quantizer.scheme.rounding.value}"
+            if note not in self.notes:
+                self.notes.append(note)
+        encoding = activation_encoding(quantizer)
+        if self.on_grid.get(value.name) == encoding:
+            return value  # an operation between them has vanished
+        given = self.b.quantized(value, encoding)
+        self.on_grid[given.name] = encoding
+        return given
+
+    def _computed(self, node: fx.Node) -> Any:
+        """What depends on no input: computed now, kept as a constant."""
+        args = fx.map_arg(node.args, lambda n: self.constants[n])
+        kwargs = fx.map_arg(node.kwargs, lambda n: self.constants[n])
+        with torch.no_grad():
+            value = self.constants[node] = self._callable(node)(*args, **kwargs)
+        if isinstance(value, Tensor):
+            return Ref(self.b.constant(value, node.name), tuple(value.shape), value.dtype)
+        return tuple(
+            Ref(self.b.constant(part, f"{node.name}.{i}"), tuple(part.shape), part.dtype)
+            for i, part in enumerate(value)
+        )
+
+    def _attribute(self, node: fx.Node) -> Any:
+        target = str(node.target)
+        owner, _, which = target.rpartition(".")
+        holder: Any = self.region.get_submodule(owner) if owner else self.region
+        value = self.constants[node] = getattr(holder, which)
+        if not isinstance(value, Tensor):
+            return value
+        return Ref(self.b.constant(value, target), tuple(value.shape), value.dtype)
+
+    def _callable(self, node: fx.Node) -> Any:
+        if node.op == "call_method":
+            name = str(node.target)
+            return lambda x, *args, **kwargs: getattr(x, name)(*args, **kwargs)
+        return node.target
+
+    def _expected(self, node: fx.Node) -> Any:
+        """The shape and type of what a node gives, as the example showed it."""
+        first: Any = self.traced.first[node]
+        second: Any = self.traced.second and self.traced.second[node]
+        if isinstance(first, Tensor):
+            return Ref(node.name, self.traced.sizes(first, second), first.dtype)
+        if isinstance(first, (list, tuple)) and all(isinstance(part, Tensor) for part in first):
+            others = second if second is not None else [None] * len(first)
+            return tuple(
+                Ref(f"{node.name}.{i}", self.traced.sizes(part, other), part.dtype)
+                for i, (part, other) in enumerate(zip(first, others, strict=True))
+            )
+        return None
+
+    # --- the ends
+
+    def _input(self, name: str, first: Any, second: Any) -> Any:
+        if isinstance(first, Tensor):
+            ref = Ref(name, self.traced.sizes(first, second), first.dtype)
+            self.b.fresh(name)
+            self.b.inputs.append(helper.make_tensor_value_info(name, ONNX_TYPES[ref.dtype], list(ref.shape)))
+            return ref
+        if isinstance(first, Mapping):
+            return {key: self._input(f"{name}.{key}", value, second and second[key]) for key, value in first.items()}
+        if dataclasses.is_dataclass(first):
+            fields = {f.name: getattr(first, f.name) for f in dataclasses.fields(first)}
+            others = {key: second and getattr(second, key) for key in fields}
+            return SimpleNamespace(**{k: self._input(f"{name}.{k}", v, others[k]) for k, v in fields.items()})
+        if isinstance(first, (list, tuple)):
+            return tuple(self._input(f"{name}.{i}", v, second and second[i]) for i, v in enumerate(first))
+        return first
+
+    def _outputs(self, given: Any) -> None:
+        value = fx.map_arg(given, lambda n: self.env[n])
+        ends = list(_named("output", value))
+        if len(ends) == 1:
+            ends = [("output", ends[0][1])]
+        for name, ref in ends:
+            self._output(name, ref)
+
+    def _output(self, name: str, ref: Ref) -> None:
+        """Give the tensor the output's name if nobody else needs its own; else copy it."""
+        b = self.b
+        free, given = b.fresh(name), self.renamed.get(ref.name, ref.name)
+        maker = next((node for node in b.nodes if given in node.output), None)
+        if maker is not None and maker.op_type == "DequantizeLinear" and ref.name not in self.renamed:
+            self.renamed[given] = free
+            for node in b.nodes:
+                for names in (node.input, node.output):
+                    names[:] = [free if held == given else held for held in names]
+        else:
+            b.nodes.append(helper.make_node("Identity", [given], [free], name=free))
+        b.outputs.append(helper.make_tensor_value_info(free, ONNX_TYPES[ref.dtype], list(ref.shape)))
+
+
+def _is_record(node: fx.Node) -> bool:
+    """A dataclass or named tuple that holds what the model returns."""
+    return isinstance(node.target, type) and (dataclasses.is_dataclass(node.target) or issubclass(node.target, tuple))
+
+
+def _has_tensor(value: Any) -> bool:
+    return any(True for _ in tensors_in(value))
+
+
+def _doubled(tensor: Tensor, batch: int) -> Tensor:
+    return torch.cat([tensor, tensor]) if tensor.ndim and tensor.shape[0] == batch else tensor
+
+
+def _named(stem: str, value: Any) -> Iterator[tuple[str, Ref]]:
+    if isinstance(value, Ref):
+        yield stem, value
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _named(str(key), part)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for one in dataclasses.fields(value):
+            yield from _named(one.name, getattr(value, one.name))
+    elif isinstance(value, (list, tuple)):
+        for index, part in enumerate(value):
+            yield from _named(f"{stem}_{index}", part)
+    elif isinstance(value, Free):
+        raise DeployError("deploy the model", "it returns a size of the batch", "return tensors")

@@ -1,0 +1,77 @@
+"""Arm Compute Library: the data type and `QuantizationInfo` of each tensor, for who builds a graph by its API.
+
+    {tensor: {"data_type": "QASYMM8_SIGNED", "scale": [...], "offset": [...]}}
+
+They are the arguments of `arm_compute::TensorInfo`. Who has no graph of their own takes the .tflite file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from detent.deploy.deployment import DeployedTensor, Deployment
+from detent.deploy.formats.content import as_json, parse_json, unreadable
+from detent.deploy.formats.limits import by_name, integers, no_groups, refusal
+from detent.numerics import PerTensor
+
+__all__ = ["AclTensor", "read_acl", "write"]
+
+_NAME = "acl"
+
+
+@dataclass(frozen=True)
+class AclTensor:
+    data_type: str
+    scale: tuple[float, ...]
+    offset: tuple[int, ...]
+
+
+def write(deployment: Deployment) -> Mapping[str, bytes]:
+    tensors = {**by_name(deployment, _NAME), **{tensor.tensor: tensor for tensor in deployment.parameters}}
+    entries = {
+        name: {
+            "data_type": _data_type(tensor),
+            "scale": np.atleast_1d(tensor.scale).tolist(),
+            "offset": np.atleast_1d(tensor.zero_point).tolist(),
+        }
+        for name, tensor in tensors.items()
+    }
+    return {"acl_tensors.json": as_json(entries)}
+
+
+def read_acl(content: bytes) -> dict[str, AclTensor]:
+    try:
+        return {
+            name: AclTensor(entry["data_type"], tuple(entry["scale"]), tuple(entry["offset"]))
+            for name, entry in parse_json(content, _NAME).items()
+        }
+    except (KeyError, TypeError) as missing:
+        raise unreadable(_NAME, f"an entry lacks {missing}") from None
+
+
+def _data_type(tensor: DeployedTensor) -> str:
+    grid = integers(tensor, _NAME)
+    no_groups(tensor, _NAME)
+    affine = bool(tensor.zero_point.any())
+    match (grid.bits, grid.signed, isinstance(tensor.scheme.granularity, PerTensor)):
+        case (32, True, _) if tensor.role == "bias":
+            return "S32"
+        case (8, True, False) if not affine:
+            return "QSYMM8_PER_CHANNEL"
+        case (8, True, True):
+            return "QASYMM8_SIGNED"
+        case (8, False, True):
+            return "QASYMM8"
+        case (16, True, True) if not affine:
+            return "QSYMM16"
+        case (16, False, True):
+            return "QASYMM16"
+    raise refusal(
+        _NAME,
+        tensor,
+        "its data types are QASYMM8, QASYMM8_SIGNED, QSYMM8_PER_CHANNEL, QASYMM16, QSYMM16 and S32 for a bias",
+        "choose a scheme that is one of them",
+    )

@@ -1,0 +1,89 @@
+"""MQBench's `clip_ranges.json`, in the dialect of the backend: what its users' own tools read beside a float network.
+
+tensorrt   {"tensorrt": {"blob_range": {tensor: greatest magnitude}}}
+snpe       {"activation_encodings": {tensor: [{"bitwidth", "min", "max"}]}, "param_encodings": {...}}
+vitis      {"vitis": {tensor: {"scale"}}}
+ppl_w8a16  {"ppl": {tensor: {"step", "zero_point", "min", "max", "bit", "type"}}}
+ppl_cuda   lines `tensor: greatest magnitude`, in spite of the name
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from detent.deploy.deployment import Deployment
+from detent.deploy.formats import ppl_json, qualcomm_encodings, tensorrt_ranges
+from detent.deploy.formats.content import as_json, parse_json, unreadable
+from detent.deploy.formats.limits import integers, on_one_scale
+from detent.deploy.formats.network import Network
+from detent.errors import DeployError
+
+__all__ = ["read_clip_ranges", "write"]
+
+_NAME = "mqbench_json"
+
+
+def write(deployment: Deployment) -> Mapping[str, bytes]:
+    dialect = _DIALECTS.get(deployment.backend.name)
+    if dialect is None:
+        raise DeployError(
+            f"write {_NAME} for backend {deployment.backend.name!r}",
+            f"MQBench has such a file for {', '.join(_DIALECTS)}",
+            "deploy for one of them",
+        )
+    network = Network.of(deployment, _NAME)
+    return {"clip_ranges.json": dialect(network), **network.file}
+
+
+def read_clip_ranges(content: bytes) -> dict[str, Any]:
+    """Of the dialects that have no reader elsewhere: tensor to scale for vitis, to magnitude for ppl_cuda."""
+    if not content.lstrip().startswith(b"{"):
+        lines = [line.rpartition(": ") for line in content.decode().splitlines()]
+        try:
+            return {name: float(value) for name, _, value in lines}
+        except ValueError as error:
+            raise unreadable(_NAME, str(error)) from None
+    held = parse_json(content, _NAME)
+    if "vitis" not in held:
+        raise unreadable(_NAME, f"its dialect is {', '.join(held)}, which has a reader of its own")
+    return {name: entry["scale"] for name, entry in held["vitis"].items()}
+
+
+def _tensorrt(network: Network) -> bytes:
+    return as_json({"tensorrt": {"blob_range": tensorrt_ranges.dynamic_ranges(network)}})
+
+
+def _snpe(network: Network) -> bytes:
+    return as_json(qualcomm_encodings.ranges(network))
+
+
+def _vitis(network: Network) -> bytes:
+    tensors = {**network.activations, **network.parameters}
+    for tensor in tensors.values():
+        on_one_scale(tensor, _NAME)
+    return as_json({"vitis": {name: {"scale": float(tensor.scale)} for name, tensor in tensors.items()}})
+
+
+def _ppl(network: Network) -> bytes:
+    return as_json(ppl_json.steps(network))
+
+
+def _ppl_cuda(network: Network) -> bytes:
+    lines: list[str] = []
+    for name, tensor in network.activations.items():
+        integers(tensor, _NAME)
+        on_one_scale(tensor, _NAME)
+        lines.append(f"{name}: {float(np.maximum(-tensor.minimum, tensor.maximum))}\n")
+    return "".join(lines).encode()
+
+
+_DIALECTS: dict[str, Callable[[Network], bytes]] = {
+    "tensorrt": _tensorrt,
+    "snpe": _snpe,
+    "vitis": _vitis,
+    "ppl_w8a16": _ppl,
+    "ppl_cuda": _ppl_cuda,
+}

@@ -1,0 +1,99 @@
+"""The network in float beside the grids of its tensors: what most parameter files speak of.
+
+Names are those of `float.onnx`, the network without Q and DQ, which tools read together with the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import onnx
+
+from detent.deploy.deployment import DeployedTensor, Deployment
+from detent.deploy.float_model import float_model
+from detent.deploy.formats.limits import by_name
+
+__all__ = ["FLOAT_MODEL", "KEEPS_VALUES", "Network"]
+
+FLOAT_MODEL = "float.onnx"
+
+KEEPS_VALUES = frozenset(("Flatten", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Identity"))
+"""Types of nodes whose output holds the values of the input, moved."""
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """`activations` and `parameters` are the tensors that are on a grid."""
+
+    model: onnx.ModelProto
+    activations: Mapping[str, DeployedTensor]
+    parameters: Mapping[str, DeployedTensor]
+
+    @classmethod
+    def of(cls, deployment: Deployment, format_name: str) -> Network:
+        parameters = {tensor.tensor: tensor for tensor in deployment.parameters}
+        return cls(float_model(deployment.model), by_name(deployment, format_name), parameters)
+
+    @property
+    def nodes(self) -> list[onnx.NodeProto]:
+        return [node for node in self.model.graph.node if node.op_type != "Constant"]
+
+    @property
+    def file(self) -> dict[str, bytes]:
+        return {FLOAT_MODEL: self.model.SerializeToString(deterministic=True)}
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of parameters."""
+        return {tensor.name: tuple(tensor.dims) for tensor in self.model.graph.initializer}
+
+    @cached_property
+    def _producers(self) -> dict[str, onnx.NodeProto]:
+        return {name: node for node in self.model.graph.node for name in node.output}
+
+    def producer(self, tensor: str) -> onnx.NodeProto | None:
+        return self._producers.get(tensor)
+
+    def consumers(self, tensor: str) -> list[onnx.NodeProto]:
+        return [node for node in self.nodes if tensor in node.input]
+
+    def reads(self, node: onnx.NodeProto) -> dict[int, DeployedTensor]:
+        """The inputs that the node reads as integers, by position."""
+        found: dict[int, DeployedTensor] = {}
+        for position, name in enumerate(node.input):
+            tensor = self.activations.get(name) or self.parameters.get(name)
+            if tensor is not None and (not tensor.users or node.name in tensor.users or tensor.role != "activation"):
+                found[position] = tensor
+        return found
+
+    def moved_backwards(self) -> dict[str, DeployedTensor]:
+        """The activations, and what goes into a node that only moves values whose output is one of them.
+
+        Tools that want a range for every tensor find it there too. The order is that of `activations`, then of nodes
+        from the last to the first.
+        """
+        found = dict(self.activations)
+        for node in reversed(self.nodes):
+            if node.op_type in KEEPS_VALUES and node.output[0] in found and node.input[0] not in self.shapes:
+                found.setdefault(node.input[0], found[node.output[0]])
+        return found
+
+    def clipping_of(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
+        """The ReLU or ReLU6 that alone reads what `node` gives."""
+        after = self.consumers(node.output[0])
+        if len(after) != 1 or any(output.name == node.output[0] for output in self.model.graph.output):
+            return None
+        if after[0].op_type == "Relu" or (after[0].op_type == "Clip" and self._bounds(after[0]) == (0.0, 6.0)):
+            return after[0]
+        return None
+
+    def _bounds(self, clip: onnx.NodeProto) -> tuple[Any, ...]:
+        constants = {tensor.name: tensor for tensor in self.model.graph.initializer}
+        for node in self.model.graph.node:
+            if node.op_type == "Constant":
+                constants.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
+        named = [constants.get(name) for name in clip.input[1:]]
+        return tuple(onnx.numpy_helper.to_array(tensor).item() for tensor in named if tensor is not None)

@@ -1,0 +1,80 @@
+"""HiSilicon NNIE: the greatest magnitude of what each operation takes in, as MQBench hands it to the mapper.
+
+    {"nnie": {"gfpq_param_dict": {operation: [greatest magnitude of each quantized input]}}}
+
+Numbers are logarithmic, 16 steps to the octave, so that a magnitude says all: it is the scale of a `LogGrid`. The
+weights of `float.onnx` are on their grid already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx
+
+from detent.deploy.deployment import DeployedTensor, Deployment
+from detent.deploy.formats.content import as_json, parse_json, unreadable
+from detent.deploy.formats.limits import on_one_scale, refusal
+from detent.deploy.formats.network import Network
+from detent.numerics import LogGrid
+
+__all__ = ["GfpqParameters", "read_gfpq", "write"]
+
+_NAME = "nnie_gfpq"
+_GRID = LogGrid(bits=8, steps=16)
+
+_WITHOUT_ENTRY = frozenset(
+    ("Flatten", "Relu", "PRelu", "Sigmoid", "Reshape", "Softmax", "Clip", "GlobalAveragePool", "Mul")
+)
+_UPSAMPLES = frozenset(("Resize", "Upsample"))
+
+
+@dataclass(frozen=True)
+class GfpqParameters:
+    magnitudes: Mapping[str, tuple[float, ...]]
+
+
+def write(deployment: Deployment) -> Mapping[str, bytes]:
+    network = Network.of(deployment, _NAME)
+    for tensor in (*network.activations.values(), *network.parameters.values()):
+        _require(tensor)
+    entries: dict[str, list[float]] = {}
+    upsamplings, grouped = 0, []
+    for node in network.nodes:
+        if node.op_type in _WITHOUT_ENTRY:
+            continue
+        magnitudes = [float(t.scale) for t in network.reads(node).values() if t.role == "activation"]
+        if not magnitudes:
+            continue
+        if node.op_type == "Conv" and _groups(node) != 1:
+            grouped.append(node.name)
+            continue
+        entries[node.name] = magnitudes
+        if node.op_type in _UPSAMPLES:  # the mapper makes two layers of it
+            entries[f"{node.name}_permute_{upsamplings}"] = magnitudes
+            upsamplings += 1
+    if grouped:
+        deployment.notes.append(
+            f"{_NAME} wants a magnitude for each group, so {', '.join(grouped)} have none: the mapper finds its own"
+        )
+    return {"nnie_gfpq.json": as_json({"nnie": {"gfpq_param_dict": entries}}), **network.file}
+
+
+def read_gfpq(content: bytes) -> GfpqParameters:
+    held = parse_json(content, _NAME)
+    entries = held.get("nnie", {}).get("gfpq_param_dict")
+    if not isinstance(entries, dict):
+        raise unreadable(_NAME, "it has no 'nnie' with a 'gfpq_param_dict'")
+    return GfpqParameters({name: tuple(values) for name, values in entries.items()})
+
+
+def _require(tensor: DeployedTensor) -> None:
+    if tensor.scheme.grid != _GRID:
+        raise refusal(_NAME, tensor, f"NNIE has the numbers of {_GRID}", "quantize it to that grid")
+    on_one_scale(tensor, _NAME)
+
+
+def _groups(node: onnx.NodeProto) -> int:
+    # By name: MQBench takes the second attribute for it, whatever that is.
+    return next((attribute.i for attribute in node.attribute if attribute.name == "group"), 1)

@@ -1,0 +1,68 @@
+"""NXP: the float network with the range of each activation `T` as two more initializers, `T_min` and `T_max`.
+
+They are inputs of the graph too, as in PPQ's files. Scales are powers of two, so that a range says the grid:
+`T_min = -2^(bits-1) * scale` and `T_max = -T_min - scale`. Those of parameters follow from the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from detent.deploy.deployment import DeployedTensor, Deployment
+from detent.deploy.formats.content import unreadable
+from detent.deploy.formats.limits import exponents, integers, on_one_scale, refusal, symmetric
+from detent.deploy.formats.network import Network
+
+__all__ = ["NxpRange", "read_nxp", "write"]
+
+_NAME = "nxp_ranges"
+_MIN, _MAX = "_min", "_max"
+
+
+@dataclass(frozen=True)
+class NxpRange:
+    minimum: float
+    maximum: float
+
+
+def write(deployment: Deployment) -> Mapping[str, bytes]:
+    network = Network.of(deployment, _NAME)
+    model = network.model
+    taken = {tensor.name for tensor in model.graph.initializer}
+    taken.update(name for node in model.graph.node for name in (*node.input, *node.output))
+    for name, tensor in network.activations.items():
+        _require(tensor)
+        for suffix, value in ((_MIN, tensor.minimum), (_MAX, tensor.maximum)):
+            if name + suffix in taken:
+                raise refusal(_NAME, tensor, f"the network has a tensor {name + suffix!r} already", "rename that one")
+            model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name + suffix))
+            model.graph.input.append(helper.make_tensor_value_info(name + suffix, onnx.TensorProto.FLOAT, []))
+    return {"nxp.onnx": model.SerializeToString(deterministic=True)}
+
+
+def read_nxp(content: bytes) -> dict[str, NxpRange]:
+    try:
+        model = onnx.load_model_from_string(content)
+    except Exception as error:
+        raise unreadable(_NAME, f"it is no ONNX model: {error}") from None
+    inputs = {value.name for value in model.graph.input}
+    values = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer if t.name in inputs}
+    return {
+        name[: -len(_MIN)]: NxpRange(value.item(), values[name[: -len(_MIN)] + _MAX].item())
+        for name, value in values.items()
+        if name.endswith(_MIN) and name[: -len(_MIN)] + _MAX in values
+    }
+
+
+def _require(tensor: DeployedTensor) -> None:
+    grid = integers(tensor, _NAME, signed=True)
+    symmetric(tensor, _NAME)
+    on_one_scale(tensor, _NAME)
+    exponents(tensor, _NAME)
+    if grid.narrow:
+        raise refusal(_NAME, tensor, "a range tells of the least code, which a narrow grid lacks", "use the full grid")

@@ -1,0 +1,87 @@
+"""Rockchip: the quantization file of rknn-toolkit2's hybrid quantization, in YAML.
+
+The toolkit takes the Q and DQ nodes of `model.onnx` as they are. Where it finds other grids from the ranges, as it does
+for symmetric tensors, these are the numbers to put into the file that `hybrid_quantization_step1` makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import yaml
+
+from detent.deploy.deployment import DeployedTensor, Deployment
+from detent.deploy.formats.content import unreadable
+from detent.deploy.formats.limits import integers, no_groups
+from detent.deploy.formats.network import Network
+from detent.numerics import PerTensor
+
+__all__ = ["RknnGrid", "read_rknn", "write"]
+
+_NAME = "rknn"
+
+
+@dataclass(frozen=True)
+class RknnGrid:
+    """`real = scale * (code - zero_point)`; several for channels."""
+
+    affine: bool
+    per_channel: bool
+    dtype: str
+    minimum: tuple[float, ...]
+    maximum: tuple[float, ...]
+    scale: tuple[float, ...]
+    zero_point: tuple[int, ...]
+
+
+def write(deployment: Deployment) -> Mapping[str, bytes]:
+    network = Network.of(deployment, _NAME)
+    tensors = {**network.activations, **{n: t for n, t in network.parameters.items() if t.role == "weight"}}
+    content = {
+        "custom_quantize_layers": {},
+        "quantize_parameters": {name: _entry(tensor) for name, tensor in tensors.items()},
+    }
+    deployment.notes.append(
+        "rknn.quantization.cfg names tensors as float.onnx does: the toolkit may rename those it folds"
+    )
+    text = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=10**6)
+    return {"rknn.quantization.cfg": text.encode(), **network.file}
+
+
+def read_rknn(content: bytes) -> dict[str, RknnGrid]:
+    try:
+        entries = yaml.safe_load(content)["quantize_parameters"]
+        return {
+            name: RknnGrid(
+                entry["qtype"] == "asymmetric_quantized",
+                entry["qmethod"] == "channel",
+                entry["dtype"],
+                tuple(entry["min"]),
+                tuple(entry["max"]),
+                tuple(entry["scale"]),
+                tuple(entry["zero_point"]),
+            )
+            for name, entry in entries.items()
+        }
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
+        raise unreadable(_NAME, f"it is no quantization file: {error}") from None
+
+
+def _entry(tensor: DeployedTensor) -> dict[str, Any]:
+    grid = integers(tensor, _NAME, bits=(8, 16), signed=True)
+    no_groups(tensor, _NAME)
+    low, high = np.atleast_1d(tensor.minimum).tolist(), np.atleast_1d(tensor.maximum).tolist()
+    return {
+        "qtype": "symmetric_quantized" if tensor.scheme.symmetric else "asymmetric_quantized",
+        "qmethod": "layer" if isinstance(tensor.scheme.granularity, PerTensor) else "channel",
+        "dtype": f"int{grid.bits}",
+        "min": low,
+        "max": high,
+        "scale": np.atleast_1d(tensor.scale).tolist(),
+        "zero_point": np.atleast_1d(tensor.zero_point).tolist(),
+        "ori_min": list(low),
+        "ori_max": list(high),
+    }

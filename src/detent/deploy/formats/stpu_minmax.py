@@ -1,0 +1,124 @@
+"""SenseTime STPU: ranges of activations and weights, and the scales of biases, as MQBench writes them.
+
+    {tensor: {"min", "max", "emin"}, "<node>_weights": {"min", "max"}, "<node>_bias": {"alpha", "zero_point": 0}}
+
+`emin` is the least exponent that the accumulator of an operation keeps; its rules are MQBench's, which gives no reasons
+for them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+
+from detent.deploy.deployment import DeployedTensor, Deployment
+from detent.deploy.formats.content import as_json, parse_json
+from detent.deploy.formats.limits import integers, on_one_scale, symmetric
+from detent.deploy.formats.network import Network
+
+__all__ = ["StpuEntry", "read_stpu", "write"]
+
+_NAME = "stpu_minmax"
+_GREATEST = 127
+_CONVOLUTIONS = frozenset(("Conv", "ConvTranspose"))
+_WEIGHTED = _CONVOLUTIONS | {"Gemm", "MatMul"}
+
+
+@dataclass(frozen=True)
+class StpuEntry:
+    """A range and perhaps an `emin`, or for a bias its scale."""
+
+    minimum: float | None = None
+    maximum: float | None = None
+    emin: int | None = None
+    scale: float | None = None
+
+
+def write(deployment: Deployment) -> Mapping[str, bytes]:
+    network = Network.of(deployment, _NAME)
+    ranges: dict[str, dict[str, Any]] = {name: _range(tensor) for name, tensor in network.moved_backwards().items()}
+    for node in network.nodes:
+        if node.op_type == "Sigmoid":  # what its table gives, whatever was calibrated
+            ranges[node.output[0]] = {"min": -1.0, "max": 1.0}
+        if node.op_type == "Concat" and node.output[0] in ranges:
+            _pass_to_inputs(node, ranges, deployment)
+    for node in network.nodes:
+        clipping = network.clipping_of(node)
+        if clipping is not None and clipping.output[0] in ranges:
+            ranges[node.output[0]] = dict(ranges[clipping.output[0]])
+    parameters: dict[str, dict[str, Any]] = {}
+    for node in network.nodes:
+        parameters.update(_parameters(node, network))
+        emin = _emin(node, network, ranges, parameters)
+        if emin is not None:
+            ranges[node.output[0]]["emin"] = emin
+    return {"stpu_minmax.json": as_json({**ranges, **parameters}), **network.file}
+
+
+def read_stpu(content: bytes) -> dict[str, StpuEntry]:
+    return {
+        name: StpuEntry(entry.get("min"), entry.get("max"), entry.get("emin"), entry.get("alpha"))
+        for name, entry in parse_json(content, _NAME).items()
+    }
+
+
+def _range(tensor: DeployedTensor) -> dict[str, float]:
+    integers(tensor, _NAME, bits=(8,), signed=True)
+    symmetric(tensor, _NAME)
+    on_one_scale(tensor, _NAME)
+    greatest = float(np.float32(tensor.scale * _GREATEST))
+    return {"min": -greatest, "max": greatest}
+
+
+def _pass_to_inputs(node: onnx.NodeProto, ranges: dict[str, dict[str, Any]], deployment: Deployment) -> None:
+    """What is concatenated has the scale of the result."""
+    moved = [name for name in node.input if ranges.get(name, ranges[node.output[0]]) != ranges[node.output[0]]]
+    if moved:
+        deployment.notes.append(
+            f"STPU concatenates on one scale: {', '.join(moved)} have that of {node.output[0]}, not their own"
+        )
+    for name in node.input:
+        ranges[name] = dict(ranges[node.output[0]])
+
+
+def _parameters(node: onnx.NodeProto, network: Network) -> dict[str, dict[str, Any]]:
+    reads = network.reads(node)
+    if node.op_type not in _WEIGHTED or 1 not in reads or reads[1].role != "weight":
+        return {}
+    found: dict[str, dict[str, Any]] = {f"{node.name}_weights": _range(reads[1])}
+    if len(node.input) > 2 and 0 in reads:
+        scale = float(reads[0].scale * reads[1].scale)
+        found[f"{node.name}_bias"] = {"alpha": scale, "zero_point": 0}
+    return found
+
+
+def _emin(
+    node: onnx.NodeProto, network: Network, ranges: dict[str, dict[str, Any]], parameters: dict[str, dict[str, Any]]
+) -> int | None:
+    if node.output[0] not in ranges:
+        return None
+    greatest = ranges[node.output[0]]["max"]
+    if node.op_type == "Gemm":
+        return 128
+    if node.op_type == "Resize":
+        return _biased_exponent(greatest) - 20
+    weights = parameters.get(f"{node.name}_weights")
+    if node.op_type in _CONVOLUTIONS and weights is not None and node.input[0] in ranges:
+        terms = math.prod(network.shapes[node.input[1]][1:])
+        sum_of_terms = math.sqrt(terms) * ranges[node.input[0]]["max"] * weights["max"]
+        return _biased_exponent(max(sum_of_terms, greatest)) - 10
+    return None
+
+
+def _biased_exponent(value: float) -> int:
+    """Of a float32, denormal numbers counted with the least normal ones.
+
+    >>> _biased_exponent(1.0), _biased_exponent(3.9), _biased_exponent(1e-45)
+    (127, 128, 1)
+    """
+    return min(max(math.frexp(value)[1] - 1 + 127, 1), 254) if value else 0

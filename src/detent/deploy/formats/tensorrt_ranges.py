@@ -1,0 +1,119 @@
+"""TensorRT up to 10.x with implicit quantization: ranges for `setDynamicRange`, and the calibration cache.
+
+Version 11 takes only the Q and DQ nodes of `model.onnx`; these files are for engines that are built from
+`float.onnx` with the INT8 flag.
+
+    tensorrt_ranges.json        {"act_quant_info": {tensor: greatest magnitude}}            the form of PPQ
+    tensorrt_clip_ranges.json   {"tensorrt": {"blob_range": {tensor: greatest magnitude}}}  the form of MQBench
+    tensorrt_calibration.cache  a header, then `tensor: scale`, the scale as the hex digits of its float32
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from detent.deploy.deployment import Deployment
+from detent.deploy.formats.content import as_json, parse_json, unreadable
+from detent.deploy.formats.limits import integers, on_one_scale, symmetric
+from detent.deploy.formats.network import Network
+
+__all__ = ["CalibrationCache", "dynamic_ranges", "read_calibration_cache", "read_dynamic_ranges", "write"]
+
+_NAME = "tensorrt_ranges"
+_HEADER = "TRT-100300-EntropyCalibration2"
+_GREATEST = 127
+"""TensorRT's scale is the range divided by this, also where the grid has a code -128."""
+
+
+@dataclass(frozen=True)
+class CalibrationCache:
+    """`header` names the version of TensorRT and the algorithm; another version refuses the file."""
+
+    header: str
+    scales: Mapping[str, float]
+
+    def to_bytes(self) -> bytes:
+        lines = [f"{name}: {struct.unpack('>I', struct.pack('>f', scale))[0]:x}" for name, scale in self.scales.items()]
+        return "\n".join([self.header, *lines, ""]).encode()
+
+
+def write(deployment: Deployment) -> Mapping[str, bytes]:
+    network = Network.of(deployment, _NAME)
+    scales = _scales(network)
+    ranges = dynamic_ranges(network)
+    deployment.notes.append(
+        f"tensorrt_calibration.cache is headed {_HEADER}: put the version of your TensorRT there. "
+        "TensorRT 11 takes model.onnx only"
+    )
+    moved = _regridded(deployment)
+    if moved:
+        deployment.notes.append(
+            f"TensorRT finds the scales of weights itself (greatest magnitude / {_GREATEST}); in {', '.join(moved)} "
+            "these are others than model.onnx has"
+        )
+    return {
+        "tensorrt_ranges.json": as_json({"act_quant_info": ranges}),
+        "tensorrt_clip_ranges.json": as_json({"tensorrt": {"blob_range": ranges}}),
+        "tensorrt_calibration.cache": CalibrationCache(_HEADER, scales).to_bytes(),
+        **network.file,
+    }
+
+
+def read_dynamic_ranges(content: bytes) -> dict[str, float]:
+    """Tensor to greatest magnitude, from either form."""
+    held = parse_json(content, _NAME)
+    ranges = held.get("act_quant_info") or held.get("tensorrt", {}).get("blob_range")
+    if not isinstance(ranges, dict):
+        raise unreadable(_NAME, "it has neither 'act_quant_info' nor 'tensorrt' with a 'blob_range'")
+    return {name: float(value) for name, value in ranges.items()}
+
+
+def read_calibration_cache(content: bytes) -> CalibrationCache:
+    header, *lines = content.decode().splitlines()
+    if not header.startswith("TRT-"):
+        raise unreadable(_NAME, f"its first line is {header!r}")
+    scales: dict[str, float] = {}
+    for line in lines:
+        name, _, digits = line.rpartition(": ")
+        try:
+            scales[name] = struct.unpack(">f", struct.pack(">I", int(digits, 16)))[0]
+        except (ValueError, struct.error):
+            raise unreadable(_NAME, f"it has the line {line!r}") from None
+    return CalibrationCache(header, scales)
+
+
+def dynamic_ranges(network: Network) -> dict[str, float]:
+    """Tensor to greatest magnitude."""
+    # MQBench multiplies by max(-qmin, qmax), which is 128 on a full grid: the engine's scale then is 1/127 too large.
+    return {name: float(np.float32(scale * _GREATEST)) for name, scale in _scales(network).items()}
+
+
+def _scales(network: Network) -> dict[str, float]:
+    tensors = network.moved_backwards()
+    for tensor in tensors.values():
+        integers(tensor, _NAME, bits=(8,), signed=True)
+        symmetric(tensor, _NAME)
+        on_one_scale(tensor, _NAME)
+    return {name: float(tensor.scale) for name, tensor in tensors.items()}
+
+
+def _regridded(deployment: Deployment) -> list[str]:
+    """Operations with a weight whose scale is not that of its greatest code."""
+    graph = deployment.graph
+    moved: dict[str, None] = {}
+    for op in graph.ops:
+        for read in op.inputs:
+            if read is None or read.encoding is None or read.tensor not in graph.constants:
+                continue
+            if read.encoding.dtype != "int8":
+                continue
+            magnitude = np.abs(graph.constants[read.tensor])
+            axis = read.encoding.axis
+            others = tuple(dim for dim in range(magnitude.ndim) if axis is None or dim != axis % magnitude.ndim)
+            if np.any(magnitude.max(axis=others) != _GREATEST):
+                moved[op.name] = None
+    return list(moved)

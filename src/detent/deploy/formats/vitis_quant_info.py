@@ -1,0 +1,88 @@
+"""Vitis AI's `quant_info.json`: for every tensor of a DPU its width and the position of the binary point.
+
+    {"param": {name: [[bits, position]]}, "output": {...}, "input": {}, "fast_finetuned": ..., "bias_corrected": ...}
+
+A position p means the scale 2^-p. What the network takes in is the output of an input node, so that "input" stays
+empty, as it is in the files of vai_q_pytorch. That tool names tensors after its own trace of the PyTorch model: the
+names here are those of the ONNX graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from detent.deploy.deployment import DeployedTensor, Deployment
+from detent.deploy.formats.content import as_json, parse_json, unreadable
+from detent.deploy.formats.limits import by_name, exponents, integers, on_one_scale, symmetric
+
+__all__ = ["FixPoint", "QuantInfo", "read_quant_info", "write"]
+
+_NAME = "vitis_quant_info"
+
+
+@dataclass(frozen=True)
+class FixPoint:
+    """`bits` wide, with the scale 2^-`position`."""
+
+    bits: int
+    position: int
+
+    @property
+    def scale(self) -> float:
+        return 2.0**-self.position
+
+
+@dataclass(frozen=True)
+class QuantInfo:
+    parameters: Mapping[str, FixPoint]
+    outputs: Mapping[str, FixPoint]
+    inputs: Mapping[str, FixPoint] = field(default_factory=dict)
+
+
+def write(deployment: Deployment) -> Mapping[str, bytes]:
+    parameters = {tensor.tensor: fix_point(tensor, _NAME) for tensor in deployment.parameters}
+    outputs = {name: fix_point(tensor, _NAME) for name, tensor in by_name(deployment, _NAME).items()}
+    content = {
+        "param": _entries(parameters),
+        "output": _entries(outputs),
+        "input": {},
+        # They say that bias_corr.pth and param.pth lie beside the file; here weights and biases are in model.onnx.
+        "fast_finetuned": False,
+        "bias_corrected": False,
+        "version": "detent",
+    }
+    deployment.notes.append(
+        "quant_info.json names tensors as model.onnx does: vai_q_pytorch's own traces have other names"
+    )
+    return {"quant_info.json": as_json(content)}
+
+
+def read_quant_info(content: bytes) -> QuantInfo:
+    """Also of files that vai_q_pytorch wrote for a DPU."""
+    held = parse_json(content, _NAME)
+    sections = [_fix_points(held.get(section)) for section in ("param", "output", "input")]
+    return QuantInfo(*sections)
+
+
+def fix_point(tensor: DeployedTensor, format_name: str) -> FixPoint:
+    grid = integers(tensor, format_name, signed=True)
+    symmetric(tensor, format_name)
+    on_one_scale(tensor, format_name)
+    return FixPoint(grid.bits, -int(exponents(tensor, format_name)))
+
+
+def _entries(points: Mapping[str, FixPoint]) -> dict[str, list[list[int]]]:
+    return {name: [[point.bits, point.position]] for name, point in points.items()}
+
+
+def _fix_points(section: Any) -> dict[str, FixPoint]:
+    if not isinstance(section, dict):
+        raise unreadable(_NAME, "it lacks 'param', 'output' or 'input'")
+    found: dict[str, FixPoint] = {}
+    for name, entries in section.items():
+        if len(entries) != 1 or len(entries[0]) != 2:
+            raise unreadable(_NAME, f"{name!r} is {entries}, not one pair of width and position, as for a DPU")
+        found[name] = FixPoint(*entries[0])
+    return found

@@ -1,0 +1,197 @@
+"""MNN: the float network, and compression parameters with which `mnnconvert` makes integers of it.
+
+    mnnconvert -f ONNX --modelFile model.float.onnx --MNNModel model.mnn \\
+        --compressionParamsFile model.mnn_compression.bin --bizCode detent
+
+MNN reads no QDQ model: it takes every DequantizeLinear of 4 dimensions for a convolution's weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import numpy as np
+
+from detent.deploy.deployment import Deployment
+from detent.deploy.encoding import Encoding
+from detent.deploy.float_model import float_model
+from detent.deploy.mnn_compression import ActivationGrid, Compression, CompressionLayer, WeightGrid
+from detent.deploy.qdq_graph import Op, QdqGraph, Read
+from detent.errors import DeployError
+
+__all__ = ["BINARY", "MODEL", "TEXT", "mnn_compression", "read_mnn", "resolved", "write_mnn"]
+
+MODEL, BINARY, TEXT = "model.float.onnx", "model.mnn_compression.bin", "model.mnn_compression.json"
+
+_FUSED = ("Relu", "Clip")
+_MATRIX = "__matmul_converted"
+"""MNN makes a convolution of a matrix product and names it so."""
+_BEFORE_LAYOUT = "__before_tr"
+
+
+def write_mnn(deployment: Deployment) -> Mapping[str, bytes]:
+    """The float model, and the parameters twice: as MNN reads them and as people do."""
+    compression = mnn_compression(deployment.graph)
+    unnamed = [op.name for op in _integer_ops(deployment.graph) if _is_named_by_mnn_alone(deployment.graph, op)]
+    if unnamed:
+        deployment.notes.append(
+            f"mnnconvert gives {', '.join(unnamed)} a name of its own and finds no scale for it under another: use the "
+            "compression parameters that `detent.deploy.mnn.resolved` makes of a first conversion"
+        )
+    model = float_model(deployment.model).SerializeToString(deterministic=True)
+    return {MODEL: model, BINARY: compression.message(), TEXT: compression.text()}
+
+
+def read_mnn(files: Mapping[str, bytes]) -> Compression:
+    """The parameters that `write_mnn` wrote."""
+    return Compression.from_message(files[BINARY])
+
+
+def mnn_compression(graph: QdqGraph) -> Compression:
+    """A layer for each convolution and linear layer on integers; what stands between them follows from their grids.
+
+    MNN finds a layer by the name of what it gives, after its own optimizations: these names are what MNN 3.6 makes of
+    the names in the ONNX model, but for a linear layer with a ReLU, which `resolved` finds in a converted model.
+    """
+    ops = _integer_ops(graph)
+    return Compression(tuple(part for op in ops for part in _parts(_layer(graph, op), op, _groups(op, graph))))
+
+
+def resolved(compression: Compression, graph: QdqGraph, converted: Mapping[str, Any]) -> Compression:
+    """The same parameters under the names of a converted model (as `mnnconvert --JsonFile` shows it)."""
+    names = converted["tensorName"]
+    given = {made["name"]: names[made["outputIndexes"][0]] for made in converted["oplists"] if made["outputIndexes"]}
+    made_by = [name for op in _integer_ops(graph) for name in _mnn_names(graph, op)]
+    layers = [
+        replace(layer, output=replace(layer.output, name=given.get(name, layer.output.name)))
+        for layer, name in zip(compression.layers, made_by, strict=True)
+    ]
+    return Compression(tuple(layers))
+
+
+def _is_named_by_mnn_alone(graph: QdqGraph, op: Op) -> bool:
+    bare = _with_bias(graph, op)
+    return op.type != "Conv" and _last(graph, bare) != bare
+
+
+def _integer_ops(graph: QdqGraph) -> list[Op]:
+    return [op for op in graph.ops if _runs_on_integers(graph, op)]
+
+
+def _mnn_names(graph: QdqGraph, op: Op) -> list[str]:
+    """What MNN calls the layers that it makes of an operation."""
+    if op.type != "Conv":
+        return [f"{_with_bias(graph, op)}{_MATRIX}"]
+    groups = _groups(op, graph)
+    return [op.outputs[0]] if groups == 1 else [f"{op.outputs[0]}__group__{index}" for index in range(groups)]
+
+
+def _groups(op: Op, graph: QdqGraph) -> int:
+    """How many convolutions MNN makes of one: a depthwise one stays whole."""
+    group, weight = int(op.attributes.get("group", 1)), op.inputs[1]
+    assert weight is not None
+    return 1 if graph.constants[weight.tensor].shape[:2] == (group, 1) else group
+
+
+def _parts(layer: CompressionLayer, op: Op, groups: int) -> list[CompressionLayer]:
+    """A layer, or one for each group."""
+    if groups == 1:
+        return [layer]
+    size = len(layer.weight.scales) // groups
+    return [
+        CompressionLayer(
+            layer.input,
+            replace(layer.weight, scales=layer.weight.scales[index * size : (index + 1) * size]),
+            replace(layer.output, name=f"{op.outputs[0]}___output___{index}"),
+        )
+        for index in range(groups)
+    ]
+
+
+def _runs_on_integers(graph: QdqGraph, op: Op) -> bool:
+    if op.type not in ("Conv", "ConvTranspose", "Gemm", "MatMul") or op.inputs[1] is None:
+        return False
+    return op.inputs[1].tensor in graph.coded and op.inputs[0] is not None and op.inputs[0].encoding is not None
+
+
+def _layer(graph: QdqGraph, op: Op) -> CompressionLayer:
+    data, weight = op.inputs[:2]
+    assert data is not None
+    assert weight is not None
+    if op.type == "ConvTranspose":
+        _refuse(op, "MNN has integer convolutions and linear layers only", "leave it in float")
+    bare = _with_bias(graph, op)
+    output = _last(graph, bare)
+    given = graph.grid_of(output)
+    if given is None:
+        _refuse(op, f"what it gives, {output!r}, is read in float or on several grids", "quantize it, on one grid")
+    name = f"{bare}{_MATRIX}" if op.type != "Conv" else _conv_name(graph, op, output)
+    return CompressionLayer(
+        _activation(op, data.tensor, data.encoding), _weight(graph, op, weight), _activation(op, name, given)
+    )
+
+
+def _conv_name(graph: QdqGraph, op: Op, output: str) -> str:
+    """Of what a convolution gives in MNN: with the ReLU it takes in, and before the layout of an output is made."""
+    after = graph.producer(output)
+    own = output if after is op or (after is not None and _joins(graph, after)) else op.outputs[0]
+    outputs = [each.name for each in graph.outputs if each.read.tensor == own]
+    return f"{outputs[0]}{_BEFORE_LAYOUT}" if outputs else own
+
+
+def _joins(graph: QdqGraph, op: Op) -> bool:
+    """Whether MNN computes a function within the convolution before it: a ReLU, or a clip from 0 to 6."""
+    bounds = [graph.constants.get(read.tensor) for read in op.inputs[1:] if read is not None]
+    return op.type == "Relu" or [None if bound is None else float(bound) for bound in bounds] == [0.0, 6.0]
+
+
+def _with_bias(graph: QdqGraph, op: Op) -> str:
+    """The tensor that a layer gives once a bias is added."""
+    tensor = op.outputs[0]
+    after = _only_reader(graph, tensor) if op.type == "MatMul" else None
+    if after is None or after.type != "Add":
+        return tensor
+    other = [read for read in after.inputs if read is not None and read.tensor != tensor]
+    return after.outputs[0] if len(other) == 1 and other[0].tensor in graph.constants else tensor
+
+
+def _last(graph: QdqGraph, tensor: str) -> str:
+    """The tensor that is on a grid: what a layer gives, or what a function makes of it."""
+    after = _only_reader(graph, tensor)
+    return after.outputs[0] if after is not None and after.type in _FUSED else tensor
+
+
+def _only_reader(graph: QdqGraph, tensor: str) -> Op | None:
+    readers = graph.readers(tensor)
+    given = any(output.read.tensor == tensor for output in graph.outputs)
+    return readers[0][0] if len(readers) == 1 and not given and readers[0][1].encoding is None else None
+
+
+def _activation(op: Op, name: str, encoding: Encoding | None) -> ActivationGrid:
+    assert encoding is not None
+    if not encoding.symmetric or not encoding.per_tensor or encoding.dtype != "int8":
+        _refuse(
+            op,
+            f"{name!r} is {encoding.dtype} with zero point {encoding.zero_point}",
+            "MNN computes adds and ReLUs wrong then: use symmetric int8, with one scale",
+        )
+    return ActivationGrid(name, float(encoding.scale), 0, encoding.qmin, encoding.qmax)
+
+
+def _weight(graph: QdqGraph, op: Op, read: Read) -> WeightGrid:
+    encoding, codes = read.encoding, graph.constants[read.tensor]
+    assert encoding is not None
+    axis = 0 if op.type == "Conv" or op.attributes.get("transB", 0) else 1
+    if not encoding.symmetric or encoding.block is not None or encoding.axis not in (None, axis):
+        _refuse(op, "its weights have a zero point, or scales along another axis", "one scale for each output channel")
+    scales = np.broadcast_to(encoding.scale, (codes.shape[axis],))
+    least, greatest = int(codes.min(initial=0)), int(codes.max(initial=0))
+    if least < -128 or greatest > 127:
+        _refuse(op, f"codes of {read.tensor!r} are {least} to {greatest}", "use 8 bits or fewer")
+    return WeightGrid(read.tensor.removesuffix("_quantized"), tuple(float(scale) for scale in scales), min(least, -127))
+
+
+def _refuse(op: Op, found: str, to_do: str) -> NoReturn:
+    raise DeployError(f"write {op.type} {op.name or op.outputs[0]!r} for MNN", found, to_do)

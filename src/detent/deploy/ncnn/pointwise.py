@@ -1,0 +1,145 @@
+"""Operations on each number, and on pairs of numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from detent.deploy.ncnn.lowering import Dims, Lowering, refuse
+from detent.deploy.ncnn.model import Value
+from detent.deploy.qdq_graph import Op
+
+__all__ = ["binary", "cast", "clip", "clip_bounds", "named", "prelu"]
+
+Array = npt.NDArray[Any]
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+_BINARY = {"Add": 0, "Sub": 1, "Mul": 2, "Div": 3, "Max": 4, "Min": 5}
+_REVERSED = {"Sub": 7, "Div": 8}
+"""The same with the scalar on the left."""
+
+_UNARY = {
+    "Abs": 0,
+    "Neg": 1,
+    "Floor": 2,
+    "Ceil": 3,
+    "Sqrt": 5,
+    "Exp": 7,
+    "Log": 8,
+    "Sin": 9,
+    "Cos": 10,
+    "Tan": 11,
+    "Reciprocal": 15,
+}
+
+_NAMED: dict[str, tuple[str, tuple[tuple[int, str, float], ...]]] = {
+    "Relu": ("ReLU", ()),
+    "Sigmoid": ("Sigmoid", ()),
+    "Tanh": ("TanH", ()),
+    "Softplus": ("Softplus", ()),
+    "Mish": ("Mish", ()),
+    "HardSwish": ("HardSwish", ((0, "", 1 / 6), (1, "", 0.5))),
+    "HardSigmoid": ("HardSigmoid", ((0, "alpha", 0.2), (1, "beta", 0.5))),
+    "LeakyRelu": ("ReLU", ((0, "alpha", 0.01),)),
+    "Elu": ("ELU", ((0, "alpha", 1.0),)),
+    "Selu": ("SELU", ((0, "alpha", 1.67326319), (1, "gamma", 1.05070102))),
+}
+"""ncnn's layer, and its parameters: id, the ONNX attribute, and its value where there is none."""
+
+
+def named(low: Lowering, op: Op) -> None:
+    """A function of one number that ncnn has under a name of its own."""
+    source = [low.blob(low.data(op))]
+    if op.type in _UNARY:
+        low.layer("UnaryOp", op, source, {0: _UNARY[op.type]})
+    elif op.type == "Gelu":
+        low.layer("GELU", op, source, {0: int(op.attributes.get("approximate", "none") == "tanh")})
+    else:
+        type_, held = _NAMED[op.type]
+        low.layer(type_, op, source, {key: float(op.attributes.get(name, value)) for key, name, value in held})
+
+
+def cast(low: Lowering, op: Op) -> None:
+    """To float, of what is float already or of flags that the network takes in, which are handed over as floats."""
+    port = low.graph.inputs.get(low.data(op))
+    if op.attributes["to"] != onnx.TensorProto.FLOAT or (port is not None and port.dtype not in ("bool", "float32")):
+        refuse(op, "it turns integers into floats, or floats into integers", "keep integers for indices")
+    low.reshape(op)
+
+
+def clip(low: Lowering, op: Op) -> None:
+    least, greatest = clip_bounds(low, op)
+    low.layer("Clip", op, [low.blob(low.data(op))], {0: least, 1: greatest})
+
+
+def clip_bounds(low: Lowering, op: Op) -> tuple[float, float]:
+    """The bounds of a Clip, which must be constant; where there is none, the end of float32."""
+    found = [-_LARGEST, _LARGEST]
+    for index, read in enumerate(op.inputs[1:3]):
+        if read is not None:
+            held = low.constant(read)
+            if held is None:
+                refuse(op, f"its bound {read.tensor!r} is computed", "give constant bounds")
+            found[index] = float(held)
+    return found[0], found[1]
+
+
+def prelu(low: Lowering, op: Op) -> None:
+    """Slopes for each channel, or one for all."""
+    slope, tensor = low.constant(op.inputs[1]), low.data(op)
+    if slope is None:
+        refuse(op, "its slopes are computed", "give constant slopes")
+    dims = low.dims(tensor)
+    along_channels = slope.size == 1 or (slope.size == slope.shape[0] == dims[0] and slope.ndim == len(dims))
+    if not along_channels:
+        refuse(op, f"slopes of shape {slope.shape}", "give one slope, or one for each channel")
+    low.layer("PReLU", op, [low.blob(tensor)], {0: slope.size}, [slope.astype(np.float32).ravel()])
+
+
+def binary(low: Lowering, op: Op) -> None:
+    """Two tensors of sizes that broadcast as in numpy, or a tensor and a number."""
+    if len(op.inputs) != 2:
+        refuse(op, f"it has {len(op.inputs)} inputs", "give it two")
+    if op.type == "Pow":
+        _power(low, op)
+        return
+    first, second = low.data(op, 0), low.data(op, 1)
+    left, right = low.constant(op.inputs[0]), low.constant(op.inputs[1])
+    kind = _BINARY[op.type]
+    if right is not None and right.size == 1 and low.dims(first) == low.dims(op.outputs[0]):
+        low.layer("BinaryOp", op, [low.blob(first)], _scalar(kind, right))
+    elif left is not None and left.size == 1 and low.dims(second) == low.dims(op.outputs[0]):
+        low.layer("BinaryOp", op, [low.blob(second)], _scalar(_REVERSED.get(op.type, kind), left))
+    else:
+        blobs = [_broadcast(low, op, tensor) for tensor in (first, second)]
+        low.layer("BinaryOp", op, blobs, {0: kind})
+
+
+def _power(low: Lowering, op: Op) -> None:
+    """ncnn computes a power from a logarithm, wrong for what is below zero: only the square and the root are safe."""
+    exponent = low.constant(op.inputs[1])
+    kind = {2.0: 4, 0.5: _UNARY["Sqrt"]}.get(float(exponent)) if exponent is not None and exponent.size == 1 else None
+    if kind is None:
+        refuse(op, "its exponent is computed, or neither 2 nor 0.5", "multiply, or take the root")
+    low.layer("UnaryOp", op, [low.blob(low.data(op))], {0: kind})
+
+
+def _scalar(kind: int, number: Array) -> dict[int, Value]:
+    return {0: kind, 1: 1, 2: float(number.reshape(()))}
+
+
+def _broadcast(low: Lowering, op: Op, tensor: str) -> str:
+    """A blob with as many dimensions as the result: ncnn guesses which axes are meant if there are fewer."""
+    dims = low.dims(op.outputs[0])
+    rank = len(low.shape(op.outputs[0])) - low.drops(op.outputs[0])
+    if rank != len(dims):
+        if low.shape(tensor) != low.shape(op.outputs[0]):
+            refuse(op, f"it broadcasts tensors of {rank} dimensions", "ncnn has 4 at most")
+        return low.blob(tensor)
+    shape = low.shape(tensor)
+    aligned: Dims = (1,) * (rank - len(shape)) + shape[max(len(shape) - rank, 0) :]
+    return low.view(tensor, aligned)

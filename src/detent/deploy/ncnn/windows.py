@@ -1,0 +1,105 @@
+"""Operations over many numbers: pools, means, softmax, layer norm, products of two computed matrices."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from detent.deploy.ncnn.lowering import Lowering, refuse
+from detent.deploy.ncnn.model import Value
+from detent.deploy.ncnn.weighted import is_linear, linear
+from detent.deploy.qdq_graph import Op
+
+__all__ = ["global_pool", "layer_norm", "matmul", "pool", "reduce", "softmax"]
+
+_REDUCTIONS = {"ReduceSum": 0, "ReduceMean": 3, "ReduceMax": 4, "ReduceMin": 5}
+
+
+def pool(low: Lowering, op: Op) -> None:
+    """MaxPool and AveragePool of 1 or 2 dimensions."""
+    source = low.data(op)
+    before, after = low.shape(source), low.shape(op.outputs[0])
+    rank = len(before) - 2
+    kernel = op.attributes["kernel_shape"]
+    strides = op.attributes.get("strides", [1] * rank)
+    pads = op.attributes.get("pads", [0] * 2 * rank)
+    average = op.type == "AveragePool"
+    if rank > 2 or any(d != 1 for d in op.attributes.get("dilations", [1])) or len(op.outputs) > 1:
+        refuse(op, f"{rank} dimensions, dilation or indices", "use a plain pool of 1 or 2 dimensions")
+    if op.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        refuse(op, f"auto_pad {op.attributes['auto_pad']!r}", "say the padding in numbers")
+    total = [size + pads[axis] + pads[axis + rank] - kernel[axis] for axis, size in enumerate(before[2:])]
+    tails = any(size % stride for size, stride in zip(total, strides, strict=True))
+    up = bool(op.attributes.get("ceil_mode", 0)) and tails
+    given = tuple(
+        (-(-size // stride) if up else size // stride) + 1 for size, stride in zip(total, strides, strict=True)
+    )
+    include = op.attributes.get("count_include_pad", 0)
+    if given != after[2:] or (up and average and include):
+        refuse(op, f"ceil_mode gives {after[2:]}, ncnn {given}, or counts what lies outside", "use ceil_mode=0")
+    params: dict[int, Value] = {0: int(average), 5: int(not up), 6: include if average else 0}
+    for axis, keys in zip(range(rank - 1, -1, -1), ((1, 2, 3, 14), (11, 12, 13, 15)), strict=False):
+        params |= dict(zip(keys, (kernel[axis], strides[axis], pads[axis], pads[axis + rank]), strict=True))
+    low.layer("Pooling1D" if rank == 1 else "Pooling", op, [low.blob(source)], params)
+
+
+def global_pool(low: Lowering, op: Op) -> None:
+    """GlobalAveragePool and GlobalMaxPool: over all but the channels."""
+    _global_pool(low, op, average=op.type == "GlobalAveragePool")
+
+
+def _global_pool(low: Lowering, op: Op, *, average: bool) -> None:
+    shape = low.shape(low.data(op))
+    dims = (shape[1], 1, int(np.prod(shape[2:]))) if len(shape) != 4 else shape[1:]
+    low.layer("Pooling", op, [low.view(low.data(op), dims)], {0: int(average), 4: 1}, dims=(shape[1],))
+
+
+def reduce(low: Lowering, op: Op) -> None:
+    """Sums, means and extremes over axes. The mean of height and width is a pool, which ncnn does faster."""
+    source = low.data(op)
+    shape = low.shape(source)
+    held = low.constant(op.inputs[1] if len(op.inputs) > 1 else None)
+    named = op.attributes.get("axes") if held is None else held.tolist()
+    axes = sorted(axis % len(shape) for axis in (named or range(len(shape))))
+    if op.type == "ReduceMean" and len(shape) == 4 and axes == [2, 3] and shape[0] == 1:
+        _global_pool(low, op, average=True)
+        return
+    along = [low.axis(source, axis) for axis in axes]
+    found = tuple(axis for axis in along if axis is not None)
+    if len(found) != len(along):
+        refuse(op, f"over axes {axes} of {shape}", "ncnn reduces axes of one sample, of 4 dimensions at most")
+    # Without parameter 5 ncnn refuses axes, because older files counted the batch.
+    params: dict[int, Value] = {0: _REDUCTIONS[op.type], 1: 0, 3: found, 4: 1, 5: 1}
+    dims = low.dims(source)
+    kept = tuple(1 if axis in found else size for axis, size in enumerate(dims))
+    low.layer("Reduction", op, [low.blob(source)], params, dims=kept)
+
+
+def softmax(low: Lowering, op: Op) -> None:
+    source = low.data(op)
+    axis = low.axis(source, op.attributes.get("axis", -1))
+    if axis is None:
+        refuse(op, "over the batch, or more than 4 dimensions", "use an axis of one sample")
+    low.layer("Softmax", op, [low.blob(source)], {0: axis, 1: 1})
+
+
+def layer_norm(low: Lowering, op: Op) -> None:
+    """Over the last axis."""
+    source = low.data(op)
+    size = low.shape(source)[-1]
+    if op.attributes.get("axis", -1) not in (-1, len(low.shape(source)) - 1) or len(op.outputs) > 1:
+        refuse(op, "over several axes, or with more than one output", "normalise the last axis")
+    scale, shift = (low.constant(op.inputs[index] if len(op.inputs) > index else None) for index in (1, 2))
+    if scale is None:
+        refuse(op, "its scale is computed", "give a constant scale")
+    held = np.zeros(size) if shift is None else shift
+    params: dict[int, Value] = {0: size, 1: float(op.attributes.get("epsilon", 1e-5)), 2: 1}
+    arrays = [array.astype(np.float32).ravel() for array in (scale, held)]
+    low.layer("LayerNorm", op, [low.blob(source)], params, arrays)
+
+
+def matmul(low: Lowering, op: Op) -> None:
+    """A linear layer, or the product of two computed matrices."""
+    if is_linear(low, op):
+        linear(low, op)
+        return
+    low.layer("MatMul", op, [low.blob(low.data(op, 0)), low.blob(low.data(op, 1))])

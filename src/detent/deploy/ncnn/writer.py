@@ -1,0 +1,110 @@
+"""A deployed network as ncnn files."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+
+import onnx
+
+from detent.deploy.deployment import Deployment
+from detent.deploy.ncnn import moves, pointwise, weighted, windows
+from detent.deploy.ncnn.lowering import Lowering, refuse, sample_shapes
+from detent.deploy.ncnn.model import NcnnModel
+from detent.deploy.ncnn.simplify import fold, without_repetition
+from detent.deploy.ncnn.table import table_of, write_table
+from detent.deploy.qdq_graph import Op, QdqGraph, read_qdq
+
+__all__ = ["BIN", "PARAM", "TABLE", "ncnn_model", "read_ncnn", "write_ncnn", "write_ncnn_table"]
+
+PARAM, BIN, TABLE = "model.ncnn.param", "model.ncnn.bin", "model.table"
+
+Rule = Callable[[Lowering, Op], None]
+
+RULES: dict[str, Rule] = {
+    "Conv": weighted.conv,
+    "ConvTranspose": weighted.conv_transpose,
+    "Gemm": weighted.gemm,
+    "MatMul": windows.matmul,
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Max", "Min", "Pow"), pointwise.binary),
+    **dict.fromkeys(("Relu", "Sigmoid", "Tanh", "Softplus", "Mish", "HardSwish", "HardSigmoid"), pointwise.named),
+    **dict.fromkeys(("LeakyRelu", "Elu", "Selu", "Gelu", "Abs", "Neg", "Floor", "Ceil", "Sqrt"), pointwise.named),
+    **dict.fromkeys(("Exp", "Log", "Sin", "Cos", "Tan", "Reciprocal"), pointwise.named),
+    "Clip": pointwise.clip,
+    "Cast": pointwise.cast,
+    "PRelu": pointwise.prelu,
+    **dict.fromkeys(("MaxPool", "AveragePool"), windows.pool),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), windows.global_pool),
+    **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"), windows.reduce),
+    "Softmax": windows.softmax,
+    "LayerNormalization": windows.layer_norm,
+    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"), moves.reshape),
+    "Transpose": moves.transpose,
+    "Concat": moves.concat,
+    "Split": moves.split,
+    "Slice": moves.slice_,
+    "Gather": moves.gather,
+    "Expand": moves.expand,
+    "Pad": moves.pad,
+    "Resize": moves.resize,
+    "DepthToSpace": moves.depth_to_space,
+}
+
+_INTEGER = ("Conv", "Gemm", "MatMul")
+
+
+def write_ncnn(deployment: Deployment) -> Mapping[str, bytes]:
+    """`model.ncnn.param` and `model.ncnn.bin`."""
+    model = _lowered(deployment.graph, deployment.model)
+    return {PARAM: model.param(), BIN: model.bin()}
+
+
+def write_ncnn_table(deployment: Deployment) -> Mapping[str, bytes]:
+    """`model.table`, for `ncnn2int8`."""
+    return {TABLE: write_table(table_of(_lowered(deployment.graph, deployment.model)))}
+
+
+def ncnn_model(model: onnx.ModelProto) -> NcnnModel:
+    """An ONNX model, QDQ or float, as ncnn layers."""
+    return _lowered(read_qdq(model), model)
+
+
+def read_ncnn(files: Mapping[str, bytes]) -> NcnnModel:
+    """What `write_ncnn` wrote."""
+    return NcnnModel.read(files[PARAM], files[BIN])
+
+
+def _lowered(graph: QdqGraph, model: onnx.ModelProto) -> NcnnModel:
+    shapes = sample_shapes(model)
+    low = Lowering(without_repetition(fold(graph, shapes)), shapes)
+    for op in low.graph.ops:
+        if low.absorbed(op):
+            continue
+        rule = RULES.get(op.type) if not op.domain else None
+        if rule is None:
+            near = difflib.get_close_matches(op.type, RULES, n=1)
+            refuse(op, "ncnn has no layer for it here", f"replace it, perhaps with {near[0]}" if near else "replace it")
+        _check_reads(low, op)
+        rule(low, op)
+    for output in graph.outputs:
+        if output.read.encoding is not None:
+            producer = graph.producer(output.read.tensor)
+            what = producer or Op("Output", output.name, (), (output.name,))
+            refuse(
+                what, f"the output {output.name!r} is quantized", "plan for the backend ncnn, which leaves it in float"
+            )
+    return low.model()
+
+
+def _check_reads(low: Lowering, op: Op) -> None:
+    """Numbers become integers only on the way into the data input of a weighted operation."""
+    for index, read in enumerate(op.inputs):
+        if read is None or read.encoding is None or low.constant(read) is not None:
+            continue
+        linear = op.type != "MatMul" or weighted.is_linear(low, op)
+        if op.type not in _INTEGER or index or not linear:
+            refuse(
+                op,
+                f"it reads {read.tensor!r} as integers",
+                "plan for the backend ncnn: only convolutions and linear layers run on integers there",
+            )

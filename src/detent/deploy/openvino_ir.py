@@ -1,0 +1,142 @@
+"""OpenVINO's own files, `model.xml` and `model.bin`: activations under FakeQuantize, weights as integers and scales.
+
+OpenVINO reads the QDQ ONNX model itself; what it makes of a Q and DQ pair (five operations) is put together into the
+one FakeQuantize that its quantization tools write and that all of its devices know.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from detent.deploy.deployment import Deployment
+from detent.deploy.encoding import Encoding
+from detent.deploy.qdq_graph import CLIPPED, QdqGraph, Read
+from detent.errors import DeployError
+
+__all__ = ["write_openvino_ir"]
+
+_COUNTED = re.compile(r"[A-Za-z]+_\d+")  # the name that a node gets that has none: its type and a running number
+
+
+def write_openvino_ir(deployment: Deployment) -> dict[str, bytes]:
+    """`model.xml` and `model.bin`. Tensors keep the names of the ONNX model; what FakeQuantize gives has the name of
+    what the DequantizeLinear gave."""
+    try:
+        import openvino
+    except ImportError as error:
+        raise DeployError(
+            "write an OpenVINO IR", f"openvino is not installed ({error})", "pip install 'detent[openvino]'"
+        ) from error
+    try:
+        model = openvino.Core().read_model(io.BytesIO(deployment.model.SerializeToString()))
+    except RuntimeError as error:
+        raise DeployError(
+            "write an OpenVINO IR", str(error), "keep the operation OpenVINO does not know out"
+        ) from error
+    grids = _grids(deployment.model, deployment.graph)
+    ports = {name: port for node in model.get_ordered_ops() for port in node.outputs() for name in port.get_names()}
+    for node in model.get_ordered_ops():
+        if node.get_type_name() == "Multiply":
+            _fake_quantize(node, grids, ports)
+            _without_zero_points(node)
+    model.validate_nodes_and_infer_types()
+    _name_by_position(model)
+    return _files(model)
+
+
+def _grids(model: onnx.ModelProto, graph: QdqGraph) -> dict[str, Read]:
+    """What each QuantizeLinear puts on a grid, and the grid, by the name of the codes. A Clip before it that says
+    which codes are used is part of the grid."""
+    makers = {name: node for node in model.graph.node for name in node.output}
+    scales = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    found: dict[str, Read] = {}
+    for node in model.graph.node:
+        if node.op_type != "QuantizeLinear":
+            continue
+        tensor = node.input[0]
+        if tensor.endswith(CLIPPED) and not any(graph.encodings(tensor)):
+            tensor = makers[tensor].input[0]
+        scale = scales.get(node.input[1])
+        for each in graph.encodings(tensor):
+            if each is not None and scale is not None and np.array_equal(each.scale.reshape(-1), scale.reshape(-1)):
+                found[node.output[0]] = Read(tensor, each)
+    return found
+
+
+def _fake_quantize(multiply: Any, grids: dict[str, Read], ports: dict[str, Any]) -> None:
+    """FakeQuantize to codes, Convert to integers, Convert to floats, Subtract, Multiply: one FakeQuantize."""
+    from openvino import opset13
+
+    codes = _codes_of(multiply)
+    if codes is None or codes.get_type_name() != "Convert":
+        return
+    to_codes = codes.input_value(0).get_node()
+    read = next((grids[name] for name in codes.output(0).get_names() if name in grids), None)
+    if to_codes.get_type_name() != "FakeQuantize" or read is None:
+        return
+    grid, source = read.encoding, to_codes.input_value(0)
+    assert grid is not None
+    if not grid.full:
+        source = ports[read.tensor]
+    rank = len(multiply.get_output_partial_shape(0))
+    low, high = (opset13.constant(_real(grid, code, rank)) for code in (grid.qmin, grid.qmax))
+    made = opset13.fake_quantize(source, low, high, low, high, grid.qmax - grid.qmin + 1)
+    ports.update(dict.fromkeys(multiply.output(0).get_names(), made.output(0)))
+    _stand_in(made.output(0), multiply.output(0))
+
+
+def _without_zero_points(multiply: Any) -> None:
+    """Weights: integers, Convert, Subtract zeros, Multiply; without the Subtract that does nothing."""
+    subtract = multiply.input_value(0).get_node()
+    if subtract.get_type_name() != "Subtract":
+        return
+    zero = subtract.input_value(1).get_node()
+    while zero.get_type_name() in ("Convert", "Reshape"):
+        zero = zero.input_value(0).get_node()
+    if zero.get_type_name() == "Constant" and not np.any(zero.data):
+        multiply.input(0).replace_source_output(subtract.input_value(0))
+
+
+def _codes_of(multiply: Any) -> Any | None:
+    """The node that gives the integers which a dequantizing Multiply ends with."""
+    node = multiply.input_value(0).get_node()
+    if node.get_type_name() == "Subtract":
+        node = node.input_value(0).get_node()
+    return node.input_value(0).get_node() if node.get_type_name() == "Convert" else None
+
+
+def _stand_in(made: Any, old: Any) -> None:
+    made.get_node().set_friendly_name(old.get_node().get_friendly_name())
+    made.set_names(old.get_names())
+    for reader in old.get_target_inputs():
+        reader.replace_source_output(made)
+
+
+def _real(grid: Encoding, code: int, rank: int) -> npt.NDArray[np.float32]:
+    """The real number of a code, shaped to broadcast if each channel has its own."""
+    values = (code - grid.zero_point).astype(np.float32) * grid.scale
+    return np.asarray(grid.along(values, rank), np.float32)
+
+
+def _name_by_position(model: Any) -> None:
+    """Nodes without a name of their own are numbered from 0, so that the same network gives the same file."""
+    for index, node in enumerate(model.get_ordered_ops()):
+        if _COUNTED.fullmatch(node.get_friendly_name()):
+            node.set_friendly_name(f"{node.get_type_name()}_{index}")
+
+
+def _files(model: Any) -> dict[str, bytes]:
+    import openvino
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.xml"
+        openvino.save_model(model, str(path), compress_to_fp16=False)
+        return {"model.xml": path.read_bytes(), "model.bin": path.with_suffix(".bin").read_bytes()}

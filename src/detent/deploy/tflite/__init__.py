@@ -1,0 +1,21 @@
+"""LiteRT's files: a deployed network as .tflite, and any int8 .tflite as a network of the twin."""
+
+from __future__ import annotations
+
+from detent.deploy.tflite.file import Operator, TfliteModel, TfliteTensor, read_tflite, to_bytes
+from detent.deploy.tflite.network import network_of, read_network
+from detent.deploy.tflite.writer import Origin, model_to_tflite, origin_of, write_tflite
+
+__all__ = [
+    "Operator",
+    "Origin",
+    "TfliteModel",
+    "TfliteTensor",
+    "model_to_tflite",
+    "network_of",
+    "origin_of",
+    "read_network",
+    "read_tflite",
+    "to_bytes",
+    "write_tflite",
+]

@@ -1,0 +1,120 @@
+"""What LiteRT runs as one operator: a weighted or elementwise operation, its bias, and an activation that clips."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from detent.deploy.encoding import Encoding
+from detent.deploy.qdq_graph import Op, QdqGraph, Read
+
+__all__ = ["Node", "clip_bounds", "fused"]
+
+_BEFORE_ACTIVATION = ("Conv", "Gemm", "Add", "Sub", "Mul")
+_FUNCTIONS = {(0.0, np.inf): "RELU", (0.0, 6.0): "RELU6", (-1.0, 1.0): "RELU_N1_TO_1"}
+
+
+@dataclass(frozen=True)
+class Node:
+    """Operations that become one operator; `main` computes, `bias` is that of a product whose Add was taken in."""
+
+    ops: tuple[Op, ...]
+    activation: str = "NONE"
+    bias: Read | None = None
+    bounds: tuple[float, float] | None = None
+    """What is still to be clipped to, where LiteRT has no such activation function."""
+
+    @property
+    def main(self) -> Op:
+        return self.ops[0]
+
+    @property
+    def output(self) -> str:
+        return self.ops[-1].outputs[0]
+
+
+def fused(graph: QdqGraph) -> list[Node]:
+    """Every operation of `graph` in one node. A node stands where its first operation stood: what else it reads is
+    constant."""
+    nodes: list[Node] = []
+    taken: set[str] = set()
+    for op in graph.ops:
+        if op.outputs[0] in taken:
+            continue
+        node = _with_activation(graph, _with_bias(graph, Node((op,))))
+        taken.update(member.outputs[0] for member in node.ops)
+        nodes.append(node)
+    return nodes
+
+
+def _with_bias(graph: QdqGraph, node: Node) -> Node:
+    """A product with a constant matrix and the Add of a constant vector are a linear layer."""
+    if not _is_linear(graph, node.main):
+        return node
+    add = _only_reader(graph, node.output)
+    if add is None or add.type != "Add":
+        return node
+    bias = next(read for read in add.inputs if read is not None and read.tensor != node.output)
+    if _axes_of_constant(graph, bias) != 1:
+        return node
+    return Node((*node.ops, add), bias=bias)
+
+
+def _is_linear(graph: QdqGraph, op: Op) -> bool:
+    """Whether it is a product with a constant matrix."""
+    weight = op.inputs[-1]
+    return op.type == "MatMul" and _axes_of_constant(graph, weight) == 2
+
+
+def _axes_of_constant(graph: QdqGraph, read: Read | None) -> int | None:
+    return graph.constants[read.tensor].ndim if read is not None and read.tensor in graph.constants else None
+
+
+def _with_activation(graph: QdqGraph, node: Node) -> Node:
+    if node.main.type not in _BEFORE_ACTIVATION and not _is_linear(graph, node.main):
+        return node
+    clip = _only_reader(graph, node.output)
+    if clip is None or (bounds := clip_bounds(graph, clip)) is None:
+        return node
+    ops = (*node.ops, clip)
+    if bounds in _FUNCTIONS:
+        return Node(ops, _FUNCTIONS[bounds], node.bias)
+    if _never_clips(bounds, graph.grid_of(clip.outputs[0])):
+        return Node(ops, "NONE", node.bias)
+    if bounds[0] == 0.0:
+        return Node(ops, "RELU", node.bias, (-np.inf, bounds[1]))
+    return Node(ops, "NONE", node.bias, bounds)
+
+
+def clip_bounds(graph: QdqGraph, op: Op) -> tuple[float, float] | None:
+    """What a Relu or Clip clips to; None for another operation, or for bounds that are computed."""
+    if op.type == "Relu":
+        return (0.0, np.inf)
+    if op.type != "Clip":
+        return None
+    bounds = [-np.inf, np.inf]
+    for index, read in enumerate(op.inputs[1:]):
+        if read is None:
+            continue
+        value = graph.constants.get(read.tensor)
+        if value is None or read.encoding is not None:
+            return None
+        bounds[index] = float(value)
+    return (bounds[0], bounds[1])
+
+
+def _never_clips(bounds: tuple[float, float], encoding: Encoding | None) -> bool:
+    """Whether every number of the grid behind it lies within the bounds already."""
+    if encoding is None or not encoding.per_tensor:
+        return False
+    least, greatest = encoding.dequantize(np.array([encoding.qmin, encoding.qmax]))
+    return bool(bounds[0] <= least and greatest <= bounds[1])
+
+
+def _only_reader(graph: QdqGraph, tensor: str) -> Op | None:
+    """The one operation that reads a tensor, in float; None if it is read otherwise, or given by the network."""
+    readers = graph.readers(tensor)
+    if len(readers) != 1 or readers[0][1].encoding is not None or any(o.read.tensor == tensor for o in graph.outputs):
+        return None
+    return readers[0][0]

@@ -1,0 +1,239 @@
+"""Arithmetic between tensors, activation functions, normalization: what keeps the shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from detent.deploy.encoding import Encoding
+from detent.deploy.qdq_graph import Read
+from detent.deploy.tflite.fusing import Node, clip_bounds
+from detent.deploy.tflite.lowering import Form, Lowerer, Lowering, last_order, refusal
+from detent.deploy.tflite.ops_weighted import ACTIVATIONS
+
+__all__ = ["ELEMENTWISE"]
+
+# Scale and zero point that the format prescribes for the output.
+_FIXED = {
+    "LOGISTIC": (1 / 256, -128),
+    "SOFTMAX": (1 / 256, -128),
+    "TANH": (1 / 128, 0),
+    "LOG_SOFTMAX": (16 / 256, 127),
+}
+
+
+def _binary(kind: str, *, integer: bool = True, activation: bool = True) -> Lowerer:
+    """An operation on two tensors; `integer` if LiteRT has it on int8."""
+
+    def write(low: Lowering, node: Node) -> None:
+        reads = [read for read in node.main.inputs if read is not None]
+        if len(reads) != 2:
+            raise refusal(node.main, f"it has {len(reads)} operands", "write it as operations on two tensors")
+        encoding = low.integer_output(node, *reads) if integer else None
+        same_grid = all(read.encoding is not None and low.encoding(read) == encoding for read in reads)
+        if kind in ("MAXIMUM", "MINIMUM") and not same_grid:
+            encoding = None
+        last = _layout(low, node, reads)
+        operands = [_operand(low, read, low.rank(node.output), last, encoding is not None) for read in reads]
+        options = {"fusedActivationFunction": ACTIVATIONS[node.activation]} if activation else {}
+        low.emit(kind, operands, [low.make(node.output, Form(encoding, last))], **options)
+
+    return write
+
+
+def _layout(low: Lowering, node: Node, reads: Sequence[Read]) -> bool:
+    """Channels last if one operand is so, unless another has fewer axes: that lines up with the order of ONNX."""
+    rank = low.rank(node.output)
+    shorter = any(low.rank(read.tensor) != rank and not low.is_constant(read) for read in reads)
+    return any(low.made_last(read) for read in reads) and not shorter
+
+
+def _operand(low: Lowering, read: Read, rank: int, last: bool, integer: bool) -> int:
+    if not low.is_constant(read) or not last:
+        return low.take(read, last=last, integer=integer)
+    # A constant of fewer axes gets the missing ones before its channels move to the end.
+    index = low.take(read, last=False, integer=integer)
+    held = low.tensors[index]
+    assert held.data is not None
+    if held.data.size == 1:
+        return index
+    data = held.data.reshape((1,) * (rank - held.data.ndim) + held.data.shape)
+    return low.constant(f"{read.tensor}_channels_last", data.transpose(last_order(rank)), held.encoding)
+
+
+def _unary(kind: str, *, integer: bool = False, **options: Any) -> Lowerer:
+    """A function of each element; `integer` if LiteRT has it on int8."""
+
+    def write(low: Lowering, node: Node) -> None:
+        read = node.main.inputs[0]
+        assert read is not None
+        encoding = _allowed(low.integer_output(node, read), kind) if integer else None
+        last = low.made_last(read)
+        index = low.take(read, last=last, integer=encoding is not None)
+        low.emit(kind, [index], [low.make(node.output, Form(encoding, last))], **options)
+
+    return write
+
+
+def _allowed(encoding: Encoding | None, kind: str) -> Encoding | None:
+    """None if the format prescribes another encoding for what this operator gives."""
+    if encoding is None or kind not in _FIXED:
+        return encoding
+    scale, zero_point = _FIXED[kind]
+    return encoding if encoding.scale == np.float32(scale) and encoding.zero_point == zero_point else None
+
+
+def clip(low: Lowering, node: Node) -> None:
+    """A Relu or Clip that stands alone."""
+    op, read = node.main, node.main.inputs[0]
+    assert read is not None
+    bounds = clip_bounds(low.graph, op)
+    if bounds is None:
+        raise refusal(op, "its bounds are computed", "clip to constants")
+    kinds = {(0.0, np.inf): "RELU", (0.0, 6.0): "RELU6", (-1.0, 1.0): "RELU_N1_TO_1"}
+    kind = kinds.get(bounds)
+    if kind is not None:
+        _unary(kind, integer=True)(low, node)
+        return
+    encoding = low.integer_output(node, read)
+    if encoding is not None and low.encoding(read) != encoding:
+        encoding = None
+    last = low.made_last(read)
+    low.alias(node.output, Form(encoding, last), low.take(read, last=last, integer=encoding is not None))
+    low.clip(node.output, bounds)
+
+
+def leaky_relu(low: Lowering, node: Node) -> None:
+    alpha = float(node.main.attributes.get("alpha", 0.01))
+    _unary("LEAKY_RELU", integer=True, alpha=alpha)(low, node)
+
+
+def elu(low: Lowering, node: Node) -> None:
+    if float(node.main.attributes.get("alpha", 1.0)) != 1.0:
+        raise refusal(node.main, "LiteRT's ELU has alpha = 1", "use alpha = 1")
+    _unary("ELU", integer=True)(low, node)
+
+
+def gelu(low: Lowering, node: Node) -> None:
+    approximate = node.main.attributes.get("approximate", "none") == "tanh"
+    _unary("GELU", integer=True, approximate=approximate)(low, node)
+
+
+def prelu(low: Lowering, node: Node) -> None:
+    read, slope = node.main.inputs
+    assert read is not None
+    assert slope is not None
+    encoding = low.integer_output(node, read, slope)
+    last = low.made_last(read)
+    rank = low.rank(node.output)
+    index = low.take(read, last=last, integer=encoding is not None)
+    low.emit(
+        "PRELU",
+        [index, _operand(low, slope, rank, last, encoding is not None)],
+        [low.make(node.output, Form(encoding, last))],
+    )
+
+
+def hard_sigmoid(low: Lowering, node: Node) -> None:
+    """clip(alpha x + beta, 0, 1), in float: the format has no such operator."""
+    op, read = node.main, node.main.inputs[0]
+    assert read is not None
+    last = low.made_last(read)
+    index = low.take(read, last=last, integer=False)
+    alpha, beta = float(op.attributes.get("alpha", 0.2)), float(op.attributes.get("beta", 0.5))
+    for kind, value in (("MUL", alpha), ("ADD", beta)):
+        source = low.tensors[index]
+        made = low.temporary(f"{node.output}_{kind.lower()}", index, source.shape, source.signature)
+        low.emit(kind, [index, low.constant("factor", np.array(value, np.float32))], [made])
+        index = made
+    low.emit("RELU_0_TO_1", [index], [low.make(node.output, Form(None, last))])
+
+
+def _softmax(kind: str, **options: Any) -> Lowerer:
+    """Along the last axis, which the channels of an image are in LiteRT's layout."""
+
+    def write(low: Lowering, node: Node) -> None:
+        op, read = node.main, node.main.inputs[0]
+        assert read is not None
+        rank = low.rank(read.tensor)
+        axis = int(op.attributes.get("axis", -1)) % rank
+        if axis not in (1, rank - 1):
+            raise refusal(op, f"it runs along axis {axis} of {rank}", "transpose so that it runs along the last axis")
+        last = axis == 1 and rank > 2
+        encoding = _allowed(low.integer_output(node, read), kind)
+        index = low.take(read, last=last, integer=encoding is not None)
+        low.emit(kind, [index], [low.make(node.output, Form(encoding, last))], **options)
+
+    return write
+
+
+def layer_norm(low: Lowering, node: Node) -> None:
+    """(x - mean) / sqrt(variance + epsilon) * weight + bias along the last axis, in float."""
+    op, read = node.main, node.main.inputs[0]
+    assert read is not None
+    rank = low.rank(read.tensor)
+    if int(op.attributes.get("axis", -1)) % rank != rank - 1:
+        raise refusal(op, "it normalizes several axes", "normalize the last axis")
+    x = low.take(read, last=False, integer=False)
+    wide, free = low.tensors[x].shape, low.tensors[x].signature
+    thin = ((*wide[:-1], 1), (*free[:-1], 1))
+    axis = low.integers("axes", [rank - 1])
+
+    def step(kind: str, inputs: list[int], name: str, sizes: tuple[Any, Any] = (wide, free), **options: Any) -> int:
+        made = low.temporary(f"{node.output}_{name}", x, *sizes)
+        low.emit(kind, inputs, [made], **options)
+        return made
+
+    epsilon = low.constant("epsilon", np.array(op.attributes.get("epsilon", 1e-5), np.float32))
+    mean = step("MEAN", [x, axis], "mean", thin, keepDims=True)
+    centred = step("SUB", [x, mean], "centred")
+    variance = step("MEAN", [step("MUL", [centred, centred], "squares"), axis], "variance", thin, keepDims=True)
+    inverse = step("RSQRT", [step("ADD", [variance, epsilon], "shifted", thin)], "inverse", thin)
+    value = step("MUL", [centred, inverse], "normal")
+    factors = [
+        (kind, read)
+        for kind, read in zip(("MUL", "ADD"), (*op.inputs[1:], None, None), strict=False)
+        if read is not None
+    ]
+    for position, (kind, factor) in enumerate(factors):
+        operand = low.take(factor, last=False, integer=False)
+        if position == len(factors) - 1:
+            low.emit(kind, [value, operand], [low.make(node.output, Form(None))])
+        else:
+            value = step(kind, [value, operand], "scaled")
+    if not factors:
+        low.alias(node.output, Form(None), value)
+
+
+ELEMENTWISE: dict[str, Lowerer] = {
+    "Add": _binary("ADD"),
+    "Sub": _binary("SUB"),
+    "Mul": _binary("MUL"),
+    "Div": _binary("DIV", integer=False),
+    "Pow": _binary("POW", integer=False, activation=False),
+    "Max": _binary("MAXIMUM", activation=False),
+    "Min": _binary("MINIMUM", activation=False),
+    "Relu": clip,
+    "Clip": clip,
+    "HardSwish": _unary("HARD_SWISH", integer=True),
+    "Sigmoid": _unary("LOGISTIC", integer=True),
+    "Tanh": _unary("TANH", integer=True),
+    "Abs": _unary("ABS"),
+    "Neg": _unary("NEG"),
+    "Sqrt": _unary("SQRT"),
+    "Exp": _unary("EXP"),
+    "Log": _unary("LOG"),
+    "Sin": _unary("SIN"),
+    "Cos": _unary("COS"),
+    "Floor": _unary("FLOOR"),
+    "LeakyRelu": leaky_relu,
+    "Elu": elu,
+    "Gelu": gelu,
+    "PRelu": prelu,
+    "HardSigmoid": hard_sigmoid,
+    "Softmax": _softmax("SOFTMAX", beta=1.0),
+    "LogSoftmax": _softmax("LOG_SOFTMAX"),
+    "LayerNormalization": layer_norm,
+}

@@ -1,0 +1,171 @@
+"""Pools, reductions and resizing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from detent.deploy.qdq_graph import Read
+from detent.deploy.tflite.fusing import Node, clip_bounds
+from detent.deploy.tflite.lowering import Form, Lowerer, Lowering, last_order, refusal
+from detent.deploy.tflite.padding import SAME, VALID, Pads, explicit_pads, padded, same_pads
+
+__all__ = ["POOLS"]
+
+_INT8_LEAST = -128
+
+
+def _window(low: Lowering, node: Node) -> tuple[Read, list[int], list[int], Pads]:
+    """What a pool reads, its kernel, strides, and paddings (with those that rounding sizes up adds)."""
+    op, read = node.main, node.main.inputs[0]
+    assert read is not None
+    if low.rank(read.tensor) != 4:
+        raise refusal(op, f"LiteRT pools images, and this has {low.rank(read.tensor)} axes")
+    if any(int(d) != 1 for d in op.attributes.get("dilations", [1, 1])) or len(op.outputs) > 1:
+        raise refusal(op, "LiteRT's pools have no dilation and give no indices")
+    kernel = [int(size) for size in op.attributes["kernel_shape"]]
+    strides = [int(size) for size in op.attributes.get("strides", [1, 1])]
+    sizes, given = low.shape(read.tensor)[2:], low.shape(node.output)[2:]
+    pads = explicit_pads(op, sizes, kernel, strides, (1, 1))
+    needed = [(g - 1) * s + k for g, s, k in zip(given, strides, kernel, strict=True)]
+    wanted = tuple(
+        (before, max(after, need - size - before))
+        for (before, after), need, size in zip(pads, needed, sizes, strict=True)
+    )
+    return read, kernel, strides, wanted
+
+
+def _pool(low: Lowering, node: Node, kind: str, index: int, form: Form, padding: int) -> None:
+    kernel = [int(size) for size in node.main.attributes["kernel_shape"]]
+    strides = [int(size) for size in node.main.attributes.get("strides", [1, 1])]
+    low.emit(
+        kind,
+        [index],
+        [low.make(node.output, form)],
+        padding=padding,
+        filterHeight=kernel[0],
+        filterWidth=kernel[1],
+        strideH=strides[0],
+        strideW=strides[1],
+    )
+
+
+def max_pool(low: Lowering, node: Node) -> None:
+    read, kernel, strides, pads = _window(low, node)
+    integer = read.encoding is not None
+    index = low.take(read, last=True, integer=integer)
+    encoding = low.tensors[index].encoding
+    padding = VALID
+    if any(map(any, pads)):
+        if pads == same_pads(low.shape(read.tensor)[2:], kernel, strides, (1, 1)):
+            padding = SAME
+        elif _never_negative(low, read):
+            index = padded(low, index, pads)  # zero is the least number, so padding with it changes no maximum
+        else:
+            least = np.finfo(np.float32).min if encoding is None else _INT8_LEAST
+            index = padded(low, index, pads, value=least)
+    _pool(low, node, "MAX_POOL_2D", index, Form(encoding, True), padding)
+
+
+def _never_negative(low: Lowering, read: Read) -> bool:
+    if read.encoding is not None and low.encoding(read).zero_point == _INT8_LEAST:
+        return True
+    maker = low.graph.producer(read.tensor)
+    bounds = None if maker is None else clip_bounds(low.graph, maker)
+    return bounds is not None and bounds[0] >= 0
+
+
+def average_pool(low: Lowering, node: Node) -> None:
+    read, kernel, strides, pads = _window(low, node)
+    op = node.main
+    encoding = low.integer_output(node, read)
+    if encoding is not None and low.encoding(read) != encoding:
+        encoding = None  # LiteRT's average pool stays on the grid of its input
+    index = low.take(read, last=True, integer=encoding is not None)
+    padding = VALID
+    sizes = low.shape(read.tensor)[2:]
+    if any(map(any, pads)):
+        declared = explicit_pads(op, sizes, kernel, strides, (1, 1))
+        if op.attributes.get("count_include_pad", 0) and pads == declared:
+            index = padded(low, index, pads)
+        elif not op.attributes.get("count_include_pad", 0) and pads == same_pads(sizes, kernel, strides, (1, 1)):
+            padding = SAME
+        else:
+            raise refusal(op, "it counts its padding in another way than LiteRT does", "use count_include_pad=True")
+    _pool(low, node, "AVERAGE_POOL_2D", index, Form(encoding, True), padding)
+
+
+def _reduction(kind: str, *, spatial: bool = False) -> Lowerer:
+    """MEAN, SUM or a maximum over some axes; with `spatial` over rows and columns."""
+
+    def write(low: Lowering, node: Node) -> None:
+        op, read = node.main, node.main.inputs[0]
+        assert read is not None
+        rank = low.rank(read.tensor)
+        axes = list(range(2, rank)) if spatial else _axes(low, node, rank)
+        keep = spatial or bool(op.attributes.get("keepdims", 1))
+        order = last_order(rank) if rank > 2 else tuple(range(rank))
+        left = [axis for axis in order if axis not in axes]
+        last = low.made_last(read) and (keep or left == sorted(left))
+        encoding = low.integer_output(node, read)
+        if kind == "REDUCE_MAX":
+            encoding = low.encoding(read) if read.encoding is not None else None
+        index = low.take(read, last=last, integer=encoding is not None)
+        places = [order.index(axis) for axis in axes] if last else axes
+        made = low.make(node.output, Form(encoding, last and keep))
+        low.emit(kind, [index, low.integers("axes", sorted(places))], [made], keepDims=keep)
+
+    return write
+
+
+def _axes(low: Lowering, node: Node, rank: int) -> list[int]:
+    op = node.main
+    given = op.attributes.get("axes")
+    if given is None and len(op.inputs) > 1 and op.inputs[1] is not None:
+        given = low.values(op.inputs[1])
+        if given is None:
+            raise refusal(op, "its axes are computed", "give constant axes")
+    return list(range(rank)) if given is None else [int(axis) % rank for axis in np.ravel(given)]
+
+
+def resize(low: Lowering, node: Node) -> None:
+    op, read = node.main, node.main.inputs[0]
+    assert read is not None
+    shape, given = low.shape(read.tensor), low.shape(node.output)
+    if len(shape) != 4 or shape[:2] != given[:2]:
+        raise refusal(op, "LiteRT resizes rows and columns of images")
+    mode = op.attributes.get("mode", "nearest")
+    where = op.attributes.get("coordinate_transformation_mode", "half_pixel")
+    nearest = op.attributes.get("nearest_mode", "round_prefer_floor")
+    ways = {
+        ("nearest", "asymmetric"): (False, False),
+        ("nearest", "half_pixel"): (False, True),
+        ("linear", "asymmetric"): (False, False),
+        ("linear", "half_pixel"): (False, True),
+        ("linear", "pytorch_half_pixel"): (False, True),
+        ("linear", "align_corners"): (True, False),
+    }
+    whole = all(b % a == 0 for a, b in zip(shape[2:], given[2:], strict=True))
+    floors = nearest == "floor" or (where == "half_pixel" and whole)
+    if (mode, where) not in ways or (mode == "nearest" and not floors):
+        raise refusal(op, f"mode {mode} with {where} and {nearest}", "resize as torch's nearest or bilinear do")
+    align, half = ways[mode, where]
+    integer = read.encoding is not None
+    if mode == "linear":
+        encoding = low.integer_output(node, read)
+        integer = encoding is not None and low.encoding(read) == encoding
+    index = low.take(read, last=True, integer=integer)
+    made = low.make(node.output, Form(low.tensors[index].encoding, True))
+    kind = "RESIZE_BILINEAR" if mode == "linear" else "RESIZE_NEAREST_NEIGHBOR"
+    low.emit(kind, [index, low.integers("size", given[2:])], [made], alignCorners=align, halfPixelCenters=half)
+
+
+POOLS: dict[str, Lowerer] = {
+    "MaxPool": max_pool,
+    "AveragePool": average_pool,
+    "GlobalAveragePool": _reduction("MEAN", spatial=True),
+    "GlobalMaxPool": _reduction("REDUCE_MAX", spatial=True),
+    "ReduceMean": _reduction("MEAN"),
+    "ReduceSum": _reduction("SUM"),
+    "ReduceMax": _reduction("REDUCE_MAX"),
+    "Resize": resize,
+}

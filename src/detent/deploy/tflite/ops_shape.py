@@ -1,0 +1,273 @@
+"""Operations that move values or pick them: they work on codes as on real numbers, and keep the encoding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from detent.deploy.qdq_graph import Read
+from detent.deploy.tflite.fusing import Node
+from detent.deploy.tflite.lowering import Form, Lowerer, Lowering, last_order, refusal
+
+__all__ = ["SHAPES"]
+
+
+def _data(node: Node) -> Read:
+    read = node.main.inputs[0]
+    assert read is not None
+    return read
+
+
+def _taken(low: Lowering, read: Read, *, last: bool) -> tuple[int, Form]:
+    index = low.take(read, last=last, integer=read.encoding is not None)
+    return index, Form(low.tensors[index].encoding, last)
+
+
+def _moved(low: Lowering, tensor: str, form: Form, source: int) -> int:
+    """What holds the values of `source`, whatever type they are of."""
+    return low.make(tensor, form, low.tensors[source].dtype)
+
+
+def _constants(low: Lowering, node: Node, position: int) -> list[int] | None:
+    """An input that says how; None if it is absent."""
+    inputs = node.main.inputs
+    if len(inputs) <= position or inputs[position] is None:
+        return None
+    values = low.values(inputs[position])
+    if values is None:
+        raise refusal(node.main, f"its input {position} is computed", "give constants")
+    return [int(value) for value in np.ravel(values)]
+
+
+def reshape(low: Lowering, node: Node) -> None:
+    """Also Flatten, Squeeze and Unsqueeze: the new shape is known.
+
+    Where channels-last data would have to be turned only to be multiplied with a constant matrix, that matrix is
+    turned instead.
+    """
+    read = _data(node)
+    before, after = low.shape(read.tensor), low.shape(node.output)
+    last = low.made_last(read) and _one_order(before)
+    if not last and low.made_last(read) and _only_linear_layers(low, node, before, after):
+        low.flattened[node.output] = before[1:]
+        last = True
+    index, form = _taken(low, read, last=last)
+    turned = len(after) == 4 and _one_order(after)
+    made = _moved(low, node.output, Form(form.encoding, turned), index)
+    signature = low.signature(node.output, last=turned)
+    if sum(size < 0 for size in signature) > 1:
+        raise refusal(node.main, "two sizes of its output depend on the batch", "keep the batch in one axis")
+    low.emit("RESHAPE", [index, low.integers("shape", signature)], [made], newShape=list(signature))
+
+
+def _one_order(shape: Sequence[int]) -> bool:
+    """Whether channels second and channels last are the same order in memory."""
+    return len(shape) > 2 and (shape[1] == 1 or math.prod(shape[2:]) == 1)
+
+
+def _only_linear_layers(low: Lowering, node: Node, before: Sequence[int], after: Sequence[int]) -> bool:
+    if len(before) != 4 or len(after) != 2 or after[0] != before[0]:
+        return False
+    if any(output.read.tensor == node.output for output in low.graph.outputs):
+        return False
+    return all(op.type == "Gemm" and low.is_constant(op.inputs[1]) for op, _ in low.graph.readers(node.output))
+
+
+def identity(low: Lowering, node: Node) -> None:
+    read = _data(node)
+    index, form = _taken(low, read, last=low.made_last(read))
+    low.alias(node.output, form, index)
+
+
+def transpose(low: Lowering, node: Node) -> None:
+    read = _data(node)
+    rank = low.rank(read.tensor)
+    order = [int(axis) for axis in node.main.attributes.get("perm", reversed(range(rank)))]
+    last = low.made_last(read)
+    index, form = _taken(low, read, last=last)
+    if last:
+        order = [last_order(rank).index(axis) for axis in order]
+    if order == list(range(rank)):
+        low.alias(node.output, Form(form.encoding), index)
+        return
+    made = _moved(low, node.output, Form(form.encoding), index)
+    low.emit("TRANSPOSE", [index, low.integers("order", order)], [made])
+
+
+def concat(low: Lowering, node: Node) -> None:
+    """Where the inputs are on other grids than the output they are put on that first."""
+    reads = [read for read in node.main.inputs if read is not None]
+    rank = low.rank(node.output)
+    encoding = low.integer_output(node, *reads)
+    same = {read.encoding for read in reads}
+    if encoding is None and len(same) == 1 and None not in same:
+        encoding = low.encoding(reads[0])
+    last = any(low.made_last(read) for read in reads)
+    if encoding is None:
+        inputs = [low.take(read, last=last, integer=False) for read in reads]
+    else:
+        inputs = [low.requantized(read, encoding, last=last) for read in reads]
+    axis = _place(int(node.main.attributes["axis"]) % rank, rank, last)
+    low.emit("CONCATENATION", inputs, [low.make(node.output, Form(encoding, last))], axis=axis)
+
+
+def _place(axis: int, rank: int, last: bool) -> int:
+    return last_order(rank).index(axis) if last else axis
+
+
+def slice_(low: Lowering, node: Node) -> None:
+    read = _data(node)
+    shape, rank = low.shape(read.tensor), low.rank(read.tensor)
+    starts, ends = _constants(low, node, 1), _constants(low, node, 2)
+    axes, steps = _constants(low, node, 3), _constants(low, node, 4)
+    assert starts is not None
+    assert ends is not None
+    axes = list(range(len(starts))) if axes is None else [axis % rank for axis in axes]
+    steps = [1] * len(starts) if steps is None else steps
+    if any(step < 1 for step in steps) or 0 in (axes if low.signature(read.tensor)[0] < 0 else []):
+        raise refusal(node.main, "it walks backwards, or along the batch", "slice forwards along other axes")
+    cuts = {axis: slice(*cut).indices(shape[axis]) for axis, *cut in zip(axes, starts, ends, steps, strict=True)}
+    last = low.made_last(read)
+    index, form = _taken(low, read, last=last)
+    made = _moved(low, node.output, form, index)
+    _strided_slice(low, index, made, {_place(axis, rank, last): cut for axis, cut in cuts.items()}, rank)
+
+
+def _strided_slice(low: Lowering, index: int, made: int, cuts: dict[int, tuple[int, int, int]], rank: int) -> None:
+    """Whole axes are masked, so that the batch may be any size."""
+    begin, end, step = (
+        [cuts[axis][part] if axis in cuts else default for axis in range(rank)]
+        for part, default in enumerate((0, 0, 1))
+    )
+    mask = sum(1 << axis for axis in range(rank) if axis not in cuts)
+    inputs = [index, low.integers("begin", begin), low.integers("end", end), low.integers("step", step)]
+    low.emit("STRIDED_SLICE", inputs, [made], beginMask=mask, endMask=mask)
+
+
+def split(low: Lowering, node: Node) -> None:
+    read = _data(node)
+    rank = low.rank(read.tensor)
+    axis = int(node.main.attributes.get("axis", 0)) % rank
+    last = low.made_last(read)
+    index, form = _taken(low, read, last=last)
+    names = node.main.outputs
+    sizes = [low.shape(name)[axis] for name in names]
+    made = [_moved(low, name, form, index) for name in names]
+    place = low.constant("axis", np.array(_place(axis, rank, last), np.int32))
+    if len(set(sizes)) == 1:
+        low.emit("SPLIT", [place, index], made, numSplits=len(made))
+    else:
+        low.emit("SPLIT_V", [index, low.integers("sizes", sizes), place], made, numSplits=len(made))
+
+
+def gather(low: Lowering, node: Node) -> None:
+    read, chosen = node.main.inputs
+    assert read is not None
+    assert chosen is not None
+    rank = low.rank(read.tensor)
+    axis = int(node.main.attributes.get("axis", 0)) % rank
+    integer = read.encoding is not None and read.encoding.per_tensor
+    data = low.take(read, last=False, integer=integer)
+    fixed = low.values(chosen)
+    if fixed is None:
+        index = low.take(chosen, last=False, integer=False)
+    else:
+        size = low.shape(read.tensor)[axis]
+        index = low.constant(chosen.tensor, np.where(fixed < 0, fixed + size, fixed).astype(np.int32))
+    made = _moved(low, node.output, Form(low.tensors[data].encoding), data)
+    low.emit("GATHER", [data, index], [made], axis=axis)
+
+
+def expand(low: Lowering, node: Node) -> None:
+    read = _data(node)
+    if -1 in low.signature(node.output):
+        low.fixed_batch = True  # the shape is a constant that holds the batch
+    index, form = _taken(low, read, last=False)
+    if low.shape(read.tensor) == low.shape(node.output) and -1 not in low.signature(node.output):
+        low.alias(node.output, form, index)
+        return
+    made = _moved(low, node.output, form, index)
+    low.emit("BROADCAST_TO", [index, low.integers("shape", low.shape(node.output))], [made])
+
+
+def pad(low: Lowering, node: Node) -> None:
+    op, read = node.main, _data(node)
+    rank = low.rank(read.tensor)
+    amounts = _constants(low, node, 1) or [int(value) for value in op.attributes.get("pads", [])]
+    axes = _constants(low, node, 3)
+    axes = list(range(rank)) if axes is None else [axis % rank for axis in axes]
+    around = [(0, 0)] * rank
+    for position, axis in enumerate(axes):
+        around[axis] = (amounts[position], amounts[position + len(axes)])
+    mode = op.attributes.get("mode", "constant")
+    last = low.made_last(read)
+    index, form = _taken(low, read, last=last)
+    if last:
+        around = [around[axis] for axis in last_order(rank)]
+    if any(value < 0 for pair in around for value in pair) or mode not in ("constant", "reflect"):
+        raise refusal(op, f"mode {mode!r}, or it cuts", "pad with a constant or by reflection")
+    table = low.constant("paddings", np.array(around, np.int32))
+    value = op.inputs[2] if len(op.inputs) > 2 else None
+    filler = 0.0 if value is None else float(np.ravel(_real(low, node, value))[0])
+    made = _moved(low, node.output, form, index)
+    if mode == "reflect":
+        low.emit("MIRROR_PAD", [index, table], [made], mode=0)
+    elif filler == 0.0:
+        low.emit("PAD", [index, table], [made])
+    else:
+        held = np.float32(filler) if form.encoding is None else form.encoding.quantize(np.array(filler)).astype(np.int8)
+        low.emit("PADV2", [index, table, low.constant("filler", np.asarray(held), form.encoding)], [made])
+
+
+def _real(low: Lowering, node: Node, read: Read) -> Any:
+    values = low.values(read)
+    if values is None:
+        raise refusal(node.main, "what it pads with is computed", "pad with a constant")
+    return values
+
+
+def depth_to_space(low: Lowering, node: Node) -> None:
+    """LiteRT takes the block from the front of the channels; torch's pixel shuffle from their end."""
+    read = _data(node)
+    block = int(node.main.attributes["blocksize"])
+    index, form = _taken(low, read, last=True)
+    if node.main.attributes.get("mode", "DCR") == "CRD":
+        channels = low.shape(read.tensor)[1]
+        order = np.arange(channels, dtype=np.int32).reshape(-1, block * block).T.reshape(-1)
+        source = low.tensors[index]
+        turned = low.temporary(f"{read.tensor}_blocks", index, source.shape, source.signature)
+        low.emit("GATHER", [index, low.constant("order", order)], [turned], axis=3)
+        index = turned
+    low.emit("DEPTH_TO_SPACE", [index], [low.make(node.output, form)], blockSize=block)
+
+
+def cast(low: Lowering, node: Node) -> None:
+    read, to = _data(node), int(node.main.attributes["to"])
+    if to not in _CASTS:
+        raise refusal(node.main, f"to the ONNX type {to}", f"cast to {', '.join(_CASTS.values())}")
+    last = low.made_last(read)
+    index = low.take(read, last=last, integer=False)
+    low.emit("CAST", [index], [low.make(node.output, Form(None, last), _CASTS[to])])
+
+
+_CASTS = {1: "float32", 6: "int32", 7: "int64", 9: "bool"}
+
+SHAPES: dict[str, Lowerer] = {
+    "Identity": identity,
+    "Reshape": reshape,
+    "Flatten": reshape,
+    "Squeeze": reshape,
+    "Unsqueeze": reshape,
+    "Transpose": transpose,
+    "Concat": concat,
+    "Slice": slice_,
+    "Split": split,
+    "Gather": gather,
+    "Expand": expand,
+    "Pad": pad,
+    "DepthToSpace": depth_to_space,
+    "Cast": cast,
+}

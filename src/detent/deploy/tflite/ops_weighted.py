@@ -1,0 +1,256 @@
+"""Convolutions, linear layers and products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from detent.deploy.encoding import Encoding
+from detent.deploy.qdq_graph import Op, Read
+from detent.deploy.tflite.fusing import Node
+from detent.deploy.tflite.lowering import Form, Lowerer, Lowering, refusal
+from detent.deploy.tflite.numbers import bias_codes, weight_codes
+from detent.deploy.tflite.padding import SAME, VALID, Pads, explicit_pads, padded, same_pads
+
+__all__ = ["WEIGHTED"]
+
+Array = npt.NDArray[Any]
+
+ACTIVATIONS = {"NONE": 0, "RELU": 1, "RELU_N1_TO_1": 2, "RELU6": 3}
+
+
+def _weight(
+    low: Lowering, op: Op, read: Read, order: Sequence[int], encoding: Encoding | None
+) -> tuple[Array, Encoding | None]:
+    """A constant weight with its axes in `order`: codes and their encoding for integers, else real numbers."""
+    if encoding is None:
+        real = low.values(read)
+        if real is None:
+            raise refusal(op, f"the weight {read.tensor!r} is computed")
+        return real.transpose(order), None
+    assert read.encoding is not None
+    codes, held = weight_codes(low.graph.constants[read.tensor], read.encoding, read.tensor)
+    if held.axis is None:
+        return codes.transpose(order), held
+    axis = tuple(order).index(held.axis % codes.ndim)
+    return codes.transpose(order), Encoding(held.scale, held.zero_point, "int8", axis)
+
+
+def _bias(low: Lowering, node: Node, read: Read | None, channels: int, scale: npt.NDArray[np.float32] | None) -> int:
+    """A bias of one number per channel; on integers int32 of the accumulator's scale, which is sx * sw."""
+    name = f"{node.main.name}.bias" if read is None else read.tensor
+    values = np.zeros(channels, np.float32) if read is None else low.values(read)
+    if values is None:
+        raise refusal(node.main, f"the bias {name!r} is computed")
+    values = np.broadcast_to(values.reshape(-1), (channels,))
+    if scale is None:
+        return low.constant(name, values.astype(np.float32))
+    encoding = Encoding(scale, np.zeros(scale.shape, np.int64), "int32", 0 if scale.ndim else None)
+    if read is not None and read.encoding is not None and _same_scale(read.encoding, scale, channels):
+        codes = np.broadcast_to(low.graph.constants[read.tensor].reshape(-1), (channels,)).astype(np.int32)
+    else:
+        codes = bias_codes(values, np.broadcast_to(scale, (channels,)), name)
+    return low.constant(name, codes, encoding)
+
+
+def _same_scale(encoding: Encoding, scale: npt.NDArray[np.float32], channels: int) -> bool:
+    held = np.broadcast_to(encoding.scale.reshape(-1), (channels,))
+    return encoding.symmetric and np.allclose(held, np.broadcast_to(scale, (channels,)), rtol=1e-6, atol=0)
+
+
+def _accumulator_scale(low: Lowering, read: Read, weight: Encoding | None) -> npt.NDArray[np.float32] | None:
+    return None if weight is None else np.asarray(low.encoding(read).scale * weight.scale, np.float32)
+
+
+def conv(low: Lowering, node: Node) -> None:
+    op = node.main
+    x, w, bias = op.inputs[0], op.inputs[1], op.inputs[2] if len(op.inputs) > 2 else None
+    assert x is not None
+    assert w is not None
+    spatial = low.rank(x.tensor) - 2
+    if spatial not in (1, 2):
+        raise refusal(op, f"LiteRT has no integer convolution of {spatial} dimensions")
+    encoding = low.integer_output(node, x, w)
+    integer = encoding is not None
+    group = int(op.attributes.get("group", 1))
+    shape = low.shape(w.tensor)
+    depthwise = group > 1 and shape[1] == 1 and group == low.shape(x.tensor)[1]
+    order = (1, *range(2, 2 + spatial), 0) if depthwise else (0, *range(2, 2 + spatial), 1)
+    weight, held = _weight(low, op, w, order, encoding)
+    kernel = [1, *shape[2:]] if spatial == 1 else list(shape[2:])
+    if spatial == 1:
+        weight, held = weight[:, None], _moved(held)
+    strides, dilations = _each(op, "strides", spatial), _each(op, "dilations", spatial)
+    index = _image(low, low.take(x, last=True, integer=integer), spatial)
+    index, padding = _padding(low, op, index, kernel, strides, dilations)
+    inputs = [
+        index,
+        low.constant(w.tensor, weight, held),
+        _bias(low, node, bias, shape[0], _accumulator_scale(low, x, held) if integer else None),
+    ]
+    options: dict[str, Any] = {
+        "padding": padding,
+        "strideH": strides[0],
+        "strideW": strides[1],
+        "dilationHFactor": dilations[0],
+        "dilationWFactor": dilations[1],
+        "fusedActivationFunction": ACTIVATIONS[node.activation],
+    }
+    kind = "CONV_2D"
+    if depthwise:
+        kind, options["depthMultiplier"] = "DEPTHWISE_CONV_2D", shape[0] // group
+    _give(low, node, kind, inputs, options, encoding, spatial)
+
+
+def _moved(encoding: Encoding | None) -> Encoding | None:
+    """The encoding of a weight that got a row axis behind its first."""
+    if encoding is None or not encoding.axis:
+        return encoding
+    return Encoding(encoding.scale, encoding.zero_point, encoding.dtype, encoding.axis + 1)
+
+
+def _each(op: Op, attribute: str, spatial: int) -> list[int]:
+    """An attribute with one number for rows and one for columns; a signal has one row."""
+    given = [int(value) for value in op.attributes.get(attribute, [1] * spatial)]
+    return given if spatial == 2 else [1, *given]
+
+
+def _image(low: Lowering, index: int, spatial: int) -> int:
+    """A signal as an image of one row."""
+    if spatial == 2:
+        return index
+    source = low.tensors[index]
+    shape, signature = (source.shape[0], 1, *source.shape[1:]), (source.signature[0], 1, *source.signature[1:])
+    made = low.temporary(f"{source.name}_image", index, shape, signature)
+    low.emit("RESHAPE", [index, low.integers("shape", signature)], [made], newShape=list(signature))
+    return made
+
+
+def _padding(
+    low: Lowering, op: Op, index: int, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> tuple[int, int]:
+    sizes = low.tensors[index].shape[1:3]
+    spatial = len(op.attributes.get("pads", [0] * 4)) // 2
+    if spatial == 1:
+        pads: Pads = ((0, 0), *explicit_pads(op, sizes[1:], kernel[1:], strides[1:], dilations[1:]))
+    else:
+        pads = explicit_pads(op, sizes, kernel, strides, dilations)
+    if not any(map(any, pads)):
+        return index, VALID
+    if pads == same_pads(sizes, kernel, strides, dilations):
+        return index, SAME
+    return padded(low, index, pads), VALID
+
+
+def _give(
+    low: Lowering,
+    node: Node,
+    kind: str,
+    inputs: list[int],
+    options: dict[str, Any],
+    encoding: Encoding | None,
+    spatial: int,
+) -> None:
+    """The operator, and behind that of a signal the way back from an image of one row."""
+    if spatial == 2:
+        low.emit(kind, inputs, [low.make(node.output, Form(encoding, True))], **options)
+        return
+    signature = low.signature(node.output, last=True)
+    shape = low.shape(node.output)
+    wide, free = (shape[0], 1, shape[2], shape[1]), (signature[0], 1, *signature[1:])
+    image = low.add(f"{node.output}_image", wide, free, encoding=encoding)
+    low.emit(kind, inputs, [image], **options)
+    made = low.make(node.output, Form(encoding, True))
+    low.emit("RESHAPE", [image, low.integers("shape", signature)], [made], newShape=list(signature))
+
+
+def conv_transpose(low: Lowering, node: Node) -> None:
+    op = node.main
+    x, w, bias = op.inputs[0], op.inputs[1], op.inputs[2] if len(op.inputs) > 2 else None
+    assert x is not None
+    assert w is not None
+    spatial = low.rank(x.tensor) - 2
+    strides = [int(value) for value in op.attributes.get("strides", [1] * spatial)]
+    dilations = [int(value) for value in op.attributes.get("dilations", [1] * spatial)]
+    if spatial != 2 or int(op.attributes.get("group", 1)) != 1 or any(d != 1 for d in dilations):
+        raise refusal(op, "LiteRT's transposed convolution is that of images, without groups or dilation")
+    encoding = low.integer_output(node, x, w)
+    weight, held = _weight(low, op, w, (1, 2, 3, 0), encoding)
+    channels, *kernel = weight.shape[:3]
+    sizes, given = low.shape(x.tensor)[2:], low.shape(node.output)[2:]
+    full = [stride * (size - 1) + k for size, stride, k in zip(sizes, strides, kernel, strict=True)]
+    before = [int(value) for value in op.attributes.get("pads", [0] * 4)[:2]]
+    after = [total - first - kept for total, first, kept in zip(full, before, given, strict=True)]
+    if any(value < 0 for value in after):
+        raise refusal(op, "its output padding is larger than its padding")
+    low.fixed_batch = True  # the size of the output is a constant that holds the batch
+    same = same_pads(given, kernel, strides, (1, 1)) == tuple(zip(before, after, strict=True))
+    made_sizes = tuple(given) if same else tuple(full)
+    inputs = [
+        low.integers("output_shape", (1, *made_sizes, channels)),
+        low.constant(w.tensor, weight, held),
+        low.take(x, last=True, integer=encoding is not None),
+        _bias(low, node, bias, channels, _accumulator_scale(low, x, held) if encoding is not None else None),
+    ]
+    options = {"padding": SAME if same else VALID, "strideH": strides[0], "strideW": strides[1]}
+    if made_sizes == tuple(given):
+        low.emit("TRANSPOSE_CONV", inputs, [low.make(node.output, Form(encoding, True))], **options)
+        return
+    whole = low.add(f"{node.output}_whole", (1, *made_sizes, channels), encoding=encoding)
+    low.emit("TRANSPOSE_CONV", inputs, [whole], **options)
+    begin, end = [0, *before, 0], [0, *(b + g for b, g in zip(before, given, strict=True)), channels]
+    cut = [whole, *(low.integers(name, value) for name, value in (("begin", begin), ("end", end), ("step", [1] * 4)))]
+    low.emit("STRIDED_SLICE", cut, [low.make(node.output, Form(encoding, True))], beginMask=9, endMask=9)
+
+
+def gemm(low: Lowering, node: Node) -> None:
+    op = node.main
+    x, w, bias = op.inputs[0], op.inputs[1], op.inputs[2] if len(op.inputs) > 2 else None
+    attributes = op.attributes
+    if attributes.get("alpha", 1.0) != 1.0 or attributes.get("beta", 1.0) != 1.0 or attributes.get("transA", 0):
+        raise refusal(op, "it scales or transposes its operands", "give a Gemm with alpha = beta = 1 and transA = 0")
+    _fully_connected(low, node, x, w, bias, transposed=bool(attributes.get("transB", 0)))
+
+
+def matmul(low: Lowering, node: Node) -> None:
+    x, w = node.main.inputs
+    assert x is not None
+    assert w is not None
+    if low.is_constant(w) and low.rank(w.tensor) == 2:
+        _fully_connected(low, node, x, w, node.bias, transposed=False)
+        return
+    encoding = low.integer_output(node, x, w)
+    operands = [low.take(read, last=False, integer=encoding is not None) for read in (x, w)]
+    low.emit("BATCH_MATMUL", operands, [low.make(node.output, Form(encoding))], adjX=False, adjY=False)
+
+
+def _fully_connected(
+    low: Lowering, node: Node, x: Read | None, w: Read | None, bias: Read | None, *, transposed: bool
+) -> None:
+    assert x is not None
+    assert w is not None
+    encoding = low.integer_output(node, x, w)
+    order = (0, 1) if transposed else (1, 0)
+    weight, held = _weight(low, node.main, w, order, encoding)
+    if x.tensor in low.flattened:
+        channels, *spatial = low.flattened[x.tensor]
+        weight = weight.reshape(-1, channels, *spatial).transpose(0, 2, 3, 1).reshape(weight.shape)
+    inputs = [
+        low.take(x, last=False, integer=encoding is not None),
+        low.constant(w.tensor, weight, held),
+        _bias(low, node, bias, weight.shape[0], _accumulator_scale(low, x, held) if encoding is not None else None),
+    ]
+    made = low.make(node.output, Form(encoding))
+    low.emit(
+        "FULLY_CONNECTED",
+        inputs,
+        [made],
+        fusedActivationFunction=ACTIVATIONS[node.activation],
+        keepNumDims=low.rank(x.tensor) != 2,
+    )
+
+
+WEIGHTED: dict[str, Lowerer] = {"Conv": conv, "ConvTranspose": conv_transpose, "Gemm": gemm, "MatMul": matmul}

@@ -1,0 +1,168 @@
+"""A deployed network as a .tflite file, without TensorFlow.
+
+What is on a grid runs in int8 and everything else in float, with QUANTIZE and DEQUANTIZE between them, so that the
+file computes what the QDQ model says. The network takes and gives real numbers: it begins with QUANTIZE and ends with
+DEQUANTIZE, unless the QDQ model itself takes or gives codes. Images have their channels last, as LiteRT wants
+them, also at the two ends: every input and output of four axes. The batch is free.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import onnx
+
+from detent.deploy.deployment import Deployment
+from detent.deploy.qdq_graph import Op, QdqGraph, Read, read_qdq
+from detent.deploy.tflite.file import TfliteModel, to_bytes
+from detent.deploy.tflite.fusing import fused
+from detent.deploy.tflite.lowering import Form, Lowering, refusal
+from detent.deploy.tflite.numbers import activation_encoding
+from detent.deploy.tflite.ops_elementwise import ELEMENTWISE
+from detent.deploy.tflite.ops_pool import POOLS
+from detent.deploy.tflite.ops_shape import SHAPES
+from detent.deploy.tflite.ops_weighted import WEIGHTED
+from detent.deploy.tflite.sizes import Sizes
+
+__all__ = ["METADATA", "Origin", "model_to_tflite", "origin_of", "tensor_names", "write_tflite"]
+
+METADATA = "detent"
+"""Names the buffer in the file that says where its tensors and operators come from."""
+
+_LOWERERS = {**WEIGHTED, **ELEMENTWISE, **POOLS, **SHAPES}
+_SHAPE_INPUTS = {"Reshape": 1, "Expand": 1, "Resize": 1, "Unsqueeze": 1, "Squeeze": 1}
+"""Operations of which only the first inputs are data; the shapes that the others say are known."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a file that Detent wrote comes from.
+
+    - `inputs`, `outputs`: the names they have in the ONNX network, in the order of the file;
+    - `tensors`: of the file's tensors that the ONNX network has, its name there, and whether channels are last here;
+    - `operations`: for each operator the names of the ONNX nodes that it stands for.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    tensors: Mapping[int, tuple[str, bool]]
+    operations: tuple[tuple[str, ...], ...]
+
+
+def write_tflite(deployment: Deployment) -> Mapping[str, bytes]:
+    """`model.tflite` of a deployed network."""
+    made = _lowered(deployment.graph, Sizes.of(deployment.model))
+    if made.fixed_batch:
+        deployment.notes.append(
+            "model.tflite takes one sample at a time: an operator of it holds the size of its output"
+        )
+    return {"model.tflite": _bytes(made)}
+
+
+def model_to_tflite(model: onnx.ModelProto) -> bytes:
+    """A .tflite file of a QDQ or float ONNX model."""
+    return _bytes(_lowered(read_qdq(model), Sizes.of(model)))
+
+
+def origin_of(model: TfliteModel) -> Origin:
+    """What Detent noted in a file. Of a file that it did not write: every tensor is one of the network, by its own
+    name, those of four axes with their channels last."""
+    if METADATA in model.metadata:
+        held = json.loads(model.metadata[METADATA])
+        return Origin(
+            tuple(held["inputs"]),
+            tuple(held["outputs"]),
+            {int(index): (str(name), bool(last)) for index, (name, last) in held["tensors"].items()},
+            tuple(tuple(names) for names in held["operations"]),
+        )
+    names = tensor_names(model)
+    tensors = {
+        index: (names[index], len(tensor.shape) == 4)
+        for index, tensor in enumerate(model.tensors)
+        if tensor.data is None
+    }
+    return Origin(
+        tuple(names[index] for index in model.inputs),
+        tuple(names[index] for index in model.outputs),
+        tensors,
+        tuple((names[operator.outputs[0]],) for operator in model.operators),
+    )
+
+
+def tensor_names(model: TfliteModel) -> list[str]:
+    """A name for each tensor, which files do not promise to be different."""
+    counts = Counter(tensor.name for tensor in model.tensors)
+    return [
+        tensor.name if counts[tensor.name] == 1 and tensor.name else f"{tensor.name}_{index}"
+        for index, tensor in enumerate(model.tensors)
+    ]
+
+
+class _Written(Lowering):
+    """A network while it is written, from its inputs to its outputs."""
+
+    def __init__(self, graph: QdqGraph, sizes: Sizes):
+        super().__init__(graph, sizes)
+        self.inputs = [self._input(name) for name in graph.inputs]
+        for node in fused(graph):
+            self.current = tuple(op.name for op in node.ops)
+            if node.main.type not in _LOWERERS or node.main.domain not in ("", "ai.onnx"):
+                raise refusal(node.main, "the format has no such operation, or Detent does not write it")
+            _LOWERERS[node.main.type](self, node)
+            if node.bounds is not None:
+                self.clip(node.output, node.bounds)
+        self.current = ()
+        self.outputs = [self._output(position) for position in range(len(graph.outputs))]
+
+    def _input(self, name: str) -> int:
+        encoding = None
+        if name in self.graph.coded:
+            read = next(read for _, read in self.graph.readers(name))
+            assert read.encoding is not None
+            encoding = activation_encoding(read.encoding, name)
+        return self.make(name, Form(encoding, self.rank(name) == 4))
+
+    def _output(self, position: int) -> int:
+        output = self.graph.outputs[position]
+        read = output.read
+        last = self.rank(read.tensor) == 4
+        index = self.take(read, last=last, integer=output.as_codes)
+        if index not in self.inputs:
+            self.tensors[index] = replace(self.tensors[index], name=output.name)
+        self.shown.setdefault(index, (output.name, last))
+        return index
+
+
+def _lowered(graph: QdqGraph, sizes: Sizes) -> _Written:
+    return _Written(_data_only(graph), sizes)
+
+
+def _data_only(graph: QdqGraph) -> QdqGraph:
+    """The network without the operations that only compute shapes."""
+    wanted = {output.read.tensor for output in graph.outputs}
+    kept: list[Op] = []
+    for op in reversed(graph.ops):
+        if wanted.intersection(op.outputs):
+            kept.append(op)
+            data = op.inputs[: _SHAPE_INPUTS.get(op.type, len(op.inputs))]
+            wanted.update(read.tensor for read in data if isinstance(read, Read))
+    return replace(graph, ops=tuple(reversed(kept)))
+
+
+def _bytes(made: _Written) -> bytes:
+    tensors = made.tensors
+    if made.fixed_batch:
+        tensors = [replace(tensor, signature=tensor.shape) for tensor in tensors]
+    origin = {
+        "inputs": list(made.graph.inputs),
+        "outputs": [output.name for output in made.graph.outputs],
+        "tensors": {str(index): shown for index, shown in sorted(made.shown.items())},
+        "operations": made.written,
+    }
+    metadata = {METADATA: json.dumps(origin, separators=(",", ":")).encode()}
+    return to_bytes(
+        TfliteModel(tuple(tensors), tuple(made.operators), tuple(made.inputs), tuple(made.outputs), metadata)
+    )

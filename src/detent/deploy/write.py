@@ -1,0 +1,222 @@
+"""A prepared model becomes a folder: exported, written in every format of its backend, described by a manifest."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path, PurePath
+from typing import Any
+
+import torch
+
+from detent.deploy.annotate import annotate
+from detent.deploy.deployment import DeployedTensor, Deployment
+from detent.deploy.eval_mode import eval_mode
+from detent.deploy.export import export
+from detent.deploy.files import writer
+from detent.deploy.package import MANIFEST, VERSION, digest
+from detent.errors import ArtifactError, DeployError, NotCalibratedError
+from detent.graph import Region, quantizers_of
+from detent.numerics import IntGrid
+from detent.onnx_import import is_imported
+from detent.quantizers import Quantizer
+
+__all__ = ["deployment_of", "write"]
+
+_HERE, _RENAME_EXCHANGE = -100, 2  # AT_FDCWD and the flag of renameat2(2)
+
+
+def deployment_of(
+    prepared: Any, *, name: str = "model", dynamic_batch: bool = True, mode: str | None = None
+) -> Deployment:
+    """The network that is deployed, in memory: what `write` puts into files."""
+    if not hasattr(prepared, "plan"):
+        raise DeployError("deploy a model", "it was not prepared", "detent.prepare it, calibrate it, then deploy it")
+    _require_mode(prepared, mode)
+    _require_calibrated(prepared, mode)
+    with eval_mode(prepared):
+        if is_imported(prepared):
+            exported = annotate(prepared, opset=_opset(prepared))
+        else:
+            exported = export(prepared, opset=_opset(prepared), dynamic_batch=dynamic_batch, mode=mode)
+    exported.model.graph.name = name
+    return Deployment(
+        name=name,
+        backend=prepared.backend,
+        model=exported.model,
+        tensors=exported.tensors,
+        notes=[*exported.notes],
+    )
+
+
+def write(
+    prepared: Any,
+    folder: str | Path,
+    *,
+    files: Sequence[str] | None = None,
+    dynamic_batch: bool = True,
+    mode: str | None = None,
+) -> None:
+    """Deploy `prepared` into `folder`: all of it, or nothing.
+
+    `files` are the formats to write, in place of those the backend names; `model.onnx` is always among them. A folder
+    that an earlier deploy wrote is replaced; one that holds something else is refused.
+    """
+    target = Path(folder).resolve()
+    _refuse_foreign(target)
+    deployment = deployment_of(prepared, name=target.name or "model", dynamic_batch=dynamic_batch, mode=mode)
+    contents: dict[str, bytes] = {}
+    for one in dict.fromkeys(("onnx", *(deployment.backend.files if files is None else files))):
+        for file, content in writer(one)(deployment).items():
+            _require_own(one, file, content, contents)
+            contents[file] = content
+    contents[MANIFEST] = json.dumps(_manifest(prepared, deployment, contents, mode), indent=1).encode()
+    _replace(target, contents)
+
+
+def _opset(prepared: Any) -> int:
+    """The backend's, or what the number types need: 16 bits and blocks came with 21."""
+    widths = [e.scheme.grid.bits for e in prepared.plan.quantized if isinstance(e.scheme.grid, IntGrid)]
+    blocks = any("group" in str(entry.scheme) for entry in prepared.plan.quantized)
+    wide = any(8 < bits <= 16 for bits in widths)
+    return max(int(prepared.backend.opset), 21 if wide or blocks else 0)
+
+
+def _require_mode(prepared: Any, mode: str | None) -> None:
+    modes = list(prepared.runners) if isinstance(prepared, Region) else []
+    if mode is not None and mode not in modes:
+        known = ", ".join(modes) or "none"
+        raise DeployError(f"deploy the forward mode {mode!r}", f"prepared are {known}", "name one of these")
+
+
+def _require_calibrated(prepared: Any, mode: str | None) -> None:
+    missing = sorted({q.name for q in _quantizers_in(prepared, mode) if not q.calibrated})
+    if missing:
+        some = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        raise NotCalibratedError("deploy a model", f"these tensors have no scale: {some}", "calibrate it first")
+
+
+def _quantizers_in(prepared: Any, mode: str | None) -> Iterator[Quantizer]:
+    """The quantizers of what is deployed: another forward mode may not be calibrated."""
+    if not isinstance(prepared, Region):
+        yield from quantizers_of(prepared)
+        return
+    runner = prepared.runners[mode or next(iter(prepared.runners))]
+    for node in runner.graph.nodes:
+        if node.op == "call_module":
+            yield from quantizers_of(prepared.get_submodule(str(node.target)))
+
+
+def _manifest(prepared: Any, deployment: Deployment, contents: dict[str, bytes], mode: str | None) -> dict[str, Any]:
+    return {
+        "manifest version": VERSION,
+        "backend": deployment.backend.name,
+        "arithmetic": deployment.backend.arithmetic,
+        "engine": deployment.backend.engine,
+        "mode": mode,
+        "recipe": prepared.recipe.to_dict(),
+        "plan": prepared.plan.to_dict(),
+        "tensors": [_described(tensor) for tensor in deployment.tensors],
+        "notes": deployment.notes,
+        "versions": {
+            "detent": metadata.version("detent"),
+            "torch": torch.__version__,
+            "onnx": metadata.version("onnx"),
+            "python": platform.python_version(),
+        },
+        "files": {name: digest(content) for name, content in sorted(contents.items())},
+    }
+
+
+def _described(tensor: DeployedTensor) -> dict[str, Any]:
+    """Plain JSON types; float32 scales as the shortest decimal that reads back as the same float32."""
+    return {
+        "tensor": tensor.tensor,
+        "role": tensor.role,
+        "kind": tensor.kind,
+        "op": tensor.op,
+        "scheme": tensor.scheme.to_dict(),
+        "scale": tensor.scale.tolist(),
+        "zero point": tensor.zero_point.tolist(),
+        "users": list(tensor.users),
+        "shares": tensor.shares,
+    }
+
+
+def _refuse_foreign(target: Path) -> None:
+    if target.is_file():
+        raise ArtifactError(f"deploy into {target}", "it is a file", "name a folder")
+    if target.is_dir() and any(target.iterdir()) and not _is_manifest(target / MANIFEST):
+        raise ArtifactError(
+            f"deploy into {target}", "the folder holds files that are no artifact", "name a new or empty folder"
+        )
+
+
+def _is_manifest(path: Path) -> bool:
+    """Whether deploy wrote it: what it stands beside is about to be replaced, and others write a manifest.json too."""
+    try:
+        held = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(held, dict) and "manifest version" in held
+
+
+def _require_own(writer_name: str, file: str, content: bytes, contents: Mapping[str, bytes]) -> None:
+    """Two formats may be read beside the same float network; else each file has one writer."""
+    path = PurePath(file)
+    if path.is_absolute() or ".." in path.parts or contents.get(file, content) != content or file == MANIFEST:
+        raise DeployError(
+            f"write the format {writer_name!r}",
+            f"its file {file!r} would leave the folder, or replace another file of the artifact",
+            "give it a name of its own inside the folder",
+        )
+
+
+def _replace(target: Path, contents: dict[str, bytes]) -> None:
+    """Write beside the target, then rename: whoever looks sees the old folder or the new one, complete."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        for name, content in contents.items():
+            path = made / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        made.chmod(0o755)
+        _swap(made, target)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+
+
+def _swap(made: Path, target: Path) -> None:
+    """Put `made` in the place of `target`, and remove what was there."""
+    if not target.exists():
+        made.rename(target)
+    elif _exchange(made, target):
+        shutil.rmtree(made)
+    else:
+        old = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
+        target.rename(old / "artifact")
+        try:
+            made.rename(target)
+        except BaseException:
+            (old / "artifact").rename(target)
+            raise
+        finally:
+            shutil.rmtree(old)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Two folders change places in one step, where the system can: a program killed at any moment leaves one."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
+    return rename is not None and rename(_HERE, bytes(one), _HERE, bytes(other), _RENAME_EXCHANGE) == 0

@@ -1,0 +1,49 @@
+"""MQBench's clip ranges, a dialect for each backend."""
+
+from __future__ import annotations
+
+import pytest
+
+from detent.deploy.formats.mqbench_json import read_clip_ranges, write
+from detent.deploy.formats.ppl_json import read_ppl
+from detent.deploy.formats.qualcomm_encodings import QualcommRange, read_ranges
+from detent.deploy.formats.tensorrt_ranges import read_dynamic_ranges
+from detent.errors import ArtifactError, DeployError
+from tests.deploy.formats.sample import POWERS, UINT8, deployment, power_of_two_deployment
+
+FILE = "clip_ranges.json"
+
+
+def test_tensorrt():
+    assert read_dynamic_ranges(write(deployment("tensorrt"))[FILE])["relu1"] == 127 * 0.25
+
+
+def test_snpe():
+    found = read_ranges(write(deployment("snpe", activation=UINT8))[FILE])
+    assert found.activations["relu1"] == (QualcommRange(8, 0.0, 63.75),)
+
+
+def test_vitis():
+    scales = read_clip_ranges(write(power_of_two_deployment("vitis"))[FILE])
+    assert {name: scales[name] for name in POWERS} == POWERS
+
+
+def test_ppl_w8a16():
+    assert read_ppl(write(deployment("ppl_w8a16", activation=UINT8))[FILE]).tensors["relu1"].scale == 0.25
+
+
+def test_ppl_cuda_is_no_json():
+    content = write(deployment("ppl_cuda"))[FILE]
+    assert content.startswith(b"x: 12.8")
+    assert read_clip_ranges(content)["relu1"] == 32.0
+
+
+def test_a_backend_without_such_a_file_is_refused():
+    with pytest.raises(DeployError, match="mqbench_json for backend 'tengine'"):
+        write(deployment("tengine"))
+
+
+@pytest.mark.parametrize("content", [b"x: many\n", b'{"tensorrt": {}}', b"{"])
+def test_other_files_are_refused(content):
+    with pytest.raises(ArtifactError):
+        read_clip_ranges(content)

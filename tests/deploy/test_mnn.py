@@ -1,0 +1,164 @@
+"""MNN's files: the float network, and the scales of each layer under the names MNN gives them."""
+
+from __future__ import annotations
+
+import json
+
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detent.backends.mnn import MNN
+from detent.deploy import Deployment, read_qdq
+from detent.deploy.mnn import mnn_compression, read_mnn, resolved, write_mnn
+from detent.deploy.mnn_compression import ActivationGrid, Compression, CompressionLayer, WeightGrid
+from detent.errors import DeployError
+from tests.twin.nets import Builder, Net, Style, conv, linear, small_net
+
+INT8 = Style(activation="int8", symmetric=True, batch=1)
+
+LAYER = CompressionLayer(ActivationGrid("x", 0.5), WeightGrid("w", (0.25, 2.0)), ActivationGrid("y", 1.0, 0, -128, 127))
+
+
+def test_the_message_is_what_protobuf_says() -> None:
+    """Pipeline{version, algo{type, quant_params{round_mode, layer{input, weight, output, method}}}}, byte by byte."""
+    minus_127, minus_128 = "81" + "ff" * 8 + "01", "80" + "ff" * 8 + "01"
+    x = "0a0178" + "1008" + "1d0000003f" + "2000" + f"28{minus_127}" + "307f"
+    w = "0a0177" + "1008" + "1d0000803e" + "1d00000040" + f"20{minus_127}" + "287f"
+    y = "0a0179" + "1008" + "1d0000803f" + "2000" + f"28{minus_128}" + "307f"
+    parts = [f"{tag}{len(part) // 2:02x}{part}" for tag, part in (("0a", x), ("12", w), ("1a", y))]
+    layer = "".join(parts) + "2000"
+    quantize = "0801" + f"22{len(layer) // 2:02x}{layer}"
+    algorithm = "0800" + f"12{len(quantize) // 2:02x}{quantize}"
+    expected = "0a05" + b"0.0.0".hex() + f"12{len(algorithm) // 2:02x}{algorithm}"
+    assert Compression((LAYER,)).message().hex() == expected
+
+
+names = st.text(min_size=1, max_size=9)
+scales = st.floats(min_value=2**-20, max_value=2**20, width=32)
+grids = st.builds(ActivationGrid, names, scales, st.integers(-128, 127), st.integers(-128, 0), st.integers(1, 127))
+weights = st.builds(WeightGrid, names, st.lists(scales, min_size=1, max_size=5).map(tuple))
+
+
+@given(st.lists(st.builds(CompressionLayer, grids, weights, grids), max_size=4).map(tuple))
+def test_both_forms_come_back_as_they_were(layers: tuple[CompressionLayer, ...]) -> None:
+    compression = Compression(layers)
+    assert Compression.from_message(compression.message()) == compression
+    assert Compression.from_text(compression.text()) == compression
+
+
+def test_scales_that_another_program_packed_are_read_too() -> None:
+    packed = bytes.fromhex("0a0177" + "1a080000803e00000040")
+    message = Compression((LAYER,)).message()
+    unpacked = bytes.fromhex("0a0177" + "1008" + "1d0000803e" + "1d00000040" + "2081ffffffffffffffff01" + "287f")
+    assert unpacked in message
+    cut = message.replace(bytes([0x12, len(unpacked)]) + unpacked, bytes([0x12, len(packed)]) + packed)
+    shorter = len(unpacked) - len(packed)
+    fixed = bytearray(cut)
+    for place in (8, 12, 16):  # the lengths of algorithm, quant_params and layer
+        fixed[place] -= shorter
+    assert Compression.from_message(bytes(fixed)).layers[0].weight.scales == (0.25, 2.0)
+
+
+def test_a_message_that_is_cut_short_is_refused() -> None:
+    with pytest.raises(DeployError, match="ends too early"):
+        Compression.from_message(Compression((LAYER,)).message()[:-3])
+
+
+def compression_of(*layers: str) -> tuple[Net, Compression]:
+    builder = Builder(INT8)
+    x = builder.input("x", 1, 8, 6, 6)
+    for layer in layers:
+        x = {
+            "conv": lambda x: conv(builder, x, 8),
+            "relu": lambda x: conv(builder, x, 8, then="Relu"),
+            "clip": lambda x: conv(builder, x, 8, then="Relu6"),
+            "groups": lambda x: conv(builder, x, 8, group=2),
+            "depthwise": lambda x: conv(builder, x, 8, group=8),
+            "flat": lambda x: builder.quantized(builder.float_op("Flatten", x), like=x),
+            "gemm": lambda x: linear(builder, x, 4),
+            "gemm_relu": lambda x: linear(builder, x, 4, then="Relu"),
+        }[layer](x)
+    builder.output(x)
+    net = builder.net()
+    return net, mnn_compression(read_qdq(net.model))
+
+
+def test_layers_are_named_as_mnn_names_what_they_give() -> None:
+    """A convolution with its ReLU but not with another clip, one for each group, a matrix product, an output."""
+    _, compression = compression_of("relu", "clip", "groups", "depthwise", "flat", "gemm")
+    assert [layer.output.name for layer in compression.layers] == [
+        "relu2",
+        "conv3",
+        "conv7___output___0",
+        "conv7___output___1",
+        "conv8",
+        "gemm10__matmul_converted",
+    ]
+    _, compression = compression_of("conv")
+    assert compression.layers[0].output.name == "conv1_dequantized__before_tr"
+
+
+def test_grids_are_those_of_the_network() -> None:
+    net, compression = compression_of("relu", "conv")
+    graph = read_qdq(net.model)
+    first = compression.layers[0]
+    grid, weight = graph.grid_of("relu2"), graph.ops[0].inputs[1]
+    assert grid is not None
+    assert weight is not None
+    assert weight.encoding is not None
+    assert first.input.name == "x"
+    assert first.output.scale == float(grid.scale)
+    assert list(first.weight.scales) == weight.encoding.scale.tolist()
+
+
+def test_names_that_only_the_converter_knows_are_looked_up() -> None:
+    net, compression = compression_of("flat", "gemm_relu", "gemm")
+    converted = {
+        "tensorName": ["x", "ConvertTensor12", "gemm4__matmul_converted"],
+        "oplists": [
+            {"name": "gemm2__matmul_converted", "outputIndexes": [1]},
+            {"name": "gemm4__matmul_converted", "outputIndexes": [2]},
+        ],
+    }
+    named = resolved(compression, read_qdq(net.model), converted)
+    assert [layer.output.name for layer in named.layers] == ["ConvertTensor12", "gemm4__matmul_converted"]
+    assert [layer.weight for layer in named.layers] == [layer.weight for layer in compression.layers]
+
+
+def test_the_files_of_a_deployment() -> None:
+    net, compression = compression_of("relu", "conv")
+    files = write_mnn(Deployment(name="net", backend=MNN, model=net.model, tensors=()))
+    assert sorted(files) == ["model.float.onnx", "model.mnn_compression.bin", "model.mnn_compression.json"]
+    assert read_mnn(files) == compression
+    assert Compression.from_text(files["model.mnn_compression.json"]) == compression
+    layer = json.loads(files["model.mnn_compression.json"])["algo"][0]["quant_params"]["layer"][0]
+    assert layer["input"][0]["name"] == "x"
+    kinds = {node.op_type for node in onnx.load_from_string(files["model.float.onnx"]).graph.node}
+    assert kinds == {"Conv", "Relu", "Identity"}
+
+
+def test_a_note_says_which_names_cannot_be_known() -> None:
+    for layers, noted in ((("flat", "gemm_relu", "gemm"), ["gemm2.Gemm"]), (("relu", "flat", "gemm"), [])):
+        net, _ = compression_of(*layers)
+        deployment = Deployment(name="net", backend=MNN, model=net.model, tensors=())
+        write_mnn(deployment)
+        assert [
+            name for name in ("gemm2.Gemm", "gemm4.Gemm") if any(name in note for note in deployment.notes)
+        ] == noted
+
+
+@pytest.mark.parametrize(
+    ("net", "found"),
+    [
+        (small_net("conv", Style(activation="uint8")), "uint8 with zero point"),
+        (small_net("float_add", INT8), "is read in float"),
+        (small_net("conv_transpose", INT8), "convolutions and linear layers only"),
+    ],
+    ids=["affine", "float-output", "transposed"],
+)
+def test_what_mnn_cannot_compute_so_is_refused_by_name(net: Net, found: str) -> None:
+    with pytest.raises(DeployError, match=found) as refusal:
+        mnn_compression(read_qdq(net.model))
+    assert "conv" in refusal.value.asked
