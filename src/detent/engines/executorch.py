@@ -1,0 +1,123 @@
+"""ExecuTorch: runs `model.pte`, whose quantized operations are XNNPACK's."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from detent.deploy import Package, Port
+from detent.deploy.executorch import PLACES_FILE, PTE_FILE, lower_executorch
+from detent.engines import executorch_worker
+from detent.engines.engine import Arrays, Engine, Placement, check_inputs
+from detent.errors import EngineError
+
+__all__ = ["ExecuTorch"]
+
+Places = Mapping[str, tuple[str, str]]
+
+
+class ExecuTorch(Engine):
+    """A .pte file has fixed sizes: batches run one sample at a time."""
+
+    name: ClassVar[str] = "executorch"
+    extra: ClassVar[str | None] = "executorch"
+
+    def __init__(
+        self, content: bytes, inputs: Mapping[str, Port], outputs: tuple[str, ...], places: Places, threads: int
+    ):
+        self.require()
+        self._inputs, self._outputs, self._places = inputs, outputs, places
+        self._folder = tempfile.TemporaryDirectory()
+        file = Path(self._folder.name) / PTE_FILE
+        file.write_bytes(content)
+        # stderr to a file: ExecuTorch says there what it does, and why it fails.
+        self._said = (Path(self._folder.name) / "said.txt").open("w+b")
+        self._worker = subprocess.Popen(
+            [sys.executable, "-m", executorch_worker.__name__, str(file), str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+        )
+        self._answer()
+
+    def close(self) -> None:
+        """End the worker."""
+        for stream in (self._worker.stdin, self._worker.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+        self._worker.wait()
+        self._said.close()
+        self._folder.cleanup()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_worker") and not self._said.closed:
+            self.close()
+
+    def _answer(self) -> list[npt.NDArray[Any]]:
+        answer = executorch_worker.receive(cast("BinaryIO", self._worker.stdout))
+        if answer is None:
+            self._said.seek(0)
+            said = self._said.read().decode(errors="replace").strip().splitlines()
+            raise EngineError(
+                "run a .pte file", f"ExecuTorch ended: {said[-1] if said else 'no word'}", "deploy it again"
+            )
+        return answer
+
+    @classmethod
+    def version(cls) -> str | None:
+        try:
+            return importlib.metadata.version("executorch")
+        except importlib.metadata.PackageNotFoundError:
+            return None
+
+    @classmethod
+    def load(cls, package: Package, *, threads: int = 1, as_float: bool = False) -> ExecuTorch:
+        cls.require()
+        if as_float:
+            content, places = lower_executorch(package.graph, as_float=True)
+        else:
+            content = package.path(PTE_FILE).read_bytes()
+            places = json.loads(package.path(PLACES_FILE).read_text())
+        outputs = tuple(output.name for output in package.graph.outputs)
+        return cls(content, package.graph.inputs, outputs, places, threads)
+
+    def run(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
+        check_inputs({name: port.shape for name, port in self._inputs.items()}, inputs, engine=self.name)
+        sizes = [np.shape(inputs[name])[0] for name, port in self._inputs.items() if _has_batch(port)]
+        if not sizes:
+            return self._sample({name: np.array(inputs[name]) for name in self._inputs})
+        samples = [self._sample(self._one(inputs, index)) for index in range(sizes[0])]
+        return {name: np.concatenate([sample[name] for sample in samples]) for name in self._outputs}
+
+    def explain(self) -> list[Placement]:
+        found = []
+        for name, (kind, place) in self._places.items():
+            ran, _, why = place.partition(" ")
+            assert ran in ("integer", "float", "folded")
+            found.append(Placement(name, kind, ran, f"it runs {why}" if why else ""))  # type: ignore[arg-type]
+        return found
+
+    def _one(self, inputs: Arrays, index: int) -> dict[str, npt.NDArray[Any]]:
+        return {
+            name: np.array(inputs[name][index : index + 1] if _has_batch(port) else inputs[name])
+            for name, port in self._inputs.items()
+        }
+
+    def _sample(self, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        executorch_worker.send(cast("BinaryIO", self._worker.stdin), list(inputs.values()))
+        return dict(zip(self._outputs, self._answer(), strict=True))
+
+
+def _has_batch(port: Port) -> bool:
+    return bool(port.shape) and isinstance(port.shape[0], str)

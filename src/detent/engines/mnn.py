@@ -1,0 +1,154 @@
+"""MNN: converts the float model with its compression parameters and runs it, in a process of its own."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from detent.deploy import Op, Package, QdqGraph, float_model
+from detent.deploy.mnn import resolved
+from detent.deploy.mnn_compression import Compression
+from detent.engines.engine import Arrays, Engine, Placement, check_inputs
+from detent.errors import EngineError
+
+__all__ = ["Mnn"]
+
+Array = npt.NDArray[Any]
+
+_WORKER = Path(__file__).with_name("mnn_worker.py")
+_ON_GRID = 1e-2  # of a step: float32 rounding leaves far less, a number between two codes usually far more
+
+
+class Mnn(Engine):
+    """`model.float.onnx` and `model.mnn_compression.bin`, converted when they are loaded; float32 where MNN has no
+    integer kernel."""
+
+    name = "mnn"
+    extra = "mnn"
+
+    def __init__(self, model: bytes, compression: Compression | None, graph: QdqGraph, *, threads: int = 1):
+        self.require()
+        self._graph = graph
+        self._worker = _Worker()
+        # The model is a file while the process lives: it is read again for every set of tensors that is asked for.
+        folder, self._threads = tempfile.mkdtemp(), threads
+        weakref.finalize(self, shutil.rmtree, folder)
+        onnx, parameters, self._mnn = (str(Path(folder, name)) for name in ("onnx", "parameters", "mnn"))
+        Path(onnx).write_bytes(model)
+        self._model = self._worker.ask(do="convert", onnx=onnx, compression=None, mnn=self._mnn)["model"]
+        if compression is not None:
+            # MNN looks layers up by names that only its converter knows for sure.
+            named = resolved(compression, graph, self._model)
+            Path(parameters).write_bytes(named.message())
+            self._model = self._worker.ask(do="convert", onnx=onnx, compression=parameters, mnn=self._mnn)["model"]
+        self._kept: list[str] | None = None
+
+    @classmethod
+    def version(cls) -> str | None:
+        try:
+            return version("MNN")
+        except PackageNotFoundError:
+            return None
+
+    @classmethod
+    def load(cls, package: Package, *, threads: int = 1, as_float: bool = False) -> Mnn:
+        cls.require()
+        model = float_model(package.model).SerializeToString(deterministic=True)
+        compression = None
+        if not as_float:
+            compression = Compression.from_message(package.path(".mnn_compression.bin").read_bytes())
+        return cls(model, compression, package.graph, threads=threads)
+
+    def run(self, inputs: Arrays) -> dict[str, Array]:
+        return self._run(inputs, [output.name for output in self._graph.outputs], keep=())
+
+    def tensors(self, inputs: Arrays) -> dict[str, Array]:
+        """Every tensor of the network that the converted model still has; codes where its numbers are on the grid that
+        the network has for it."""
+        held = set(self._model["tensorName"])
+        outputs = {output.name for output in self._graph.outputs}
+        wanted = [name for op in self._graph.ops for name in op.outputs if name in held - outputs]
+        return {name: self._codes(name, values) for name, values in self._run(inputs, wanted, keep=wanted).items()}
+
+    def explain(self) -> list[Placement]:
+        return [self._placement(op) for op in self._graph.ops]
+
+    def _placement(self, op: Op) -> Placement:
+        """MNN computes in integers if it has a scale for all that an operation reads and gives."""
+        made = next(
+            (own for own in self._model["oplists"] if own["name"] in (op.name, f"{op.name}__matmul_converted")), None
+        )
+        if made is None:
+            return Placement(op.name, op.type, "folded")
+        scaled = {each["index"] for each in self._model.get("extraTensorDescribe", ()) if each.get("quantInfo")}
+        missing = [index for index in (*made.get("inputIndexes", ()), *made["outputIndexes"]) if index not in scaled]
+        if not missing:
+            return Placement(op.name, op.type, "integer")
+        names = ", ".join(self._model["tensorName"][index] for index in missing)
+        return Placement(op.name, op.type, "float", f"MNN has no scale for {names}")
+
+    def _run(self, inputs: Arrays, names: Sequence[str], keep: Sequence[str]) -> dict[str, Array]:
+        check_inputs({name: port.shape for name, port in self._graph.inputs.items()}, inputs, engine=self.name)
+        if self._kept != list(keep):
+            self._worker.ask(do="load", mnn=self._mnn, threads=self._threads, keep=list(keep))
+            self._kept = list(keep)
+        found: dict[str, Array] = self._worker.ask(do="run", inputs=dict(inputs), outputs=list(names))["outputs"]
+        return found
+
+    def _codes(self, name: str, values: Array) -> Array:
+        encoding = self._graph.grid_of(name)
+        if encoding is None:
+            return values
+        steps = values / encoding.scale
+        codes = np.rint(steps)
+        return codes.astype(encoding.dtype) if np.abs(steps - codes).max(initial=0) < _ON_GRID else values
+
+
+class _Worker:
+    """The process, and one question after the other."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-I", str(_WORKER)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        self._end = weakref.finalize(self, _stop, self._process)
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        content = pickle.dumps(request)
+        try:
+            process.stdin.write(struct.pack("<Q", len(content)) + content)
+            process.stdin.flush()
+            header = process.stdout.read(8)
+        except BrokenPipeError:
+            header = b""
+        if len(header) != 8:
+            raise EngineError(
+                f"{request['do']} with MNN", f"its process ended with {process.wait()}", "simplify the model"
+            )
+        answer: dict[str, Any] = pickle.loads(process.stdout.read(struct.unpack("<Q", header)[0]))
+        if "error" in answer:
+            raise EngineError(f"{request['do']} with MNN", answer["error"], "see what MNN says of this model")
+        return answer
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            stream.close()
+    process.wait()

@@ -1,0 +1,151 @@
+"""LiteRT behind the interface of engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("ai_edge_litert", reason="pip install 'detent[litert]'")
+
+import detent
+from detent.deploy import Package, read_qdq
+from detent.deploy.tflite import model_to_tflite, network_of, read_tflite
+from detent.deploy.write import deployment_of
+from detent.engines.litert import LiteRT
+from detent.errors import EngineError
+from detent.twin.interpreter import Twin
+from detent.twin.onnx_spec import OnnxSpec
+from detent.twin.xnnpack import Xnnpack
+from tests.models import MODELS
+from tests.twin.builder import Net, Style
+from tests.twin.lite_nets import lite_net
+
+
+def package(net: Net, folder: Path) -> Package:
+    (folder / "model.onnx").write_bytes(net.model.SerializeToString())
+    (folder / "model.tflite").write_bytes(model_to_tflite(net.model))
+    return Package(folder, {"files": {"model.onnx": "", "model.tflite": ""}})
+
+
+def loaded(kind: str, **options: str) -> tuple[LiteRT, Net]:
+    net = lite_net(kind, Style(seed=5))
+    return LiteRT(model_to_tflite(net.model), graph=read_qdq(net.model), **options), net  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kernels", ["xnnpack", "builtin", "reference"])
+def test_outputs_are_in_the_layout_of_onnx(kernels: str) -> None:
+    engine, net = loaded("conv", kernels=kernels)
+    (found,) = engine.run(net.feeds).values()
+    (expected,) = Twin(net.model, OnnxSpec()).run(net.feeds).values()
+    assert found.shape == expected.shape == (2, 24, 10, 10)
+    step = float(read_qdq(net.model).outputs[0].read.encoding.scale)  # type: ignore[union-attr]
+    assert np.abs(found - expected).max() <= 1.01 * step  # one rounding that falls otherwise
+
+
+@pytest.mark.parametrize("kind", ["conv", "conv_transpose"])
+def test_any_batch(kind: str) -> None:
+    """Resized, or one sample after the other where the file holds its size."""
+    engine, net = loaded(kind)
+    (both,) = engine.run(net.feeds).values()
+    for index in range(2):
+        (one,) = engine.run({name: array[index : index + 1] for name, array in net.feeds.items()}).values()
+        assert (one[0] == both[index]).all()
+
+
+def test_from_a_deployed_folder(tmp_path: Path) -> None:
+    net = lite_net("residual", Style())
+    held = package(net, tmp_path)
+    integer, real = LiteRT.load(held), LiteRT.load(held, as_float=True, threads=2)
+    outputs = [next(iter(engine.run(net.feeds).values())) for engine in (integer, real)]
+    assert outputs[0].shape == outputs[1].shape
+    assert (outputs[0] != outputs[1]).any()
+    # The float network is what the integer one approximates: 8 bits in six layers.
+    assert np.abs(outputs[0] - outputs[1]).max() < 0.2 * np.abs(outputs[1]).max()
+    assert {placement.ran_as for placement in real.explain()} <= {"float", "folded"}
+
+
+def test_every_tensor_inside() -> None:
+    engine, net = loaded("residual")
+    theirs, ours = engine.tensors(net.feeds), Twin(net.model, Xnnpack()).tensors(net.feeds)
+    assert theirs.keys() >= ours.keys()
+    for name, array in ours.items():
+        assert theirs[name].dtype == array.dtype == np.uint8
+        assert (theirs[name] == array).all()
+
+
+def test_tensors_in_float_are_shown_as_real_numbers() -> None:
+    engine, net = loaded("float_add")
+    inside = engine.tensors(net.feeds)
+    assert {name: array.dtype.kind for name, array in inside.items()} == {
+        "x": "u",
+        "conv1": "f",
+        "relu3": "u",
+        "relu3_dequantized": "f",
+    }
+
+
+def test_explain_says_what_ran_on_integers() -> None:
+    engine, net = loaded("residual")
+    placements = {placement.op.split(".")[1]: placement for placement in engine.explain()}
+    assert placements["Conv"].ran_as == placements["Add"].ran_as == placements["Gemm"].ran_as == "integer"
+    assert placements["Relu"].ran_as == "folded"
+    assert len(engine.explain()) == len(read_qdq(net.model).ops)
+
+
+def test_explain_says_why_not() -> None:
+    engine, _ = loaded("float_add")
+    (conv, *_) = engine.explain()
+    assert (conv.kind, conv.ran_as) == ("Conv", "float")
+    assert "not on a grid" in conv.why
+    swish, _ = loaded("hardswish")
+    (placement,) = swish.explain()
+    assert (placement.ran_as, placement.why) == ("integer", "in LiteRT's own kernel, not XNNPACK's")
+
+
+def test_refusals() -> None:
+    engine, net = loaded("conv")
+    with pytest.raises(EngineError, match="takes x"):
+        engine.run({"y": net.feeds["x"]})
+    with pytest.raises(EngineError, match="shape"):
+        engine.run({"x": net.feeds["x"][:, :3]})
+    with pytest.raises(EngineError, match="xnnpack, builtin, reference"):
+        loaded("conv", kernels="fast")
+
+
+def test_version_and_its_absence(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert LiteRT.version() is not None
+    monkeypatch.setattr(LiteRT, "version", classmethod(lambda _cls: None))
+    with pytest.raises(EngineError, match=r"detent\[litert\]"):
+        LiteRT(b"")
+
+
+@pytest.mark.parametrize("kind", ["residual", "flatten", "concat_moved", "matmul", "resize_linear", "conv_transpose"])
+def test_a_file_read_back_is_the_same_network(kind: str) -> None:
+    """The twin on the file itself, in place of the ONNX model it was written from."""
+    net = lite_net(kind, Style(seed=5))
+    content = model_to_tflite(net.model)
+    (expected,) = Twin(net.model, Xnnpack()).run(net.feeds).values()
+    (found,) = Twin(network_of(read_tflite(content)), Xnnpack()).run(net.feeds).values()
+    assert (found == expected).all()
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet20", "mobilenet_v3_small", "regnetx", "unet", "vit_block", "residual_cnn", "dict_io"]
+)
+def test_prepared_networks_run_as_the_twin_says(name: str) -> None:
+    torch.manual_seed(0)
+    entry = MODELS[name]
+    inputs = entry.inputs()
+    prepared = detent.prepare(entry.build().eval(), inputs, backend="litert")
+    detent.calibrate(prepared, [inputs])
+    deployment = deployment_of(prepared)
+    graph = deployment.graph
+    flat = [each for value in inputs for each in (value.values() if isinstance(value, dict) else [value])]
+    feeds = {port: value.numpy() for port, value in zip(graph.inputs, flat, strict=True)}
+    engine = LiteRT(model_to_tflite(deployment.model), graph=graph)
+    theirs, ours = engine.run(feeds), Twin(graph, Xnnpack()).run(feeds)
+    assert {output: int((theirs[output] != ours[output]).sum()) for output in ours} == dict.fromkeys(ours, 0)
+    assert "integer" in {placement.ran_as for placement in engine.explain()}

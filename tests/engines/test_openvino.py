@@ -1,0 +1,128 @@
+"""OpenVINO as an engine: what it gives, what is inside, what it really ran, what it refuses."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from detent.backends.openvino import OPENVINO
+from detent.deploy import Deployment, Package
+from detent.deploy.openvino_ir import write_openvino_ir
+from detent.engines.openvino import OpenVino, _has_amx
+from detent.errors import EngineError
+from tests.twin.nets import Net, Style, resnet18, small_net
+
+pytest.importorskip("openvino", reason="pip install 'detent[openvino]'")
+
+UINT8, INT8 = Style(), Style(activation="int8", symmetric=True)
+
+
+def package(model: onnx.ModelProto, folder: Path, *, ir: bool = False) -> Package:
+    files = {"model.onnx": model.SerializeToString()}
+    if ir:
+        files |= write_openvino_ir(Deployment(name="net", backend=OPENVINO, model=model, tensors=()))
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return Package(folder, {"files": dict.fromkeys(files, "")})
+
+
+def loaded(net: Net, folder: Path, *, ir: bool = False, as_float: bool = False) -> OpenVino:
+    return OpenVino.load(package(net.model, folder, ir=ir), as_float=as_float)
+
+
+def placements(net: Net, folder: Path) -> dict[str, str]:
+    return {placed.kind: placed.ran_as for placed in loaded(net, folder).explain()}
+
+
+def test_the_extra_that_installs_it():
+    assert OpenVino.version() is not None
+    assert OpenVino.extra == "openvino"
+
+
+def test_amx_kernels_are_not_used_unless_asked_for(tmp_path):
+    loaded(small_net("conv"), tmp_path)
+    assert not _has_amx() or os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX512_CORE_FP16"
+
+
+def test_outputs_by_name_and_free_batch(tmp_path):
+    net = small_net("conv_relu")
+    engine = loaded(net, tmp_path)
+    both, one = engine.run(net.feeds), engine.run({"x": net.feeds["x"][:1]})
+    assert list(both) == ["relu2_dequantized"]
+    assert np.array_equal(both["relu2_dequantized"][:1], one["relu2_dequantized"])
+
+
+def test_an_output_of_codes_is_given_as_real_numbers(tmp_path):
+    text = """
+    <ir_version: 10, opset_import: ["": 21]>
+    net (float[4] x) => (uint8[4] codes) <float s = {0.5}, uint8 z = {10}> { codes = QuantizeLinear (x, s, z) }
+    """
+    engine = OpenVino.load(package(parser.parse_model(text), tmp_path))
+    assert engine.run({"x": np.array([0.3, -1.0, 500, 0])})["codes"].tolist() == [0.5, -1.0, 122.5, 0.0]
+
+
+@pytest.mark.parametrize("ir", [False, True], ids=["onnx", "ir"])
+@pytest.mark.parametrize("style", [UINT8, INT8], ids=str)
+def test_showing_tensors_does_not_change_the_outputs(style, ir, tmp_path):
+    for kind in ("conv_relu", "depthwise", "gemm", "matmul", "gap", "concat", "residual", "moves", "softmax"):
+        net = small_net(kind, style)
+        engine = loaded(net, tmp_path, ir=ir)
+        outputs, inside = engine.run(net.feeds), engine.tensors(net.feeds)
+        for output in engine._package.graph.outputs:
+            assert np.array_equal(output.read.encoding.quantize(outputs[output.name]), inside[output.read.tensor])
+
+
+def test_a_tensor_that_an_add_reads_is_not_shown(tmp_path):
+    net = small_net("residual")
+    inside = loaded(net, tmp_path).tensors(net.feeds)
+    assert {"relu2", "conv3"}.isdisjoint(inside)
+    assert {"x", "relu5", "relu7"} < set(inside)
+    assert inside["relu5"].dtype == np.uint8
+
+
+def test_a_resnet18_runs_on_integers_throughout(tmp_path):
+    found = loaded(resnet18(Style(batch=1), size=32), tmp_path, ir=True).explain()
+    ran_as = {kind: {placed.ran_as for placed in found if placed.kind == kind} for kind in ("Conv", "Gemm", "MaxPool")}
+    assert ran_as == {"Conv": {"integer"}, "Gemm": {"integer"}, "MaxPool": {"integer"}}
+    assert {placed.ran_as for placed in found if placed.kind in ("Relu", "Add")} == {"folded"}
+
+
+def test_what_runs_in_float_has_a_reason(tmp_path):
+    assert placements(small_net("conv_sigmoid"), tmp_path)["Conv"] == "integer"
+    engine = loaded(small_net("resize_linear"), tmp_path)
+    assert [(placed.ran_as, placed.why) for placed in engine.explain()] == [
+        ("float", "the CPU plugin computes this Resize in float")
+    ]
+
+
+def test_as_float_is_the_same_network_unrounded(tmp_path):
+    net = small_net("conv")
+    engine = loaded(net, tmp_path, as_float=True)
+    real, quantized = (
+        engine.run(net.feeds)["conv1_dequantized"],
+        loaded(net, tmp_path).run(net.feeds)["conv1_dequantized"],
+    )
+    grid = engine._package.graph.outputs[0].read.encoding
+    inside = quantized != quantized.max()
+    assert 0 < np.median((np.abs(real - quantized) / grid.scale)[inside]) < 2  # LSB, from the rounded input
+    assert engine.tensors(net.feeds) == {}
+    assert {placed.ran_as for placed in engine.explain()} == {"float"}
+
+
+def test_other_inputs_are_refused(tmp_path):
+    engine = loaded(small_net("conv"), tmp_path)
+    with pytest.raises(EngineError, match="the network takes x"):
+        engine.run({"image": np.zeros((1, 16, 10, 10))})
+    with pytest.raises(EngineError, match=r"\('batch', 16, 10, 10\)"):
+        engine.run({"x": np.zeros((1, 3, 10, 10))})
+
+
+def test_a_model_it_cannot_run(tmp_path):
+    text = '<ir_version: 10, opset_import: ["": 21, "own": 1]> net (float[2] x) => (float[2] y) { y = own.Op (x) }'
+    with pytest.raises(EngineError, match="openvino"):
+        OpenVino.load(package(parser.parse_model(text), tmp_path)).run({"x": np.zeros(2)})
