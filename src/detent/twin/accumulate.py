@@ -1,0 +1,234 @@
+"""Exact integer sums of products, by floating-point convolutions that provably do not round.
+
+A sum of integers in float32 is exact in any order of summation if the sum of absolute values stays below 2**24: then
+every partial sum is an integer that float32 holds. For a layer that bound is known beforehand,
+`max over output channels of sum|w| * max|x - zx|`. Layers within it run in float32 at once; others are cut into ranges
+of input channels that are each within it and added up in float64; what cannot be cut (large grouped convolutions)
+runs in float64. So the operations are those of a float network, at its speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from detent.deploy import Encoding, Op, QdqGraph, Read
+from detent.twin.windows import Window
+
+__all__ = ["EXACT", "Accumulator", "accumulator", "bias_codes", "bias_values", "matmul_accumulate", "ranges_within"]
+
+EXACT = 2**24
+"""Integers below it, and their sums below it, are exact in float32."""
+
+_CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+_CONV_TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+Product = Callable[[Tensor, Tensor, "Tensor | None"], Tensor]
+"""Of shifted codes, weights and a bias of one dtype."""
+
+
+@dataclass(frozen=True, eq=False)
+class Accumulator:
+    """`sum (x - zx) * (w - zw) + bias` of one weighted operation, prepared; call it with the codes of `read`.
+
+    - `read`: the data input and its grid; `scale`: float32 `f32(sx * sw)`, 0-d or one per output channel.
+    - `weights`: codes less their zero point, out channel first; `channels`: the shape in which one number per output
+      channel broadcasts against the result.
+    - `total`: the sums of codes less their zero point.
+    - it gives integers, as float32 where all are below 2**24, else as float64.
+    """
+
+    read: Read
+    weight: Encoding
+    scale: Floats
+    weights: Integers
+    channels: tuple[int, ...]
+    bias: Integers | None
+    total: Callable[[Tensor], Tensor] = field(repr=False)
+
+    @property
+    def input(self) -> Encoding:
+        assert self.read.encoding is not None
+        return self.read.encoding
+
+    def __call__(self, codes: Tensor) -> Tensor:
+        zero_point = int(self.input.zero_point)
+        return self.total(codes - zero_point if zero_point else codes)
+
+
+def accumulator(graph: QdqGraph, op: Op, bias: Integers | None = None) -> Accumulator | None:
+    """For Conv, ConvTranspose, Gemm and MatMul with constant integer weights and quantized data of one scale; None for
+    others. `bias` is added in integers: `bias_codes` of the operation, or what the engine makes of a float one.
+    """
+    data, weight = op.inputs[0], op.inputs[1]
+    if data is None or data.encoding is None or not data.encoding.per_tensor:
+        return None
+    if weight is None or weight.encoding is None or weight.tensor not in graph.constants or weight.encoding.block:
+        return None
+    codes = graph.constants[weight.tensor]
+    layout = _layout(op, codes)
+    if layout is None or weight.encoding.axis not in (None, layout.out_axis, layout.out_axis - codes.ndim):
+        return None
+    if layout.transposed and layout.groups > 1 and weight.encoding.axis is not None:
+        return None  # one scale stands for a channel of every group
+    weights = codes.astype(np.int64) - weight.encoding.along(weight.encoding.zero_point, codes.ndim).astype(np.int64)
+    scale = np.asarray(np.float32(data.encoding.scale) * weight.encoding.scale, np.float32)
+    total = _summation(layout, weights, bias, data.encoding)
+    return Accumulator(data, weight.encoding, scale, layout.out_first(weights), layout.channels, bias, total)
+
+
+def bias_codes(graph: QdqGraph, op: Op) -> Integers | None:
+    """The integers of a quantized bias; None without bias or with a float one."""
+    read = op.inputs[2] if len(op.inputs) > 2 else None
+    if read is None or read.encoding is None:
+        return None
+    return np.asarray(graph.constants[read.tensor] - read.encoding.zero_point, np.int64).reshape(-1)
+
+
+def bias_values(graph: QdqGraph, op: Op) -> Floats | None:
+    """The bias as float32, dequantized if it is stored as integers; None without bias."""
+    read = op.inputs[2] if len(op.inputs) > 2 else None
+    if read is None:
+        return None
+    values = graph.constants[read.tensor]
+    return np.asarray(values if read.encoding is None else read.encoding.dequantize(values), np.float32).reshape(-1)
+
+
+def matmul_accumulate(a: Tensor, b: Tensor, largest_a: int, largest_b: int) -> Tensor:
+    """`a @ b` of shifted codes of two activations, bounded by `largest_a` and `largest_b` in absolute value."""
+    if a.shape[-1] * largest_a * largest_b < EXACT:
+        return a @ b
+    return a.to(torch.float64) @ b.to(torch.float64)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where the channels are in the weights of one operation, and the operation itself."""
+
+    out_axis: int
+    in_axis: int
+    groups: int
+    channels: tuple[int, ...]
+    product: Product
+    transposed: bool = False
+    """ConvTranspose: the out axis counts the channels of one group."""
+
+    def out_first(self, weights: Integers) -> Integers:
+        return np.moveaxis(weights, self.out_axis, 0)
+
+
+def _layout(op: Op, codes: npt.NDArray[np.generic]) -> _Layout | None:
+    if op.type == "Conv" and codes.ndim in (3, 4, 5):
+        window, groups = Window.of(op, codes.shape[2:]), int(op.attributes.get("group", 1))
+
+        def conv(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+            x, padding = window.padded(x)
+            return _CONV[len(padding)](x, w, b, window.strides, padding, window.dilations, groups)
+
+        return _Layout(0, 1, groups, (1, -1) + (1,) * (codes.ndim - 2), conv)
+    if op.type == "ConvTranspose" and codes.ndim in (3, 4, 5):
+        return _transposed_layout(op, codes)
+    if op.type == "Gemm" and codes.ndim == 2 and not op.attributes.get("transA") and _plain(op):
+        if op.attributes.get("transB"):
+            return _Layout(0, 1, 1, (1, -1), F.linear)
+        return _Layout(1, 0, 1, (1, -1), _times)
+    if op.type == "MatMul" and codes.ndim == 2:
+        return _Layout(1, 0, 1, (-1,), _times)
+    return None
+
+
+def _transposed_layout(op: Op, codes: npt.NDArray[np.generic]) -> _Layout | None:
+    window, groups = Window.of(op, codes.shape[2:]), int(op.attributes.get("group", 1))
+    if window.auto != "NOTSET" or any(begin != end for begin, end in window.pads) or op.attributes.get("output_shape"):
+        return None
+    padding = tuple(begin for begin, _ in window.pads)
+    extra = tuple(op.attributes.get("output_padding") or [0] * len(padding))
+
+    def conv(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+        function = _CONV_TRANSPOSE[len(padding)]
+        return function(x, w, b, window.strides, padding, extra, groups, window.dilations)
+
+    return _Layout(1, 0, groups, (1, -1) + (1,) * (codes.ndim - 2), conv, transposed=True)
+
+
+def _plain(op: Op) -> bool:
+    return float(op.attributes.get("alpha", 1.0)) == 1.0 and float(op.attributes.get("beta", 1.0)) == 1.0
+
+
+def _times(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+    return x @ w if b is None else (x @ w).add_(b)
+
+
+def _summation(layout: _Layout, weights: Integers, bias: Integers | None, data: Encoding) -> Callable[[Tensor], Tensor]:
+    largest = max(abs(data.qmin - int(data.zero_point)), abs(data.qmax - int(data.zero_point)))
+    per_input = _per_input(layout, weights) * largest
+    most_bias = 0 if bias is None else int(np.abs(bias).max(initial=0))
+    if int(per_input.sum(axis=1).max(initial=0)) + most_bias < EXACT:
+        return _at_once(layout, weights, bias, torch.float32)
+    ranges = ranges_within(per_input, EXACT) if layout.groups == 1 else None
+    if ranges is None:
+        return _at_once(layout, weights, bias, torch.float64)
+    return _in_ranges(layout, weights, bias, ranges)
+
+
+def _per_input(layout: _Layout, weights: Integers) -> Integers:
+    """sum|w| for each (output channel, input channel)."""
+    moved = np.moveaxis(np.abs(weights), (layout.out_axis, layout.in_axis), (0, 1))
+    return np.asarray(moved.reshape(*moved.shape[:2], -1).sum(axis=2), np.int64)
+
+
+def ranges_within(per_input: Integers, limit: int) -> list[tuple[int, int]] | None:
+    """Cut the input channels (axis 1) into the fewest ranges in which every row sums up to less than `limit`; None if
+    one channel alone is too much.
+
+    >>> ranges_within(np.array([[3, 3, 3, 1], [1, 1, 1, 5]]), 7)
+    [(0, 2), (2, 4)]
+    """
+    ranges: list[tuple[int, int]] = []
+    start = 0
+    running = np.zeros(per_input.shape[0], np.int64)
+    for index in range(per_input.shape[1]):
+        if int(per_input[:, index].max(initial=0)) >= limit:
+            return None
+        if int((running + per_input[:, index]).max(initial=0)) >= limit:
+            ranges.append((start, index))
+            start, running = index, np.zeros_like(running)
+        running = running + per_input[:, index]
+    return [*ranges, (start, per_input.shape[1])]
+
+
+def _at_once(
+    layout: _Layout, weights: Integers, bias: Integers | None, dtype: torch.dtype
+) -> Callable[[Tensor], Tensor]:
+    w = torch.from_numpy(np.ascontiguousarray(weights)).to(dtype)
+    b = None if bias is None else torch.from_numpy(bias).to(dtype)
+    return lambda x: layout.product(x.to(dtype), w, b)
+
+
+def _in_ranges(
+    layout: _Layout, weights: Integers, bias: Integers | None, ranges: list[tuple[int, int]]
+) -> Callable[[Tensor], Tensor]:
+    whole = torch.from_numpy(np.ascontiguousarray(weights)).to(torch.float32)
+    parts = [whole.narrow(layout.in_axis, start, stop - start).contiguous() for start, stop in ranges]
+    b = None if bias is None else torch.from_numpy(bias).to(torch.float64).reshape(layout.channels)
+    axis = 1 if len(layout.channels) > 2 else -1  # of the data: channels come first after the batch in a convolution
+
+    def total(x: Tensor) -> Tensor:
+        sums = [
+            layout.product(x.narrow(axis, start, stop - start), part, None)
+            for (start, stop), part in zip(ranges, parts, strict=True)
+        ]
+        result = sums[0].to(torch.float64)
+        for each in sums[1:]:
+            result += each
+        return result if b is None else result.add_(b)
+
+    return total

@@ -1,0 +1,90 @@
+"""What the twin asks of an arithmetic: how the engine quantizes, and which operations it runs as one and how.
+
+Conventions that every arithmetic and every kernel keeps:
+
+- **Codes are float32 tensors that hold integers**, zero point included (a uint8 tensor holds 0. to 255.). Convolutions,
+  pools and moves then run on them as they are, and there is no change of dtype between two steps. Only accumulators
+  that may reach 2**24 are float64.
+- A **Read** (`tensor, encoding`) names one form of a tensor: its codes on that grid, or with `encoding=None` its real
+  numbers as float32. A step reads forms and writes forms. The interpreter makes a form that nobody wrote from one that
+  was written: codes from floats by `Arithmetic.quantize`, floats from codes by `requantize.dequantize`, codes from
+  codes by both. So an arithmetic never inserts a quantization; it says what each step reads and what it gives.
+- A **Step** is what the engine runs as one kernel. Tensors inside of it do not exist. `ops` are the operations of the
+  deployed model it stands for, in their order.
+
+A new arithmetic is one file: a class with `name`, `claim`, `quantize` and `lower`, where `lower` is usually one call of
+`lowering.lower(graph, MAKERS)` with a table from ONNX operation types to makers. A maker looks at an operation and
+what follows, and answers with a prepared step, or with None where the engine does not run it on integers; the operation
+then runs in float. Makers compose `lowering.chain` (what fuses), `accumulate.accumulator` (exact sums of products),
+`requantize.*` (from sums to codes) and `float_ops` (everything else).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+
+from detent.deploy import Encoding, Op, QdqGraph, Read
+
+__all__ = ["Arithmetic", "Kernel", "Maker", "Step"]
+
+Kernel = Callable[..., Any]
+"""Takes one tensor for each of the step's `reads` (None for an absent optional input), in their order, and gives the
+tensor it writes, or a tuple of them. It does not change its arguments."""
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One kernel of the engine, prepared: weights are tensors already, `kernel` only computes.
+
+    `reads` may name constants: they are handed over as tensors like any other. A maker that took the weights into its
+    kernel leaves them out. `ran_as` is for the reader of a report; "moved" is an operation whose output values are
+    input values, on either form.
+    """
+
+    ops: tuple[Op, ...]
+    reads: tuple[Read | None, ...]
+    writes: tuple[Read, ...]
+    kernel: Kernel = field(repr=False)
+    ran_as: Literal["integer", "float", "moved", "quantize"] = "integer"
+
+    def __str__(self) -> str:
+        given = ", ".join(_shown(read) for read in self.reads)
+        made = ", ".join(_shown(read) for read in self.writes)
+        return f"{made} = {'+'.join(op.type for op in self.ops) or 'Convert'}({given}) [{self.ran_as}]"
+
+
+Maker = Callable[[QdqGraph, Op], "Step | None"]
+"""Answers with the step that begins with an operation, or None if the engine has no integer kernel for it there."""
+
+
+class Arithmetic(ABC):
+    """How one engine computes. Stateless: one object serves every network."""
+
+    name: ClassVar[str]
+    claim: ClassVar[str]
+    """What is proven against the real engine: "equal" (integer for integer), or how far it was off and how often."""
+
+    @abstractmethod
+    def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
+        """Real numbers (float32) to codes (float32 that hold integers), as the engine does at an edge of the network
+        and behind an operation it runs in float. `requantize.quantize` is what ONNX says."""
+
+    def rewrite(self, graph: QdqGraph) -> QdqGraph:
+        """The network as the engine changes it before it chooses kernels, as far as that changes numbers: for most, as
+        it is. `lower` gets the result."""
+        return graph
+
+    @abstractmethod
+    def lower(self, graph: QdqGraph) -> list[Step]:
+        """What the engine runs, in an order it can run in; every operation of `graph` is in one of the steps."""
+
+
+def _shown(read: Read | None) -> str:
+    if read is None:
+        return "-"
+    return read.tensor if read.encoding is None else f"{read.tensor}:{read.encoding.dtype}"

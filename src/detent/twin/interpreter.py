@@ -1,0 +1,181 @@
+"""Runs a deployed QDQ model under an arithmetic, and shows every tensor inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import torch
+from torch import Tensor
+
+from detent.deploy import Encoding, Package, QdqGraph, Read, read_qdq
+from detent.deploy.tflite import read_network
+from detent.errors import TensorError
+from detent.twin.arithmetic import Arithmetic, Step
+from detent.twin.program import Instruction, Program
+from detent.twin.requantize import dequantize
+
+__all__ = ["Model", "Twin", "graph_of"]
+
+Array = npt.NDArray[Any]
+Arrays = Mapping[str, Array]
+Model = QdqGraph | Package | onnx.ModelProto | str | Path
+
+_STORED = {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"}
+
+
+def graph_of(model: Model) -> QdqGraph:
+    """The network of a deployed folder, of an ONNX model or file, or itself."""
+    if isinstance(model, QdqGraph):
+        return model
+    if isinstance(model, Package):
+        return model.graph
+    if isinstance(model, onnx.ModelProto):
+        return read_qdq(model)
+    path = Path(model)
+    if path.suffix == ".tflite":
+        return read_network(path.read_bytes())
+    return Package.load(path).graph if path.is_dir() else read_qdq(onnx.load_model(str(path)))
+
+
+class Twin:
+    """A network made ready once under an arithmetic, to run often.
+
+    >>> from detent.deploy import Op, Output, Port
+    >>> from detent.twin.onnx_spec import OnnxSpec
+    >>> grid = Encoding(np.float32(0.5), np.int64(10), "uint8")
+    >>> ops = (Op("Relu", "relu", (Read("x", grid),), ("y",)),)
+    >>> outputs = (Output("out", Read("y", grid)),)
+    >>> twin = Twin(QdqGraph({"x": Port("float32", (3,))}, outputs, ops, {}, frozenset(), {}, 21), OnnxSpec())
+    >>> twin.run({"x": np.array([-1.0, 0.6, 2.0], np.float32)})["out"].tolist()
+    [0.0, 0.5, 2.0]
+    >>> {name: codes.tolist() for name, codes in twin.tensors({"x": np.array([-1.0, 0.6, 2.0])}).items()}
+    {'x': [8, 11, 14], 'y': [10, 11, 14]}
+    >>> print(twin)
+    x:uint8 = Convert(x) [quantize]
+    y = Relu(x:uint8) [float]
+    y:uint8 = Convert(y) [quantize]
+    """
+
+    def __init__(self, model: Model, arithmetic: Arithmetic):
+        self.graph, self.arithmetic = graph_of(model), arithmetic
+        self._program = Program(self.graph, arithmetic)
+
+    @property
+    def steps(self) -> list[Step]:
+        """What runs, in order, the conversions between real numbers and codes among it."""
+        return self._program.steps
+
+    def __str__(self) -> str:
+        return "\n".join(str(step) for step in self.steps)
+
+    def run(self, inputs: Arrays) -> dict[str, Array]:
+        """The outputs of the network by name: real numbers, or codes where the network gives codes."""
+        values = self._compute(inputs, {}, ())
+        found = {}
+        for output in self._program.graph.outputs:
+            value, encoding = values[self._program.forms[output.read]], output.read.encoding
+            if output.as_codes:
+                found[output.name] = _array(value, encoding)
+            else:
+                found[output.name] = _array(value if encoding is None else dequantize(value, encoding), None)
+        return found
+
+    def tensors(self, inputs: Arrays, given: Arrays | None = None) -> dict[str, Array]:
+        """Every tensor that exists in the engine, by its name in the ONNX graph: codes of an integer type where
+        everybody reads it on one grid, else floats.
+
+        `given` holds values of tensors inside, as an engine computed them: codes if they are integers, else real
+        numbers. Operations then read these in place of what the twin computed, and the answer still is what the twin
+        computed: each operation is compared alone, and a difference does not spread.
+        """
+        program = self._program
+        values = self._compute(inputs, given or {}, (program.forms[form] for form in program.shown.values()))
+        return {name: _array(values[program.forms[form]], form.encoding) for name, form in program.shown.items()}
+
+    def step(self, tensor: str, given: Arrays) -> Array:
+        """What the step that makes `tensor` gives, for the values of the tensors it reads; as `tensors` shows it."""
+        program = self._program
+        if tensor not in program.shown:
+            to_do = f"use one of {', '.join(program.shown)}"
+            raise TensorError(f"the step that makes {tensor!r}", "the engine makes no tensor of that name", to_do)
+        making = [each for each in program.instructions if any(form.tensor == tensor for form in each.step.writes)]
+        read = {form.tensor for each in making for form in each.step.reads if form is not None} - {tensor}
+        missing = sorted(read - given.keys() - program.graph.constants.keys())
+        if missing or tensor in program.entries:
+            raise TensorError(
+                f"the step that makes {tensor!r} from {', '.join(sorted(given)) or 'nothing'}",
+                f"it reads {', '.join(missing)}" if missing else "it is an input of the network",
+                "give the values of what it reads",
+            )
+        values = dict(program.constants)
+        with torch.no_grad():
+            for instruction in making:
+                self._execute(instruction, values, given)
+        form = program.shown[tensor]
+        return _array(values[program.forms[form]], form.encoding)
+
+    def _compute(self, inputs: Arrays, given: Arrays, keep: Iterable[int]) -> dict[int, Tensor]:
+        if set(inputs) != set(self.graph.inputs):
+            raise TensorError(
+                f"run with inputs {', '.join(sorted(inputs)) or 'none'}",
+                f"the network takes {', '.join(sorted(self.graph.inputs))}",
+                "name the inputs as the network does",
+            )
+        values, kept = dict(self._program.constants), set(keep)
+        for name, form in self._program.entries.items():
+            values[self._program.forms[form]] = _tensor(inputs[name], coded=form.encoding is not None)
+        with torch.no_grad():
+            for instruction in self._program.instructions:
+                self._execute(instruction, values, given)
+                for number in instruction.last_use:
+                    if number not in kept:
+                        del values[number]
+        return values
+
+    def _execute(self, instruction: Instruction, values: dict[int, Tensor], given: Arrays) -> None:
+        made = {form.tensor for form in instruction.step.writes}
+        arguments: list[Tensor | None] = []
+        for number, form in zip(instruction.reads, instruction.step.reads, strict=True):
+            if form is not None and form.tensor not in made and self._is_given(form, given):
+                arguments.append(self._as_form(given[form.tensor], form))
+            else:
+                arguments.append(None if number is None else values[number])
+        result = instruction.step.kernel(*arguments)
+        results: Sequence[Tensor] = (result,) if isinstance(result, Tensor) else result
+        values.update(zip(instruction.writes, results, strict=True))
+
+    def _is_given(self, form: Read, given: Arrays) -> bool:
+        """Whether a value can stand for that form. Codes of a tensor that is read in float too say what it is on the
+        grid, and not what the others read."""
+        if form.tensor not in given or form.tensor not in self._program.shown:
+            return False
+        if np.issubdtype(np.asarray(given[form.tensor]).dtype, np.floating):
+            return True
+        grids = [grid for grid in self.graph.encodings(form.tensor) if grid is not None]
+        return not grids or self._program.shown[form.tensor].encoding is not None or form.encoding == grids[0]
+
+    def _as_form(self, array: Array, form: Read) -> Tensor:
+        """An engine's value of a tensor, in the form that a step reads."""
+        grid = self._program.shown[form.tensor].encoding or form.encoding
+        if np.issubdtype(np.asarray(array).dtype, np.floating) or grid is None:
+            real = _tensor(array, coded=False)
+        elif grid == form.encoding:
+            return _tensor(array, coded=True)
+        else:
+            real = dequantize(_tensor(array, coded=True), grid)
+        return real if form.encoding is None else self.arithmetic.quantize(real, form.encoding)
+
+
+def _tensor(array: Array, *, coded: bool) -> Tensor:
+    given = np.asarray(array)
+    return torch.from_numpy(np.array(given, np.float32 if coded or given.dtype.kind == "f" else given.dtype))
+
+
+def _array(value: Tensor, encoding: Encoding | None) -> Array:
+    array: Array = value.numpy()
+    return array if encoding is None else array.astype(_STORED.get(encoding.dtype, encoding.dtype))

@@ -1,0 +1,98 @@
+"""Walks over a network and asks the makers of an arithmetic for steps; what no maker takes runs in float."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from detent.deploy import Encoding, Op, QdqGraph, Read
+from detent.twin.arithmetic import Kernel, Maker, Step
+from detent.twin.float_ops import float_kernel, only_moves
+from detent.twin.requantize import dequantize
+
+__all__ = ["Chain", "chain", "float_step", "lower", "move_step"]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Operations in a row with nothing read in between, and how what they give is read.
+
+    `encoding` is the one grid that everybody reads `output` on; None if it is read in float, or on several grids.
+    """
+
+    ops: tuple[Op, ...]
+    output: str
+    encoding: Encoding | None
+
+    @property
+    def writes(self) -> tuple[Read, ...]:
+        return (Read(self.output, self.encoding),)
+
+
+def chain(graph: QdqGraph, op: Op, follow: Container[str] = (), most: int | None = None) -> Chain:
+    """`op` and the operations behind it, at most `most`, whose types are in `follow`, as long as each alone reads the
+    one before, in float (no Q in between), and the network does not give it."""
+    ops = [op]
+    while most is None or len(ops) <= most:
+        following = _only_reader(graph, ops[-1].outputs[0])
+        if following is None or following.type not in follow:
+            break
+        ops.append(following)
+    output = ops[-1].outputs[0]
+    return Chain(tuple(ops), output, graph.grid_of(output))
+
+
+def _only_reader(graph: QdqGraph, tensor: str) -> Op | None:
+    readers = graph.readers(tensor)
+    given = any(output.read.tensor == tensor for output in graph.outputs)
+    if given or len(readers) != 1 or readers[0][1].encoding is not None or readers[0][0].inputs[0] is not readers[0][1]:
+        return None
+    return readers[0][0]
+
+
+def lower(graph: QdqGraph, makers: Mapping[str, Maker]) -> list[Step]:
+    """A step for every operation: from the maker of its type if that answers, else in float (`float_step`).
+
+    A step stands where its last operation stood, so that everything it reads is there.
+    """
+    place = {op.outputs[0]: index for index, op in enumerate(graph.ops)}
+    taken: set[str] = set()
+    steps: list[Step] = []
+    for op in graph.ops:
+        if op.outputs[0] in taken:
+            continue
+        maker = makers.get(op.type)
+        step = maker(graph, op) if maker is not None else None
+        step = step or float_step(graph, op)
+        taken.update(each.outputs[0] for each in step.ops)
+        steps.append(step)
+    return sorted(steps, key=lambda step: max(place[op.outputs[0]] for op in step.ops))
+
+
+def float_step(graph: QdqGraph, op: Op, function: Kernel | None = None) -> Step:
+    """Dequantize what is read, compute in float32, give floats; `function` in place of torch's (see `float_ops`)."""
+    compute = float_kernel(graph, op) if function is None else partial(function, op)
+    encodings = [None if read is None else read.encoding for read in op.inputs]
+
+    def kernel(*inputs: Any) -> Any:
+        real = [
+            value if encoding is None else dequantize(value, encoding)
+            for value, encoding in zip(inputs, encodings, strict=True)
+        ]
+        return compute(*real)
+
+    return Step((op,), op.inputs, tuple(Read(name) for name in op.outputs if name), kernel, "float")
+
+
+def move_step(graph: QdqGraph, op: Op) -> Step | None:
+    """An operation that only moves or picks values (`float_ops.only_moves`), on the codes themselves; None where the
+    grids before and behind it differ, or have several scales."""
+    data = op.inputs[0]
+    if not only_moves(op) or data is None or data.encoding is None or not data.encoding.per_tensor:
+        return None
+    if any(graph.grid_of(name) != data.encoding for name in op.outputs if name):
+        return None
+    writes = tuple(Read(name, data.encoding) for name in op.outputs if name)
+    return Step((op,), op.inputs, writes, float_kernel(graph, op), "moved")

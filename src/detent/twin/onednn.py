@@ -1,0 +1,39 @@
+"""oneDNN, which torch's engine "x86" convolves with where the CPU has VNNI; its linear layers are FBGEMM's."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from detent.deploy import Encoding, Op
+from detent.twin.accumulate import Accumulator
+from detent.twin.arithmetic import Kernel
+from detent.twin.fbgemm import fbgemm_sums
+from detent.twin.requantize import per_channel
+from detent.twin.torch_kernels import AtenArithmetic, inverse, rounded_inside
+
+__all__ = ["Onednn"]
+
+_MOST_GROUPS = 100
+"""Convolutions with more groups, and transposed ones with extra rows, stay with FBGEMM."""
+
+
+class Onednn(AtenArithmetic):
+    """`rne(f32(f32(f32(f32(acc) * (sx * sw)) + bias) * f32(1 / sy)) + zy)`: the zero point before the rounding."""
+
+    name = "onednn"
+    claim = (
+        "within 1 LSB per operation: 1 in 10,000 convolution outputs differ where they lie on ties, 1 in 500,000 else"
+    )
+
+    def _summed(self, op: Op, sums: Accumulator, bias: Tensor | None, output: Encoding) -> Kernel:
+        if op.type != "Conv" or op.attributes.get("group", 1) > _MOST_GROUPS:
+            return fbgemm_sums(op, sums, bias, output)
+        scale = per_channel(sums.scale, sums.channels)
+        factor, zero_point = inverse(output.scale), int(output.zero_point)
+
+        def kernel(codes: Tensor) -> Tensor:
+            real = sums(codes).to(torch.float32) * scale
+            return rounded_inside(real if bias is None else real + bias, factor, zero_point)
+
+        return kernel

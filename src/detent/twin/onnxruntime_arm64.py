@@ -1,0 +1,67 @@
+"""ONNX Runtime's CPU provider on arm64 (NEON): additions are in fixed point there, and int8 stays int8."""
+
+from __future__ import annotations
+
+from math import frexp
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from detent.deploy import Encoding, QdqGraph
+from detent.twin import requantize
+from detent.twin.arithmetic import Arithmetic, Kernel, Step
+from detent.twin.lowering import lower
+from detent.twin.onnxruntime_fusion import Fusion, Stored
+from detent.twin.onnxruntime_kernels import makers
+from detent.twin.onnxruntime_rewrites import rewritten
+from detent.twin.requantize import fma
+
+__all__ = ["OnnxRuntimeArm64"]
+
+
+class OnnxRuntimeArm64(Arithmetic):
+    """Default graph optimizations. int8 stays int8, and every weighted operation takes it."""
+
+    name = "onnxruntime_arm64"
+    claim = (
+        "equal for convolutions, matrix products, additions and pools, with version 1.22; float operations within 1 LSB"
+    )
+
+    def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
+        return requantize.quantize(values, encoding)
+
+    def rewrite(self, graph: QdqGraph) -> QdqGraph:
+        return rewritten(graph)
+
+    def lower(self, graph: QdqGraph) -> list[Step]:
+        return lower(graph, _MAKERS)
+
+
+def _add(a: Stored, b: Stored, output: Stored) -> Kernel:
+    """QLinearAdd: multipliers with 22 bits for the greater of the two ratios of scales, ties away from zero."""
+    ratios = [float(np.float32(each.scale / output.scale)) for each in (a, b)]
+    shift = 21 - (frexp(max(ratios))[1] - 1)
+    one, other = (int(np.rint(ratio * 2.0**shift)) for ratio in ratios)
+
+    def kernel(x: Tensor, y: Tensor) -> Tensor:
+        sums = (x - a.zero_point).to(torch.int64) * one + (y - b.zero_point).to(torch.int64) * other
+        half = (1 << (shift - 1)) - (sums < 0).to(torch.int64)
+        codes = ((sums + half) >> shift) + output.zero_point
+        return codes.clamp_(output.encoding.qmin, output.encoding.qmax).to(torch.float32)
+
+    return kernel
+
+
+def _multiply(a: Stored, b: Stored, output: Stored) -> Kernel:
+    """QLinearMul: `rne(fma(product, f32(f32(sa * sb) / sy), zy))`."""
+    scale = float(np.float32(a.scale * b.scale) / output.scale)
+
+    def kernel(x: Tensor, y: Tensor) -> Tensor:
+        product = (x - a.zero_point) * (y - b.zero_point)
+        return output.settle(fma(product, scale, output.zero_point).round_())
+
+    return kernel
+
+
+_MAKERS = makers(Fusion(lifts=False), add=_add, multiply=_multiply)

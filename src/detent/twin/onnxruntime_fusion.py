@@ -1,0 +1,169 @@
+"""What ONNX Runtime's CPU provider makes integer kernels of (qdq_selector_action_transformer.cc).
+
+An operation all of whose inputs come from a DequantizeLinear and whose output goes to one QuantizeLinear, all of the
+same 8 bits, with at most one Relu or Clip in between, and that only if the Q does its work anyway (its bound is the
+least or greatest code). Everything else runs in float.
+
+On x86 the types are not those of the model: an int8 tensor that *one* operation reads is made uint8 (its codes and zero
+point plus 128) and one that several read stays int8, and with int8 a convolution or matrix product runs in float. So in
+an int8 network everything around a branch runs in float there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from detent.deploy import Encoding, Op, QdqGraph, Read
+from detent.twin.accumulate import Accumulator, accumulator, bias_codes
+from detent.twin.arithmetic import Maker, Step
+from detent.twin.lowering import Chain, chain, move_step
+from detent.twin.requantize import clamp_bounds
+from detent.twin.saturate import saturating
+
+__all__ = ["MOVERS", "BinaryKernel", "Fusion", "Group", "Stored", "UnaryKernel"]
+
+_BYTES = ("uint8", "int8")
+_CLIPS = ("Relu", "Clip")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A grid as the runtime holds it: `lift` (0 or 128) is added to codes and zero point."""
+
+    encoding: Encoding
+    lift: int
+
+    @property
+    def scale(self) -> np.float32:
+        scale: np.float32 = np.float32(self.encoding.scale)
+        return scale
+
+    @property
+    def zero_point(self) -> int:
+        """Of the codes as the model has them."""
+        return int(self.encoding.zero_point)
+
+    @property
+    def lifted_zero_point(self) -> int:
+        return self.zero_point + self.lift
+
+    @property
+    def dtype(self) -> str:
+        return "uint8" if self.lift else self.encoding.dtype
+
+    def settle(self, lifted: Tensor) -> Tensor:
+        """Rounded results that include the lifted zero point, as codes of the model (in place)."""
+        if self.lift:
+            lifted.sub_(self.lift)
+        return lifted.clamp_(self.encoding.qmin, self.encoding.qmax)
+
+
+UnaryKernel = Callable[[Op, Stored, Stored], Callable[[Tensor], Tensor]]
+"""From the operation, the input's and the output's grid to a kernel."""
+
+BinaryKernel = Callable[[Stored, Stored, Stored], Callable[[Tensor, Tensor], Tensor]]
+"""From both inputs' and the output's grid to a kernel."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """One integer kernel: the operations it stands for, what it reads, and its output."""
+
+    chain: Chain
+    reads: tuple[Stored, ...]
+    output: Stored
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """The rules on one kind of processor: `lifts` is x86, `saturates` is x86 without VNNI."""
+
+    lifts: bool
+    saturates: bool = False
+
+    def stored(self, graph: QdqGraph, read: Read | None) -> Stored | None:
+        """How the runtime holds what is read; None if it is in float, wider, or has several scales."""
+        if read is None or read.encoding is None or not read.encoding.per_tensor or read.encoding.dtype not in _BYTES:
+            return None
+        lift = 128 if self.lifts and read.encoding.dtype == "int8" and self._is_lifted(graph, read.tensor) else 0
+        return Stored(read.encoding, lift)
+
+    def _is_lifted(self, graph: QdqGraph, tensor: str) -> bool:
+        if tensor in graph.coded:
+            return False
+        given = sum(output.read.tensor == tensor for output in graph.outputs)
+        return len(graph.readers(tensor)) + given == 1
+
+    def group(self, graph: QdqGraph, op: Op, inputs: int | None = None) -> Group | None:
+        """`op` up to the Q behind it, if its types are those of an integer kernel; `inputs` says how many of its
+        inputs have to be on a grid of one type (all)."""
+        found = chain(graph, op, _CLIPS, most=1)
+        if found.encoding is None or not found.encoding.full:
+            return None  # fewer codes than the type has are a Clip that the Q does not make superfluous
+        output = self.stored(graph, found.writes[0])
+        reads = [self.stored(graph, read) for read in op.inputs[:inputs]]
+        if output is None or any(read is None or read.dtype != output.dtype for read in reads):
+            return None
+        bounds = clamp_bounds(graph, found.ops[1:], found.encoding)
+        if bounds != (found.encoding.qmin, found.encoding.qmax):
+            return None
+        return Group(found, tuple(read for read in reads if read is not None), output)
+
+    def ends_in_float(self, graph: QdqGraph, op: Op) -> bool:
+        """Whether nothing quantizes what `op` gives, nor a Relu or Clip that alone reads it is in the way."""
+        return graph.encodings(op.outputs[0]) == (None,) and len(chain(graph, op, _CLIPS, most=1).ops) == 1
+
+    def takes(self, graph: QdqGraph, read: Read | None, *, signed: bool = False) -> bool:
+        """Whether a weighted operation has an integer kernel for data like this."""
+        stored = self.stored(graph, read)
+        return stored is not None and (stored.dtype == "uint8" or signed or not self.lifts)
+
+    def sums(self, graph: QdqGraph, op: Op) -> Accumulator | None:
+        """The integer sums of a weighted operation with a bias that is quantized, or none."""
+        weight = op.inputs[1]
+        if weight is None or weight.encoding is None or weight.encoding.dtype not in _BYTES:
+            return None
+        has_bias = len(op.inputs) > 2 and op.inputs[2] is not None
+        codes = bias_codes(graph, op)
+        sums = None if has_bias and codes is None else accumulator(graph, op, codes)
+        data = self.stored(graph, op.inputs[0])
+        if sums is None or data is None or not self.saturates or weight.encoding.dtype != "int8":
+            return sums
+        return saturating(sums, op, data.lifted_zero_point) if data.dtype == "uint8" else sums
+
+    def unary(self, make: UnaryKernel) -> Maker:
+        """A maker for operations on one activation."""
+
+        def maker(graph: QdqGraph, op: Op) -> Step | None:
+            group = self.group(graph, op, inputs=1)
+            if group is None:
+                return None
+            kernel = make(op, group.reads[0], group.output)
+            return Step(group.chain.ops, op.inputs[:1], group.chain.writes, kernel)
+
+        return maker
+
+    def binary(self, make: BinaryKernel) -> Maker:
+        """A maker for operations on two activations."""
+
+        def maker(graph: QdqGraph, op: Op) -> Step | None:
+            group = self.group(graph, op)
+            if group is None:
+                return None
+            kernel = make(group.reads[0], group.reads[1], group.output)
+            return Step(group.chain.ops, op.inputs, group.chain.writes, kernel)
+
+        return maker
+
+
+_MOVED = (
+    *("DepthToSpace", "Expand", "Flatten", "Gather", "GlobalMaxPool", "MaxPool", "Reshape", "Resize", "Slice"),
+    *("SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
+)
+MOVERS: dict[str, Maker] = dict.fromkeys(_MOVED, move_step)
+"""Where the runtime moves real numbers, not codes, the codes that come out are the same: dequantizing and quantizing on
+one grid gives the code back."""

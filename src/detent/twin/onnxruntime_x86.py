@@ -1,0 +1,87 @@
+"""ONNX Runtime's CPU provider on x86-64 with AVX2 and FMA."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor
+
+from detent.deploy import Encoding, QdqGraph
+from detent.twin import requantize
+from detent.twin.arithmetic import Arithmetic, Kernel, Step
+from detent.twin.lowering import lower
+from detent.twin.onnxruntime_fusion import Fusion, Stored
+from detent.twin.onnxruntime_kernels import makers
+from detent.twin.onnxruntime_rewrites import rewritten
+from detent.twin.requantize import fma
+
+__all__ = ["OnnxRuntime", "OnnxRuntimeAvx2"]
+
+
+class OnnxRuntime(Arithmetic):
+    """Default graph optimizations, on a processor with VNNI or AVX512 (products do not saturate)."""
+
+    name = "onnxruntime"
+    claim = (
+        "equal where the runtime has an integer kernel; convolutions and products that it runs in float within 1 LSB, "
+        "1e-6 of outputs, 1e-4 near ties"
+    )
+
+    def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
+        return requantize.quantize(values, encoding)
+
+    def rewrite(self, graph: QdqGraph) -> QdqGraph:
+        return rewritten(graph)
+
+    def lower(self, graph: QdqGraph) -> list[Step]:
+        return lower(graph, _MAKERS)
+
+
+class OnnxRuntimeAvx2(Arithmetic):
+    """The same on a processor without VNNI (before Ice Lake, and AMD's before Zen 4), where pairs of u8 x s8 products
+    saturate unless weights stay within -64 to 64 (`reduce_range`) or the session asks for x64quantprecision."""
+
+    name = "onnxruntime_avx2"
+    claim = OnnxRuntime.claim
+
+    def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
+        return requantize.quantize(values, encoding)
+
+    def rewrite(self, graph: QdqGraph) -> QdqGraph:
+        return rewritten(graph)
+
+    def lower(self, graph: QdqGraph) -> list[Step]:
+        return lower(graph, _SATURATING)
+
+
+def _add(a: Stored, b: Stored, output: Stored) -> Kernel:
+    """QLinearAdd, AVX2 with FMA: `rne(fma(a, ra, fma(b, rb, fixed)))` with `ra = f32(sa / sy)` and
+    `fixed = f32(zy - fma(ra, za, f32(rb * zb)))`: ties go to even *with* the zero point.
+
+    An operand that is broadcast along the last dimension goes first into the fixed part.
+    """
+    ra, rb = np.float32(a.scale / output.scale), np.float32(b.scale / output.scale)
+    products = np.float64(ra) * a.lifted_zero_point + np.float64(np.float32(rb * np.float32(b.lifted_zero_point)))
+    fixed = float(np.float32(np.float32(output.lifted_zero_point) - np.float32(products)))
+
+    def kernel(x: Tensor, y: Tensor) -> Tensor:
+        one, other = (x + a.lift, float(ra)), (y + b.lift, float(rb))
+        if x.shape[-1] == 1 and y.shape[-1] != 1:
+            one, other = other, one
+        return output.settle(fma(*one, fma(*other, fixed)).round_())
+
+    return kernel
+
+
+def _multiply(a: Stored, b: Stored, output: Stored) -> Kernel:
+    """QLinearMul: `rne(f32(f32(product * f32(f32(sa * sb) / sy)) + zy))`, rounded with the zero point."""
+    scale = float(np.float32(a.scale * b.scale) / output.scale)
+
+    def kernel(x: Tensor, y: Tensor) -> Tensor:
+        product = (x - a.zero_point) * (y - b.zero_point)
+        return output.settle(product.mul_(scale).add_(output.lifted_zero_point).round_())
+
+    return kernel
+
+
+_MAKERS = makers(Fusion(lifts=True), add=_add, multiply=_multiply)
+_SATURATING = makers(Fusion(lifts=True, saturates=True), add=_add, multiply=_multiply)

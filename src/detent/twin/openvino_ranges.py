@@ -1,0 +1,180 @@
+"""Grids as OpenVINO has them: ranges of FakeQuantize, and codes stored as uint8 or int8.
+
+A range `il` to `ih` with `levels` codes (less one) is computed with as
+
+    isc = f32(levels / f32(ih - il))        ish = f32(f32(-il * levels) / f32(ih - il))
+
+so that neither the scale nor the zero point of a grid is what the plugin multiplies with and adds, and the scale of
+what an operation reads is `f32(f32(ih - il) / levels)`, which may be one unit in the last place off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from detent.deploy import Encoding, Op, QdqGraph, Read
+from detent.twin.float_ops import only_moves
+from detent.twin.lowering import Chain
+from detent.twin.requantize import clamp_bounds
+
+__all__ = ["CLIPS", "Carried", "Floats", "Range", "Stored", "Target", "carry", "divided"]
+
+Floats = npt.NDArray[np.float32]
+Carried = frozenset[str]
+"""Tensors that have no grid in the model, and are on that of what they were moved from."""
+
+CLIPS = ("Relu", "Clip")
+_f32 = np.float32
+_NO_SHIFT = 1e-5  # a shift of less than this share of the codes is dropped
+
+
+def carry(graph: QdqGraph) -> tuple[QdqGraph, Carried]:
+    """`graph` with grids carried over operations that only move values, to readers that take floats."""
+    grids: dict[str, Encoding] = {}
+    given = {output.read.tensor for output in graph.outputs}
+    ops = []
+    for op in graph.ops:
+        reads = tuple(_on_grid(read, grids) for read in op.inputs)
+        ops.append(replace(op, inputs=reads))
+        data = reads[0] if reads else None
+        if only_moves(op) and data is not None and data.encoding is not None and data.encoding.per_tensor:
+            free = [name for name in op.outputs if graph.encodings(name) == (None,) and name not in given]
+            grids.update(dict.fromkeys(free, data.encoding))
+    return replace(graph, ops=tuple(ops)), frozenset(grids)
+
+
+def _on_grid(read: Read | None, grids: dict[str, Encoding]) -> Read | None:
+    if read is None or read.encoding is not None or read.tensor not in grids:
+        return read
+    return Read(read.tensor, grids[read.tensor])
+
+
+@dataclass(frozen=True)
+class Range:
+    """A grid as a FakeQuantize: float32 numbers, held as Python floats."""
+
+    low: float
+    high: float
+    levels: int
+    scale: float
+    shift: float
+    step: float
+    """The real number of one code, as the next operation multiplies with it."""
+
+    @classmethod
+    def of(cls, encoding: Encoding) -> Range:
+        codes = [_f32(code - int(encoding.zero_point)) for code in (encoding.qmin, encoding.qmax)]
+        low, high = (_f32(code * _f32(encoding.scale)) for code in codes)
+        levels = encoding.qmax - encoding.qmin
+        width = _f32(high - low)
+        scale, shift = _f32(_f32(levels) / width), _f32(_f32(-low * _f32(levels)) / width)
+        return cls(float(low), float(high), levels, float(scale), float(shift), float(_f32(width / _f32(levels))))
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where an operation leaves its codes: the grid, and how the plugin stores them there.
+
+    `given` says that the network gives them, as real numbers. Others are uint8, but for int8 ones with zero point 0
+    that no convolution reads: these are stored as int8, and 128 is taken off before they are rounded.
+    """
+
+    encoding: Encoding
+    bounds: tuple[int, int]
+    given: bool
+    as_int8: bool
+
+    @classmethod
+    def of(cls, graph: QdqGraph, made: Chain, carried: Carried) -> Target | None:
+        if made.encoding is None or not made.encoding.per_tensor:
+            return None
+        bounds = clamp_bounds(graph, [op for op in made.ops[1:] if op.type in CLIPS], made.encoding)
+        if bounds is None:
+            return None
+        given = any(output.read.tensor == made.output for output in graph.outputs)
+        return cls(made.encoding, bounds, given, _as_int8(graph, made.output, made.encoding, carried))
+
+    def shift(self, shift: Floats) -> Floats:
+        """What is added before rounding; a shift that is next to nothing is dropped."""
+        moved = np.asarray(shift + _f32(self.encoding.qmin), _f32) if self.as_int8 else np.asarray(shift, _f32)
+        levels = self.encoding.qmax - self.encoding.qmin
+        negligible = moved.size == 1 and float(np.abs(moved).max()) < levels * _NO_SHIFT
+        return np.zeros_like(moved) if negligible else moved
+
+    def scale(self, scale: Floats, shift: Floats) -> Floats:
+        """What is multiplied with. As the last thing of a kernel that gives codes, one scale without a shift is the
+        scale of the kernel's destination, which is inverted twice."""
+        if self.given or scale.size > 1 or shift.any():
+            return scale
+        return np.asarray(_f32(1) / np.asarray(_f32(1) / scale, _f32), _f32)
+
+    def codes(self, values: Tensor) -> Tensor:
+        """From scaled and shifted float32 numbers."""
+        rounded = values.round()
+        return (rounded if self.as_int8 else rounded.add_(self.encoding.qmin)).clamp_(*self.bounds)
+
+
+def _as_int8(graph: QdqGraph, tensor: str, encoding: Encoding, carried: Carried) -> bool:
+    if encoding.dtype != "int8" or not encoding.symmetric:
+        return False
+    given = any(output.read.tensor == tensor for output in graph.outputs)
+    return not given and not _reaches_convolution(graph, tensor, carried)
+
+
+def _reaches_convolution(graph: QdqGraph, tensor: str, carried: Carried) -> bool:
+    """Whether a convolution reads a tensor, or what was only moved from it: it takes uint8 alone."""
+    return any(_takes_uint8(graph, op, carried) for op, _ in graph.readers(tensor))
+
+
+def _takes_uint8(graph: QdqGraph, op: Op, carried: Carried) -> bool:
+    if op.type in ("Conv", "ConvTranspose"):
+        return True
+    return any(name in carried and _reaches_convolution(graph, name, carried) for name in op.outputs)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A quantized tensor as the plugin stores it: `code - offset`, least code `least`, real zero at `zero`."""
+
+    grid: Range
+    offset: int
+    least: int
+    zero: float
+
+    @classmethod
+    def of(cls, graph: QdqGraph, tensor: str, encoding: Encoding, carried: Carried) -> Stored:
+        grid = Range.of(encoding)
+        if _as_int8(graph, tensor, encoding, carried):
+            return cls(grid, 0, encoding.qmin, 0.0)
+        return cls(grid, encoding.qmin, 0, grid.shift)
+
+    @property
+    def step(self) -> float:
+        return self.grid.step
+
+    def in_steps_of(self, other: Stored) -> tuple[float, float, float, float]:
+        """From a real number to this grid clamped but not rounded, in steps of another and less its zero: scale,
+        shift, and the bounds. The transformations move both scales and both zeros into the range of this grid."""
+        mine, its = _f32(self.step), _f32(other.step)
+        zero = _f32(_f32(self.zero) + _f32(_f32(_f32(other.zero) * its) / mine))
+        ratio = _f32(mine / its)
+        low, high = (_f32(_f32(_f32(code) - zero) * ratio) for code in (self.least, self.least + self.grid.levels))
+        step = _f32(_f32(high - low) / _f32(self.grid.levels))
+        scale = _f32(_f32(self.grid.scale) * step)
+        shift = _f32(_f32(_f32(self.grid.shift) * step) + low)
+        high = _f32(_f32(_f32(self.grid.levels) * step) + low)
+        if abs(shift) < (high - low) * _NO_SHIFT:
+            shift = _f32(0)
+        return float(scale), float(shift), float(low), float(high)
+
+
+def divided(grid: Range, unit: Floats) -> tuple[Floats, Floats]:
+    """Scale and shift of a range that is divided by what stood before it."""
+    low, high = (np.asarray(_f32(bound) / unit, _f32) for bound in (grid.low, grid.high))
+    width = np.asarray(high - low, _f32)
+    scale = np.asarray(_f32(grid.levels) / width, _f32)
+    return scale, np.asarray(np.asarray(-low * _f32(grid.levels), _f32) / width, _f32)

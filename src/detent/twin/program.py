@@ -1,0 +1,130 @@
+"""The steps of an arithmetic in order, with the conversions between forms of a tensor that they need, numbered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from detent.deploy import Encoding, QdqGraph, Read
+from detent.errors import DeployError
+from detent.twin.arithmetic import Arithmetic, Kernel, Step
+from detent.twin.requantize import dequantize
+
+__all__ = ["Instruction", "Program"]
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """A step with the numbers of the forms it reads and writes, and of those that nobody needs after it."""
+
+    step: Step
+    reads: tuple[int | None, ...]
+    writes: tuple[int, ...]
+    last_use: tuple[int, ...]
+
+
+class Program:
+    """A network made ready under an arithmetic.
+
+    - `graph`: the network as the arithmetic rewrites it.
+    - `forms`: a number for each form of a tensor that is ever there; values are kept by these numbers.
+    - `constants`: the values that are known beforehand.
+    - `entries`: the form in which each input of the network comes.
+    - `shown`: for each tensor the form that says most: codes if everybody reads it on one grid, else real numbers.
+    """
+
+    def __init__(self, graph: QdqGraph, arithmetic: Arithmetic):
+        graph = arithmetic.rewrite(graph)
+        self.graph, self.arithmetic = graph, arithmetic
+        self.forms: dict[Read, int] = {}
+        self.constants: dict[int, Tensor] = {}
+        self.entries = {name: _entry(graph, name) for name in graph.inputs}
+        self._made: dict[str, list[Read]] = {}
+        for form in self.entries.values():
+            self._make(form)
+        self._steps: list[Step] = []
+        for step in arithmetic.lower(graph):
+            self._add(step)
+        for output in graph.outputs:
+            self._provide(output.read)
+        self.shown = {tensor: self._most_telling(tensor, forms) for tensor, forms in self._made.items()}
+        self.instructions = self._number()
+
+    @property
+    def steps(self) -> list[Step]:
+        return list(self._steps)
+
+    def _make(self, form: Read) -> None:
+        self.forms.setdefault(form, len(self.forms))
+        self._made.setdefault(form.tensor, []).append(form)
+
+    def _add(self, step: Step) -> None:
+        for read in step.reads:
+            if read is not None:
+                self._provide(read)
+        self._steps.append(step)
+        for write in step.writes:
+            self._make(write)
+
+    def _provide(self, read: Read) -> None:
+        """Make sure that a form is there: it was written, is constant, or is converted from one that is."""
+        if read in self.forms:
+            return
+        if read.tensor in self.graph.constants:
+            self.constants[self.forms.setdefault(read, len(self.forms))] = self._constant(read)
+            return
+        forms = self._made.get(read.tensor)
+        if not forms:
+            raise DeployError(f"read {read.tensor!r}", "nothing before it makes that tensor", "check the model's order")
+        source = next((form for form in forms if form.encoding is None), forms[0])
+        kernel = _conversion(self.arithmetic, source.encoding, read.encoding)
+        self._add(Step((), (source,), (read,), kernel, "quantize"))
+
+    def _constant(self, read: Read) -> Tensor:
+        array = self.graph.constants[read.tensor]
+        if read.tensor in self.graph.coded:
+            return torch.from_numpy(array.astype(np.float32))
+        if not np.issubdtype(array.dtype, np.floating):
+            return torch.from_numpy(np.array(array))
+        real = torch.from_numpy(np.array(array, np.float32))
+        return real if read.encoding is None else self.arithmetic.quantize(real, read.encoding)
+
+    def _most_telling(self, tensor: str, forms: list[Read]) -> Read:
+        wanted = Read(tensor, self.graph.grid_of(tensor))
+        if wanted in forms:
+            return wanted
+        return next((form for form in forms if form.encoding is None), forms[0])
+
+    def _number(self) -> list[Instruction]:
+        last: dict[int, int] = {}
+        numbered = []
+        for index, step in enumerate(self._steps):
+            reads = tuple(None if read is None else self.forms[read] for read in step.reads)
+            writes = tuple(self.forms[read] for read in step.writes)
+            last.update({number: index for number in (*reads, *writes) if number is not None})
+            numbered.append((step, reads, writes))
+        kept = {self.forms[output.read] for output in self.graph.outputs} | self.constants.keys()
+        dying: dict[int, list[int]] = {}
+        for number, index in last.items():
+            if number not in kept:
+                dying.setdefault(index, []).append(number)
+        return [
+            Instruction(step, reads, writes, tuple(dying.get(index, ())))
+            for index, (step, reads, writes) in enumerate(numbered)
+        ]
+
+
+def _entry(graph: QdqGraph, name: str) -> Read:
+    """The form in which an input of the network comes: codes if it goes straight into a DequantizeLinear."""
+    return Read(name, graph.grid_of(name) if name in graph.coded else None)
+
+
+def _conversion(arithmetic: Arithmetic, source: Encoding | None, target: Encoding | None) -> Kernel:
+    def convert(values: Tensor) -> Tensor:
+        real = values if source is None else dequantize(values, source)
+        return real if target is None else arithmetic.quantize(real, target)
+
+    return convert

@@ -1,0 +1,129 @@
+"""From real numbers to codes and back, and from sums of products to codes: the parts that engines do differently.
+
+Everything here takes and gives float32 tensors that hold integers (see `arithmetic`). "f32" in a formula is a rounding
+to float32 after that operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from detent.deploy import Encoding, Op, QdqGraph
+
+__all__ = [
+    "Requantizer",
+    "clamp_bounds",
+    "clip_bounds",
+    "dequantize",
+    "float32_multiplier",
+    "fma",
+    "per_channel",
+    "quantize",
+]
+
+Requantizer = Callable[[Tensor], Tensor]
+"""From exact accumulators (float32 or float64 that hold integers) to codes. It may change its argument in place."""
+
+
+def quantize(values: Tensor, encoding: Encoding) -> Tensor:
+    """As ONNX does: divide in float32, ties to even, then the zero point, then saturate.
+
+    >>> grid = Encoding(np.float32(0.5), np.int64(3), "uint8")
+    >>> quantize(torch.tensor([0.25, 0.75, -9.0, 1000.0]), grid).tolist()
+    [3.0, 5.0, 0.0, 255.0]
+    """
+    scale, zero_point = _along(encoding, encoding.scale, values), _along(encoding, encoding.zero_point, values)
+    codes: Tensor = values / scale
+    return codes.round_().add_(zero_point).clamp_(encoding.qmin, encoding.qmax)
+
+
+def dequantize(codes: Tensor, encoding: Encoding) -> Tensor:
+    """As ONNX does: subtract in integers, multiply in float32."""
+    scale = _along(encoding, encoding.scale, codes)
+    if encoding.symmetric:
+        real: Tensor = codes * scale
+        return real
+    shifted: Tensor = codes - _along(encoding, encoding.zero_point, codes)
+    return shifted.mul_(scale)
+
+
+def _along(encoding: Encoding, values: npt.NDArray[Any], tensor: Tensor) -> Any:
+    """Scale or zero point against a tensor; a plain number (which float32 arithmetic takes exactly) if there is one."""
+    if encoding.axis is None:
+        return float(values)
+    along = encoding.along(values, tensor.ndim, tuple(tensor.shape))
+    return torch.from_numpy(np.array(along, np.float32))
+
+
+def per_channel(values: npt.NDArray[np.generic], shape: Sequence[int]) -> Tensor:
+    """One float32 number for each output channel, in the shape that broadcasts against the output."""
+    return torch.from_numpy(np.array(values, np.float32).reshape(-1)).reshape(*shape)
+
+
+def float32_multiplier(
+    scale: npt.NDArray[np.generic],
+    shape: Sequence[int],
+    output: Encoding,
+    bounds: tuple[int, int],
+) -> Requantizer:
+    """`clip(rne(f32(f32(acc) * f32(scale / sy))) + zy)`: ONNX Runtime, XNNPACK, FBGEMM and QNNPACK.
+
+    `scale` is `f32(sx * sw)`, one or one per output channel; `shape` broadcasts it against the accumulators.
+    """
+    multiplier = per_channel(np.asarray(scale, np.float32) / np.float32(output.scale), shape)
+    zero_point = int(output.zero_point)
+    low, high = bounds
+
+    def requantize(accumulators: Tensor) -> Tensor:
+        real = accumulators.to(torch.float32).mul_(multiplier).round_()
+        return (real.add_(zero_point) if zero_point else real).clamp_(low, high)
+
+    return requantize
+
+
+def clamp_bounds(graph: QdqGraph, ops: Sequence[Op], encoding: Encoding) -> tuple[int, int] | None:
+    """The least and greatest code that Relu and Clip operations leave over on the grid of what they give; None if one
+    of `ops` is another operation, or its bounds are computed.
+
+    A bound that is no code goes to the nearest: `rne(f32(bound / scale)) + zero_point`.
+    """
+    low, high = encoding.qmin, encoding.qmax
+    for op in ops:
+        if op.type not in ("Relu", "Clip"):
+            return None
+        bounds = (0.0, None) if op.type == "Relu" else clip_bounds(graph, op)
+        if bounds is None:
+            return None
+        least, greatest = (None if bound is None else _code(bound, encoding) for bound in bounds)
+        low = low if least is None else min(max(low, least), encoding.qmax)
+        high = high if greatest is None else max(min(high, greatest), encoding.qmin)
+    return low, high
+
+
+def clip_bounds(graph: QdqGraph, op: Op) -> tuple[float | None, float | None] | None:
+    """The constant bounds of a Clip (None: no bound on that side); None if one is computed."""
+    found: list[float | None] = [op.attributes.get("min"), op.attributes.get("max")]
+    for side, read in enumerate(op.inputs[1:3]):
+        if read is None:
+            continue
+        if read.tensor not in graph.constants:
+            return None
+        value = graph.constants[read.tensor]
+        found[side] = float(value if read.encoding is None else read.encoding.dequantize(value))
+    return found[0], found[1]
+
+
+def _code(bound: float, encoding: Encoding) -> int:
+    return int(np.rint(np.float32(bound) / np.float32(encoding.scale)).astype(np.float64) + encoding.zero_point)
+
+
+def fma(a: Tensor, b: Tensor | float, c: Tensor | float) -> Tensor:
+    """`f32(a * b + c)` with one rounding, for operands of which the product and sum fit in the 53 bits of a float64
+    (codes times float32 scales do)."""
+    return (a.to(torch.float64) * b).add_(c).to(torch.float32)

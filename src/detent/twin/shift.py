@@ -1,0 +1,52 @@
+"""QDQ taken literally, with another rounding than ONNX has.
+
+On chips that shift, every scale is a power of two, so that a float32 sum of products of 8-bit codes is the exact
+integer; what is left to say of them is how they round.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from detent.deploy import Encoding, QdqGraph
+from detent.numerics import Rounding, round_to_integer
+from detent.twin.arithmetic import Arithmetic, Step
+from detent.twin.lowering import lower
+
+__all__ = ["Literal", "ShiftHalfUp"]
+
+
+def _rounded(values: Tensor, encoding: Encoding, rounding: Rounding) -> Tensor:
+    # In float32, as the simulation divides: a tie there is one here.
+    codes = round_to_integer(values / float(encoding.scale), rounding) + float(encoding.zero_point)
+    return codes.clamp_(encoding.qmin, encoding.qmax).float()
+
+
+class Literal(Arithmetic):
+    """Every operation in float32, and its result rounded as said: what a fake-quantized simulation computes."""
+
+    name = "literal"
+    claim = "within 1 LSB per operation: float32 sums are not ordered"
+
+    def __init__(self, rounding: Rounding):
+        self._rounding = rounding
+
+    def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
+        return _rounded(values, encoding, self._rounding)
+
+    def lower(self, graph: QdqGraph) -> list[Step]:
+        return lower(graph, {})
+
+
+class ShiftHalfUp(Arithmetic):
+    """Ties go to plus infinity. How the chips divide an average over a window whose size is no power of two is not
+    known; here it is rounded once."""
+
+    name = "shift_half_up"
+    claim = "what the simulation says, in integers; no chip was at hand"
+
+    def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
+        return _rounded(values, encoding, Rounding.HALF_UP)
+
+    def lower(self, graph: QdqGraph) -> list[Step]:
+        return lower(graph, {})

@@ -1,0 +1,92 @@
+"""LiteRT's reference kernels, which TFLite Micro and most ports to microcontrollers follow."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from detent.deploy import Encoding, Op, QdqGraph
+from detent.twin.accumulate import Accumulator
+from detent.twin.arithmetic import Kernel
+from detent.twin.gemmlowp import half_away_multiply, multiply
+from detent.twin.requantize import Requantizer
+from detent.twin.tflite_fixed import (
+    add_kernel,
+    convert_kernel,
+    fixed_requantizer,
+    float_softmax,
+    mean_requantizer,
+    multiply_kernel,
+)
+from detent.twin.tflite_pieces import shift_of
+from detent.twin.tflite_resize import own_resize
+from detent.twin.tflite_steps import Bounds, TfliteFamily
+from detent.twin.tflite_tables import fixed_hard_swish, fixed_leaky_relu, fixed_relu, reference_table
+
+__all__ = ["TfliteReference", "half_away_quantize", "real_multiplier"]
+
+Integers = npt.NDArray[np.int64]
+
+
+def half_away_quantize(values: Tensor, encoding: Encoding) -> Tensor:
+    """`clip(round(x / s) + zp)`, half away from zero."""
+    real = values / float(encoding.scale)
+    codes = torch.copysign((real.abs().to(torch.float64) + 0.5).floor_().to(torch.float32), real)
+    return codes.add_(int(encoding.zero_point)).clamp_(encoding.qmin, encoding.qmax)
+
+
+def real_multiplier(acc: Accumulator, y: Encoding) -> npt.NDArray[np.float64]:
+    """`sx * sw / sy` in double precision."""
+    weight = np.asarray(acc.weight.scale, np.float64)
+    return np.asarray(np.float64(acc.input.scale) * weight / np.float64(y.scale))
+
+
+class TfliteReference(TfliteFamily):
+    """gemmlowp's fixed point: a 31-bit multiplier, rounded to nearest, then a shift, rounded half away from zero.
+
+    Linear layers round once.
+    """
+
+    name = "tflite_reference"
+    claim = "equal with LiteRT 2.3.0, but for operations that are left in float"
+
+    def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
+        return half_away_quantize(values, encoding)
+
+    def product(self, op: Op, acc: Accumulator, y: Encoding, bounds: Bounds) -> Requantizer:
+        rounding = half_away_multiply if op.type in ("Gemm", "MatMul") else multiply
+        return fixed_requantizer(real_multiplier(acc, y), acc.channels, y, bounds, rounding)
+
+    def matmul(self, a: Encoding, b: Encoding, y: Encoding) -> Requantizer:
+        real = np.float64(a.scale) * np.float64(b.scale) / np.float64(y.scale)
+        return fixed_requantizer(np.array(real), (), y, (y.qmin, y.qmax))
+
+    def convert(self, x: Encoding, y: Encoding) -> Kernel:
+        return convert_kernel(x, y)
+
+    def add(self, a: Encoding, b: Encoding, y: Encoding, bounds: Bounds, sign: int) -> Kernel:
+        return add_kernel(a, b, y, bounds, sign)
+
+    def multiply(self, a: Encoding, b: Encoding, y: Encoding, bounds: Bounds) -> Kernel:
+        return multiply_kernel(a, b, y, bounds)
+
+    def mean(self, x: Encoding, y: Encoding, count: int, *, spatial: bool) -> Requantizer:
+        del spatial
+        return mean_requantizer(x, y, count, shift_of(x))
+
+    def table(self, op: Op, x: Encoding, y: Encoding, bounds: tuple[float, float] | None) -> Integers | None:
+        if bounds is not None:
+            return fixed_relu(x, y, bounds)
+        if op.type == "LeakyRelu":
+            return fixed_leaky_relu(x, y, float(op.attributes.get("alpha", 0.01)))
+        if op.type == "HardSwish":
+            return fixed_hard_swish(x, y)
+        return reference_table(op, x, y)
+
+    def softmax(self, x: Encoding, y: Encoding) -> Kernel:
+        return float_softmax(x, y)
+
+    def resize(self, graph: QdqGraph, op: Op, x: Encoding) -> Kernel | None:
+        return own_resize(graph, op, x)

@@ -1,0 +1,143 @@
+"""XNNPACK's int8 kernels as LiteRT uses them; what XNNPACK does not take runs in LiteRT's own kernels."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from detent.deploy import Encoding, Op, QdqGraph
+from detent.twin.accumulate import Accumulator
+from detent.twin.arithmetic import Kernel
+from detent.twin.requantize import Requantizer, float32_multiplier
+from detent.twin.ruy import Ruy
+from detent.twin.tflite_pieces import shift_of
+from detent.twin.tflite_resize import xnnpack_resize
+from detent.twin.tflite_steps import Bounds, TfliteFamily
+from detent.twin.tflite_tables import float_function
+
+__all__ = ["Xnnpack"]
+
+Integers = npt.NDArray[np.int64]
+f32 = np.float32
+
+_ADD_BITS = 20
+_CONVERT_BITS = 8
+
+
+class Xnnpack(TfliteFamily):
+    """Float32 multipliers for products, integers with few bits for the rest.
+
+    - quantize: `clip(rne(f32(x * f32(1 / s))) + zp)`.
+    - convolutions, linear layers, products of two tensors: `clip(rne(f32(f32(acc) * f32(f32(sx * sw) / sy))) + zy)`.
+    - sums: integer multipliers of 21 bits on a common shift, half up. Conversions between grids and leaky ReLU:
+      multipliers with 8 fractional bits, half up: up to 1 LSB from what QDQ says.
+    - means: one float32 product with the zero points folded into what is added before rounding.
+    - sigmoid, tanh, ELU: tables, half away from zero, zero point included.
+    - pools, ReLU alone, hard swish, GELU, softmax, products of activations: LiteRT's own (`ruy`).
+    """
+
+    name = "xnnpack"
+    claim = (
+        "equal on x86 with LiteRT 2.3.0, but for products of two activations (about one of 100,000 codes is off by "
+        "1 LSB) and operations that are left in float"
+    )
+
+    def __init__(self) -> None:
+        self._own = Ruy()
+
+    def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
+        inverse = float(f32(1) / f32(encoding.scale))
+        codes = (values * inverse).round_().add_(int(encoding.zero_point))
+        return codes.clamp_(encoding.qmin, encoding.qmax)
+
+    def product(self, op: Op, acc: Accumulator, y: Encoding, bounds: Bounds) -> Requantizer:
+        del op
+        return float32_multiplier(acc.scale, acc.channels, y, bounds)
+
+    def matmul(self, a: Encoding, b: Encoding, y: Encoding) -> Requantizer:
+        return self._own.matmul(a, b, y)
+
+    def convert(self, x: Encoding, y: Encoding) -> Kernel:
+        ratio = f32(x.scale) / f32(y.scale)
+        if not 2.0**-8 <= ratio <= 2.0**7:
+            return self._own.convert(x, y)
+        factor = round(float(ratio) * 2**_CONVERT_BITS)
+        zero, half, unit = int(x.zero_point), 2 ** (_CONVERT_BITS - 1), 2**_CONVERT_BITS
+
+        def kernel(codes: Tensor) -> Tensor:
+            scaled = ((codes - zero) * factor + half).div_(unit).floor_()
+            return torch.clamp(scaled.add_(int(y.zero_point)), y.qmin, y.qmax)
+
+        return kernel
+
+    def add(self, a: Encoding, b: Encoding, y: Encoding, bounds: Bounds, sign: int) -> Kernel:
+        ratios = [f32(each.scale) / f32(y.scale) for each in (a, b)]
+        if not all(2.0**-10 <= ratio < 2.0**8 for ratio in ratios):
+            return self._own.add(a, b, y, bounds, sign)
+        shift = _ADD_BITS - (math.frexp(float(max(ratios)))[1] - 1)
+        left, right = (float(np.rint(float(ratio) * 2.0**shift)) for ratio in ratios)
+        right *= sign
+        offset = 2.0 ** (shift - 1) - int(a.zero_point) * left - int(b.zero_point) * right
+        unit = 2.0**-shift
+
+        def kernel(first: Tensor, second: Tensor) -> Tensor:
+            sums = torch.add(first.to(torch.float64).mul_(left), second, alpha=right)
+            codes = sums.add_(offset).mul_(unit).floor_().add_(int(y.zero_point))
+            return torch.clamp(codes, *bounds).to(torch.float32)
+
+        return kernel
+
+    def multiply(self, a: Encoding, b: Encoding, y: Encoding, bounds: Bounds) -> Kernel:
+        product = f32(a.scale) * f32(b.scale)
+        if not 2.0**-16 <= product / f32(y.scale) < 2.0**8:
+            return self._own.multiply(a, b, y, bounds)
+        requantize = float32_multiplier(np.array(product), (1,), y, bounds)
+        return lambda first, second: requantize((first - int(a.zero_point)) * (second - int(b.zero_point)))
+
+    def mean(self, x: Encoding, y: Encoding, count: int, *, spatial: bool) -> Requantizer:
+        del spatial
+        scale = f32(f32(1) / f32(count)) * (f32(x.scale) / f32(y.scale))
+        zero = int(x.zero_point) - shift_of(x)
+        offset = f32(int(y.zero_point) - shift_of(y)) - f32(f32(count * zero) * scale)
+
+        def requantize(sums: Tensor) -> Tensor:
+            real = sums.to(torch.float32).mul_(float(scale)).add_(float(offset))
+            return real.round_().add_(shift_of(y)).clamp_(y.qmin, y.qmax)
+
+        return requantize
+
+    def table(self, op: Op, x: Encoding, y: Encoding, bounds: tuple[float, float] | None) -> Integers | None:
+        if op.type == "LeakyRelu":
+            return _leaky_relu(op, x, y)
+        function = float_function(op) if op.type in ("Sigmoid", "Tanh", "Elu") else None
+        if function is None:
+            return self._own.table(op, x, y, bounds)
+        codes = np.arange(x.qmin, x.qmax + 1)
+        real = (codes - x.zero_point).astype(f32) * f32(x.scale)
+        # One rounding: the sum is a fused multiply-add.
+        inverse = f32(1) / f32(y.scale)
+        given = function(real).astype(f32).astype(np.float64) * float(inverse) + float(y.zero_point - shift_of(y))
+        scaled = given.astype(f32).astype(np.float64)
+        rounded = np.sign(scaled) * np.floor(np.abs(scaled) + 0.5) + shift_of(y)
+        return np.asarray(np.clip(rounded, y.qmin, y.qmax), np.int64)
+
+    def softmax(self, x: Encoding, y: Encoding) -> Kernel:
+        return self._own.softmax(x, y)
+
+    def resize(self, graph: QdqGraph, op: Op, x: Encoding) -> Kernel | None:
+        del x
+        return xnnpack_resize(graph, op)
+
+
+def _leaky_relu(op: Op, x: Encoding, y: Encoding) -> Integers:
+    ratio = f32(x.scale) / f32(y.scale)
+    slope = f32(op.attributes.get("alpha", 0.01))
+    positive, negative = (int(np.rint(float(each) * 2**_CONVERT_BITS)) for each in (ratio, f32(ratio * slope)))
+    shifted = np.arange(x.qmin, x.qmax + 1, dtype=np.int64) - x.zero_point
+    scaled = np.where(shifted > 0, shifted * positive, shifted * negative)
+    rounded = ((scaled + 2 ** (_CONVERT_BITS - 1)) >> _CONVERT_BITS) + y.zero_point
+    return np.asarray(np.clip(rounded, y.qmin, y.qmax), np.int64)

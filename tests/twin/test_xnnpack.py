@@ -1,0 +1,55 @@
+"""The twin's XNNPACK against XNNPACK, code by code."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from detent.deploy import Encoding, read_qdq
+from detent.deploy.tflite import model_to_tflite
+from detent.engines.litert import LiteRT
+from detent.twin.interpreter import Twin
+from detent.twin.xnnpack import Xnnpack
+from tests.twin.builder import Style
+from tests.twin.lite_nets import lite_net
+from tests.twin.lite_proof import KINDS, STYLES, differing
+from tests.twin.nets import mobilenet, resnet18
+
+
+@pytest.mark.parametrize("style", STYLES, ids=str)
+@pytest.mark.parametrize("kind", [*KINDS, "elu"])
+def test_equals_the_engine(kind: str, style: Style) -> None:
+    wrong, total = differing(lite_net(kind, style), Xnnpack(), "xnnpack")
+    assert total > 0
+    assert wrong == 0
+
+
+@pytest.mark.parametrize("scales", ["random", "tie", "pot"])
+@pytest.mark.parametrize("network", [mobilenet, resnet18])
+def test_every_tensor_of_a_whole_network(network, scales: str) -> None:
+    net = network(Style(batch=1, scales=scales, seed=7), size=96)
+    graph = read_qdq(net.model)
+    engine = LiteRT(model_to_tflite(net.model), graph=graph)
+    theirs, ours = engine.tensors(net.feeds), Twin(graph, Xnnpack()).tensors(net.feeds)
+    assert theirs.keys() >= ours.keys()
+    assert {name for name in ours if (ours[name] != theirs[name]).any()} == set()
+    assert all(array.dtype == np.uint8 for name, array in ours.items())
+
+
+def test_a_conversion_has_eight_fractional_bits() -> None:
+    """256 * 0.1 / 0.3 is 85.3, and 85 is what is left of it: the exact results are 42.3, -42.7, -0.7."""
+    x, y = (Encoding(np.float32(scale), np.int64(0), "int8") for scale in (0.1, 0.3))
+    assert Xnnpack().convert(x, y)(torch.tensor([127.0, -128.0, -2.0])).tolist() == [42, -42, -1]
+
+
+def test_quantize_multiplies_with_the_reciprocal() -> None:
+    """45.5 / 7 is 6.5 and goes to 6; 45.5 * f32(1 / 7) is a little more."""
+    grid = Encoding(np.float32(7), np.int64(0), "int8")
+    assert Xnnpack().quantize(torch.tensor([45.5, 1e9, -1e9]), grid).tolist() == [7, 127, -128]
+
+
+def test_products_of_activations_are_nearly_equal() -> None:
+    """LiteRT's own kernel, which here and there rounds once where it mostly rounds twice."""
+    counts = [differing(lite_net("matmul_dynamic", style), Xnnpack(), "xnnpack") for style in STYLES]
+    assert sum(wrong for wrong, _ in counts) <= 1e-3 * sum(total for _, total in counts)
