@@ -1,0 +1,24 @@
+"""ONNX (and Caffe) files as trainable `torch.fx` graphs: `load`.
+
+    graph = detent.load("model.onnx")
+    prepared = detent.prepare(graph, example_inputs, backend="onnxruntime")
+
+An operator is computed as ONNX says or refused, naming the node.
+"""
+
+from __future__ import annotations
+
+from detent.onnx_import.loading import load
+from detent.onnx_import.ports import example_inputs, ports_of
+from detent.onnx_import.source import OnnxEncoding, OnnxParameter, OnnxSource, is_imported, source_of
+
+__all__ = [
+    "OnnxEncoding",
+    "OnnxParameter",
+    "OnnxSource",
+    "example_inputs",
+    "is_imported",
+    "load",
+    "ports_of",
+    "source_of",
+]

@@ -1,0 +1,172 @@
+"""Conv and ConvTranspose: torch modules where the weight is constant, torch functions where it is computed."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch.nn.functional as F
+from torch import nn
+
+from detent.onnx_import.builder import Constant, Value
+from detent.onnx_import.call import Call, Converter
+from detent.onnx_import.windows import Window, pads_given, positive, torch_pads, window_of
+
+__all__ = ["CONVERTERS"]
+
+_CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_CONV_FUNCTIONS = (F.conv1d, F.conv2d, F.conv3d)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_TRANSPOSED_FUNCTIONS = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
+
+
+def _kernel(call: Call) -> tuple[int, ...]:
+    """The size of the kernel, from the weight's shape; the attribute may not contradict it."""
+    dims, given = call.dims(1), call.integers("kernel_shape")
+    if dims is None or None in dims[2:]:
+        if given is None:
+            call.refuse("the size of its kernel is not known", "export it with the attribute kernel_shape")
+        return tuple(given)
+    kernel = tuple(size for size in dims[2:] if size is not None)
+    if given is not None and tuple(given) != kernel:
+        call.refuse(f"kernel_shape {given} and a weight of {list(kernel)}", "export the model again")
+    return kernel
+
+
+def _held(call: Call) -> tuple[Constant, Constant | None] | None:
+    """Weight and bias, if a module can hold them."""
+    weight, bias = call.value(1), call.optional(2)
+    real = isinstance(weight, Constant) and weight.tensor.is_floating_point()
+    if not real or not (bias is None or isinstance(bias, Constant)):
+        return None
+    assert isinstance(weight, Constant)
+    return weight, bias
+
+
+def _conv(call: Call) -> Any:
+    x, groups = call.value(0), call.integer("group", 1)
+    window = window_of(call, _kernel(call))
+    padding: tuple[int, ...] = window.begin
+    if not window.symmetric:
+        x = call.apply(F.pad, x, torch_pads(window.begin, window.end), step="padded")
+        padding = (0,) * len(window.kernel)
+    held, at = _held(call), len(window.kernel) - 1
+    if held is None or isinstance(x, Constant):
+        return call.apply(
+            _CONV_FUNCTIONS[at],
+            x,
+            call.value(1),
+            call.optional(2),
+            stride=window.strides,
+            padding=padding,
+            dilation=window.dilations,
+            groups=groups,
+        )
+    weight, bias = held
+    module = _CONVS[at](
+        weight.tensor.shape[1] * groups,
+        weight.tensor.shape[0],
+        window.kernel,  # type: ignore[arg-type]
+        window.strides,  # type: ignore[arg-type]
+        padding,  # type: ignore[arg-type]
+        window.dilations,  # type: ignore[arg-type]
+        groups,
+        bias is not None,
+        device="meta",
+    )
+    return _filled(call, module, x, weight, bias)
+
+
+def _filled(call: Call, module: Any, x: Value, weight: Constant, bias: Constant | None, step: str = "") -> Any:
+    if bias is not None and tuple(bias.tensor.shape) != tuple(module.bias.shape):
+        call.refuse(f"a bias of {list(bias.tensor.shape)} for {module.out_channels} channels", "export the model again")
+    module.weight = call.parameter(weight)
+    if bias is not None:
+        module.bias = call.parameter(bias)
+    return call.module(module, x, step=step, weight=weight, bias=bias)
+
+
+def _conv_transpose(call: Call) -> Any:
+    kernel = _kernel(call)
+    rank = len(kernel)
+    if not 1 <= rank <= 3:
+        call.refuse(f"{rank} spatial axes", "1 to 3 are imported")
+    window, extra = _transposed_window(call, kernel)
+    # What torch cannot pad asymmetrically, or crop, is computed whole and cut.
+    cut = not window.symmetric
+    padding = (0,) * rank if cut else window.begin
+    y = _transposed(call, window, padding, extra, step="whole" if cut else "")
+    if not cut:
+        return y
+    inner = tuple(slice(b, -e if e else None) for b, e in zip(window.begin, window.end, strict=True))
+    return call.apply(operator.getitem, y, (slice(None), slice(None), *inner))
+
+
+def _transposed(call: Call, window: Window, padding: tuple[int, ...], extra: tuple[int, ...], step: str) -> Any:
+    x, groups, at = call.value(0), call.integer("group", 1), len(window.kernel) - 1
+    held = _held(call)
+    if held is None or isinstance(x, Constant):
+        return call.apply(
+            _TRANSPOSED_FUNCTIONS[at],
+            x,
+            call.value(1),
+            call.optional(2),
+            stride=window.strides,
+            padding=padding,
+            output_padding=extra,
+            groups=groups,
+            dilation=window.dilations,
+            step=step,
+        )
+    weight, bias = held
+    module = _TRANSPOSED[at](
+        weight.tensor.shape[0],
+        weight.tensor.shape[1] * groups,
+        window.kernel,  # type: ignore[arg-type]
+        window.strides,  # type: ignore[arg-type]
+        padding,  # type: ignore[arg-type]
+        extra,  # type: ignore[arg-type]
+        groups,
+        bias is not None,
+        window.dilations,  # type: ignore[arg-type]
+        device="meta",
+    )
+    return _filled(call, module, x, weight, bias, step)
+
+
+def _transposed_window(call: Call, kernel: tuple[int, ...]) -> tuple[Window, tuple[int, ...]]:
+    """The window and the output padding; those that follow from `output_shape` or `auto_pad` are worked out."""
+    rank = len(kernel)
+    strides, dilations = positive(call, "strides", rank), positive(call, "dilations", rank)
+    extra = tuple(call.integers("output_padding") or [0] * rank)
+    mode, wanted = call.text("auto_pad", "NOTSET"), call.integers("output_shape")
+    if len(extra) != rank or min(extra) < 0:
+        call.refuse(f"output_padding {extra}", "export the model again")
+    if wanted is None and mode in ("NOTSET", "VALID"):
+        begin, end = pads_given(call, rank) if mode == "NOTSET" else ((0,) * rank, (0,) * rank)
+        return Window(kernel, strides, dilations, begin, end), extra
+    dims = call.dims(0)
+    totals = []
+    for axis, (k, s, d, more) in enumerate(zip(kernel, strides, dilations, extra, strict=True)):
+        if wanted is None:
+            totals.append((k - 1) * d + 1 + more - s)
+            if totals[-1] < 0:
+                call.refuse(
+                    f"auto_pad {mode} with a kernel smaller than the stride, which runtimes size differently",
+                    "export it with pads",
+                )
+            continue
+        size = dims[2 + axis] if dims is not None and len(dims) == rank + 2 else None
+        if size is None:
+            call.refuse("an output_shape and an input of unknown size", "export it with pads instead")
+        totals.append(s * (size - 1) + more + (k - 1) * d + 1 - wanted[-rank:][axis])
+    # A total below zero asks for more rows than there are: they come as output padding.
+    extra = tuple(more + max(-total, 0) for more, total in zip(extra, totals, strict=True))
+    totals = [max(total, 0) for total in totals]
+    small = tuple(total // 2 for total in totals)
+    large = tuple(total - total // 2 for total in totals)
+    begin, end = (small, large) if mode == "SAME_UPPER" else (large, small)
+    return Window(kernel, strides, dilations, begin, end), extra
+
+
+CONVERTERS: dict[str, Converter] = {"Conv": _conv, "ConvTranspose": _conv_transpose}

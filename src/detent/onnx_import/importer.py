@@ -1,0 +1,214 @@
+"""From a ModelProto to a GraphModule: the walk over the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto
+from torch import fx
+
+from detent.errors import OnnxError
+from detent.onnx_import.builder import Builder, Constant, Value
+from detent.onnx_import.call import Call, label
+from detent.onnx_import.control_flow import branch_of
+from detent.onnx_import.inference import Inference
+from detent.onnx_import.opsets import expanded, opset_of, understood
+from detent.onnx_import.reading import all_graphs, check_text
+from detent.onnx_import.source import OnnxSource
+from detent.onnx_import.table import CONVERTERS
+from detent.onnx_import.tensors import TORCH_TYPES, decode, stored_type, torch_type
+
+__all__ = ["graph_module"]
+
+_STANDARD = ("", "ai.onnx")
+
+
+def graph_module(model: ModelProto) -> fx.GraphModule:
+    """The network of `model`, in eval mode, with what is known of its origin in `meta["onnx"]`."""
+    check_text(model)
+    opset = opset_of(model)
+    outputs = [value.name for value in model.graph.output]
+    builder = Builder(Inference(opset))
+    _inputs(model.graph, builder)
+    walk = _Walk(builder, opset)
+    walk.constants(model.graph)
+    walk.nodes(expanded(model), outputs)
+    results = [_result(name, builder) for name in outputs]
+    builder.graph.output(results[0] if len(results) == 1 else tuple(results))
+    builder.graph.lint()
+    graph_module = fx.GraphModule(builder.root, builder.graph, class_name=_class_name(model))
+    graph_module.meta["onnx"] = OnnxSource(
+        model, builder.tensors, builder.nodes, builder.modules, builder.parameters, builder.encodings
+    )
+    return graph_module.eval()
+
+
+def _class_name(model: ModelProto) -> str:
+    return model.graph.name if model.graph.name.isidentifier() else "GraphModule"
+
+
+def _inputs(graph: GraphProto, builder: Builder) -> None:
+    initialized = {tensor.name for tensor in graph.initializer}
+    seen: set[str] = set()
+    for value in graph.input:
+        if value.name in initialized:
+            continue  # before IR version 4 initializers were inputs too
+        asked = f"the input {value.name!r}"
+        if value.name in seen or not value.name:
+            raise OnnxError(asked, "it stands there twice, or has no name", "export the model again")
+        if not value.type.HasField("tensor_type"):
+            raise OnnxError(asked, "it is a sequence, an optional or a map", "import a model of tensors")
+        torch_type(value.type.tensor_type.elem_type, asked=asked)
+        seen.add(value.name)
+        builder.placeholder(value.name)
+        builder.inference.given(value)
+    if not graph.output:
+        raise OnnxError(f"import the graph {graph.name!r}", "it has no outputs", "export the model again")
+
+
+def _result(name: str, builder: Builder) -> fx.Node:
+    if name not in builder.values:
+        raise OnnxError(f"the output {name!r}", "nothing computes it", "export the model again")
+    value = builder.values[name]
+    return builder.read(value) if isinstance(value, Constant) else value
+
+
+class _Walk:
+    """Goes over nodes in their order and has each converted."""
+
+    def __init__(self, builder: Builder, opset: int):
+        self._builder, self._opset = builder, opset
+
+    def constants(self, graph: GraphProto) -> None:
+        if graph.sparse_initializer:
+            raise OnnxError(f"import the graph {graph.name!r}", "it has sparse initializers", "store them densely")
+        for tensor in graph.initializer:
+            constant = self._constant(tensor)
+            self._builder.budget.add(constant.tensor.numel())
+            self._give(tensor.name, constant, f"the initializer {tensor.name!r}")
+            if constant.stored is None:
+                self._builder.inference.constant(tensor.name, constant.tensor)
+
+    def _constant(self, tensor: onnx.TensorProto) -> Constant:
+        stored = None if tensor.data_type in TORCH_TYPES else stored_type(tensor.data_type)
+        return Constant(decode(tensor, tensor.name), tensor.name, stored=stored)
+
+    def nodes(self, nodes: Iterable[NodeProto], outputs: Iterable[str]) -> None:
+        wanted = list(outputs)
+        needed = _needed(list(nodes), wanted)
+        users: dict[str, list[NodeProto]] = {}
+        for node in needed:
+            for name in _reads(node):
+                users.setdefault(name, []).append(node)
+        for name in wanted:
+            users.setdefault(name, []).append(NodeProto(op_type="the output of the graph"))
+        absorbed: set[int] = set()
+        for node in needed:
+            if id(node) in absorbed:
+                continue
+            call = Call(node, self._builder, self._opset, users)
+            given = self._convert(call)
+            absorbed.update(id(other) for other in call.absorbed)
+            self._take(call, given)
+            self._remember(call)
+            for converted in (node, *call.absorbed):
+                self._infer(converted)
+
+    def _convert(self, call: Call) -> Sequence[Value | None]:
+        node = call.node
+        if node.domain not in _STANDARD:
+            call.refuse(f"it is of the domain {node.domain!r}", "only operators of the ONNX standard are imported")
+        if node.op_type == "If":
+            return self._branch(call)
+        converter = CONVERTERS.get(node.op_type)
+        if converter is None:
+            call.refuse("this operator is not imported", "replace it, or open an issue; docs/onnx.md has the list")
+        if not understood(node.op_type, self._opset):
+            call.refuse(f"opset {self._opset} gives it another meaning", "convert the model to opset 9 to 23")
+        try:
+            given = converter(call)
+        except OnnxError:
+            raise
+        except Exception as error:  # shapes, types or attributes that contradict each other
+            call.refuse(
+                f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason'}",
+                "the model contradicts itself here: export it again",
+            )
+        return given if isinstance(given, (tuple, list)) else [given]
+
+    def _branch(self, call: Call) -> Sequence[Value | None]:
+        """An `If` whose condition is known is the branch it takes."""
+        graph = branch_of(call)
+        outer = dict(self._builder.values)
+        self.constants(graph)
+        self.nodes(graph.node, [value.name for value in graph.output])
+        given = [self._builder.values.get(value.name) for value in graph.output]
+        self._builder.values = outer
+        for name, value, inner in zip(call.outputs, given, graph.output, strict=False):
+            # What a branch computes is known outside by the name of the output of the `If`.
+            if isinstance(value, fx.Node) and inner.name not in outer and name:
+                self._builder.tensors[value.name] = name
+        return given
+
+    def _take(self, call: Call, given: Sequence[Value | None]) -> None:
+        builder = self._builder
+        for name, value in zip(call.outputs, given, strict=False):
+            if not name:
+                continue
+            if value is None:
+                call.refuse(f"its output {name!r} is not computed", "export the model without it")
+            self._give(name, value, f"the output of {label(call.node)!r}")
+            if isinstance(value, fx.Node) and value.name not in builder.tensors:
+                builder.tensors[value.name] = name
+                value.meta["onnx"] = name
+        missing = [name for name in call.outputs[len(given) :] if name]
+        if missing:
+            call.refuse(f"its output {missing[0]!r} is not computed", "export the model without it")
+
+    def _remember(self, call: Call) -> None:
+        """Which ONNX nodes the fx nodes that were made for them are."""
+        builder = self._builder
+        for node in builder.emitted:
+            builder.nodes[node.name] = call.names
+            if node.op == "call_module":
+                builder.modules[str(node.target)] = call.names
+        builder.emitted.clear()
+
+    def _infer(self, node: NodeProto) -> None:
+        builder = self._builder
+        folded = {name: value for name in node.output if isinstance(value := builder.values.get(name), Constant)}
+        if len(folded) < len(node.output):
+            values = {name: builder.values.get(name) for name in node.input}
+            constants = {n: v.tensor for n, v in values.items() if isinstance(v, Constant) and v.stored is None}
+            builder.inference.node(node, constants)
+        for name, value in folded.items():
+            builder.inference.constant(name, value.tensor)
+
+    def _give(self, name: str, value: Value, asked: str) -> None:
+        if name in self._builder.values:
+            raise OnnxError(asked, f"{name!r} is given twice", "export the model again")
+        self._builder.values[name] = value
+
+
+def _needed(nodes: list[NodeProto], outputs: Iterable[str]) -> list[NodeProto]:
+    """Those that the outputs depend on, in order."""
+    wanted = set(outputs)
+    kept: list[NodeProto] = []
+    for node in reversed(nodes):
+        if wanted.intersection(node.output):
+            kept.append(node)
+            wanted.update(_reads(node))
+    return kept[::-1]
+
+
+def _reads(node: NodeProto) -> set[str]:
+    """The tensors a node takes, those that its subgraphs take from outside included."""
+    found = {name for name in node.input if name}
+    for attribute in node.attribute:
+        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            for inner in all_graphs(graph):
+                for part in inner.node:
+                    found.update(name for name in part.input if name)
+                found.update(value.name for value in inner.output)
+    return found

@@ -1,0 +1,43 @@
+"""What an imported network takes in: shapes by name, and an example made from them."""
+
+from __future__ import annotations
+
+import torch
+from onnx import TensorProto
+from torch import Tensor, nn
+
+from detent.onnx_import.source import source_of
+from detent.onnx_import.tensors import TORCH_TYPES
+
+__all__ = ["example_inputs", "ports_of"]
+
+
+def ports_of(network: nn.Module) -> dict[str, tuple[int | str, ...]]:
+    """Input name to shape, with names for sizes that the file leaves free."""
+    graph = source_of(network).model.graph
+    held = {tensor.name for tensor in graph.initializer}
+    found: dict[str, tuple[int | str, ...]] = {}
+    for value in graph.input:
+        if value.name not in held:
+            dims = value.type.tensor_type.shape.dim
+            found[value.name] = tuple(
+                dim.dim_value if dim.HasField("dim_value") else dim.dim_param or f"size{axis}"
+                for axis, dim in enumerate(dims)
+            )
+    return found
+
+
+def example_inputs(network: nn.Module, *, free: int = 1) -> tuple[Tensor, ...]:
+    """Random numbers, or zeros for integers, of the shapes the file states; `free` stands in for the others."""
+    graph = source_of(network).model.graph
+    types = {value.name: value.type.tensor_type.elem_type for value in graph.input}
+    generator = torch.Generator().manual_seed(0)
+    made = []
+    for name, shape in ports_of(network).items():
+        sizes = [size if isinstance(size, int) else free for size in shape]
+        dtype = TORCH_TYPES.get(types[name], torch.float32)
+        if types[name] in (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16):
+            made.append(torch.rand(sizes, generator=generator).to(dtype))
+        else:
+            made.append(torch.zeros(sizes, dtype=dtype))
+    return tuple(made)

@@ -1,0 +1,170 @@
+"""QuantizeLinear and DequantizeLinear: pairs are taken out of the graph and their scales kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from onnx import NodeProto
+from torch import Tensor, fx
+
+from detent.onnx_import.builder import Constant, Value
+from detent.onnx_import.call import Call, Converter
+from detent.onnx_import.source import OnnxEncoding
+from detent.onnx_import.tensors import TORCH_TYPES, stored_type
+
+__all__ = ["CONVERTERS"]
+
+_BOUNDS = {"uint8": (0, 255), "int8": (-128, 127), "int16": (-32768, 32767), "int32": (-(2**31), 2**31 - 1)}
+_CODES = (*_BOUNDS, "uint16", "uint4", "int4", "uint2", "int2")
+
+
+def _quantize(call: Call) -> Any:
+    """The value itself where only matching DequantizeLinear nodes follow, codes otherwise."""
+    encoding, followers = _encoding(call), call.users()
+    if encoding is None or not followers or not all(_matches(call, node, encoding) for node in followers):
+        return _codes(call, encoding)
+    name = call.node.input[0]
+    if name in call.builder.encodings and not _same(call.builder.encodings[name], encoding):
+        name = followers[0].output[0]  # a second pair on one tensor, with other numbers
+    call.builder.encodings[name] = encoding
+    call.builder.dissolved.add(call.outputs[0])
+    return call.value(0)
+
+
+def _codes(call: Call, encoding: OnnxEncoding | None) -> Any:
+    zero = call.inputs[2] if call.has(2) else None
+    if isinstance(zero, Constant) and zero.stored is not None:
+        call.refuse(f"codes of the type {zero.stored} go somewhere else than to a DequantizeLinear", "remove it")
+    given = call.integer("output_dtype")
+    dtype = (
+        zero.tensor.dtype
+        if isinstance(zero, Constant)
+        else call.dtype(2)
+        if zero is not None
+        else TORCH_TYPES.get(given)
+    )
+    if zero is None and not given:
+        dtype = torch.uint8
+    name = str(dtype).removeprefix("torch.")
+    if name not in _BOUNDS or dtype is None or call.integer("block_size"):
+        call.refuse("codes of this type, or in blocks, go somewhere else than to a DequantizeLinear", "remove it")
+    axis = encoding.axis if encoding is not None else call.integer("axis", 1)
+    return call.op(quantize, call.value(0), call.value(1), call.optional(2), axis=axis, dtype=dtype)
+
+
+def quantize(x: Tensor, scale: Tensor, zero: Tensor | None, *, axis: int | None, dtype: torch.dtype) -> Tensor:
+    """Divide in float32, ties to even, then the zero point, then saturate."""
+    low, high = _BOUNDS[str(dtype).removeprefix("torch.")]
+    codes = torch.round(x.to(scale.dtype) / _along(scale, x, axis)).double()
+    if zero is not None:
+        codes = codes + _along(zero, x, axis).double()
+    return codes.clamp(low, high).to(dtype)
+
+
+def _dequantize(call: Call) -> Any:
+    codes, encoding = call.inputs[0], _encoding(call)
+    if call.node.input[0] in call.builder.dissolved:
+        return codes
+    if isinstance(codes, Constant):
+        return _stored_weight(call, codes, encoding)
+    if call.integer("block_size") or call.integer("output_dtype"):
+        call.refuse("codes that the network computes, in blocks or to another type", "remove it")
+    return call.op(dequantize, call.value(0), call.value(1), call.optional(2), axis=call.integer("axis", 1))
+
+
+def dequantize(codes: Tensor, scale: Tensor, zero: Tensor | None, *, axis: int) -> Tensor:
+    shifted = codes.to(torch.int64)
+    if zero is not None:
+        shifted = shifted - _along(zero, codes, axis).to(torch.int64)
+    return shifted.to(scale.dtype) * _along(scale, codes, axis)
+
+
+def _stored_weight(call: Call, codes: Constant, encoding: OnnxEncoding | None) -> Any:
+    """A weight kept as codes: the float one, trainable under the name of what the node gives."""
+    if encoding is None:
+        call.refuse("its scale is computed by the network", "store a constant scale")
+    name = codes.stored or str(codes.tensor.dtype).removeprefix("torch.")
+    if name != encoding.dtype or name not in _CODES:
+        call.refuse(f"codes of {name} and a zero point of {encoding.dtype}", "store both in one type")
+    if call.integer("output_dtype"):
+        call.refuse("it gives another type than its scale", "remove output_dtype")
+    shape = tuple(codes.tensor.shape)
+    zero = _spread(encoding.zero_point, encoding, shape, call)
+    scale = _spread(encoding.scale, encoding, shape, call)
+    shifted = (codes.tensor.long() - torch.from_numpy(zero.copy())).to(call.known(1, "scale").dtype)
+    result = shifted * torch.from_numpy(scale.copy()).to(shifted.dtype)
+    call.builder.encodings[call.outputs[0]] = encoding
+    return Constant(result, call.outputs[0])
+
+
+def _spread(numbers: Any, encoding: OnnxEncoding, shape: tuple[int, ...], call: Call) -> Any:
+    """Scale or zero point, so that it broadcasts against the weight."""
+    if encoding.axis is None:
+        return numbers
+    axis = encoding.axis % max(len(shape), 1)
+    if encoding.block is not None:
+        return np.repeat(numbers, encoding.block, axis=axis)[tuple(slice(0, size) for size in shape)]
+    if len(numbers) != shape[axis]:
+        call.refuse(f"{len(numbers)} scales for axis {axis} of {list(shape)}", "store one for each channel")
+    return numbers.reshape([-1 if at == axis else 1 for at in range(len(shape))])
+
+
+def _along(numbers: Tensor, x: Tensor, axis: int | None) -> Tensor:
+    if numbers.ndim == 0 or numbers.numel() == 1 or axis is None:
+        return numbers.reshape(()) if numbers.numel() == 1 else numbers
+    return numbers.reshape([-1 if at == axis % x.ndim else 1 for at in range(x.ndim)])
+
+
+def _encoding(call: Call) -> OnnxEncoding | None:
+    """What the scale and zero point of a node say, if they are constants."""
+    return _read(call, call.node, call.inputs[1:3], call.integer("output_dtype"))
+
+
+def _read(call: Call, node: NodeProto, given: list[Value | None], output_dtype: int) -> OnnxEncoding | None:
+    scale, zero = (*given, None, None)[:2]
+    if not isinstance(scale, Constant) or isinstance(zero, fx.Node):
+        return None
+    numbers = scale.tensor.float().numpy()
+    if zero is not None:
+        dtype = zero.stored or str(zero.tensor.dtype).removeprefix("torch.")
+        points = zero.tensor.long().numpy()
+    else:
+        own = output_dtype if node.op_type == "QuantizeLinear" else 0
+        codes = call.inputs[0] if node.op_type == "DequantizeLinear" else None
+        dtype = stored_type(own) if own else "uint8"
+        if isinstance(codes, Constant):
+            dtype = codes.stored or str(codes.tensor.dtype).removeprefix("torch.")
+        points = np.zeros(numbers.shape, np.int64)
+    if dtype not in _CODES:
+        return None
+    attributes = {attribute.name: attribute.i for attribute in node.attribute}
+    block = int(attributes.get("block_size", 0)) or None
+    if block is None and numbers.size == 1:
+        return OnnxEncoding(numbers.reshape(()), points.reshape(()), dtype)
+    axis = int(attributes.get("axis", 1))
+    if points.shape != numbers.shape or (block is None and numbers.ndim != 1):
+        call.refuse(f"a scale of {list(numbers.shape)} and a zero point of {list(points.shape)}", "export it again")
+    return OnnxEncoding(numbers, points, dtype, axis, block)
+
+
+def _matches(call: Call, followed: NodeProto, encoding: OnnxEncoding) -> bool:
+    if followed.op_type != "DequantizeLinear":
+        return False
+    given = [call.builder.values.get(name) if name else None for name in followed.input[1:3]]
+    if any(name and value is None for name, value in zip(followed.input[1:3], given, strict=False)):
+        return False
+    other = _read(call, followed, given, 0)
+    if len(followed.input) < 3 and other is not None:
+        other = OnnxEncoding(other.scale, other.zero_point, encoding.dtype, other.axis, other.block)
+    return other is not None and _same(encoding, other)
+
+
+def _same(left: OnnxEncoding, right: OnnxEncoding) -> bool:
+    return (left.dtype, left.axis, left.block) == (right.dtype, right.axis, right.block) and bool(
+        np.array_equal(left.scale, right.scale) and np.array_equal(left.zero_point, right.zero_point)
+    )
+
+
+CONVERTERS: dict[str, Converter] = {"QuantizeLinear": _quantize, "DequantizeLinear": _dequantize}
