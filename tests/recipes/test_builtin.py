@@ -10,7 +10,10 @@ from detent.quantizers import QUANTIZERS
 from detent.recipes import BUILTIN, Recipe, TensorRequest, find
 
 ROOT = Path(__file__).resolve().parents[2]
-KNOWN = "known are apot, dorefa, dsq, kl, lsq, lsq_plus, mse, pact, percentile, ptq, qil, tqt"
+KNOWN = (
+    "known are adaround, apot, brecq, dorefa, dsq, equalize, gptq, kl, lsq, lsq_plus, mse, pact, percentile, ptq, "
+    "qdrop, qil, smoothquant, tqt"
+)
 
 # name: (weight quantizer, its observer, activation quantizer, its observer)
 TABLE = {
@@ -18,6 +21,12 @@ TABLE = {
     "percentile": ("fixed", None, "fixed", "percentile"),
     "kl": ("fixed", None, "fixed", "kl"),
     "mse": ("fixed", "mse", "fixed", "mse"),
+    "equalize": ("fixed", None, "fixed", "mse"),
+    "adaround": ("adaround", None, "fixed", None),
+    "brecq": ("adaround", None, "qdrop", None),
+    "qdrop": ("adaround", None, "qdrop", None),
+    "gptq": ("fixed", "mse", "fixed", None),
+    "smoothquant": ("fixed", None, "fixed", None),
     "lsq": ("lsq", None, "lsq", None),
     "lsq_plus": ("lsq_plus", None, "lsq_plus", None),
     "tqt": ("tqt", None, "tqt", None),
@@ -27,6 +36,22 @@ TABLE = {
     "qil": ("qil", None, "qil", None),
     "apot": ("apot", None, "apot", None),
 }
+
+# name: what runs when the model is calibrated
+ALGORITHMS = {
+    "equalize": ["equalize", "bias_correction"],
+    "adaround": ["adaround"],
+    "brecq": ["brecq"],
+    "qdrop": ["qdrop"],
+    "gptq": ["gptq"],
+    "smoothquant": ["smoothquant"],
+}
+
+
+def test_the_algorithms():
+    named = {name: [one.name for one in entry.recipe.algorithms] for name, entry in BUILTIN.items()}
+    assert {name: names for name, names in named.items() if names} == ALGORITHMS
+    assert BUILTIN["brecq"].recipe.activation.quantizer_options == {"probability": 1.0}
 
 
 def test_the_table():
@@ -48,7 +73,8 @@ def test_each_is_named_described_and_says_only_what_it_must(name):
     assert recipe.name == name
     assert 10 < len(BUILTIN[name].description) < 100
     assert "\n" not in BUILTIN[name].description
-    assert recipe.to_dict().keys() == {"name", "weight", "activation"}
+    algorithms = {"algorithms"} if name in ALGORITHMS else set()
+    assert recipe.to_dict().keys() == {"name", "weight", "activation"} | algorithms
     assert Recipe.from_dict(recipe.to_dict()) == recipe
 
 

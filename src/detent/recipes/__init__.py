@@ -3,12 +3,13 @@
 from detent.recipes.builtin import BUILTIN, Builtin
 from detent.recipes.find import find
 from detent.recipes.options import Options
-from detent.recipes.recipe import BatchNorm, Calibration, Recipe
+from detent.recipes.recipe import AlgorithmRequest, BatchNorm, Calibration, Recipe
 from detent.recipes.rule import Match, Rule
 from detent.recipes.tensor_request import Groups, TensorRequest
 
 __all__ = [
     "BUILTIN",
+    "AlgorithmRequest",
     "BatchNorm",
     "Builtin",
     "Calibration",

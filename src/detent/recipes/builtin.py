@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from detent.errors import UnknownNameError
-from detent.recipes.recipe import Recipe
+from detent.recipes.recipe import AlgorithmRequest, Recipe
 from detent.recipes.refusal import nearest
 from detent.recipes.tensor_request import TensorRequest
 
@@ -25,8 +25,9 @@ def _fixed(observer: str | None = None) -> TensorRequest:
     return TensorRequest(quantizer="fixed", observer=observer)
 
 
-def _entry(name: str, description: str, weight: TensorRequest, activation: TensorRequest) -> Builtin:
-    return Builtin(description, Recipe(name=name, weight=weight, activation=activation))
+def _entry(name: str, description: str, weight: TensorRequest, activation: TensorRequest, *algorithms: str) -> Builtin:
+    named = tuple(AlgorithmRequest(name=algorithm) for algorithm in algorithms)
+    return Builtin(description, Recipe(name=name, weight=weight, activation=activation, algorithms=named))
 
 
 _LSQ = TensorRequest(quantizer="lsq")
@@ -36,6 +37,10 @@ _PACT = TensorRequest(quantizer="pact")
 _DOREFA = TensorRequest(quantizer="dorefa", symmetric=True)
 _DSQ = TensorRequest(quantizer="dsq")
 _QIL = TensorRequest(quantizer="qil", symmetric=True, scale="float")
+_ADAROUND = TensorRequest(quantizer="adaround")
+_QDROP = TensorRequest(quantizer="qdrop")
+# All of an activation is quantized while its block is reconstructed.
+_BRECQ = TensorRequest(quantizer="qdrop", quantizer_options={"probability": 1.0})
 _APOT = TensorRequest(quantizer="apot", grid="apot", bits=4, symmetric=True)
 
 # What a request leaves out is the backend's default; what a method cannot do without is said.
@@ -44,6 +49,23 @@ _ENTRIES = (
     _entry("percentile", "calibrate; activations clipped at a percentile", _fixed(), _fixed("percentile")),
     _entry("kl", "calibrate; activations clipped where the histogram loses least (KL)", _fixed(), _fixed("kl")),
     _entry("mse", "calibrate; everything clipped at the least squared error", _fixed("mse"), _fixed("mse")),
+    _entry(
+        "equalize",
+        "calibrate; channels of neighbouring layers equalized, biases corrected (Nagel et al., ICCV 2019)",
+        _fixed(),
+        _fixed("mse"),  # without ceilings a few activations reach far: on MobileNetV2 this halves the noise
+        "equalize",
+        "bias_correction",
+    ),
+    _entry(
+        "adaround", "learn the rounding, a layer at a time (Nagel et al., ICML 2020)", _ADAROUND, _fixed(), "adaround"
+    ),
+    _entry("brecq", "learn rounding and scales, a block at a time (Li et al., ICLR 2021)", _ADAROUND, _BRECQ, "brecq"),
+    _entry("qdrop", "BRECQ with quantization dropped at random (Wei et al., ICLR 2022)", _ADAROUND, _QDROP, "qdrop"),
+    _entry(
+        "gptq", "make up for each column in the next ones (Frantar et al., ICLR 2023)", _fixed("mse"), _fixed(), "gptq"
+    ),
+    _entry("smoothquant", "move outliers into the weights (Xiao et al., ICML 2023)", _fixed(), _fixed(), "smoothquant"),
     _entry("lsq", "train step sizes (Esser et al., ICLR 2020)", _LSQ, _LSQ),
     _entry("lsq_plus", "train step sizes and offsets (Bhalgat et al., 2020)", _LSQ_PLUS, _LSQ_PLUS),
     _entry("tqt", "train the exponents of power-of-two scales (Jain et al., MLSys 2020)", _TQT, _TQT),

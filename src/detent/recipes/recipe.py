@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from os import PathLike, fspath
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import model_validator
+from pydantic import PlainValidator, model_validator
 
 from detent.errors import DetentError, RecipeError, SchemeError
 from detent.observers import OBSERVERS
 from detent.quantizers import QUANTIZERS, Role
 from detent.recipes.checks import Text, a_list, one_of, within
 from detent.recipes.files import read, write
-from detent.recipes.options import lacking_options
+from detent.recipes.options import Options, Scalar, lacking_options
 from detent.recipes.refusal import RefusalError, dotted, nearest
 from detent.recipes.rule import Rule
 from detent.recipes.section import Section
 from detent.recipes.tensor_request import TensorRequest
 from detent.recipes.yaml_text import dumps
 
-__all__ = ["BatchNorm", "Calibration", "Recipe"]
+__all__ = ["AlgorithmRequest", "BatchNorm", "Calibration", "Recipe"]
 
 BatchNormStrategy = Literal[-1, 0, 1, 2, 3, 4]
 CalibrationInputs = Literal["float", "quantized"]
@@ -48,12 +48,20 @@ class Calibration(Section, frozen=True):
     inputs: Annotated[CalibrationInputs, one_of(CalibrationInputs, "float")] = "float"
 
 
+class AlgorithmRequest(Section, frozen=True):
+    """An algorithm by name, with options of its own. `prepare` refuses one that it does not know."""
+
+    name: Text
+    options: Annotated[Mapping[str, Scalar], PlainValidator(Options.of)] = Options()
+
+
 class Recipe(Section, frozen=True):
     """What is asked of a quantization: frozen, hashable, equal to what says the same, read from and written to files.
 
     Everything but the name may be left out; None is the backend's or the method's own default. Of `rules` the
     first that matches a layer counts, and only what it says is laid over the recipe's own requests. What
-    `exclude` matches stays float, whatever the rules say.
+    `exclude` matches stays float, whatever the rules say. `algorithms` run, in their order, when the model is
+    calibrated.
 
     Invariant: what the rules make of the requests is as possible as the requests themselves.
 
@@ -74,6 +82,7 @@ class Recipe(Section, frozen=True):
     bias: TensorRequest = TensorRequest()
     batch_norm: BatchNorm = BatchNorm()
     calibration: Calibration = Calibration()
+    algorithms: Annotated[tuple[AlgorithmRequest, ...], a_list] = ()
     rules: Annotated[tuple[Rule, ...], a_list] = ()
     exclude: Annotated[tuple[Text, ...], a_list] = ()
     seed: Annotated[int, within(0, _MOST)] = 0

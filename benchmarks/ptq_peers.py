@@ -1,0 +1,68 @@
+"""The same networks through other quantizers, where they are installed: 8 bits, their own defaults."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ptq_data import Task
+
+
+def onnxruntime_static(task: Task, *, per_channel: bool) -> Callable[[Tensor], Any]:
+    """`onnxruntime.quantization.quantize_static`, QDQ, u8 activations and s8 weights."""
+    import onnxruntime
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    class Reader(CalibrationDataReader):
+        def __init__(self) -> None:
+            self._batches: Iterator[Tensor] = iter(task.calibration)
+
+        def get_next(self) -> dict[str, Any] | None:
+            batch = next(self._batches, None)
+            return None if batch is None else {"x": batch.numpy()}
+
+    folder = Path(tempfile.mkdtemp())
+    paths = [str(folder / name) for name in ("float.onnx", "ready.onnx", "quantized.onnx")]
+    torch.onnx.export(
+        task.net,
+        (task.calibration[0][:2],),
+        paths[0],
+        input_names=["x"],
+        dynamic_shapes=({0: torch.export.Dim("batch")},),
+        dynamo=True,
+        external_data=False,
+        verbose=False,
+    )
+    quant_pre_process(paths[0], paths[1])
+    quantize_static(
+        paths[1],
+        paths[2],
+        Reader(),
+        quant_format=QuantFormat.QDQ,
+        per_channel=per_channel,
+        activation_type=QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
+    )
+    session = onnxruntime.InferenceSession(paths[2], providers=["CPUExecutionProvider"])
+    return lambda x: session.run(None, {"x": x.numpy()})[0]
+
+
+def nncf_post_training(task: Task, *, per_channel: bool) -> Callable[[Tensor], Any]:
+    """`nncf.quantize` with its default preset; it chooses per-channel weights itself."""
+    import nncf
+
+    del per_channel
+    quantized = nncf.quantize(task.net, nncf.Dataset(task.calibration), subset_size=len(task.calibration))
+    return quantized.eval()
+
+
+PEERS: dict[str, tuple[str, Callable[..., Callable[[Tensor], Any]]]] = {
+    "onnxruntime.quantization": ("onnxruntime", onnxruntime_static),
+    "NNCF": ("nncf", nncf_post_training),
+}

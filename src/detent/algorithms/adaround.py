@@ -1,0 +1,99 @@
+"""AdaRound: each layer's weights rounded so that its output, and not its weight, is near the float one.
+
+Nagel et al., ICML 2020. Layers are taken in order, each with the inputs that the quantized layers before it give and
+the outputs of the float model as the target. The weight quantizers must be `adaround`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from detent.algorithms.adaround_core import learn_rounding
+from detent.algorithms.batches import as_list, held_back
+from detent.algorithms.blocks import single
+from detent.algorithms.layer_data import moments_of
+from detent.algorithms.layers import Layer, layers_of
+from detent.algorithms.moments_core import has_columns
+from detent.algorithms.reconstruction import Reconstruction, reconstruct
+from detent.algorithms.refusals import needs_quantizer
+from detent.algorithms.report import Change, Report, better, record
+from detent.algorithms.walk import Walk, walks
+from detent.quantizers import AdaRound
+
+__all__ = ["adaround"]
+
+
+def adaround(
+    prepared: Any,
+    batches: Iterable[Any],
+    *,
+    steps: int = 2000,
+    rate: float = 3e-2,
+    penalty: float = 30.0,
+    warm_up: float = 0.2,
+    seed: int = 0,
+) -> Report:
+    """Learn the rounding of every layer of a calibrated model, one layer after another."""
+    needs_quantizer(prepared, "adaround", AdaRound)
+    train, judge = held_back(as_list(batches))
+    options = Reconstruction(steps=steps, rate=rate, penalty=penalty, warm_up=warm_up, seed=seed)
+    changes: list[Change] = []
+    skipped: dict[str, str] = {}
+    notes: list[str] = []
+    for walk in walks(prepared, train, judge):
+        notes.extend(walk.notes)
+        for layer in layers_of(walk.region, walk.path, walk.mode):
+            reason = why_not(layer)
+            if reason:
+                skipped[layer.name] = reason
+                continue
+            walk.to(layer.node)
+            changes.append(_learn(walk, layer, options))
+    return record(
+        prepared,
+        Report(
+            algorithm="adaround",
+            metric="squared error",
+            changes=tuple(changes),
+            skipped=skipped,
+            notes=tuple(notes),
+        ),
+    )
+
+
+def why_not(layer: Layer) -> str | None:
+    """Why the rounding of a layer cannot be learned by itself."""
+    if not isinstance(layer.quantizer, AdaRound):
+        return "its weight is float" if layer.quantizer is None else "its weight has another quantizer"
+    return f"it is called {layer.calls} times" if layer.calls > 1 else None
+
+
+def _learn(walk: Walk, layer: Layer, options: Reconstruction) -> Change:
+    quantizer = layer.quantizer
+    assert isinstance(quantizer, AdaRound)
+    if not has_columns(layer.op, layer.kind):
+        return reconstruct(walk, single(layer), options)
+    weight = layer.weight.detach()
+    held = moments_of(walk, layer, walk.judge_calls())
+    learned = moments_of(walk, layer, walk.train_calls())
+    kept = quantizer.rounding.detach().clone()
+    with torch.no_grad():
+        before = float(held.loss(layer.quantized_weight()))
+    learn_rounding(
+        quantizer,
+        weight,
+        learned.loss,
+        steps=options.steps,
+        rate=options.rate,
+        penalty=options.penalty,
+        warm_up=options.warm_up,
+    )
+    with torch.no_grad():
+        after = float(held.loss(layer.quantized_weight()))
+        helped = better(before, after)
+        if not helped:
+            quantizer.rounding.copy_(kept)
+    return Change(place=layer.name, before=before, after=after, kept=helped)

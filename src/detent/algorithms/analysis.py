@@ -1,0 +1,205 @@
+"""`analyse`: where a quantized model loses its accuracy, tensor by tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from detent.algorithms.batches import as_list, outputs_of, run
+from detent.algorithms.errors_core import Deviation
+from detent.algorithms.floating import as_float, evaluating, only_quantizing
+from detent.algorithms.layers import modules_of, regions_of
+from detent.algorithms.recording import interpreting
+from detent.algorithms.refusals import needs_calibration
+from detent.graph import quantizers_of
+from detent.quantizers import Quantizer
+
+__all__ = ["Analysis", "TensorLoss", "analyse"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorLoss:
+    """One quantized tensor.
+
+    `sqnr` (decibels) and `cosine` compare it with its own float values. `cost` is the noise over signal at the outputs
+    of the network if this tensor alone is quantized. `accumulated` and `accumulated_cosine` compare what the quantized
+    network has at this place, after all that comes before, with the float one; None for weights.
+    """
+
+    tensor: str
+    role: str
+    scheme: str
+    sqnr: float
+    cosine: float
+    cost: float
+    accumulated: float | None = None
+    accumulated_cosine: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "tensor": self.tensor,
+            "role": self.role,
+            "scheme": self.scheme,
+            "sqnr": _plain(self.sqnr),
+            "cosine": _plain(self.cosine),
+            "cost": _plain(self.cost),
+            "accumulated": _plain(self.accumulated),
+            "accumulated cosine": _plain(self.accumulated_cosine),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analysis:
+    """What each tensor costs, in the order in which they are computed; prints as a table, the costliest named below."""
+
+    tensors: tuple[TensorLoss, ...]
+    output_sqnr: float
+    output_cosine: float
+
+    @property
+    def costliest(self) -> tuple[TensorLoss, ...]:
+        """The tensors by what they cost at the outputs, the worst first."""
+        return tuple(sorted(self.tensors, key=lambda loss: -loss.cost))
+
+    def __str__(self) -> str:
+        rows = [("tensor", "role", "as", "SQNR dB", "cosine", "cost", "accumulated dB", "cosine")]
+        for loss in self.tensors:
+            numbers = (f"{loss.sqnr:.1f}", f"{loss.cosine:.5f}", f"{loss.cost:.2e}")
+            behind = ("", "")
+            if loss.accumulated is not None and loss.accumulated_cosine is not None:
+                behind = (f"{loss.accumulated:.1f}", f"{loss.accumulated_cosine:.5f}")
+            rows.append((loss.tensor, loss.role, loss.scheme, *numbers, *behind))
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        lines.append(f"outputs: {self.output_sqnr:.1f} dB, cosine {self.output_cosine:.5f}")
+        worst = self.costliest[:3]
+        if worst:
+            lines.append(f"costliest: {', '.join(f'{loss.tensor} ({loss.cost:.1e})' for loss in worst)}")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types only; what is not finite is None."""
+        return {
+            "tensors": [loss.to_dict() for loss in self.tensors],
+            "output sqnr": _plain(self.output_sqnr),
+            "output cosine": _plain(self.output_cosine),
+            "costliest": [loss.tensor for loss in self.costliest],
+        }
+
+
+def _plain(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def analyse(prepared: Any, batches: Iterable[Any]) -> Analysis:
+    """Compare a calibrated model with its float one on some batches, each quantizer alone and all of them together."""
+    needs_calibration(prepared, "analyse")
+    data = as_list(batches)
+    with evaluating(prepared):
+        with as_float(prepared):
+            wanted = outputs_of(prepared, data)
+        own = _own_losses(prepared, data)
+        behind = _accumulated(prepared, data)
+        losses = []
+        for quantizer in _in_order(prepared):
+            if quantizer not in own:
+                continue  # no batch reaches it
+            alone = own[quantizer]
+            so_far = behind.get(quantizer)
+            losses.append(
+                TensorLoss(
+                    tensor=quantizer.name,
+                    role=quantizer.role,
+                    scheme=str(quantizer.scheme),
+                    sqnr=alone.sqnr,
+                    cosine=alone.cosine,
+                    cost=_cost(prepared, quantizer, data, wanted),
+                    accumulated=so_far.sqnr if so_far is not None else None,
+                    accumulated_cosine=so_far.cosine if so_far is not None else None,
+                )
+            )
+        whole = _against(wanted, outputs_of(prepared, data))
+    return Analysis(tensors=tuple(losses), output_sqnr=whole.sqnr, output_cosine=whole.cosine)
+
+
+def _in_order(prepared: nn.Module) -> list[Quantizer]:
+    """Every quantizer, as the graphs come to it: the inputs of a layer, then its weight."""
+    found: dict[Quantizer, None] = {}
+    for region in regions_of(prepared).values():
+        modules = modules_of(region)
+        for graph in region.graphs.values():
+            for node in graph.nodes:
+                if node.op == "call_module":
+                    part = modules[str(node.target)]
+                    found.update(dict.fromkeys(m for m in part.modules() if isinstance(m, Quantizer)))
+    found.update(dict.fromkeys(quantizers_of(prepared)))
+    return list(found)
+
+
+def _own_losses(prepared: nn.Module, data: Sequence[Any]) -> dict[Quantizer, Deviation]:
+    """What each quantizer does to float values."""
+    found: dict[Quantizer, Deviation] = {}
+
+    def watch(quantizer: Quantizer) -> Any:
+        def forward(x: Tensor) -> Tensor:
+            found.setdefault(quantizer, Deviation()).add(x, type(quantizer).forward(quantizer, x))
+            return x
+
+        return forward
+
+    with as_float(prepared):
+        for quantizer in quantizers_of(prepared):
+            quantizer.__dict__["forward"] = watch(quantizer)
+        for batch in data:
+            run(prepared, batch)
+    return found
+
+
+def _accumulated(prepared: nn.Module, data: Sequence[Any]) -> dict[Quantizer, Deviation]:
+    """The quantized network against the float one at each activation quantizer, one batch in memory at a time."""
+    found: dict[Quantizer, Deviation] = {}
+    for batch in data:
+        with as_float(prepared):
+            wanted = _values(prepared, batch)
+        for quantizer, got in _values(prepared, batch).items():
+            # Another number of values means that an island went another way.
+            for ours, theirs in zip(got, wanted.get(quantizer, ()), strict=False):
+                found.setdefault(quantizer, Deviation()).add(theirs, ours)
+    return found
+
+
+def _values(prepared: nn.Module, batch: Any) -> dict[Quantizer, list[Tensor]]:
+    found: dict[Quantizer, list[Tensor]] = {}
+    with ExitStack() as stack:
+        for region in regions_of(prepared).values():
+            modules = modules_of(region)
+
+            def see(node: fx.Node, value: Any, modules: dict[str, nn.Module] = modules) -> None:
+                part = modules.get(str(node.target)) if node.op == "call_module" else None
+                if isinstance(part, Quantizer):
+                    found.setdefault(part, []).append(value.detach().clone())
+
+            for mode in region.graphs:
+                stack.enter_context(interpreting(region, mode, see))
+        with torch.no_grad():
+            run(prepared, batch)
+    return found
+
+
+def _cost(prepared: nn.Module, quantizer: Quantizer, data: Sequence[Any], wanted: Sequence[Sequence[Tensor]]) -> float:
+    with only_quantizing(prepared, [quantizer]):
+        return _against(wanted, outputs_of(prepared, data)).relative
+
+
+def _against(wanted: Sequence[Sequence[Tensor]], got: Sequence[Sequence[Tensor]]) -> Deviation:
+    deviation = Deviation()
+    for theirs, ours in zip(wanted, got, strict=True):
+        for want, have in zip(theirs, ours, strict=True):
+            deviation.add(want, have)
+    return deviation

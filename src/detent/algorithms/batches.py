@@ -1,0 +1,84 @@
+"""Calibration data: how it is handed to a model, and what part of it is held back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from detent.errors import TensorError
+
+__all__ = ["as_list", "held_back", "outputs_of", "run"]
+
+_HELD_BACK = 4  # the last quarter
+
+
+def as_list(batches: Iterable[Any]) -> list[Any]:
+    """The batches, which are run more than once; at least one."""
+    found = list(batches)
+    if not found:
+        raise TensorError("an algorithm without batches", "no batch was given", "give it calibration data")
+    return found
+
+
+def held_back(batches: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """What to learn from and what to judge by: the last quarter of the batches, or of the rows of a single one.
+
+    A single batch that cannot be split, of one row or of tensors that do not agree, is used for both.
+    """
+    if len(batches) > 1:
+        kept = max(1, len(batches) // _HELD_BACK)
+        return list(batches[:-kept]), list(batches[-kept:])
+    rows = _rows(batches[0])
+    if rows is None or rows < 2:
+        return list(batches), list(batches)
+    cut = rows - max(1, rows // _HELD_BACK)
+    return [_cut(batches[0], slice(0, cut))], [_cut(batches[0], slice(cut, rows))]
+
+
+def run(prepared: Any, batch: Any) -> Any:
+    """The model on one batch: a tensor, a tuple of inputs (labels behind them are ignored), or a dict."""
+    if isinstance(batch, Mapping):
+        return prepared(**batch)
+    if isinstance(batch, (list, tuple)):
+        return prepared(*batch[: getattr(prepared, "input_count", len(batch))])
+    return prepared(batch)
+
+
+def outputs_of(model: nn.Module, batches: Iterable[Any]) -> list[list[Tensor]]:
+    """For each batch, the tensors of real numbers that come out."""
+    return [list(_real(run(model, batch))) for batch in batches]
+
+
+def _real(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        if value.is_floating_point():
+            yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _real(part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _real(part)
+    elif hasattr(value, "__dict__"):
+        yield from _real(vars(value))
+
+
+def _tensors(batch: Any) -> list[Tensor]:
+    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else [batch]
+    return [part for part in parts if isinstance(part, Tensor)]
+
+
+def _rows(batch: Any) -> int | None:
+    sizes = {tensor.shape[0] if tensor.ndim else 0 for tensor in _tensors(batch)}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def _cut(batch: Any, rows: slice) -> Any:
+    if isinstance(batch, Mapping):
+        return {name: _cut(part, rows) for name, part in batch.items()}
+    if isinstance(batch, (list, tuple)):
+        return [_cut(part, rows) for part in batch]
+    return batch[rows] if isinstance(batch, torch.Tensor) else batch

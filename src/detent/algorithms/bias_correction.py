@@ -1,0 +1,166 @@
+"""Bias correction: the mean error that quantizing leaves in each channel of a layer is taken out of its bias.
+
+Empirical: layers are taken in order, each with the inputs that the quantized layers before it really give, so that
+what one layer is corrected by is not corrected again by the next. Analytic: without data, from the statistics of the
+batch norm before a layer, where the model still has it (batch-norm strategies other than 0).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, fx
+
+from detent.algorithms.batches import as_list, held_back
+from detent.algorithms.bias_correction_core import clipped_normal_mean, expected_shift
+from detent.algorithms.floating import remember_float
+from detent.algorithms.layer_data import pairs
+from detent.algorithms.layers import Layer, layers_of, source_of
+from detent.algorithms.refusals import needs_calibration
+from detent.algorithms.report import Change, Report, better, record
+from detent.algorithms.walk import Walk, walks
+from detent.errors import RecipeError
+from detent.graph import FoldedBatchNorm, kind_of
+from detent.quantizers import Quantizer
+
+__all__ = ["bias_correction"]
+
+Method = Literal["empirical", "analytic"]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A bias, the nodes behind the last of which it is added, and the batch norm among them that it is of."""
+
+    bias: Tensor
+    nodes: tuple[fx.Node, ...]
+    norm: Any
+
+
+def bias_correction(prepared: Any, batches: Iterable[Any], *, method: Method = "empirical") -> Report:
+    """Correct the bias of every layer of a calibrated model; `analytic` uses the batches to judge only."""
+    if method not in ("empirical", "analytic"):
+        raise RecipeError(f"bias correction by {method!r}", "no such method", "use 'empirical' or 'analytic'")
+    needs_calibration(prepared, "bias_correction")
+    train, judge = held_back(as_list(batches))
+    changes: list[Change] = []
+    skipped: dict[str, str] = {}
+    notes: list[str] = []
+    for walk in walks(prepared, train, judge):
+        notes.extend(walk.notes)
+        for layer in layers_of(walk.region, walk.path, walk.mode):
+            walk.to(layer.node)
+            change = _correct(walk, layer, method)
+            if isinstance(change, str):
+                skipped[layer.name] = change
+            else:
+                changes.append(change)
+    return record(
+        prepared,
+        Report(
+            algorithm="bias_correction",
+            metric="squared error",
+            changes=tuple(changes),
+            skipped=skipped,
+            notes=tuple(notes),
+        ),
+    )
+
+
+def _correct(walk: Walk, layer: Layer, method: Method) -> Change | str:
+    """What became of one layer, or why it is left alone."""
+    place = _where(walk, layer)
+    if place is None:
+        return "it has no bias and no batch norm behind it"
+    if layer.calls > 1:
+        return f"it is called {layer.calls} times"
+    off = _mean_error(walk, layer, place) if method == "empirical" else _expected_error(walk, layer, place)
+    if off is None:
+        return "no batch norm is left before it whose statistics could be used"
+    before, after = (_error_without(walk, layer, place, taken) for taken in (torch.zeros_like(off), off))
+    helped = better(before, after)
+    if helped:
+        remember_float(walk.prepared, place.bias)
+        with torch.no_grad():
+            place.bias.sub_(off)
+    return Change(place=layer.name, before=before, after=after, kept=helped)
+
+
+def _where(walk: Walk, layer: Layer) -> _Place | None:
+    """The bias of the layer, or that of the batch norm which is folded into it or stands behind it."""
+    if layer.folded is not None:
+        return None if layer.folded.bias is None else _Place(layer.folded.bias, (layer.node,), None)
+    if layer.bias_parameter is not None:
+        return _Place(layer.bias_parameter, (layer.node,), None)
+    after = next(iter(layer.node.users)) if len(layer.node.users) == 1 else None
+    kind = kind_of(after, walk.modules) if after is not None else None
+    if after is None or after.op != "call_module" or kind is None or kind.name != "batchnorm":
+        return None
+    norm: Any = walk.modules[str(after.target)]
+    return None if norm.bias is None or norm.running_var is None else _Place(norm.bias, (layer.node, after), norm)
+
+
+def _mean_error(walk: Walk, layer: Layer, place: _Place) -> Tensor:
+    """Of each channel, over the data to learn from."""
+    total, count = torch.zeros(layer.channels, dtype=torch.float64), 0
+    for wanted, got in pairs(walk, place.nodes, walk.train_calls()):
+        rows = _by_channel(got - wanted, layer)
+        total, count = total + rows.sum(1, dtype=torch.float64).cpu(), count + rows.shape[1]
+    return (total / max(count, 1)).to(layer.weight)
+
+
+def _error_without(walk: Walk, layer: Layer, place: _Place, off: Tensor) -> float:
+    """The squared error on held-back data if `off` is taken off."""
+    total, count = 0.0, 0
+    for wanted, got in pairs(walk, place.nodes, walk.judge_calls()):
+        rows = _by_channel(got - wanted, layer) - off.reshape(-1, 1)
+        total, count = total + float(rows.double().square().sum()), count + rows.numel()
+    return total / max(count, 1)
+
+
+def _by_channel(value: Tensor, layer: Layer) -> Tensor:
+    return value.movedim(layer.channel_dim, 0).flatten(1)
+
+
+# ---- analytic ----
+
+
+def _expected_error(walk: Walk, layer: Layer, place: _Place) -> Tensor | None:
+    mean = _input_mean(walk, layer)
+    if mean is None or layer.kind == "conv_transpose":
+        return None
+    groups = 1 if layer.kind == "linear" else int(layer.op.groups)
+    shift = expected_shift(layer.quantized_weight() - layer.weight.detach(), mean, groups=groups)
+    if place.norm is None:
+        return shift
+    factor: Tensor = place.norm.weight.detach() * torch.rsqrt(place.norm.running_var + place.norm.eps)
+    return shift * factor
+
+
+def _input_mean(walk: Walk, layer: Layer) -> Tensor | None:
+    """The mean of each input channel, by the batch norm that the inputs come from, at most a ReLU ago."""
+    node, clip = source_of(layer.node), None
+    while node is not None:
+        module: Any = walk.modules[str(node.target)] if node.op == "call_module" else None
+        kind = kind_of(node, walk.modules)
+        name = kind.name if kind is not None else None
+        norm = module.bn if isinstance(module, FoldedBatchNorm) else module if name == "batchnorm" else None
+        if norm is not None:
+            return _mean_behind(norm, clip)
+        if name in ("relu", "relu6") and clip is None:
+            clip = 6.0 if name == "relu6" else math.inf
+        elif not isinstance(module, Quantizer) and name not in ("identity", "dropout"):
+            return None
+        node = source_of(node)
+    return None
+
+
+def _mean_behind(norm: Any, clip: float | None) -> Tensor | None:
+    if norm.weight is None or norm.bias is None:
+        return None
+    mean, deviation = norm.bias.detach(), norm.weight.detach().abs()
+    return mean if clip is None else clipped_normal_mean(mean, deviation, clip)

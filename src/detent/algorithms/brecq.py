@@ -1,0 +1,93 @@
+"""BRECQ and QDrop: blocks reconstructed as a whole, the rounding of their weights and their activation scales together.
+
+Li et al., "BRECQ", ICLR 2021; Wei et al., "QDrop", ICLR 2022. QDrop is BRECQ with quantization that comes and goes: the
+share `drop` of a block's inputs is taken from the float model, and activations inside it are quantized with the
+probability of their own quantizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from detent.algorithms.adaround import why_not
+from detent.algorithms.batches import as_list, held_back
+from detent.algorithms.blocks import blocks_of
+from detent.algorithms.layers import layers_of
+from detent.algorithms.reconstruction import Choice, Reconstruction, reconstruct, rounding_and_scales
+from detent.algorithms.refusals import needs_quantizer
+from detent.algorithms.report import Change, Report, record
+from detent.algorithms.walk import walks
+from detent.quantizers import AdaRound
+
+__all__ = ["block_by_block", "brecq", "qdrop"]
+
+
+def brecq(
+    prepared: Any,
+    batches: Iterable[Any],
+    *,
+    steps: int = 2000,
+    batch: int = 32,
+    rate: float = 3e-2,
+    scale_rate: float = 1e-3,
+    penalty: float = 30.0,
+    warm_up: float = 0.2,
+    seed: int = 0,
+) -> Report:
+    """Reconstruct the blocks of a calibrated model, one after another, with the inputs that the quantized ones give."""
+    needs_quantizer(prepared, "brecq", AdaRound)
+    options = Reconstruction(
+        steps=steps, batch=batch, rate=rate, scale_rate=scale_rate, penalty=penalty, warm_up=warm_up, seed=seed
+    )
+    return block_by_block(prepared, batches, "brecq", options, rounding_and_scales)
+
+
+def qdrop(
+    prepared: Any,
+    batches: Iterable[Any],
+    *,
+    drop: float = 0.5,
+    steps: int = 2000,
+    batch: int = 32,
+    rate: float = 3e-2,
+    scale_rate: float = 1e-3,
+    penalty: float = 30.0,
+    warm_up: float = 0.2,
+    seed: int = 0,
+) -> Report:
+    """Reconstruct the blocks of a calibrated model with quantization dropped at random."""
+    needs_quantizer(prepared, "qdrop", AdaRound)
+    options = Reconstruction(
+        steps=steps,
+        batch=batch,
+        rate=rate,
+        scale_rate=scale_rate,
+        penalty=penalty,
+        warm_up=warm_up,
+        drop=drop,
+        seed=seed,
+    )
+    return block_by_block(prepared, batches, "qdrop", options, rounding_and_scales)
+
+
+def block_by_block(
+    prepared: Any, batches: Iterable[Any], algorithm: str, options: Reconstruction, choose: Choice
+) -> Report:
+    """Every block of every graph, in order; the report of it, recorded with the model."""
+    train, judge = held_back(as_list(batches))
+    changes: list[Change] = []
+    skipped: dict[str, str] = {}
+    notes: list[str] = []
+    for walk in walks(prepared, train, judge):
+        layers = layers_of(walk.region, walk.path, walk.mode)
+        if choose is rounding_and_scales:
+            skipped.update({layer.name: reason for layer in layers if (reason := why_not(layer))})
+        notes.extend(walk.notes)
+        for block in blocks_of(walk.graph, walk.modules, layers):
+            walk.to(block.nodes[0])
+            changes.append(reconstruct(walk, block, options, choose))
+    report = Report(
+        algorithm=algorithm, metric="squared error", changes=tuple(changes), skipped=skipped, notes=tuple(notes)
+    )
+    return record(prepared, report)

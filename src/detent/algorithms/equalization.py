@@ -1,0 +1,282 @@
+"""Equalization of the layers of a prepared model, before it is calibrated; with high biases absorbed.
+
+Where only one scale is to be had for a whole weight, channels of very different size are the ruin of it: the 8-bit
+MobileNetV2 of the paper falls from 70.9 to 0.1 percent. Nothing is trained and the float network stays the same, but
+for the ceilings of ReLU6, which have to go, as in the paper, and for the rare inputs below an absorbed bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from detent.algorithms.batches import as_list, held_back, outputs_of, run
+from detent.algorithms.ceilings import ceilings_of, drop_ceiling, put_back
+from detent.algorithms.chains import Pair, pairs_of
+from detent.algorithms.equalization_core import (
+    absorbable,
+    absorbed_shift,
+    equalizing,
+    joint_ranges,
+    ranges_of_inputs,
+    ranges_of_outputs,
+    scale_inputs,
+)
+from detent.algorithms.errors_core import Deviation
+from detent.algorithms.floating import as_float, evaluating, refuse_changed
+from detent.algorithms.layers import Layer, layers_of, modules_of, regions_of
+from detent.algorithms.report import Change, Report, better, record
+from detent.algorithms.snapshot import Snapshot
+from detent.graph import observing
+
+__all__ = ["equalize"]
+
+
+@dataclass(frozen=True)
+class _Variant:
+    """One way to do it; the best on held-back data is kept."""
+
+    name: str
+    absorb: bool
+    ceilings: bool  # also through ReLU6, which lose their ceilings
+    activations: bool  # the ranges of activations count as much as those of weights
+
+
+def equalize(
+    prepared: Any, batches: Iterable[Any], *, rounds: int = 20, absorb: bool = True, relu6: bool = True
+) -> Report:
+    """Equalize every chain of layers; measure what it does to the quantized outputs; keep it if they come nearer.
+
+    `relu6`: also through ReLU6, whose ceiling is then dropped. `absorb`: move biases that keep a ReLU open to the next
+    layer. Afterwards the model is calibrated on the batches that were not held back.
+    """
+    refuse_changed(prepared, "equalize")
+    train, judge = held_back(as_list(batches))
+    pairs = [
+        pair
+        for path, region in regions_of(prepared).items()
+        for pair in (pairs_of(layers_of(region, path), modules_of(region)) if len(region.graphs) == 1 else ())
+    ]
+    with evaluating(prepared):
+        with as_float(prepared):
+            wanted = outputs_of(prepared, judge)
+        before = _error(prepared, train, judge, wanted)
+        best, after = _best(prepared, pairs, _variants(pairs, absorb=absorb, relu6=relu6), rounds, train, judge, wanted)
+        helped = best is not None and better(before, after)
+        used = [] if best is None or not helped else _usable(pairs, best)
+        if best is not None and helped:
+            _apply(prepared, used, best, rounds, train)
+        _calibrate(prepared, train)
+    changes = [Change(place="outputs", before=before, after=after, kept=helped, note=best.name)] if best else []
+    notes = [pair.name + (", without the ceiling of its ReLU6" if pair.ceilings else "") for pair in used]
+    return record(
+        prepared,
+        Report(
+            algorithm="equalize",
+            metric="noise over signal",
+            changes=tuple(changes),
+            skipped={} if pairs else {"the network": "no two layers follow each other with nothing but a ReLU between"},
+            notes=tuple(notes),
+        ),
+    )
+
+
+def _variants(pairs: Sequence[Pair], *, absorb: bool, relu6: bool) -> list[_Variant]:
+    found = []
+    for ceilings in (True, False):
+        if ceilings and not (relu6 and any(pair.ceilings for pair in pairs)):
+            continue
+        if not _usable(pairs, _Variant("", False, ceilings, False)):
+            continue
+        for activations in (False, True):
+            words = "weights and activations" if activations else "weights"
+            words += ", ReLU6 without ceilings" if ceilings else ""
+            found.append(_Variant(words, False, ceilings, activations))
+            if absorb:
+                found.append(_Variant(f"{words}, biases absorbed", True, ceilings, activations))
+    return found
+
+
+def _usable(pairs: Sequence[Pair], variant: _Variant) -> list[Pair]:
+    return [pair for pair in pairs if variant.ceilings or not pair.ceilings]
+
+
+def _best(
+    prepared: Any,
+    pairs: Sequence[Pair],
+    variants: Sequence[_Variant],
+    rounds: int,
+    train: Sequence[Any],
+    judge: Sequence[Any],
+    wanted: Sequence[Sequence[Tensor]],
+) -> tuple[_Variant | None, float]:
+    """The variant with the least error; the model is left as it was."""
+    errors: dict[_Variant, float] = {}
+    for variant in variants:
+        kept, ceilings = Snapshot.of(prepared), ceilings_of(pairs)
+        _apply(prepared, _usable(pairs, variant), variant, rounds, train)
+        errors[variant] = _error(prepared, train, judge, wanted)
+        kept.restore()
+        put_back(prepared, ceilings)
+    best = min(errors, key=lambda variant: errors[variant], default=None)
+    return best, errors[best] if best else 0.0
+
+
+def _apply(prepared: Any, pairs: Sequence[Pair], variant: _Variant, rounds: int, train: Sequence[Any]) -> None:
+    for pair in pairs:
+        for node in pair.ceilings:
+            drop_ceiling(prepared, pair.first.region, node)
+    largest = _largest(prepared, pairs, train) if variant.activations else {}
+    with torch.no_grad():
+        for _ in range(rounds):
+            moved = max([_equalize(pair, largest) for pair in pairs], default=0.0)
+            if moved < 1e-3:
+                break
+        if variant.absorb:
+            _absorb(prepared, pairs, train)
+
+
+def _equalize(pair: Pair, largest: dict[str, Tensor]) -> float:
+    """One step for one pair; how far the scales were from 1. `largest` are activations, and follow the scales."""
+    first, second = pair.first, pair.second
+    outputs = ranges_of_outputs(first.weight, transposed=first.kind == "conv_transpose", groups=_groups(first))
+    if first.name in largest:
+        outputs = joint_ranges(outputs, largest[first.name])
+    scale = equalizing(
+        outputs,
+        ranges_of_inputs(second.weight, transposed=second.kind == "conv_transpose", groups=_groups(second)),
+    )
+    if first.name in largest:
+        largest[first.name] = largest[first.name] / scale
+    divide_outputs(first, scale)
+    weight = second.weight_parameter
+    weight.copy_(scale_inputs(weight, scale, transposed=second.kind == "conv_transpose", groups=_groups(second)))
+    return float((scale.log2().abs()).max())
+
+
+def divide_outputs(layer: Layer, scale: Tensor) -> None:
+    """Divide what a layer gives, channel by channel; through its batch norm where one is folded into it."""
+    if layer.folded is not None:
+        for parameter in (layer.folded.weight, layer.folded.bias):
+            if parameter is not None:
+                parameter.div_(scale)
+        return
+    weight, bias = layer.weight_parameter, layer.bias_parameter
+    if layer.kind == "conv_transpose":
+        groups = _groups(layer)
+        each = scale.reshape(groups, 1, -1).expand(-1, weight.shape[0] // groups, -1)
+        weight.div_(each.reshape(weight.shape[0], -1, *[1] * (weight.ndim - 2)))
+    else:
+        weight.div_(scale.reshape(-1, *[1] * (weight.ndim - 1)))
+    if bias is not None:
+        bias.div_(scale)
+
+
+def _absorb(prepared: Any, pairs: Sequence[Pair], train: Sequence[Any]) -> None:
+    """Take off each ReLU what holds it open, and give it to the next layer's bias."""
+    able = [pair for pair in pairs if _can_absorb(pair)]
+    for pair, (mean, deviation) in zip(able, _outputs(prepared, [pair.first for pair in able], train), strict=True):
+        off = absorbable(mean, deviation)
+        first, second = _bias(pair.first), _bias(pair.second)
+        assert first is not None
+        assert second is not None
+        first.sub_(off)
+        second.add_(absorbed_shift(pair.second.weight, off, groups=_groups(pair.second)))
+
+
+def _can_absorb(pair: Pair) -> bool:
+    """Only through plain ReLUs, and into layers that pad nothing: what is padded has nothing to be taken off."""
+    plain = set(pair.kinds) <= {"relu", "relu6", "identity", "dropout", "quantizer"} and {"relu", "relu6"} & set(
+        pair.kinds
+    )
+    op = pair.second.op
+    padded = pair.second.kind != "linear" and (pair.second.kind != "conv" or any(_numbers(op.padding)))
+    return bool(plain) and not padded and _bias(pair.first) is not None and _bias(pair.second) is not None
+
+
+def _numbers(padding: Any) -> Sequence[int]:
+    return (0 if padding == "valid" else 1,) if isinstance(padding, str) else tuple(padding)
+
+
+def _bias(layer: Layer) -> Tensor | None:
+    if layer.folded is not None:
+        bias: Tensor | None = layer.folded.bias
+        return bias
+    return layer.bias_parameter
+
+
+def _outputs(prepared: Any, layers: Sequence[Layer], train: Sequence[Any]) -> list[tuple[Tensor, Tensor]]:
+    """Mean and deviation of what each layer gives in float, channel by channel."""
+    sums: list[list[Any]] = [[0, 0.0, 0.0] for _ in layers]
+
+    def see(index: int, rows: Tensor) -> None:
+        kept, rows = sums[index], rows.double()
+        kept[0] += rows.shape[1]
+        kept[1] = kept[1] + rows.sum(1)
+        kept[2] = kept[2] + rows.square().sum(1)
+
+    _watch(prepared, layers, train, see)
+    found = []
+    for count, total, squares in sums:
+        mean = total / count
+        found.append((mean.float(), (squares / count - mean.square()).clamp_min(0).sqrt().float()))
+    return found
+
+
+def _largest(prepared: Any, pairs: Sequence[Pair], train: Sequence[Any]) -> dict[str, Tensor]:
+    """The largest value of each channel between two layers, behind the ReLU if there is one."""
+    found: dict[str, Tensor] = {}
+    layers = [pair.first for pair in pairs]
+    cut = [bool({"relu", "relu6"} & set(pair.kinds)) for pair in pairs]
+
+    def see(index: int, rows: Tensor) -> None:
+        now, name = (rows.clamp_min(0) if cut[index] else rows.abs()).amax(1), layers[index].name
+        found[name] = torch.maximum(found[name], now) if name in found else now
+
+    _watch(prepared, layers, train, see)
+    return found
+
+
+def _watch(prepared: Any, layers: Sequence[Layer], train: Sequence[Any], see: Callable[[int, Tensor], None]) -> None:
+    """Run the float model and show what each layer gives, as (channels, places)."""
+
+    def hook(index: int, layer: Layer) -> Callable[..., None]:
+        def look(_: nn.Module, __: Any, output: Tensor) -> None:
+            see(index, output.detach().movedim(layer.channel_dim, 0).flatten(1))
+
+        return look
+
+    handles = [layer.module.register_forward_hook(hook(index, layer)) for index, layer in enumerate(layers)]
+    try:
+        with as_float(prepared):
+            for batch in train:
+                run(prepared, batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _groups(layer: Layer) -> int:
+    return 1 if layer.kind == "linear" else int(layer.op.groups)
+
+
+# ---- what it does to the outputs ----
+
+
+def _calibrate(prepared: Any, train: Sequence[Any]) -> None:
+    with observing(prepared):
+        for batch in train:
+            run(prepared, batch)
+
+
+def _error(prepared: Any, train: Sequence[Any], judge: Sequence[Any], wanted: Sequence[Sequence[Tensor]]) -> float:
+    _calibrate(prepared, train)
+    deviation = Deviation()
+    for ours, theirs in zip(outputs_of(prepared, judge), wanted, strict=True):
+        for got, want in zip(ours, theirs, strict=True):
+            deviation.add(want, got)
+    return deviation.relative

@@ -1,0 +1,56 @@
+"""How far a tensor is from what it should be."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+__all__ = ["Deviation"]
+
+
+class Deviation:
+    """Sums over any number of batches, from which the usual measures follow.
+
+    >>> deviation = Deviation()
+    >>> import torch
+    >>> deviation.add(torch.tensor([3.0, 4.0]), torch.tensor([3.0, 4.5]))
+    >>> round(deviation.sqnr, 2), round(deviation.cosine, 4), deviation.mean_squared
+    (20.0, 0.9985, 0.125)
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.signal = self.noise = self.other = self.product = 0.0
+
+    def add(self, wanted: Tensor, got: Tensor) -> None:
+        wanted, got = wanted.detach().double().flatten(), got.detach().double().flatten()
+        self.count += wanted.numel()
+        self.signal += float(wanted @ wanted)
+        self.other += float(got @ got)
+        self.product += float(wanted @ got)
+        self.noise += float((wanted - got).square().sum())
+
+    @property
+    def mean_squared(self) -> float:
+        return self.noise / max(self.count, 1)
+
+    @property
+    def relative(self) -> float:
+        """Noise over signal; 0 where there is neither, infinite where there is noise alone."""
+        if self.noise == 0:
+            return 0.0
+        return self.noise / self.signal if self.signal else math.inf
+
+    @property
+    def sqnr(self) -> float:
+        """Signal to noise, in decibels; infinite without noise."""
+        relative = self.relative
+        if math.isnan(relative):
+            return math.nan
+        return math.inf if relative == 0 else -math.inf if math.isinf(relative) else -10 * math.log10(relative)
+
+    @property
+    def cosine(self) -> float:
+        length = math.sqrt(self.signal * self.other)
+        return self.product / length if length else float(self.signal == self.other)

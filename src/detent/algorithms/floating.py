@@ -1,0 +1,83 @@
+"""The float model inside a prepared one: what every algorithm measures itself against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from detent.errors import RecipeError
+from detent.graph.derived_bias import DerivedBias
+from detent.quantizers import Quantizer
+
+__all__ = ["as_float", "evaluating", "only_quantizing", "refuse_changed", "remember_float"]
+
+_ORIGINALS = "float_originals"
+
+
+def remember_float(prepared: nn.Module, parameter: Tensor) -> None:
+    """Note the value of a tensor that is about to be changed, unless an earlier one is noted already.
+
+    Algorithms that write to weights and biases call this first, so that the model they are compared with stays the
+    one that was prepared.
+    """
+    originals: dict[Tensor, Tensor] = prepared.__dict__.setdefault(_ORIGINALS, {})
+    if parameter not in originals:
+        originals[parameter] = parameter.detach().clone()
+
+
+def refuse_changed(prepared: nn.Module, algorithm: str) -> None:
+    """Refuse a model whose weights or biases an algorithm has changed: this one rewrites the float model itself."""
+    if prepared.__dict__.get(_ORIGINALS):
+        raise RecipeError(
+            f"{algorithm} on this model", "another algorithm has already changed its weights", f"run {algorithm} first"
+        )
+
+
+@contextmanager
+def as_float(prepared: nn.Module) -> Iterator[None]:
+    """Inside the block nothing is quantized, and the weights are those that were prepared."""
+    originals: dict[Tensor, Tensor] = prepared.__dict__.get(_ORIGINALS, {})
+    with only_quantizing(prepared, ()):
+        now = {parameter: parameter.data for parameter in originals}
+        for parameter, value in originals.items():
+            parameter.data = value.to(parameter.device)
+        try:
+            yield
+        finally:
+            for parameter, value in now.items():
+                parameter.data = value
+
+
+@contextmanager
+def only_quantizing(prepared: nn.Module, chosen: Any) -> Iterator[None]:
+    """Inside the block only the `chosen` quantizers are in force; biases that derive from others never are."""
+    chosen = set(chosen)
+    quiet = [m for m in prepared.modules() if isinstance(m, (Quantizer, DerivedBias)) and m not in chosen]
+    for module in quiet:
+        module.__dict__["forward"] = _pass
+    try:
+        yield
+    finally:
+        for module in quiet:
+            module.__dict__.pop("forward", None)
+
+
+@contextmanager
+def evaluating(prepared: nn.Module) -> Iterator[None]:
+    """Inside the block the model is in eval mode and no gradients are kept, unless asked for again."""
+    flags = {module: module.training for module in prepared.modules()}
+    prepared.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in flags.items():
+            module.training = training
+
+
+def _pass(x: Tensor) -> Tensor:
+    return x

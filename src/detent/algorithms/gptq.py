@@ -1,0 +1,128 @@
+"""GPTQ on a calibrated model: weights of linear layers, and of plain convolutions, put on their grids column by column.
+
+The float weights are replaced by ones that lie on the grid, so the quantizers stay what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from detent.algorithms.batches import as_list, held_back
+from detent.algorithms.floating import remember_float
+from detent.algorithms.gptq_core import gptq_weight
+from detent.algorithms.layer_data import moments_of
+from detent.algorithms.layers import Layer, layers_of
+from detent.algorithms.moments_core import Moments, has_columns
+from detent.algorithms.refusals import needs_calibration
+from detent.algorithms.report import Change, Report, better, record
+from detent.algorithms.walk import Walk, walks
+from detent.numerics import IntGrid, Scheme
+from detent.quantizers import Fixed, Lsq, Quantizer
+
+__all__ = ["gptq"]
+
+_LEAVE_GRID_POINTS = (Fixed, Lsq)  # in eval mode a value on the grid stays where it is
+
+
+def gptq(
+    prepared: Any, batches: Iterable[Any], *, act_order: bool = True, damping: float = 0.01, convs: bool = True
+) -> Report:
+    """Quantize the weights of every layer that has second moments; `convs` False leaves convolutions alone."""
+    needs_calibration(prepared, "gptq")
+    train, judge = held_back(as_list(batches))
+    changes: list[Change] = []
+    skipped: dict[str, str] = {}
+    notes: list[str] = []
+    for walk in walks(prepared, train, judge):
+        notes.extend(walk.notes)
+        for layer in layers_of(walk.region, walk.path, walk.mode):
+            reason = _why_not(layer, convs=convs)
+            if reason:
+                skipped[layer.name] = reason
+                continue
+            walk.to(layer.node)
+            changes.append(_quantize(walk, layer, act_order=act_order, damping=damping))
+    return record(
+        prepared,
+        Report(
+            algorithm="gptq",
+            metric="squared error",
+            changes=tuple(changes),
+            skipped=skipped,
+            notes=tuple(notes),
+        ),
+    )
+
+
+def _why_not(layer: Layer, *, convs: bool) -> str | None:
+    if layer.quantizer is None:
+        return "its weight is float"
+    if not isinstance(layer.quantizer, _LEAVE_GRID_POINTS) or not isinstance(layer.quantizer.scheme.grid, IntGrid):
+        return "its quantizer would move a weight that lies on the grid; use fixed or lsq"
+    if layer.kind != "linear" and not convs:
+        return "only linear layers were asked for"
+    if not has_columns(layer.op, layer.kind):
+        return f"second moments of {layer.kind} with these options are not implemented"
+    if layer.folded is not None:
+        return "its weight is folded anew each step; use batch-norm strategy 0"
+    return f"it is called {layer.calls} times" if layer.calls > 1 else None
+
+
+@torch.no_grad()
+def _quantize(walk: Walk, layer: Layer, *, act_order: bool, damping: float) -> Change:
+    quantizer, weight = layer.quantizer, layer.weight_parameter
+    assert quantizer is not None
+    held = moments_of(walk, layer, walk.judge_calls())
+    moments = moments_of(walk, layer, walk.train_calls())
+    before = float(held.loss(layer.quantized_weight()))
+    found = _weight(quantizer, weight.detach(), moments, act_order=act_order, damping=damping)
+    after = float(held.loss(found))
+    remember_float(walk.prepared, weight)
+    kept = weight.detach().clone()
+    weight.copy_(found)
+    # Half a code is far; what is allowed is that scale * code is rounded differently in the last place.
+    stays = torch.allclose(layer.quantized_weight(), found, rtol=1e-5, atol=1e-7)
+    helped = better(before, after) and stays
+    if not helped:
+        weight.copy_(kept)
+    return Change(place=layer.name, before=before, after=after, kept=helped)
+
+
+def _weight(quantizer: Quantizer, weight: Tensor, moments: Moments, *, act_order: bool, damping: float) -> Tensor:
+    rows = weight.reshape(moments.weight.shape)
+    found = torch.empty_like(rows)
+    grids = _on_grid(quantizer, weight, moments.weight.shape)
+    for group in range(rows.shape[0]):
+        found[group] = gptq_weight(rows[group], moments.gram[group], grids(group), damping=damping, act_order=act_order)
+    return found.reshape(weight.shape)
+
+
+def _on_grid(
+    quantizer: Quantizer, weight: Tensor, shape: torch.Size
+) -> Callable[[int], Callable[[Tensor, Tensor], Tensor]]:
+    """Rounding to nearest on the grid of each element, with its scale and zero point laid out element by element."""
+    scheme: Scheme = quantizer.scheme
+    qparams = quantizer.qparams()
+    scale, zero = (
+        _laid_out(t.to(weight.dtype), scheme, weight).reshape(shape) for t in (qparams.scale, qparams.zero_point)
+    )
+    lo, hi = scheme.grid.qmin - zero, scheme.grid.qmax - zero
+
+    def of_group(group: int) -> Callable[[Tensor, Tensor], Tensor]:
+        def to_grid(values: Tensor, columns: Tensor) -> Tensor:
+            step = scale[group][:, columns]
+            code = torch.round(values / step)
+            return torch.clamp(code, lo[group][:, columns], hi[group][:, columns]) * step
+
+        return to_grid
+
+    return of_group
+
+
+def _laid_out(values: Tensor, scheme: Scheme, weight: Tensor) -> Tensor:
+    blocked = scheme.granularity.blocked(weight)
+    return scheme.granularity.expand(values, weight.ndim).expand(blocked.shape).reshape(weight.shape)

@@ -1,0 +1,62 @@
+"""What a layer gets and what it should give, as the walk comes to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from detent.algorithms.binding import Values
+from detent.algorithms.floating import as_float
+from detent.algorithms.layers import Layer
+from detent.algorithms.moments_core import Moments, columns
+from detent.algorithms.walk import Call, Walk, compute
+
+__all__ = ["moments_of", "pairs"]
+
+
+def pairs(walk: Walk, nodes: Sequence[fx.Node], calls: Sequence[Call]) -> Iterator[tuple[Tensor, Tensor]]:
+    """For each call, what the last of some nodes gives in the float run and what it gives now in the quantized one."""
+    with torch.no_grad():
+        for call in calls:
+            with as_float(walk.prepared):
+                wanted = _last(walk, nodes, call.wanted)
+            yield wanted, _last(walk, nodes, call.got)
+
+
+def _last(walk: Walk, nodes: Sequence[fx.Node], values: Values) -> Tensor:
+    found = dict(values)
+    for node in nodes:
+        found[node] = compute(node, found, walk.modules, walk.region)
+    result: Tensor = found[nodes[-1]]
+    return result
+
+
+def moments_of(walk: Walk, layer: Layer, calls: Sequence[Call]) -> Moments:
+    """The error of the layer's output as a function of its weight, over some calls."""
+    weight, op = layer.weight.detach(), layer.op
+    groups = 1 if layer.kind == "linear" else int(op.groups)
+    moments = Moments.empty(weight, groups)
+    source = _source(layer)
+    with torch.no_grad(), as_float(walk.prepared):
+        for call in calls:
+            wanted = compute(layer.node, call.wanted, walk.modules, walk.region)
+            with_inputs = compute(layer.node, call.got, walk.modules, walk.region)
+            error = _rows(with_inputs - wanted, layer).reshape(groups, moments.weight.shape[1], -1)
+            moments.add(columns(call.got[source], op, layer.kind), error)
+    return moments
+
+
+def _source(layer: Layer) -> Any:
+    return layer.node.args[0] if layer.node.args else layer.node.kwargs["input"]
+
+
+def _rows(value: Tensor, layer: Layer) -> Tensor:
+    """An output as (channels, places)."""
+    if layer.kind == "linear":
+        return value.reshape(-1, value.shape[-1]).t()
+    spatial = layer.op.weight.ndim - 2
+    value = value.unsqueeze(0) if value.ndim == spatial + 1 else value
+    return value.transpose(0, 1).flatten(1)

@@ -1,0 +1,157 @@
+"""The weighted layers of a prepared model: where their numbers live, and what quantizes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.utils import parametrize
+
+from detent.graph import FoldedBatchNorm, Region, kind_of
+from detent.graph.running import join
+from detent.quantizers import Quantizer
+
+__all__ = ["Layer", "all_layers", "layers_of", "modules_of", "regions_of", "source_of"]
+
+_WEIGHTED = ("conv", "conv_transpose", "linear")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A convolution or linear layer as one node of one graph. `calls` is how often the graph calls its module."""
+
+    name: str
+    kind: str
+    node: fx.Node
+    module: nn.Module
+    region: Region
+    calls: int
+
+    @property
+    def op(self) -> Any:
+        """The convolution or linear layer itself, without what is folded into it."""
+        return self.module.op if isinstance(self.module, FoldedBatchNorm) else self.module
+
+    @property
+    def folded(self) -> Any:
+        """The batch norm that is folded into it at every step, or None."""
+        return self.module.bn if isinstance(self.module, FoldedBatchNorm) else None
+
+    @property
+    def weight(self) -> Tensor:
+        """What is quantized, before it is: with the batch norm folded in where one is."""
+        own: Any = self.module
+        if self.folded is None and parametrize.is_parametrized(own, "weight"):
+            weight: Tensor = own.parametrizations.weight.original
+            return weight
+        found: Tensor = own.weight
+        return found
+
+    @property
+    def weight_parameter(self) -> nn.Parameter:
+        """The float weight of the operation itself, which an algorithm may write to."""
+        return _stored(self.op, "weight")
+
+    @property
+    def bias_parameter(self) -> nn.Parameter | None:
+        """The float bias of the operation itself; None if it has none."""
+        return _stored(self.op, "bias") if parametrize.is_parametrized(self.op, "bias") else self.op.bias
+
+    @property
+    def quantizer(self) -> Quantizer | None:
+        """What quantizes the weight; None if it stays float."""
+        found = _quantizer(self.module, "weight")
+        return found if isinstance(found, Quantizer) else None
+
+    @property
+    def channels(self) -> int:
+        return int(self.op.out_features if self.kind == "linear" else self.op.out_channels)
+
+    @property
+    def channel_dim(self) -> int:
+        """The axis of the output that holds its channels, as it counts in any output of this layer."""
+        return -1 if self.kind == "linear" else 1
+
+    @torch.no_grad()
+    def quantized_weight(self) -> Tensor:
+        """The weight on its grid, as it is deployed."""
+        quantizer = self.quantizer
+        if quantizer is None:
+            return self.weight.detach()
+        training = quantizer.training
+        try:
+            value: Tensor = quantizer.eval()(self.weight.detach())
+        finally:
+            quantizer.train(training)
+        return value
+
+
+def layers_of(region: Region, path: str = "", mode: str | None = None) -> list[Layer]:
+    """The layers of one graph of a region, in the order in which they run; a module called twice is there once."""
+    modules = modules_of(region)
+    graph = region.graphs[mode or next(iter(region.graphs))]
+    found: dict[str, Layer] = {}
+    calls: dict[str, int] = {}
+    for node in graph.nodes:
+        kind = kind_of(node, modules)
+        if node.op != "call_module" or kind is None or kind.name not in _WEIGHTED:
+            continue
+        target = str(node.target)
+        calls[target] = calls.get(target, 0) + 1
+        found.setdefault(target, Layer(_name(region, path, target), kind.name, node, modules[target], region, 0))
+    return [
+        Layer(layer.name, layer.kind, layer.node, layer.module, region, calls[target])
+        for target, layer in found.items()
+    ]
+
+
+def regions_of(prepared: nn.Module) -> dict[str, Region]:
+    """Every region of a prepared model under its name."""
+    return {name: part for name, part in prepared.named_modules() if isinstance(part, Region)}
+
+
+def modules_of(region: Region) -> dict[str, nn.Module]:
+    """Every part of a region, under each of its names: a shared quantizer has one for each tensor."""
+    return dict(region.named_modules(remove_duplicate=False))
+
+
+def source_of(node: fx.Node) -> fx.Node | None:
+    """The node whose value an operation computes with: its first argument."""
+    source = node.args[0] if node.args else node.kwargs.get("input")
+    return source if isinstance(source, fx.Node) else None
+
+
+def all_layers(prepared: nn.Module) -> Iterator[Layer]:
+    """The layers of every graph of a prepared model."""
+    for path, region in regions_of(prepared).items():
+        for mode in region.graphs:
+            yield from layers_of(region, path, mode)
+
+
+def _name(region: Region, path: str, target: str) -> str:
+    # A single operation inside an island is captured as the part "op" of a region in its place.
+    alone = target == "op" and [name for name, _ in region.named_children() if name != "activation_quantizers"] == [
+        "op"
+    ]
+    return path if alone and path else join(path, target)
+
+
+def _stored(op: Any, which: str) -> nn.Parameter:
+    if parametrize.is_parametrized(op, which):
+        stored: nn.Parameter = op.parametrizations[which].original
+        return stored
+    plain: nn.Parameter = getattr(op, which)
+    return plain
+
+
+def _quantizer(module: Any, which: str) -> nn.Module | None:
+    if isinstance(module, FoldedBatchNorm):
+        found: nn.Module = getattr(module, f"{which}_quantizer")
+        return found
+    if parametrize.is_parametrized(module, which):
+        first: nn.Module = module.parametrizations[which][0]
+        return first
+    return None

@@ -1,0 +1,29 @@
+"""What a quantizer would do to a tensor, measured by its own observer, without touching the quantizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from detent.numerics import QParams, Scheme
+from detent.observers import OBSERVERS
+from detent.quantizers import Quantizer, on_grid
+
+__all__ = ["measured", "put_on_grid"]
+
+
+def measured(quantizer: Quantizer, tensors: Iterable[Tensor], scheme: Scheme | None = None) -> QParams:
+    """The scale and zero point for what is seen, by the observer of a quantizer; on another scheme if one is given."""
+    name, options = quantizer.observer
+    observer = OBSERVERS[name](scheme or quantizer.scheme, name=quantizer.name, **options)
+    for tensor in tensors:
+        observer.observe(tensor)
+    return observer.qparams()
+
+
+@torch.no_grad()
+def put_on_grid(x: Tensor, qparams: QParams, scheme: Scheme) -> Tensor:
+    """`x` rounded to the nearest points of the grid."""
+    return on_grid(x, qparams.scale.to(x.device), qparams.zero_point.to(x.device), scheme)

@@ -1,0 +1,175 @@
+"""Layer-wise sensitivity, and the bit widths that follow from it under a budget of size, bit operations or your own.
+
+HAWQ and its kin weigh layers by curvature; here each layer is quantized alone, at each width, and the noise at the
+outputs of the network is measured: no labels, no second derivatives.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from torch import Tensor
+
+from detent.algorithms.batches import as_list, outputs_of
+from detent.algorithms.errors_core import Deviation
+from detent.algorithms.floating import as_float, evaluating
+from detent.algorithms.layers import Layer, all_layers, modules_of, source_of
+from detent.algorithms.measuring import measured, put_on_grid
+from detent.algorithms.mixed_precision_core import cheapest
+from detent.algorithms.refusals import needs_calibration
+from detent.errors import RecipeError
+from detent.numerics import IntGrid, Scheme
+from detent.quantizers import Quantizer
+
+__all__ = ["BitChoice", "Sensitivity", "choose_precision", "sensitivity"]
+
+Budget = Literal["size", "bit_operations"]
+
+_FLOAT_BITS = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sensitivity:
+    """The noise over signal at the outputs with one layer's weight at each width, and what the widths are priced at.
+
+    `size` is in bytes; `bit_operations` are multiplications times the bits of both factors, for one sample.
+    """
+
+    cost: Mapping[str, Mapping[int, float]]
+    size: Mapping[str, Mapping[int, float]]
+    bit_operations: Mapping[str, Mapping[int, float]]
+
+    def __str__(self) -> str:
+        widths = sorted({bits for costs in self.cost.values() for bits in costs})
+        rows = [("layer", *(f"{bits} bits" for bits in widths))]
+        rows += [(name, *(f"{costs[bits]:.2e}" for bits in widths)) for name, costs in self.cost.items()]
+        columns = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        return "\n".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, columns, strict=True)).rstrip() for row in rows
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types only."""
+        tables = {"cost": self.cost, "size": self.size, "bit operations": self.bit_operations}
+        return {
+            key: {name: {str(bits): value for bits, value in row.items()} for name, row in table.items()}
+            for key, table in tables.items()
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class BitChoice:
+    """A width for each layer. `rules` are those of a recipe, to be laid over one that leaves the bits open."""
+
+    bits: Mapping[str, int]
+    cost: float
+    price: float
+    budget: float
+
+    @property
+    def rules(self) -> list[dict[str, Any]]:
+        """For `Recipe.from_dict({..., "rules": choice.rules})`."""
+        return [{"match": {"name": name}, "weight": {"bits": bits}} for name, bits in self.bits.items()]
+
+
+def sensitivity(prepared: Any, batches: Iterable[Any], *, bits: Sequence[int] = (2, 4, 8)) -> Sensitivity:
+    """Measure, for each quantized layer, what its weight costs at each width. A few dozen samples are enough."""
+    needs_calibration(prepared, "sensitivity")
+    data = as_list(batches)
+    layers = {layer.name: layer for layer in all_layers(prepared) if _is_integer(layer)}
+    with evaluating(prepared), as_float(prepared):
+        wanted = outputs_of(prepared, data)
+        cost = {
+            name: {width: _noise(prepared, layer, width, data, wanted) for width in bits}
+            for name, layer in layers.items()
+        }
+    size = {name: {width: layer.weight.numel() * width / 8 for width in bits} for name, layer in layers.items()}
+    operations = {
+        name: {width: _products(layer) * width * _input_bits(layer) for width in bits} for name, layer in layers.items()
+    }
+    return Sensitivity(cost=cost, size=size, bit_operations=operations)
+
+
+def choose_precision(
+    found: Sensitivity, budget: float, *, of: Budget | Mapping[str, Mapping[int, float]] = "size"
+) -> BitChoice:
+    """The widths with the least noise within a budget of bytes, of bit operations, or of prices you measured yourself.
+
+    Prices of your own, say milliseconds on the device, are a number for each layer and width.
+    """
+    prices = _prices(found, of)
+    chosen = cheapest(found.cost, prices, budget)
+    if chosen is None:
+        least = sum(min(row.values()) for row in prices.values())
+        raise RecipeError(
+            f"a budget of {budget:g}", f"the narrowest widths already take {least:g}", "raise it, or allow fewer bits"
+        )
+    return BitChoice(
+        bits=chosen,
+        cost=sum(found.cost[name][width] for name, width in chosen.items()),
+        price=sum(prices[name][width] for name, width in chosen.items()),
+        budget=budget,
+    )
+
+
+def _prices(found: Sensitivity, of: Budget | Mapping[str, Mapping[int, float]]) -> Mapping[str, Mapping[int, float]]:
+    if isinstance(of, Mapping):
+        missing = [name for name, row in found.cost.items() if not row.keys() <= of.get(name, {}).keys()]
+        if missing:
+            raise RecipeError("prices of your own", f"none for {missing[0]!r}", "give one for each layer and width")
+        return of
+    if of not in ("size", "bit_operations"):
+        raise RecipeError(
+            f"a budget of {of!r}", "no such measure", "use 'size', 'bit_operations' or prices of your own"
+        )
+    return found.size if of == "size" else found.bit_operations
+
+
+def _is_integer(layer: Layer) -> bool:
+    return layer.quantizer is not None and isinstance(layer.quantizer.scheme.grid, IntGrid)
+
+
+def _noise(prepared: Any, layer: Layer, width: int, data: Sequence[Any], wanted: Sequence[Sequence[Tensor]]) -> float:
+    """At the outputs, with the weight of one layer at another width and all else float."""
+    quantizer = layer.quantizer
+    assert quantizer is not None
+    weight = layer.weight.detach()
+    scheme = _at(quantizer.scheme, width)
+    rounded = put_on_grid(weight, measured(quantizer, [weight], scheme), scheme)
+    kept = quantizer.__dict__["forward"]
+    quantizer.__dict__["forward"] = lambda _: rounded
+    try:
+        deviation = Deviation()
+        for theirs, ours in zip(wanted, outputs_of(prepared, data), strict=True):
+            for want, have in zip(theirs, ours, strict=True):
+                deviation.add(want, have)
+    finally:
+        quantizer.__dict__["forward"] = kept
+    return deviation.relative
+
+
+def _at(scheme: Scheme, width: int) -> Scheme:
+    grid = scheme.grid
+    assert isinstance(grid, IntGrid)
+    return replace(scheme, grid=IntGrid(width, signed=grid.signed, narrow=grid.narrow))
+
+
+def _products(layer: Layer) -> float:
+    """Multiplications for one sample, by the shapes that capturing saw."""
+    shape: Sequence[int] = layer.node.meta.get("shape", ())
+    if layer.kind == "conv_transpose":
+        source = source_of(layer.node)
+        shape = source.meta.get("shape", ()) if source is not None else ()
+    channels = shape[layer.channel_dim] if len(shape) > 1 else 1
+    places = math.prod(shape) / max(channels, 1) / max(shape[0] if shape else 1, 1)
+    return layer.weight.numel() * max(places, 1.0)
+
+
+def _input_bits(layer: Layer) -> int:
+    source = source_of(layer.node)
+    module: Any = modules_of(layer.region).get(str(source.target)) if source is not None else None
+    grid = module.scheme.grid if isinstance(module, Quantizer) else None
+    return grid.bits if isinstance(grid, IntGrid) else _FLOAT_BITS

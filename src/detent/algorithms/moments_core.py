@@ -1,0 +1,82 @@
+"""The error of a layer's output as a function of its weight alone, from sums over the data.
+
+With x the inputs that the layer really gets, y the outputs it should give, W its float weight and w another one,
+
+    sum |w x + b - y|^2  =  <d H, d> + 2 <d, R> + r        d = w - W,  H = sum x x',  R = sum e x',  r = sum |e|^2
+
+where e = W x + b - y is what quantized inputs do by themselves. H is small (inputs of one output, squared), so the
+error of a whole calibration set costs as much as that of a few images, and its gradient has no noise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["Moments", "columns", "has_columns"]
+
+_MOST_COLUMNS = 4608  # 85 MB of H; a 3x3 convolution of 512 channels
+
+
+def has_columns(op: Any, kind: str) -> bool:
+    """Whether the inputs of a layer can be laid out as columns: linear layers and plain 1-d and 2-d convolutions."""
+    if kind == "linear":
+        return int(op.in_features) <= _MOST_COLUMNS
+    if kind != "conv" or op.weight.ndim not in (3, 4) or op.padding_mode != "zeros" or isinstance(op.padding, str):
+        return False
+    return int(op.weight[0].numel()) <= _MOST_COLUMNS
+
+
+def columns(x: Tensor, op: Any, kind: str) -> Tensor:
+    """The inputs of every output, as (groups, inputs of one output, outputs).
+
+    >>> conv = torch.nn.Conv2d(4, 6, 3, padding=1, groups=2)
+    >>> columns(torch.zeros(5, 4, 7, 7), conv, "conv").shape
+    torch.Size([2, 18, 245])
+    """
+    if kind == "linear":
+        return x.reshape(-1, x.shape[-1]).t().unsqueeze(0)
+    flat = op.weight.ndim == 3
+    image = x.unsqueeze(2) if flat else x
+    image = image.unsqueeze(0) if image.ndim == 3 else image
+    sizes = {
+        name: (low, getattr(op, name)[0]) if flat else tuple(getattr(op, name))
+        for name, low in (("kernel_size", 1), ("stride", 1), ("padding", 0), ("dilation", 1))
+    }
+    unfolded = F.unfold(image, **sizes)
+    return unfolded.reshape(unfolded.shape[0], op.groups, -1, unfolded.shape[-1]).permute(1, 2, 0, 3).flatten(2)
+
+
+@dataclass
+class Moments:
+    """H, R and r of the formula above for one layer, its outputs in groups: (groups, outputs of one, inputs of one)."""
+
+    weight: Tensor
+    gram: Tensor
+    tilt: Tensor
+    rest: float
+    count: int
+
+    @classmethod
+    def empty(cls, weight: Tensor, groups: int) -> Moments:
+        """For a weight whose first axis is the outputs."""
+        rows = weight.detach().reshape(groups, weight.shape[0] // groups, -1)
+        size = rows.shape[2]
+        return cls(rows, rows.new_zeros(groups, size, size), torch.zeros_like(rows), 0.0, 0)
+
+    def add(self, x: Tensor, error: Tensor) -> None:
+        """`x` as of `columns`; `error` is W x + b - y for the same outputs: (groups, outputs of one group, outputs)."""
+        self.gram += x @ x.transpose(1, 2)
+        self.tilt += error @ x.transpose(1, 2)
+        self.rest += float(error.double().square().sum())
+        self.count += x.shape[2]
+
+    def loss(self, weight: Tensor) -> Tensor:
+        """The squared error of all channels of an output together, on average over the outputs; differentiable."""
+        off = weight.reshape(self.weight.shape) - self.weight
+        total = ((off @ self.gram + 2 * self.tilt) * off).sum()
+        return (total + self.rest) / max(self.count, 1)

@@ -1,0 +1,113 @@
+"""What an algorithm did: every place it worked on, the error before and after, and what was rolled back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+__all__ = ["Change", "Report", "better", "record"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One place: its error on data that was held back, before and after. `note` says what else is to be known."""
+
+    place: str
+    before: float
+    after: float
+    kept: bool
+    note: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "place": self.place,
+            "before": self.before,
+            "after": self.after,
+            "kept": self.kept,
+            "note": self.note,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What one algorithm changed, and what it left alone and why. Prints as a table.
+
+    >>> kept = Change(place="conv1", before=0.5, after=0.25, kept=True)
+    >>> print(Report(algorithm="adaround", metric="squared error", changes=(kept,), skipped={"fc": "float"}))
+    adaround: 1 kept, 0 rolled back (squared error on held-back data)
+    place  before  after
+    conv1  0.5     0.25   kept
+    fc                    left alone: float
+    """
+
+    algorithm: str
+    metric: str
+    changes: tuple[Change, ...]
+    skipped: dict[str, str]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def rolled_back(self) -> tuple[Change, ...]:
+        return tuple(change for change in self.changes if not change.kept)
+
+    def __str__(self) -> str:
+        rows = [("place", "before", "after", "")]
+        for change in self.changes:
+            done = "kept" if change.kept else "rolled back"
+            rows.append(
+                (
+                    change.place,
+                    f"{change.before:.4g}",
+                    f"{change.after:.4g}",
+                    done + (f": {change.note}" if change.note else ""),
+                )
+            )
+        rows += [(place, "", "", f"left alone: {reason}") for place, reason in self.skipped.items()]
+        widths = [max(len(row[column]) for row in rows) for column in range(3)]
+        lines = [
+            "  ".join([*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]]).rstrip()
+            for row in rows
+        ]
+        return "\n".join([self.summary(), *lines, *(f"note: {note}" for note in self.notes)])
+
+    def summary(self) -> str:
+        """One line."""
+        back = len(self.rolled_back)
+        return (
+            f"{self.algorithm}: {len(self.changes) - back} kept, {back} rolled back ({self.metric} on held-back data)"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types only."""
+        return {
+            "algorithm": self.algorithm,
+            "metric": self.metric,
+            "changes": [change.to_dict() for change in self.changes],
+            "skipped": dict(self.skipped),
+            "notes": list(self.notes),
+        }
+
+
+def better(before: float, after: float) -> bool:
+    """Whether a change helped; NaN never does."""
+    return after < before
+
+
+def record(prepared: Any, report: Report) -> Report:
+    """Keep the report with the model, and say in its Plan what was done, what was rolled back and what left alone."""
+    prepared.algorithm_notes = [*getattr(prepared, "algorithm_notes", ()), report]
+    plan = getattr(prepared, "plan", None)
+    if plan is not None:
+        prepared.plan = replace(plan, notes=(*plan.notes, *_lines(report)))
+    return report
+
+
+def _lines(report: Report) -> Iterable[str]:
+    yield report.summary()
+    for change in report.rolled_back:
+        yield f"{report.algorithm}: {change.place} rolled back, {change.before:.4g} would become {change.after:.4g}"
+    for place, reason in report.skipped.items():
+        yield f"{report.algorithm}: {place} left alone, {reason}"
+    for note in report.notes:
+        yield f"{report.algorithm}: {note}"

@@ -1,0 +1,100 @@
+"""The algorithms a recipe can name, when each of them runs, and the check of its options."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import types
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from detent.algorithms.adaround import adaround
+from detent.algorithms.bias_correction import bias_correction
+from detent.algorithms.brecq import brecq, qdrop
+from detent.algorithms.equalization import equalize
+from detent.algorithms.finetuning import finetune_scales, finetune_weights
+from detent.algorithms.gptq import gptq
+from detent.algorithms.report import Report
+from detent.algorithms.smoothquant import smoothquant
+from detent.errors import RecipeError, UnknownNameError
+
+__all__ = ["ALGORITHMS", "Algorithm", "check", "run_algorithm"]
+
+Phase = Literal["before calibration", "after calibration"]
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A function of a prepared model and batches, with options, and when it runs."""
+
+    run: Callable[..., Report]
+    phase: Phase
+    about: str
+
+
+_BEFORE: Phase = "before calibration"
+_AFTER: Phase = "after calibration"
+
+ALGORITHMS: Mapping[str, Algorithm] = types.MappingProxyType(
+    {
+        "equalize": Algorithm(equalize, _BEFORE, "cross-layer equalization, high biases absorbed (Nagel et al., 2019)"),
+        "smoothquant": Algorithm(
+            smoothquant, _BEFORE, "outliers moved from activations to weights (Xiao et al., 2023)"
+        ),
+        "gptq": Algorithm(gptq, _AFTER, "weights column by column, with second moments (Frantar et al., 2023)"),
+        "adaround": Algorithm(adaround, _AFTER, "learned rounding, layer by layer (Nagel et al., 2020)"),
+        "brecq": Algorithm(brecq, _AFTER, "learned rounding and scales, block by block (Li et al., 2021)"),
+        "qdrop": Algorithm(qdrop, _AFTER, "BRECQ with quantization dropped at random (Wei et al., 2022)"),
+        "finetune_weights": Algorithm(finetune_weights, _AFTER, "weights, biases and scales together (AdaQuant, 2021)"),
+        "finetune_scales": Algorithm(finetune_scales, _AFTER, "scales alone, block by block (LSQ)"),
+        "bias_correction": Algorithm(bias_correction, _AFTER, "mean errors taken out of biases (Nagel et al., 2019)"),
+    }
+)
+
+
+def check(name: str, options: Mapping[str, Any]) -> None:
+    """Refuse a name that is no algorithm, an option it does not take, and a value of the wrong type."""
+    if name not in ALGORITHMS:
+        raise UnknownNameError(
+            f"algorithm {name!r}", f"known are {', '.join(ALGORITHMS)}", _near(name, ALGORITHMS, "use one of these")
+        )
+    takes = _options(name)
+    for option, value in options.items():
+        asked = f"algorithm {name!r} with {option} = {value!r}"
+        if option not in takes:
+            found = f"it takes {', '.join(takes)}" if takes else "it takes no options"
+            raise RecipeError(asked, found, _near(option, takes, "remove it"))
+        if not _fits(value, takes[option]):
+            wanted = getattr(takes[option], "__name__", str(takes[option]))
+            raise RecipeError(asked, f"it is a {type(value).__name__}; {wanted} is wanted", "give what it wants")
+
+
+def run_algorithm(name: str, prepared: Any, batches: Iterable[Any], options: Mapping[str, Any]) -> Report:
+    """Check the options and run one algorithm of the table."""
+    check(name, options)
+    return ALGORITHMS[name].run(prepared, batches, **options)
+
+
+def _options(name: str) -> dict[str, Any]:
+    function = ALGORITHMS[name].run
+    hints = get_type_hints(function)
+    parameters = inspect.signature(function).parameters.values()
+    return {one.name: hints[one.name] for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if get_origin(hint) in (Union, types.UnionType):
+        return any(_fits(value, part) for part in get_args(hint))
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def _near(name: str, known: Iterable[str], otherwise: str) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else otherwise

@@ -1,0 +1,78 @@
+"""Small networks and data that quantizing hurts, so that an algorithm has something to do."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import detent
+from detent.recipes import Recipe
+
+
+class Convs(nn.Module):
+    """conv - bn - relu - depthwise - bn - relu - 1x1 - bn, a residual add, mean, linear."""
+
+    def __init__(self, act=nn.ReLU):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 12, 3, padding=1, bias=False)
+        self.bn0 = nn.BatchNorm2d(12)
+        self.expand = nn.Conv2d(12, 24, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(24)
+        self.depthwise = nn.Conv2d(24, 24, 3, padding=1, groups=24, bias=False)
+        self.bn2 = nn.BatchNorm2d(24)
+        self.project = nn.Conv2d(24, 12, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(12)
+        self.act0, self.act1, self.act2 = act(), act(), act()
+        self.fc = nn.Linear(12, 5)
+        for module in self.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                nn.init.uniform_(module.weight, 0.5, 1.5)
+                nn.init.normal_(module.bias, std=0.3)
+                nn.init.normal_(module.running_mean, std=0.1)
+                nn.init.uniform_(module.running_var, 0.5, 1.5)
+
+    def forward(self, x):
+        x = self.act0(self.bn0(self.stem(x)))
+        y = self.act1(self.bn1(self.expand(x)))
+        y = self.act2(self.bn2(self.depthwise(y)))
+        x = F.relu(x + self.bn3(self.project(y)))
+        return self.fc(x.mean((2, 3)))
+
+
+class Mlp(nn.Module):
+    """A norm before two linear layers that share its output, then a plain chain."""
+
+    def __init__(self, dim=16):
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+        self.left, self.right = nn.Linear(dim, 24), nn.Linear(dim, 24)
+        self.down = nn.Linear(24, dim)
+
+    def forward(self, x):
+        y = self.norm(x)
+        return x + self.down(F.gelu(self.left(y)) * self.right(y))
+
+
+def images(count=6, rows=8, size=8):
+    return [torch.randn(rows, 3, size, size) for _ in range(count)]
+
+
+def vectors(count=6, rows=64, dim=16):
+    return [torch.randn(rows, dim) for _ in range(count)]
+
+
+def ready(net, batches, *, backend="academic", calibrated=True, **request):
+    """Prepared by a recipe of these sections, and calibrated."""
+    recipe = Recipe.from_dict({"name": "mine", **request})
+    prepared = detent.prepare(net.eval(), (batches[0],), backend=backend, recipe=recipe)
+    if calibrated:
+        detent.calibrate(prepared, batches)
+    return prepared.eval()
+
+
+def noise(prepared, net, batches):
+    """Squared error of the outputs, relative to their size."""
+    with torch.no_grad():
+        pairs = [(net(x), prepared(x)) for x in batches]
+    return float(sum((a - b).square().sum() for a, b in pairs) / sum(a.square().sum() for a, _ in pairs))
