@@ -1,4 +1,4 @@
-"""`detent.prepare` and `detent.calibrate`: the way through graph, backends and recipes."""
+"""`detent.prepare` and `detent.calibrate`: the way through graph, backends, recipes and algorithms."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from detent.adopting import Known, adopt, initialise, known_of_file
+from detent.algorithms import ALGORITHMS, check, run_algorithm
 from detent.backends import BACKENDS, Backend, plan
 from detent.errors import RecipeError
-from detent.graph import capture, fold_batch_norms, insert, observing, remember_float_names
+from detent.graph import Inputs, capture, fold_batch_norms, insert, observing, remember_float_names
+from detent.onnx_import import is_imported, source_of
 from detent.recipes import Recipe, find
 
 __all__ = ["calibrate", "prepare"]
@@ -33,10 +36,13 @@ def prepare(
     """A trainable copy of `model` with quantizers where `backend` has them and as `recipe` asks for.
 
     The result is an ordinary module; `result.plan` says what was quantized and what was not. It must be calibrated
-    before it runs. The other arguments are those of `detent.graph.capture`.
+    before it runs; a model from an ONNX file that has Q and DQ starts from the file's scales where the backend has
+    their schemes. The other arguments are those of `detent.graph.capture`.
     """
     target = BACKENDS[backend] if isinstance(backend, str) else backend
     request = find(recipe)
+    for algorithm in request.algorithms:
+        check(algorithm.name, algorithm.options)
     options: dict[str, Any] = {
         "example_kwargs": example_kwargs,
         "leaf_modules": leaf_modules,
@@ -53,26 +59,51 @@ def prepare(
     modules = dict(prepared.named_modules())
     merges = fold_batch_norms(captured, strategy)
     decided = plan(captured, target, request)
+    known: Known = {}
+    if is_imported(prepared) and source_of(prepared).encodings:
+        known = known_of_file(source_of(prepared), decided, _modules_by_node(prepared))
+        decided = adopt(decided, known, target, needed=False)
     insert(captured, decided)
+    initialise(prepared, known)
     prepared.plan, prepared.backend, prepared.recipe = decided, target, request
+    prepared.algorithm_notes = []
     prepared.input_count = len(example_inputs)
+    prepared.example = Inputs(tuple(example_inputs), dict(example_kwargs or {}))
     remember_float_names(prepared, captured.float_tensors, merges, modules)
     return prepared
+
+
+def _modules_by_node(prepared: Any) -> dict[str, str]:
+    graphs = [runner.graph for runner in prepared.runners.values()]
+    return {node.name: str(node.target) for graph in graphs for node in graph.nodes if node.op == "call_module"}
 
 
 def calibrate(prepared: Any, batches: Iterable[Any]) -> None:
     """Set every scale from `batches`: tensors, tuples of inputs (labels behind them are ignored), or dicts.
 
     The model is put in eval mode for it and back. Activations are never kept. With the recipe's
-    `calibration.inputs` "quantized", the batches are run a second time with the first scales in force.
+    `calibration.inputs` "quantized", the batches are run a second time with the first scales in force. The recipe's
+    algorithms run before or after, whichever each of them needs; `prepared.algorithm_notes` has their reports.
     """
     recipe: Recipe = prepared.recipe
     limit = recipe.calibration.batches
     again = recipe.calibration.inputs == "quantized"
-    if again and iter(batches) is batches:
-        raise RecipeError(
-            "calibration.inputs 'quantized' with an iterator", "the batches are needed twice", "give a list or a loader"
-        )
+    for reason in (["calibration.inputs 'quantized'"] if again else []) + [a.name for a in recipe.algorithms]:
+        if iter(batches) is batches:
+            raise RecipeError(f"{reason} with an iterator", "the batches are needed twice", "give a list or a loader")
+    _run_algorithms(prepared, batches, "before calibration")
+    _observe(prepared, batches, limit, again=again)
+    _run_algorithms(prepared, batches, "after calibration")
+
+
+def _run_algorithms(prepared: Any, batches: Iterable[Any], phase: str) -> None:
+    for algorithm in prepared.recipe.algorithms:
+        if ALGORITHMS[algorithm.name].phase == phase:
+            limited = islice(batches, prepared.recipe.calibration.batches)
+            run_algorithm(algorithm.name, prepared, limited, algorithm.options)
+
+
+def _observe(prepared: Any, batches: Iterable[Any], limit: int | None, *, again: bool) -> None:
     flags = {module: module.training for module in prepared.modules()}
     prepared.eval()
     try:

@@ -1,0 +1,53 @@
+"""`detent.deploy` and what it gives: an Artifact, the folder on disk that can be verified and retargeted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from detent.backends import Backend
+from detent.deploy import Package, write
+from detent.retargeting import restored, retargeted
+from detent.verification import Verdict, verify
+
+__all__ = ["Artifact", "deploy"]
+
+
+@dataclass(frozen=True)
+class Artifact(Package):
+    """A deployed model: a folder, what its manifest says, and, where it was just made, the model it came from."""
+
+    prepared: Any = field(default=None, repr=False, compare=False)
+
+    def verify(self, batches: Iterable[Any], **options: Any) -> Verdict:
+        """Run the simulation, the twin and the real engine on `batches`; see `detent.verification.verify`."""
+        return verify(self, batches, prepared=self.prepared, **options)
+
+    def retarget(self, backend: str | Backend, folder: str | Path) -> Artifact:
+        """The same calibrated model for another backend, with placement, bias and sharing derived anew.
+
+        Nothing is calibrated again: a tensor whose scale the other scheme cannot hold is refused. An artifact that
+        was loaded is read back from its `model.onnx`.
+        """
+        prepared = self.prepared if self.prepared is not None else restored(self)
+        return deploy(retargeted(prepared, backend), folder)
+
+
+def deploy(
+    prepared: Any,
+    folder: str | Path,
+    *,
+    files: Sequence[str] | None = None,
+    dynamic_batch: bool = True,
+    mode: str | None = None,
+) -> Artifact:
+    """Write a calibrated model into `folder`: `model.onnx` (QDQ), the backend's own files, `manifest.json`.
+
+    `files` are the formats to write in place of the backend's own. Either all of it is written or nothing. With
+    several forward modes, `mode` says which one is deployed.
+    """
+    write(prepared, folder, files=files, dynamic_batch=dynamic_batch, mode=mode)
+    loaded = Package.load(folder)
+    return Artifact(loaded.folder, loaded.manifest, prepared)

@@ -1,0 +1,8 @@
+"""DATA: calibration and test data from files, checked before it is used."""
+
+from __future__ import annotations
+
+from detent.data.folder import Folder
+from detent.data.images import Preprocessing
+
+__all__ = ["Folder", "Preprocessing"]

@@ -1,0 +1,90 @@
+"""Batches from a file or a folder of files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from detent.data.arrays import Inputs, arrays_in
+from detent.data.images import SUFFIXES, Preprocessing
+from detent.errors import DataError
+
+__all__ = ["Folder"]
+
+_ARRAYS = (".npy", ".npz")
+
+
+class Folder:
+    """The batches of a `.npy` or `.npz` file, or of a folder of these or of images, in the order of their names.
+
+    Each batch is a tuple of the inputs in the network's order, with labels behind them where the files have some
+    (`labels` in a `.npz`). Can be gone through again; only one batch is in memory at a time. Samples that come one to a
+    file are put together to `batch_size`; larger files are cut. A network whose batch size is fixed gets that size, and
+    what is left over at the end is not used.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        inputs: Inputs,
+        *,
+        batch_size: int = 32,
+        preprocessing: Preprocessing | None = None,
+    ):
+        self.path, self.inputs = Path(path), inputs
+        fixed = [shape[0] for shape in inputs.values() if shape and isinstance(shape[0], int)]
+        self.batch_size, self._whole = (fixed[0], True) if fixed else (batch_size, False)
+        self.preprocessing = preprocessing
+        if not self.path.exists():
+            raise DataError(f"read data from {self.path}", "there is no such file or folder", "give a path that exists")
+        known = (*_ARRAYS, *SUFFIXES)
+        found = [self.path] if self.path.is_file() else sorted(self.path.rglob("*"))
+        self.files = [file for file in found if file.suffix.lower() in known]
+        if not self.files:
+            raise DataError(
+                f"read data from {self.path}", "it holds no data", f"give files that end in {', '.join(known)}"
+            )
+        if preprocessing is None and any(file.suffix.lower() in SUFFIXES for file in self.files):
+            raise DataError(
+                f"read images from {self.path}",
+                "no preprocessing was stated",
+                "say how a picture becomes an array: detent.data.Preprocessing, or --crop, --mean, --std",
+            )
+
+    def __iter__(self) -> Iterator[tuple[npt.NDArray[Any], ...]]:
+        waiting: list[tuple[npt.NDArray[Any], ...]] = []
+        count = 0
+        for part in self._parts():
+            if waiting and len(part) != len(waiting[0]):
+                raise DataError(
+                    f"read data from {self.path}", "some files have labels and some not", "give all or none"
+                )
+            waiting.append(part)
+            count += len(part[0])
+            while count >= self.batch_size:
+                joined = _joined(waiting)
+                yield tuple(array[: self.batch_size] for array in joined)
+                waiting = [tuple(array[self.batch_size :] for array in joined)]
+                count -= self.batch_size
+        if count and not self._whole:
+            yield _joined(waiting)
+
+    def _parts(self) -> Iterator[tuple[npt.NDArray[Any], ...]]:
+        for file in self.files:
+            if file.suffix.lower() in _ARRAYS:
+                for arrays, labels in arrays_in(file, self.inputs):
+                    given = tuple(arrays[name] for name in self.inputs)
+                    yield given if labels is None else (*given, np.atleast_1d(labels))
+            else:
+                assert self.preprocessing is not None
+                yield (self.preprocessing(file),)
+
+
+def _joined(parts: list[tuple[npt.NDArray[Any], ...]]) -> tuple[npt.NDArray[Any], ...]:
+    if len(parts) == 1:
+        return parts[0]
+    return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True))

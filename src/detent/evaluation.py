@@ -1,0 +1,56 @@
+"""A prepared model that computes as its target does: reported accuracy is deployed accuracy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from detent.deploy import deployment_of
+from detent.deploy.eval_mode import eval_mode
+from detent.deploy.export.trees import bound, mapped, tensors_in
+from detent.errors import TensorError
+from detent.twin import ARITHMETICS, Twin
+
+__all__ = ["Exact", "exact"]
+
+
+class Exact(nn.Module):
+    """Takes what the prepared model takes and gives what it gives, in the integers of its target.
+
+    It is a picture of the prepared model at one moment: train on, and make another. There are no gradients.
+    """
+
+    def __init__(self, prepared: Any, arithmetic: str | None = None):
+        super().__init__()
+        name = arithmetic or prepared.backend.arithmetic
+        deployment = deployment_of(prepared)
+        self.notes = tuple(deployment.notes)
+        self._twin = Twin(deployment.graph, ARITHMETICS[name]())
+        self._names = tuple(deployment.graph.inputs)
+        self._graph: fx.Graph = next(iter(prepared.graphs.values()))
+        self._places = [node for node in self._graph.nodes if node.op == "placeholder"]
+        with eval_mode(prepared), torch.no_grad():
+            self._shape = prepared(*prepared.example.args, **prepared.example.kwargs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The outputs, structured as the prepared model's are."""
+        tensors = list(tensors_in(bound(self._graph, args, kwargs)))
+        if len(tensors) != len(self._names) or len(args) + len(kwargs) > len(self._places):
+            raise TensorError(
+                f"run it on {sum(1 for _ in tensors_in((args, kwargs)))} tensors",
+                f"the network takes {', '.join(self._names)}",
+                "give it what the prepared model takes",
+            )
+        given = {name: tensor.detach().cpu().numpy() for name, tensor in zip(self._names, tensors, strict=True)}
+        results = iter(self._twin.run(given).values())
+        return mapped(self._shape, lambda _: torch.from_numpy(next(results)))
+
+    def extra_repr(self) -> str:
+        return f"arithmetic={self._twin.arithmetic.name!r}, {self._twin.arithmetic.claim}"
+
+
+def exact(prepared: Any, arithmetic: str | None = None) -> Exact:
+    """`prepared` under the arithmetic of its backend, or under another that is named."""
+    return Exact(prepared, arithmetic)

@@ -1,0 +1,82 @@
+"""`detent.quantize`: a model, data and a target in; a deployed model out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from onnx import ModelProto
+from torch import nn
+
+from detent.artifact import Artifact, deploy
+from detent.backends import Backend
+from detent.errors import RangeError
+from detent.onnx_import import load
+from detent.preparing import calibrate, prepare
+from detent.recipes import Recipe, find
+
+__all__ = ["STEPS", "quantize"]
+
+STEPS = 64
+"""Batches that calibrate, if a recipe does not say."""
+
+
+def quantize(
+    model: str | os.PathLike[str] | ModelProto | nn.Module,
+    batches: Iterable[Any],
+    *,
+    backend: str | Backend,
+    recipe: str | Recipe = "ptq",
+    folder: str | os.PathLike[str] | None = None,
+    steps: int | None = None,
+) -> Artifact:
+    """Load, prepare, calibrate and deploy.
+
+    `model` is an ONNX file, or a model in memory. `batches` are as `detent.calibrate` takes them; at most `steps` of
+    them are used, by default what the recipe says or 64. The artifact goes into `folder`, by default named after the
+    model and the backend.
+    """
+    network = model if isinstance(model, nn.Module) else load(model)
+    request = find(recipe)
+    limit = steps or request.calibration.batches or STEPS
+    waiting = map(_as_tensors, batches)
+    first = next(waiting, None)
+    if first is None:
+        raise RangeError("quantize without data", "the batches are empty", "give at least one batch")
+    example, named = _example(first, network)
+    prepared = prepare(network, example, backend=backend, recipe=request, example_kwargs=named)
+    given: Iterable[Any] = islice(chain([first], waiting), limit)
+    if request.calibration.inputs == "quantized":
+        given = list(given)  # they are gone through twice
+    calibrate(prepared, given)
+    target = backend if isinstance(backend, str) else backend.name
+    return deploy(prepared, Path(folder or f"{_name(model)}-{target}"))
+
+
+def _name(model: Any) -> str:
+    return Path(model).stem if isinstance(model, (str, os.PathLike)) else "model"
+
+
+def _example(batch: Any, network: nn.Module) -> tuple[Sequence[Any], Mapping[str, Any] | None]:
+    """The arguments of the network in a batch, which may have labels behind them."""
+    if isinstance(batch, Mapping):
+        return (), batch
+    parts = tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
+    graph = getattr(network, "graph", None)
+    count = len(parts) if graph is None else sum(node.op == "placeholder" for node in graph.nodes)
+    return parts[:count], None
+
+
+def _as_tensors(batch: Any) -> Any:
+    if isinstance(batch, np.ndarray):
+        return torch.from_numpy(np.ascontiguousarray(batch))
+    if isinstance(batch, Mapping):
+        return {key: _as_tensors(value) for key, value in batch.items()}
+    if isinstance(batch, (list, tuple)):
+        return tuple(_as_tensors(value) for value in batch)
+    return batch

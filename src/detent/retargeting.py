@@ -1,0 +1,82 @@
+"""The same calibrated model for another backend: placement, bias and sharing derived anew, scales kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from detent.adopting import Known, adopt, initialise
+from detent.backends import BACKENDS, Backend, plan
+from detent.deploy import Package
+from detent.errors import ArtifactError
+from detent.graph import Inputs, Plan, capture, insert, quantizers_of, remember_float_names, without_quantizers
+from detent.numerics import QParams, Scheme
+from detent.onnx_import import load
+from detent.preparing import prepare
+from detent.recipes import Recipe, find
+
+__all__ = ["restored", "retargeted"]
+
+
+def retargeted(prepared: Any, backend: str | Backend) -> Any:
+    """A prepared model for `backend` with the scales of `prepared`, which is left as it was.
+
+    Weights keep their learned values. Refused, with the tensor named: a tensor that only the other backend quantizes,
+    because it has no scale, and one whose scheme the other backend cannot have.
+    """
+    target = BACKENDS[backend] if isinstance(backend, str) else backend
+    known = _known(prepared)
+    inputs: Inputs = prepared.example
+    modes = {mode: {"mode": mode} for mode in prepared.runners} if len(prepared.runners) > 1 else None
+    captured = capture(without_quantizers(prepared), inputs.args, example_kwargs=inputs.kwargs, modes=modes)
+    request = _request(prepared.recipe)
+    decided = adopt(plan(captured, target, request), known, target, needed=True)
+    decided = replace(decided, notes=(*decided.notes, f"scales of {prepared.plan.backend}"))
+    insert(captured, decided)
+    moved: Any = captured.module
+    moved.plan, moved.backend, moved.recipe = decided, target, request
+    moved.input_count, moved.example = prepared.input_count, inputs
+    remember_float_names(moved, captured.float_tensors, {}, {})
+    initialise(moved, known)
+    moved.train(prepared.training)
+    return moved
+
+
+def restored(package: Package) -> Any:
+    """The prepared model of a deployed folder, read from its QDQ file, which holds weights and scales."""
+    ports = package.graph.inputs.values()
+    example = [np.zeros([2 if isinstance(size, str) else size for size in p.shape], p.dtype) for p in ports]
+    backend, recipe = package.manifest["backend"], Recipe.from_dict(package.manifest["recipe"])
+    inputs = [torch.from_numpy(array) for array in example]
+    prepared = prepare(load(package.model), inputs, backend=backend, recipe=_request(recipe))
+    missing = [quantizer.name for quantizer in quantizers_of(prepared) if not quantizer.calibrated]
+    if missing:
+        raise ArtifactError(
+            f"retarget {package.folder}",
+            f"its model.onnx does not say the scale of {', '.join(missing[:3])}",
+            "retarget the artifact that deploy returned, which has the model in memory",
+        )
+    return prepared
+
+
+def _request(recipe: Recipe) -> Recipe:
+    """The widths that were asked for, with quantizers that hold the scales they are given."""
+    plain = find("ptq")
+    return plain.replace(
+        weight=plain.weight.replace(bits=recipe.weight.bits),
+        activation=plain.activation.replace(bits=recipe.activation.bits),
+        exclude=recipe.exclude,
+    )
+
+
+def _known(prepared: Any) -> Known:
+    """The scheme of each tensor and the scale that was measured or learned; a sharing one has its source's."""
+    found: dict[str, tuple[Scheme, QParams]] = {q.name: (q.scheme, q.qparams()) for q in quantizers_of(prepared)}
+    entries: Plan = prepared.plan
+    for entry in entries.quantized:
+        if entry.shares and entry.tensor not in found and entry.shares in found:
+            found[entry.tensor] = found[entry.shares]
+    return found

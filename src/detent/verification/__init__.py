@@ -1,0 +1,8 @@
+"""PROOF: simulation, twin and engine compared, and a verdict."""
+
+from __future__ import annotations
+
+from detent.verification.verdict import Accuracy, Difference, Speed, Verdict
+from detent.verification.verify import verify
+
+__all__ = ["Accuracy", "Difference", "Speed", "Verdict", "verify"]

@@ -1,0 +1,94 @@
+"""Data from files: what fits goes through, what does not is refused with the file named."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detent.data import Folder, Preprocessing
+from detent.errors import DataError
+
+IMAGE = {"image": ("batch", 3, 4, 4)}
+
+
+def test_a_npy_file_is_cut_into_batches(tmp_path):
+    data = np.arange(5 * 48, dtype=np.float32).reshape(5, 3, 4, 4)
+    np.save(tmp_path / "x.npy", data)
+    batches = list(Folder(tmp_path / "x.npy", IMAGE, batch_size=2))
+    assert [len(batch[0]) for batch in batches] == [2, 2, 1]
+    assert np.array_equal(np.concatenate([batch[0] for batch in batches]), data)
+
+
+def test_single_samples_are_put_together_in_the_order_of_their_names(tmp_path):
+    for index in (2, 0, 1):
+        np.save(tmp_path / f"{index}.npy", np.full((3, 4, 4), index, np.float32))
+    folder = Folder(tmp_path, IMAGE, batch_size=32)
+    for _ in range(2):  # it can be gone through again
+        (batch,) = list(folder)
+        assert batch[0][:, 0, 0, 0].tolist() == [0.0, 1.0, 2.0]
+
+
+def test_a_npz_holds_inputs_by_name_and_labels(tmp_path):
+    inputs = {"ids": ("batch", 7), "mask": ("batch", 7)}
+    np.savez(tmp_path / "x.npz", mask=np.ones((3, 7), np.int64), ids=np.zeros((3, 7), np.int64), labels=[1, 2, 3])
+    ((ids, mask, labels),) = list(Folder(tmp_path / "x.npz", inputs))
+    assert (ids.sum(), mask.sum(), labels.tolist()) == (0, 21, [1, 2, 3])
+
+
+def test_float64_becomes_what_networks_take(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((1, 3, 4, 4)))
+    ((x,),) = list(Folder(tmp_path, IMAGE))
+    assert x.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.zeros((2, 3, 5, 5), np.float32), r"shape \(2, 3, 5, 5\)"),
+        (np.zeros((2, 2), np.float32), r"shape \(2, 2\)"),
+    ],
+)
+def test_another_shape_is_refused(tmp_path, array, message):
+    np.save(tmp_path / "x.npy", array)
+    with pytest.raises(DataError, match=message):
+        list(Folder(tmp_path, IMAGE))
+
+
+def test_pickles_are_never_loaded(tmp_path):
+    np.save(tmp_path / "x.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(DataError, match="no numpy file"):
+        list(Folder(tmp_path, IMAGE))
+
+
+def test_a_file_of_something_else_is_refused(tmp_path):
+    (tmp_path / "x.npy").write_bytes(b"not an array")
+    with pytest.raises(DataError, match=r"x\.npy"):
+        list(Folder(tmp_path, IMAGE))
+
+
+def test_an_input_that_is_missing_is_named(tmp_path):
+    np.savez(tmp_path / "x.npz", ids=np.zeros((1, 7)), other=np.zeros((1, 7)))
+    with pytest.raises(DataError, match="not mask"):
+        list(Folder(tmp_path, {"ids": ("batch", 7), "mask": ("batch", 7)}))
+
+
+def test_a_path_that_does_not_exist_and_a_folder_without_data_are_refused(tmp_path):
+    with pytest.raises(DataError, match="no such file"):
+        Folder(tmp_path / "nowhere", IMAGE)
+    (tmp_path / "readme.txt").write_text("nothing")
+    with pytest.raises(DataError, match="holds no data"):
+        Folder(tmp_path, IMAGE)
+
+
+def test_images_need_a_stated_preprocessing(tmp_path):
+    image = pytest.importorskip("PIL.Image", reason="needs the extra `images`")
+    image.new("RGB", (8, 6), (255, 0, 0)).save(tmp_path / "red.png")
+    with pytest.raises(DataError, match="no preprocessing"):
+        Folder(tmp_path, IMAGE)
+    how = Preprocessing(resize=4, crop=(4, 4), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    ((x,),) = list(Folder(tmp_path, IMAGE, preprocessing=how))
+    assert x.shape == (1, 3, 4, 4)
+    assert x[0, :, 0, 0].tolist() == [1.0, -1.0, -1.0]
+    blue_first = Preprocessing(resize=4, crop=(4, 4), mean=(0,) * 3, std=(1,) * 3, color="BGR", layout="NHWC")
+    ((x,),) = list(Folder(tmp_path, {"image": ("batch", 4, 4, 3)}, preprocessing=blue_first))
+    assert x[0, 0, 0].tolist() == [0.0, 0.0, 1.0]

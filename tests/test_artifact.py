@@ -1,0 +1,96 @@
+"""`detent.deploy` and its Artifact: loading, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import detent
+from detent.artifact import Artifact
+from detent.deploy.package import MANIFEST
+from detent.errors import ArtifactError
+from tests.deploy.float_path import prepared_for
+
+
+@pytest.fixture
+def artifact(tmp_path):
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 6, 6)
+    prepared = prepared_for(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), (x,), "onnxruntime")
+    return detent.deploy(prepared, tmp_path / "out")
+
+
+def test_what_was_deployed_loads(artifact):
+    loaded = Artifact.load(artifact.folder)
+    assert isinstance(loaded, Artifact)
+    assert loaded.manifest == artifact.manifest
+    assert loaded == artifact  # the model in memory is no part of what it is
+    assert loaded.model.producer_name == "detent"
+    assert len(loaded.graph.inputs) == 1
+    assert "Sequential" not in repr(artifact)
+
+
+def test_it_verifies_right_away(artifact):
+    torch.manual_seed(1)
+    assert artifact.verify([torch.randn(3, 3, 6, 6)], latency=False).holds
+
+
+def test_the_formats_may_be_named(tmp_path):
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 6, 6)
+    prepared = prepared_for(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), (x,), "onnxruntime")
+    artifact = detent.deploy(prepared, tmp_path / "out", files=["openvino_ir"])
+    assert set(artifact.manifest["files"]) == {"model.onnx", "model.xml", "model.bin"}  # model.onnx always
+
+
+def test_a_changed_file_is_refused(artifact):
+    path = artifact.folder / "model.onnx"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(ArtifactError, match=r"model\.onnx was changed after deploy"):
+        Artifact.load(artifact.folder)
+
+
+def test_a_missing_file_is_refused(artifact):
+    (artifact.folder / "model.onnx").unlink()
+    with pytest.raises(ArtifactError, match=r"model\.onnx is missing"):
+        Artifact.load(artifact.folder)
+
+
+def test_a_folder_without_a_manifest_is_refused(tmp_path):
+    with pytest.raises(ArtifactError, match=r"there is no manifest\.json in it"):
+        Artifact.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "inner/../../outside"])
+def test_a_manifest_that_leaves_its_folder_is_refused(artifact, name):
+    rewrite(artifact, files={name: "0" * 64})
+    with pytest.raises(ArtifactError, match="a manifest names files of its own folder"):
+        Artifact.load(artifact.folder)
+
+
+def test_a_manifest_of_another_version_is_refused(artifact):
+    rewrite(artifact, **{"manifest version": 99})
+    with pytest.raises(ArtifactError, match="manifest version 99"):
+        Artifact.load(artifact.folder)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"manifest version": 1}', '{"manifest version": 1, "files": 3}'])
+def test_a_file_that_is_no_manifest_is_refused(artifact, text):
+    (artifact.folder / MANIFEST).write_text(text)
+    with pytest.raises(ArtifactError, match="it is no manifest"):
+        Artifact.load(artifact.folder)
+
+
+def test_a_file_it_does_not_hold_is_refused_with_those_it_has(artifact):
+    with pytest.raises(ArtifactError, match=r"it holds model\.onnx"):
+        artifact.path(".tflite")
+
+
+def rewrite(artifact: Artifact, **changes) -> None:
+    manifest = json.loads((artifact.folder / MANIFEST).read_text())
+    (artifact.folder / MANIFEST).write_text(json.dumps({**manifest, **changes}))

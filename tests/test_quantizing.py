@@ -1,0 +1,91 @@
+"""`detent.quantize`: a model, data and a target in; a deployed model out."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import nn
+
+import detent
+from detent.errors import RangeError, UnknownNameError
+from detent.quantizing import STEPS
+
+
+def file_of_a_network() -> onnx.ModelProto:
+    weight = np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32)
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"], name="conv"), helper.make_node("Relu", ["c"], ["y"], name="r")]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 6, 6])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 4, 4, 4])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def images(count: int = 3) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(2, 3, 6, 6) for _ in range(count)]
+
+
+def test_a_file_becomes_an_artifact_named_after_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    onnx.save(file_of_a_network(), "net.onnx")
+    artifact = detent.quantize("net.onnx", images(), backend="onnxruntime")
+    assert artifact.folder.name == "net-onnxruntime"
+    assert artifact.verify(images(1), latency=False).holds
+
+
+def test_a_module_a_model_in_memory_and_arrays_are_taken(tmp_path):
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).eval()
+    arrays = [batch.numpy() for batch in images()]
+    one = detent.quantize(net, arrays, backend="onnxruntime", folder=tmp_path / "module")
+    two = detent.quantize(file_of_a_network(), arrays, backend="onnxruntime", folder=tmp_path / "proto")
+    three = detent.quantize(
+        file_of_a_network(), ({"x": array} for array in arrays), backend="onnxruntime", folder=tmp_path / "named"
+    )
+    assert one.verify(images(1), latency=False).holds
+    assert (two.folder / "model.onnx").read_bytes().replace(b"proto", b"named") == (
+        three.folder / "model.onnx"
+    ).read_bytes()
+
+
+def test_labels_behind_the_inputs_of_a_file_are_left_alone(tmp_path):
+    labelled = [(batch, torch.zeros(2, dtype=torch.int64)) for batch in images()]
+    artifact = detent.quantize(file_of_a_network(), labelled, backend="onnxruntime", folder=tmp_path / "out")
+    assert len(artifact.graph.inputs) == 1
+
+
+class Counted:
+    """Batches that say how many of them were taken."""
+
+    def __init__(self, count: int):
+        self.count, self.taken = count, 0
+
+    def __iter__(self):
+        for _ in range(self.count):
+            self.taken += 1
+            yield torch.randn(2, 3, 6, 6)
+
+
+def test_at_most_so_many_batches_are_used(tmp_path):
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).eval()
+    few, many = Counted(10), Counted(2 * STEPS)
+    detent.quantize(net, few, backend="onnxruntime", folder=tmp_path / "few", steps=3)
+    detent.quantize(net, many, backend="onnxruntime", folder=tmp_path / "many")
+    assert (few.taken, many.taken) == (3, STEPS)
+
+
+def test_no_data_is_an_error(tmp_path):
+    with pytest.raises(RangeError, match="the batches are empty"):
+        detent.quantize(file_of_a_network(), [], backend="onnxruntime", folder=tmp_path / "out")
+
+
+def test_an_unknown_backend_is_an_error_and_nothing_is_written(tmp_path):
+    with pytest.raises(UnknownNameError, match="onnxruntim"):
+        detent.quantize(file_of_a_network(), images(), backend="onnxruntim", folder=tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,314 @@
+"""Verifying: what holds is said to hold, and what was tampered with is caught and located."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+from torch import nn
+
+import detent
+from detent.artifact import Artifact
+from detent.deploy.package import MANIFEST, digest
+from detent.engines import ENGINES
+from detent.errors import EngineError, RangeError, TensorError, UnknownNameError
+from detent.twin import ARITHMETICS
+from detent.twin.onnxruntime_x86 import OnnxRuntime
+from tests.models import MODELS
+
+
+def deployed(folder: Path, model: str = "residual_cnn", backend: str = "onnxruntime") -> tuple[Artifact, torch.Tensor]:
+    torch.manual_seed(0)
+    entry = MODELS[model]
+    net, inputs = entry.build().eval(), entry.inputs()
+    prepared = detent.prepare(net, inputs, backend=backend)
+    detent.calibrate(prepared, [inputs])
+    return detent.deploy(prepared, folder), inputs[0]
+
+
+def rewritten(artifact: Artifact, change) -> Artifact:
+    """The artifact with another model.onnx, hashed as if deploy had written it."""
+    model = onnx.load_model(str(artifact.folder / "model.onnx"))
+    change(model)
+    content = model.SerializeToString()
+    (artifact.folder / "model.onnx").write_bytes(content)
+    manifest = json.loads((artifact.folder / MANIFEST).read_text())
+    manifest["files"]["model.onnx"] = digest(content)
+    (artifact.folder / MANIFEST).write_text(json.dumps(manifest))
+    loaded = Artifact.load(artifact.folder)
+    return Artifact(loaded.folder, loaded.manifest, artifact.prepared)
+
+
+def initializer(model: onnx.ModelProto, name: str) -> onnx.TensorProto:
+    return next(one for one in model.graph.initializer if one.name == name)
+
+
+def test_a_deployed_network_computes_what_the_twin_says(tmp_path):
+    artifact, x = deployed(tmp_path / "out")
+    verdict = artifact.verify([x], latency=False)
+    assert verdict.holds
+    assert verdict.line.startswith("onnxruntime")
+    assert "equal" in verdict.line
+    ends = {difference.what: difference for difference in verdict.outputs}
+    assert ends["twin vs engine"].differing == 0
+    assert ends["twin vs engine"].elements == 10  # 2 samples, 5 classes
+    assert len(verdict.tensors) > 20
+    assert verdict.in_float == ()
+
+
+def test_without_the_model_the_file_itself_is_simulated(tmp_path):
+    artifact, x = deployed(tmp_path / "out")
+    verdict = Artifact.load(artifact.folder).verify([x], latency=False)
+    assert verdict.holds
+    assert {d.what for d in verdict.outputs} == {"simulation vs twin", "twin vs engine", "simulation vs engine"}
+
+
+def test_a_corrupted_scale_is_caught_and_located(tmp_path):
+    artifact, x = deployed(tmp_path / "out")
+    name = next(t["tensor"] for t in artifact.manifest["tensors"] if t["role"] == "activation" and t["op"])
+
+    def corrupt(model):
+        scale = initializer(model, f"{name}_scale")
+        scale.CopyFrom(numpy_helper.from_array(np.float32(numpy_helper.to_array(scale) * 1.25), scale.name))
+
+    verdict = rewritten(artifact, corrupt).verify([x], latency=False)
+    assert not verdict.holds
+    assert verdict.problems[0].startswith(f"{name}: model.onnx has ")
+    # The simulation says it too, without the manifest: this tensor differs from what the model computes.
+    assert any(problem.startswith(f"{name}: simulation vs file") for problem in verdict.problems)
+
+
+def test_a_swapped_axis_is_caught_and_located(tmp_path):
+    class Square(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(8, 8, 3)
+
+        def forward(self, x):
+            return torch.relu(self.conv(x))
+
+    torch.manual_seed(0)
+    x = torch.randn(2, 8, 8, 8)
+    prepared = detent.prepare(Square().eval(), (x,), backend="onnxruntime")
+    detent.calibrate(prepared, [x])
+    artifact = detent.deploy(prepared, tmp_path / "out")
+
+    def swap(model):
+        node = next(n for n in model.graph.node if n.output[0] == "conv.weight")
+        next(a for a in node.attribute if a.name == "axis").i = 1
+
+    verdict = rewritten(artifact, swap).verify([x], latency=False)
+    assert not verdict.holds
+    assert "conv.weight" in verdict.problems[0]
+    assert "axis 1" in verdict.problems[0]
+
+
+def test_a_wrong_rounding_is_caught_and_located(tmp_path, monkeypatch):
+    class Floors(OnnxRuntime):
+        def quantize(self, values, encoding):
+            scale, zero_point = float(encoding.scale), float(encoding.zero_point)
+            return torch.clamp(torch.floor(values / scale) + zero_point, encoding.qmin, encoding.qmax)
+
+    artifact, x = deployed(tmp_path / "out")
+    monkeypatch.setitem(ARITHMETICS._table, "onnxruntime", Floors)
+    verdict = artifact.verify([x], latency=False)
+    assert not verdict.holds
+    first = verdict.problems[0]
+    assert first.startswith("x: twin vs engine"), first
+
+
+def test_accuracy_is_that_of_each_computation(tmp_path):
+    artifact, x = deployed(tmp_path / "out")
+    labels = artifact.prepared.eval()(x).argmax(1)
+    verdict = artifact.verify([(x, labels)], latency=False, tensors=False)
+    assert verdict.accuracy is not None
+    assert (verdict.accuracy.samples, verdict.accuracy.simulation) == (2, 100.0)
+    assert verdict.accuracy.twin == verdict.accuracy.engine
+    assert verdict.tensors == ()
+
+
+def test_the_verdict_is_json(tmp_path):
+    artifact, x = deployed(tmp_path / "out")
+    verdict = artifact.verify([x])
+    told = json.loads(json.dumps(verdict.to_dict()))
+    assert told["holds"] is True
+    assert told["verdict"] == verdict.line
+    assert told["speed"]["int8_ms"] > 0
+    assert verdict.line in str(verdict)
+
+
+def test_a_backend_without_an_engine_is_compared_with_the_twin(tmp_path):
+    artifact, x = deployed(tmp_path / "out", backend="tensorrt")
+    verdict = artifact.verify([x])
+    assert verdict.engine is None
+    assert verdict.holds
+    assert "no engine ran" in verdict.line
+
+
+def test_no_data_is_an_error(tmp_path):
+    artifact, _ = deployed(tmp_path / "out")
+    with pytest.raises(RangeError, match="the batches are empty"):
+        artifact.verify([])
+
+
+def test_data_that_is_not_the_networks_is_an_error(tmp_path):
+    artifact, x = deployed(tmp_path / "out")
+    with pytest.raises(TensorError, match="the network takes"):
+        artifact.verify([{"somewhere": x}])
+
+
+# ---- files of other engines ----
+
+
+def with_file(artifact: Artifact, suffix: str, change) -> Artifact:
+    """The artifact with another vendor file, hashed as if deploy had written it."""
+    path = artifact.path(suffix)
+    content = change(path.read_bytes())
+    path.write_bytes(content)
+    manifest = json.loads((artifact.folder / MANIFEST).read_text())
+    manifest["files"][path.name] = digest(content)
+    (artifact.folder / MANIFEST).write_text(json.dumps(manifest))
+    loaded = Artifact.load(artifact.folder)
+    return Artifact(loaded.folder, loaded.manifest, artifact.prepared)
+
+
+def inner(artifact: Artifact) -> tuple[str, np.float32]:
+    """An activation inside of the network that one scale belongs to, and that scale."""
+    tensors = [t for t in artifact.manifest["tensors"] if t["role"] == "activation" and t["op"]]
+    scales = [t["scale"] for t in artifact.manifest["tensors"] if t["role"] == "activation"]
+    found = next(t for t in tensors if scales.count(t["scale"]) == 1)
+    return found["tensor"], np.float32(found["scale"])
+
+
+def test_a_corrupted_scale_of_a_tflite_file_is_caught_and_located(tmp_path):
+    pytest.importorskip("ai_edge_litert", reason="LiteRT runs the file")
+    artifact, x = deployed(tmp_path / "out", backend="litert")
+    assert artifact.verify([x], latency=False).holds
+    name, scale = inner(artifact)
+    was, now = scale.tobytes(), np.float32(scale * np.float32(1.25)).tobytes()
+
+    def corrupt(content: bytes) -> bytes:
+        assert was in content
+        return content.replace(was, now)
+
+    verdict = with_file(artifact, ".tflite", corrupt).verify([x], latency=False)
+    assert not verdict.holds
+    assert any(problem.startswith(f"{name}: twin vs engine") for problem in verdict.problems), verdict.problems
+
+
+def test_a_corrupted_scale_of_an_ncnn_file_is_caught(tmp_path):
+    pytest.importorskip("ncnn", reason="ncnn runs the file")
+    artifact, x = deployed(tmp_path / "out", backend="ncnn")
+    assert artifact.verify([x], latency=False).holds
+    weight = next(t for t in artifact.manifest["tensors"] if t["role"] == "weight")
+    scale = np.atleast_1d(np.asarray(weight["scale"], np.float32))
+
+    def corrupt(content: bytes) -> bytes:
+        # ncnn stores reciprocals, one for each channel.
+        was = next(b for b in ((np.float32(1) / scale).tobytes(), scale.tobytes()) if b in content)
+        return content.replace(was, (np.frombuffer(was, np.float32) * np.float32(1.25)).tobytes())
+
+    verdict = with_file(artifact, ".bin", corrupt).verify([x], latency=False)
+    assert not verdict.holds
+    assert "vs engine" in verdict.problems[0]
+
+
+def test_operations_that_ran_in_float_are_named(tmp_path):
+    """HardSigmoid has no integer kernel in ONNX Runtime: said, and no reason to doubt the rest."""
+    artifact, x = deployed(tmp_path / "out", model="mobile_cnn")
+    verdict = artifact.verify([x], latency=False)
+    assert verdict.holds
+    kinds = {placed["op"]: placed["kind"] for placed in verdict.placements}
+    assert "HardSigmoid" in {kinds[op] for op in verdict.in_float}
+    assert f"in float: {', '.join(verdict.in_float)}" in str(verdict)
+
+
+def test_an_engine_that_is_not_installed_is_named_with_its_extra(tmp_path, monkeypatch):
+    artifact, x = deployed(tmp_path / "out", backend="openvino")
+    monkeypatch.setattr(ENGINES["openvino"], "version", classmethod(lambda _: None))
+    verdict = artifact.verify([x], latency=False)
+    assert verdict.engine is None
+    assert "openvino is not installed (pip install 'detent[openvino]'): it was not run" in verdict.notes
+    with pytest.raises(EngineError, match=r"pip install 'detent\[openvino\]'"):
+        artifact.verify([x], engine="openvino")
+
+
+def test_an_unknown_engine_or_arithmetic_is_refused(tmp_path):
+    artifact, x = deployed(tmp_path / "out")
+    for options in ({"engine": "onnxruntim"}, {"arithmetic": "onnxruntim"}):
+        with pytest.raises(UnknownNameError, match="onnxruntim"):
+            artifact.verify([x], **options)
+
+
+def test_a_network_of_structured_inputs_is_verified(tmp_path):
+    torch.manual_seed(0)
+    entry = MODELS["dict_io"]
+    inputs = entry.inputs()
+    prepared = detent.prepare(entry.build().eval(), inputs, backend="onnxruntime")
+    detent.calibrate(prepared, [inputs])
+    verdict = detent.deploy(prepared, tmp_path / "out").verify([inputs], latency=False)
+    assert verdict.holds, verdict
+
+
+def test_one_of_several_modes_is_verified(tmp_path):
+    torch.manual_seed(0)
+    entry = MODELS["several_modes"]
+    inputs = entry.inputs()
+    modes = {"tensor": {"mode": "tensor"}, "predict": {"mode": "predict"}}
+    prepared = detent.prepare(entry.build().eval(), inputs, backend="openvino", modes=modes)
+    with detent.observing(prepared), torch.no_grad():
+        for mode in modes:
+            prepared(*inputs, mode=mode)
+    verdict = detent.deploy(prepared.eval(), tmp_path / "out", mode="predict").verify([inputs], latency=False)
+    assert verdict.holds, verdict
+
+
+# ---- the command ----
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "detent.cli", "verify", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+
+
+def test_the_command_says_0_if_it_holds_1_if_not_and_2_for_a_mistake(tmp_path):
+    artifact, x = deployed(tmp_path / "out")
+    np.save(tmp_path / "data.npy", x.numpy())
+    given = (str(artifact.folder), "--data", str(tmp_path / "data.npy"), "--json", "--no-latency")
+    held = command(*given)
+    assert held.returncode == 0, held.stderr
+    assert json.loads(held.stdout)["holds"] is True
+
+    name, _ = inner(artifact)
+
+    def corrupt(model):
+        scale = initializer(model, f"{name}_scale")
+        scale.CopyFrom(numpy_helper.from_array(np.float32(numpy_helper.to_array(scale) * 1.25), scale.name))
+
+    rewritten(artifact, corrupt)
+    failed = command(*given)
+    assert failed.returncode == 1, failed.stderr
+    told = json.loads(failed.stdout)
+    assert told["holds"] is False
+    assert told["problems"][0].startswith(f"{name}: model.onnx has")
+
+    (artifact.folder / "model.onnx").write_bytes(b"")
+    mistaken = command(*given)
+    assert mistaken.returncode == 2
+    assert mistaken.stdout == ""
+    assert mistaken.stderr.count("\n") == 1
+    assert "model.onnx was changed after deploy" in mistaken.stderr
