@@ -1,0 +1,117 @@
+"""Batches of a data set in an order that is a function of seed and epoch, whoever asks and from where.
+
+A batch is the same whether one process takes all of it or several take a part each, and whether training comes to it
+from the start or resumes in front of it: neither the order nor the augmentation draws from a global generator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from detent.errors import DataError
+
+__all__ = ["Augment", "Batches", "Samples"]
+
+Augment = Callable[[Tensor, torch.Generator], Tensor]
+"""From one sample to another, drawing from the generator it is handed."""
+
+
+class Samples(Protocol):
+    """A data set: how many, and one (input, label)."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> tuple[Any, Any]: ...
+
+
+class Batches:
+    """Batches of `batch_size` samples, over all ranks together; `rank` of `ranks` takes every `ranks`-th of them.
+
+    Shuffled, an epoch leaves out what does not fill a batch; in order, the last batch is smaller. `epoch` is the one
+    that is gone through next, and `skip` batches of it are left out.
+    """
+
+    def __init__(
+        self,
+        samples: Samples,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        augment: Augment | None = None,
+        workers: int = 0,
+        rank: int = 0,
+        ranks: int = 1,
+        limit: int | None = None,
+        device: torch.device = torch.device("cpu"),
+    ):
+        if batch_size % ranks:
+            raise DataError(
+                f"batches of {batch_size} on {ranks} processes",
+                "the processes would get parts of different sizes",
+                f"choose a multiple of {ranks}",
+            )
+        self.samples, self.batch_size, self.shuffle, self.seed = samples, batch_size, shuffle, seed
+        self.augment, self.workers, self.rank, self.ranks, self.limit = augment, workers, rank, ranks, limit
+        self.epoch, self.skip, self.device = 0, 0, device
+        if len(self) == 0:
+            raise DataError(
+                f"batches of {batch_size}", f"the data set has {len(samples)} samples", "choose smaller batches"
+            )
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+        whole = len(self.samples) // self.batch_size
+        count = whole if self.shuffle else -(-len(self.samples) // self.batch_size)
+        return count if self.limit is None else min(count, self.limit)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        given = _Given(self.samples, self.augment, self.seed, self.epoch)
+        loader: DataLoader[Any] = DataLoader(
+            given,
+            batch_sampler=list(self._indices())[self.skip :],
+            num_workers=self.workers,
+            generator=torch.Generator().manual_seed(self.seed),  # or the loader would draw from the global one
+        )
+        for inputs, labels in loader:
+            yield inputs.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
+
+    def _indices(self) -> Iterator[list[int]]:
+        """Of each batch, the samples that belong to this rank."""
+        count = len(self.samples)
+        order = torch.arange(count)
+        if self.shuffle:
+            order = torch.randperm(count, generator=_generator(self.seed, self.epoch))
+        for number in range(len(self)):
+            batch = order[number * self.batch_size : (number + 1) * self.batch_size]
+            yield batch[self.rank :: self.ranks].tolist()
+
+
+class _Given(Dataset[tuple[Any, Any]]):
+    """The samples of one epoch, augmented."""
+
+    def __init__(self, samples: Samples, augment: Augment | None, seed: int, epoch: int):
+        self.samples, self.augment, self.seed, self.epoch = samples, augment, seed, epoch
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        value, label = self.samples[index]
+        if self.augment is not None:
+            value = self.augment(value, _generator(self.seed, self.epoch, index))
+        return value, label
+
+
+def _generator(*key: int) -> torch.Generator:
+    """A generator of its own for each key."""
+    seed = 0
+    for part in key:
+        # The multiplier of Knuth's MMIX generator spreads neighbouring keys over all 64 bits.
+        seed = ((seed ^ part) * 6364136223846793005 + 1442695040888963407) % 2**63
+    return torch.Generator().manual_seed(seed)

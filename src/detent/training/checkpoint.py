@@ -1,0 +1,149 @@
+"""Checkpoints: one safetensors file whose header holds the JSON, written whole or not at all.
+
+    checkpoint.save("run/last.safetensors", prepared, training={"optimizer": optimizer.state_dict()})
+    training = checkpoint.load("run/last.safetensors", prepared)
+
+Tensors and JSON are in one file because one rename makes it appear: a kill at any moment leaves the last complete
+file. Reading runs no code. A file of another network, backend or recipe is refused with the differences.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from detent.errors import ArtifactError
+from detent.training.state_codec import pack, unpack
+
+__all__ = ["VERSION", "differences", "load", "load_model", "read", "save"]
+
+VERSION = 1
+"""Of the layout; a reader refuses one it does not know."""
+
+_SHOWN = 8  # differences that an error lists; the rest are counted
+
+
+def save(path: str | Path, prepared: Any, *, training: Mapping[str, Any] | None = None) -> None:
+    """Write the state of a prepared model, what it was prepared for, and whatever nested state training has."""
+    plain, tensors = pack({"model": prepared.state_dict(), "training": dict(training or {})})
+    header = {"checkpoint version": VERSION, **_request(prepared), "state": plain}
+    _write(Path(path), to_bytes(tensors, metadata={"detent": json.dumps(header)}))
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """Everything a checkpoint says: `backend`, `recipe`, and `state` with `model` and `training`."""
+    where = Path(path)
+    asked = f"read the checkpoint {where}"
+    if not where.is_file():
+        raise ArtifactError(asked, "there is no such file", "give the path of a checkpoint that training wrote")
+    try:
+        with safe_open(where, "pt") as file:
+            said = (file.metadata() or {}).get("detent")
+            tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ArtifactError(asked, f"it is truncated or no safetensors file: {error}", "use an older one") from None
+    if said is None:
+        raise ArtifactError(asked, "it holds weights only", "load weights by `pretrained`, and resume from checkpoints")
+    try:
+        header: dict[str, Any] = json.loads(said)
+        version = header["checkpoint version"]
+        if version == VERSION:
+            header["state"] = unpack(header["state"], tensors)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(asked, f"its header is damaged: {error!r}", "use an older one") from None
+    if version != VERSION:
+        raise ArtifactError(asked, f"checkpoint version {version}", f"use a Detent that reads it, or version {VERSION}")
+    return header
+
+
+def load(path: str | Path, prepared: Any) -> dict[str, Any]:
+    """Put the model's state into `prepared`, and give back what training kept. Refused before anything is changed."""
+    header = read(path)
+    found = differences(header, prepared)
+    if found:
+        more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        raise ArtifactError(
+            f"load the checkpoint {path}",
+            f"it does not fit the model: {'; '.join(found[:_SHOWN])}{more}",
+            "prepare the model, backend and recipe that the checkpoint is of",
+        )
+    prepared.load_state_dict(header["state"]["model"], strict=True)
+    training: dict[str, Any] = header["state"]["training"]
+    return training
+
+
+def load_model(path: str | Path, prepared: Any) -> dict[str, Any]:
+    """As `load`, with the averaged weights in place of the last ones where training kept an average."""
+    training = load(path, prepared)
+    average = training.get("ema")
+    if average:
+        prepared.load_state_dict(average, strict=False)
+    return training
+
+
+def differences(header: Mapping[str, Any], prepared: Any) -> list[str]:
+    """Where a checkpoint and a prepared model part; empty if the one can be loaded into the other."""
+    wanted = _request(prepared)
+    found = [
+        f"{key} {header.get(key)!r} in the file, {wanted[key]!r} here"
+        for key in ("backend",)
+        if header.get(key) != wanted[key]
+    ]
+    found += _different_keys("recipe", header.get("recipe", {}), wanted["recipe"])
+    own, held = prepared.state_dict(), header["state"]["model"]
+    found += [f"{name} is only in the file" for name in held if name not in own]
+    found += [f"{name} is only in the model" for name in own if name not in held]
+    for name, tensor in own.items():
+        if name in held and (held[name].shape, held[name].dtype) != (tensor.shape, tensor.dtype):
+            found.append(f"{name} is {_described(held[name])} in the file, {_described(tensor)} here")
+    return found
+
+
+def _request(prepared: Any) -> dict[str, Any]:
+    recipe = prepared.recipe.to_dict()
+    recipe.pop("seed", None)  # has no say in what the state means
+    return {"backend": prepared.backend.name, "recipe": json.loads(json.dumps(recipe))}
+
+
+def _different_keys(path: str, held: Any, wanted: Any) -> list[str]:
+    if held == wanted:
+        return []
+    if isinstance(held, dict) and isinstance(wanted, dict):
+        keys = sorted(held.keys() | wanted.keys())
+        return [line for key in keys for line in _different_keys(f"{path}.{key}", held.get(key), wanted.get(key))]
+    return [f"{path} {held!r} in the file, {wanted!r} here"]
+
+
+def _described(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def _write(path: Path, content: bytes) -> None:
+    """All of `content` under `path`, or what was there before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+    # The rename itself must reach the disk too.
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,156 @@
+"""What a config file may say: strict, like a recipe, which is a part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, PlainValidator
+
+from detent.recipes import Options, Recipe, find
+from detent.recipes.checks import Text, a_list, one_of, within
+from detent.recipes.options import Scalar
+from detent.recipes.refusal import RefusalError
+from detent.recipes.section import Section
+from detent.training.schedules import ScheduleName
+
+__all__ = [
+    "Config",
+    "DataConfig",
+    "DeployConfig",
+    "LossConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "ScheduleConfig",
+    "TrainConfig",
+]
+
+LoopName = Literal["ptq", "qat", "lsq"]
+OptimizerName = Literal["sgd", "adam", "adamw"]
+DeviceName = Literal["cpu", "cuda"]
+
+_MANY = 2**31 - 1
+_Options = Annotated[Mapping[str, Scalar], PlainValidator(Options.of)]
+_Count = Annotated[int, within(1, _MANY)]
+
+
+def _between(least: float, most: float) -> AfterValidator:
+    def check(value: float) -> float:
+        if not least <= value <= most:
+            raise RefusalError(f"allowed are {least:g} to {most:g}", "choose a number in between")
+        return float(value)
+
+    return AfterValidator(check)
+
+
+def _recipe(value: object) -> object:
+    return find(value) if isinstance(value, str) else value
+
+
+def _pairs(value: object) -> object:
+    if not isinstance(value, list | tuple):
+        raise RefusalError(f"it is a {type(value).__name__}", "give a list of [epoch, interval]")
+    return tuple(tuple(pair) if isinstance(pair, list) else pair for pair in value)
+
+
+class ModelConfig(Section, frozen=True):
+    """`name` is one of the zoo or `package.module:Name`, called with `options`; `pretrained` is a file of weights."""
+
+    name: Text
+    options: _Options = Options()
+    pretrained: Text | None = None
+
+
+class DataConfig(Section, frozen=True):
+    """`name` is a data set that comes with Detent, or `package.module:Name`, called with folder, split and `options`.
+
+    `batch_size` counts the samples of all processes together.
+    """
+
+    name: Text
+    folder: Text | None = None
+    options: _Options = Options()
+    batch_size: _Count = 64
+    augment: bool = False
+    workers: Annotated[int, within(0, 256)] = 0
+    train_batches: _Count | None = None
+    val_batches: _Count | None = None
+    calibration_batches: _Count = 8
+
+
+class TrainConfig(Section, frozen=True):
+    """The loop and its options; see the loops' classes. `ema` is the decay of averaged weights."""
+
+    loop: Annotated[LoopName, one_of(LoopName, "qat")] = "qat"
+    epochs: _Count = 1
+    val_begin: _Count = 1
+    val_interval: _Count = 1
+    dynamic_intervals: Annotated[tuple[tuple[int, int], ...], BeforeValidator(_pairs)] = ()
+    freeze_bn_begin: _Count | None = None
+    stop_observing_begin: _Count | None = None
+    checkpoint_interval: _Count | None = None
+    ema: Annotated[float, _between(0, 1)] | None = None
+    seed: Annotated[int, within(0, _MANY)] = 0
+    device: Annotated[DeviceName | None, one_of(DeviceName)] = None
+
+
+class OptimizerConfig(Section, frozen=True):
+    """`scale_lr` is the learning rate of what quantizers learn, by default that of the weights."""
+
+    name: Annotated[OptimizerName, one_of(OptimizerName, "sgd")] = "sgd"
+    lr: Annotated[float, _between(0, 1e6)] = 0.01
+    scale_lr: Annotated[float, _between(0, 1e6)] | None = None
+    momentum: Annotated[float, _between(0, 1)] = 0.9
+    weight_decay: Annotated[float, _between(0, 1)] = 0.0
+
+
+class ScheduleConfig(Section, frozen=True):
+    """Learning rates over the run: `warmup_epochs` of linear growth, then `name`, down to `end` of them."""
+
+    name: Annotated[ScheduleName, one_of(ScheduleName, "cosine")] = "cosine"
+    warmup_epochs: Annotated[int, within(0, _MANY)] = 0
+    end: Annotated[float, _between(0, 1)] = 0.0
+
+
+class LossConfig(Section, frozen=True):
+    """`distillation` is the weight of what the float model says, from 0, none, to 1, nothing else."""
+
+    label_smoothing: Annotated[float, _between(0, 1)] = 0.0
+    distillation: Annotated[float, _between(0, 1)] = 0.0
+    temperature: Annotated[float, _between(1e-3, 1e3)] = 1.0
+
+
+class DeployConfig(Section, frozen=True):
+    """Whether the result is deployed, the formats in place of the backend's own, and on how much it is verified."""
+
+    enabled: bool = True
+    files: Annotated[tuple[Text, ...], a_list] = ()
+    verify_batches: Annotated[int, within(0, 10_000)] = 2
+
+
+class Registrations(Section, frozen=True):
+    """Observers and quantizers of a user's own: names to import paths."""
+
+    observers: _Options = Options()
+    quantizers: _Options = Options()
+
+
+class Config(Section, frozen=True):
+    """A whole run: what is trained, on what, for which backend, by which recipe, and how."""
+
+    name: Text
+    model: ModelConfig
+    data: DataConfig
+    backend: Text
+    recipe: Annotated[Recipe, BeforeValidator(_recipe)]
+    train: TrainConfig = TrainConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    loss: LossConfig = LossConfig()
+    deploy: DeployConfig = DeployConfig()
+    imports: Registrations = Registrations()
+
+    def with_changes(self, section: str, **changes: Any) -> Config:
+        """Another config with some values of one section changed; None changes nothing."""
+        said = {key: value for key, value in changes.items() if value is not None}
+        return self.replace(**{section: getattr(self, section).replace(**said)}) if said else self

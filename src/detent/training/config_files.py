@@ -1,0 +1,77 @@
+"""Config files: plain data, laid over the files named in `_base_`; paths are those of the file that says them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from detent.errors import DetentError, RecipeError
+from detent.observers import OBSERVERS
+from detent.quantizers import QUANTIZERS
+from detent.recipes.files import FORMATS, read
+from detent.training.config import Config, Registrations
+from detent.training.import_paths import named
+
+__all__ = ["load_config"]
+
+_BASE = "_base_"
+_PATHS = (("model", "pretrained"), ("data", "folder"))
+
+
+def load_config(path: str | Path) -> Config:
+    """Read a `.yaml`, `.yml`, `.json` or `.toml` file. A mistake names the file, the key and the nearest known one."""
+    data = _with_bases(Path(path), ())
+    asked = Registrations.from_dict(data.get("imports") or {}, source=f"{path}: imports")
+    for table, names in ((OBSERVERS, asked.observers), (QUANTIZERS, asked.quantizers)):
+        for name, where in names.items():
+            table.register(name, named(str(where), table.kind))
+    return Config.from_dict(data, source=str(path))
+
+
+def laid_over(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    """`top` over `base`: mappings key by key, everything else replaced; null takes a key away.
+
+    >>> laid_over({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 4}, "d": None})
+    {'a': {'b': 4, 'c': 2}}
+    """
+    merged = dict(base)
+    for key, value in top.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, Mapping):
+            below = merged.get(key)
+            merged[key] = laid_over(below if isinstance(below, Mapping) else {}, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _with_bases(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
+    here = path.resolve()
+    if here in above:
+        raise RecipeError(f"read the config {above[0]}", f"{path} is a base of itself", "break the circle")
+    try:
+        own = read(path)
+    except DetentError as error:
+        raise RecipeError(f"read the config {path}", error.found, error.to_do.replace("recipe", "config")) from None
+    bases = own.pop(_BASE, None) or []
+    bases = [bases] if isinstance(bases, str) else bases
+    if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
+        raise RecipeError(f"{path}: {_BASE} = {bases!r}", "it is no path", "give a path or a list of paths")
+    merged: dict[str, Any] = {}
+    for base in bases:
+        merged = laid_over(merged, _with_bases(path.parent / base, (*above, here)))
+    return laid_over(merged, _placed(own, path.parent))
+
+
+def _placed(data: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """With relative paths made those of `folder`."""
+    recipe = data.get("recipe")
+    if isinstance(recipe, str) and Path(recipe).suffix.lower() in FORMATS:
+        data = {**data, "recipe": str((folder / recipe).resolve())}
+    for section, key in _PATHS:
+        held = data.get(section)
+        if isinstance(held, dict) and isinstance(held.get(key), str):
+            data = {**data, section: {**held, key: str((folder / held[key]).resolve())}}
+    return data

@@ -1,0 +1,20 @@
+"""DATA SETS: files a user has, as samples for `Batches`; a missing one is a message that says where to put it."""
+
+from detent.training.datasets.cifar10 import cifar10
+from detent.training.datasets.idx import FASHION_MNIST, MNIST, idx_images, read_idx
+from detent.training.datasets.image_folder import ImageFolder
+from detent.training.datasets.images import Images, Normalisation, crop_and_flip
+from detent.training.datasets.made_up import made_up
+
+__all__ = [
+    "FASHION_MNIST",
+    "MNIST",
+    "ImageFolder",
+    "Images",
+    "Normalisation",
+    "cifar10",
+    "crop_and_flip",
+    "idx_images",
+    "made_up",
+    "read_idx",
+]

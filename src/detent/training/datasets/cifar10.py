@@ -1,0 +1,169 @@
+"""CIFAR-10 in the forms it is found in: the binary files, the python files, the archives of either, and PNG sheets."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from detent.errors import DataError
+from detent.training.datasets.images import Images, Normalisation
+
+__all__ = ["CIFAR10", "cifar10"]
+
+CIFAR10 = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+"""The ImageNet statistics, which published CIFAR weights are trained with as often as with CIFAR's own."""
+
+_SIDE, _BYTES = 32, 3 * 32 * 32
+_TRAIN, _TEST = tuple(f"data_batch_{i}" for i in range(1, 6)), ("test_batch",)
+
+_Part = tuple[npt.NDArray[Any], npt.NDArray[Any]]
+
+
+def cifar10(folder: Path, split: str) -> Images:
+    """The images of a split from whichever form is in `folder`."""
+    names = _TRAIN if split == "train" else _TEST
+    for found in (_batches(folder, names), _archive(folder, names), _sheets(folder, split)):
+        if found:
+            pixels, labels = zip(*found, strict=True)
+            return Images(np.concatenate(pixels), np.concatenate(labels), CIFAR10)
+    raise DataError(
+        f"the data set cifar10 in {folder}",
+        "there is neither data_batch_1, data_batch_1.bin, cifar-10-*.tar.gz nor test.png",
+        f"put cifar-10-binary.tar.gz, cifar-10-python.tar.gz, or what is in one of them, into {folder}",
+    )
+
+
+def _batches(folder: Path, names: tuple[str, ...]) -> list[_Part]:
+    roots = (folder, folder / "cifar-10-batches-bin", folder / "cifar-10-batches-py")
+    forms: tuple[tuple[str, Callable[[bytes, str], _Part]], ...] = ((".bin", _binary), ("", _python))
+    for root in roots:
+        for suffix, read in forms:
+            files = [root / f"{name}{suffix}" for name in names]
+            if all(file.is_file() for file in files):
+                return [read(file.read_bytes(), str(file)) for file in files]
+    return []
+
+
+def _archive(folder: Path, names: tuple[str, ...]) -> list[_Part]:
+    forms: tuple[tuple[str, str, Callable[[bytes, str], _Part]], ...] = (
+        ("cifar-10-binary.tar.gz", ".bin", _binary),
+        ("cifar-10-python.tar.gz", "", _python),
+    )
+    for file, suffix, read in forms:
+        path = folder / file
+        if path.is_file():
+            return [read(content, f"{path}: {name}") for name, content in _members(path, names, suffix)]
+    return []
+
+
+def _members(path: Path, names: tuple[str, ...], suffix: str) -> list[tuple[str, bytes]]:
+    """Read in place: nothing of an archive is written to disk."""
+    wanted: dict[str, bytes] = {}
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                stem = Path(member.name).name
+                held = archive.extractfile(member) if stem in {f"{name}{suffix}" for name in names} else None
+                if held is not None:
+                    wanted[stem] = held.read()
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise DataError(f"read {path}", f"it is no whole archive: {error}", "get it again") from None
+    missing = [name for name in names if f"{name}{suffix}" not in wanted]
+    if missing:
+        raise DataError(f"read {path}", f"it has no {', '.join(missing)}", "get it again")
+    return [(name, wanted[f"{name}{suffix}"]) for name in names]
+
+
+def _binary(content: bytes, where: str) -> _Part:
+    """Rows of a label and 3072 pixels, channel by channel."""
+    if not content or len(content) % (_BYTES + 1):
+        raise DataError(f"read {where}", f"{len(content)} bytes are no rows of {_BYTES + 1}", "get it again")
+    rows = np.frombuffer(content, np.uint8).reshape(-1, _BYTES + 1)
+    return _upright(rows[:, 1:]), rows[:, 0]
+
+
+def _python(content: bytes, where: str) -> _Part:
+    """A pickled dict with `data` and `labels`."""
+    try:
+        held = _PlainArrays(io.BytesIO(content), encoding="bytes").load()
+        data, labels = np.asarray(held[b"data"]), np.asarray(held[b"labels"])
+    except (pickle.UnpicklingError, KeyError, TypeError, EOFError, ValueError, AttributeError, IndexError) as error:
+        raise DataError(f"read {where}", f"it is no CIFAR-10 batch: {error}", "get it again") from None
+    if data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != _BYTES:
+        raise DataError(f"read {where}", f"its data is {data.dtype}{list(data.shape)}", "get it again")
+    return _upright(data), labels
+
+
+class _PlainArrays(pickle.Unpickler):
+    """Knows the three names that a pickled array of numbers is made with, and refuses every other."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        match module, name:
+            case ("numpy.core.multiarray" | "numpy._core.multiarray", "_reconstruct"):
+                return _reconstruct
+            case ("numpy", "ndarray"):
+                return np.ndarray
+            case ("numpy", "dtype"):
+                return np.dtype
+            case ("_codecs", "encode"):  # how Python 3 writes bytes in protocol 2
+                return _encode
+        raise pickle.UnpicklingError(f"it names {module}.{name}, and nothing but arrays is read")
+
+
+def _reconstruct(kind: Any, shape: Any, dtype: Any) -> npt.NDArray[Any]:
+    if kind is not np.ndarray:
+        raise pickle.UnpicklingError("it holds an array of another kind")
+    made: npt.NDArray[Any] = np.ndarray(shape, dtype)
+    return made
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"bytes written as {encoding}")
+    return text.encode("latin1")
+
+
+def _sheets(folder: Path, split: str) -> list[_Part]:
+    """PNG sheets, a row of pixels an image (`test.png`, `train_0.png`), with labels as JSON."""
+    files = [folder / "test.png"] if split == "test" else sorted(folder.glob("train_[0-9].png"))
+    labels_file = folder / f"{split}_labels.json"
+    if not files or not all(file.is_file() for file in (*files, labels_file)):
+        return []
+    labels = np.asarray(json.loads(labels_file.read_text()), np.int64)
+    parts, start = [], 0
+    for file in files:
+        pixels = _sheet(file)
+        parts.append((pixels, labels[start : start + len(pixels)]))
+        start += len(pixels)
+    return parts
+
+
+def _sheet(path: Path) -> npt.NDArray[Any]:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise DataError(f"read {path}", "Pillow is not installed", "pip install 'detent[images]'") from None
+    # The sheet is larger than what Pillow takes for an attack; its size is checked here instead.
+    most, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+    try:
+        with Image.open(path) as opened:
+            if opened.size[0] != _SIDE * _SIDE or opened.size[1] > 100_000:
+                raise DataError(f"read {path}", f"a picture of {opened.size}", f"give rows of {_SIDE * _SIDE} pixels")
+            return np.asarray(opened.convert("RGB")).reshape(-1, _SIDE, _SIDE, 3)
+    except OSError as error:
+        raise DataError(f"read {path}", str(error), "get it again") from None
+    finally:
+        Image.MAX_IMAGE_PIXELS = most
+
+
+def _upright(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    upright: npt.NDArray[Any] = rows.reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1)
+    return upright

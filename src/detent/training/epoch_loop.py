@@ -1,0 +1,164 @@
+"""What loops over epochs have in common: when to validate, when to freeze, when to write a checkpoint."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from detent.errors import RecipeError
+from detent.graph import FoldedBatchNorm, quantizers_of
+from detent.training.bar import progress_bar
+from detent.training.run import BEST, Progress, Run
+from detent.training.synced_norms import batch_norms_of, synced_batch_norms
+from detent.training.validation import validate
+
+__all__ = ["EpochLoop"]
+
+
+class EpochLoop(ABC):
+    """Trains epoch by epoch. Epochs are counted from 1; what begins at epoch k begins with its first batch.
+
+    - `val_begin`, `val_interval`: the first epoch that is validated, and how many apart the next ones are.
+    - `dynamic_intervals`: pairs (epoch, interval); from that epoch on it is the interval. The last epoch is always
+      validated.
+    - `freeze_bn_begin`: from that epoch on batch norms keep their statistics.
+
+    A loop of another kind says what happens before an epoch (`prepare_for_run_epoch`), and may have another `run_epoch`
+    or `prepare_for_val`.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        max_epochs: int,
+        val_begin: int = 1,
+        val_interval: int = 1,
+        freeze_bn_begin: int | None = None,
+        dynamic_intervals: Sequence[tuple[int, int]] = (),
+    ):
+        for name, value in (("max_epochs", max_epochs), ("val_begin", val_begin), ("val_interval", val_interval)):
+            if value < 1:
+                raise RecipeError(f"{name} {value}", "epochs are counted from 1", "choose 1 or more")
+        self.work, self.max_epochs = run, max_epochs
+        self.val_begin, self.val_interval = val_begin, val_interval
+        self.freeze_bn_begin, self.dynamic_intervals = freeze_bn_begin, sorted(dynamic_intervals)
+        self._model: nn.Module | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch that is under way."""
+        return self.work.progress.epoch + 1
+
+    def run(self) -> dict[str, float]:
+        """Train to `max_epochs`, from wherever the run has come to; the metrics of the last validation."""
+        metrics: dict[str, float] = {}
+        while self.epoch <= self.max_epochs:
+            self.prepare_for_run_epoch()
+            self.run_epoch()
+            if self.validates(self.epoch):
+                self.prepare_for_val()
+                metrics = self.run_val()
+            self._end_epoch(metrics)
+        self.prepare_for_val()
+        return metrics or self.run_val()
+
+    @abstractmethod
+    def prepare_for_run_epoch(self) -> None:
+        """Set scales, modes and whatever else an epoch needs. Called again when a run resumes inside an epoch."""
+
+    def run_epoch(self) -> None:
+        """The batches that are left of this epoch."""
+        run, batches = self.work, self.work.train
+        batches.epoch, batches.skip = run.progress.epoch, run.progress.batch
+        title = f"epoch {self.epoch}/{self.max_epochs}"
+        with (
+            synced_batch_norms(run.prepared, run.processes.count),
+            progress_bar(title, len(batches), shown=run.processes.first) as bar,
+        ):
+            for inputs, labels in batches:
+                loss = self.run_iter(inputs, labels)
+                done = run.progress
+                bar.advance(done.batch, loss, done.right / max(1.0, done.seen))
+                if run.checkpoint_interval and done.step % run.checkpoint_interval == 0:
+                    run.save()
+
+    def run_iter(self, inputs: Tensor, labels: Tensor) -> float:
+        """One step."""
+        if self._model is None:
+            self._model = self.work.processes.parallel(
+                self.work.prepared, some_unused=self._some_unused(inputs, labels)
+            )
+        return self.work.step(self._model, inputs, labels)
+
+    def prepare_for_val(self) -> None:
+        """Evaluation mode, in which every range stands still."""
+        self.work.prepared.eval()
+
+    def run_val(self) -> dict[str, float]:
+        """Validate the model, with averaged weights where there are some."""
+        run = self.work
+        with run.ema.in_place() if run.ema is not None else nullcontext():
+            return validate(run.prepared, run.val, run.processes)
+
+    def validates(self, epoch: int) -> bool:
+        """Whether this epoch ends with a validation."""
+        interval, begin = self.val_interval, self.val_begin
+        for start, value in self.dynamic_intervals:
+            if epoch >= start:
+                interval, begin = value, max(start, self.val_begin)
+        return epoch == self.max_epochs or (epoch >= begin and (epoch - begin) % interval == 0)
+
+    def train_mode(self) -> None:
+        """Training mode, with batch norms frozen if it is time; a change of that needs another parallel wrapper."""
+        prepared = self.work.prepared
+        prepared.train()
+        frozen = self.freeze_bn_begin is not None and self.epoch >= self.freeze_bn_begin
+        for module in prepared.modules():
+            if isinstance(module, FoldedBatchNorm) and module.frozen != frozen:
+                module.frozen, self._model = frozen, None
+        if frozen:
+            folded = {id(m.bn) for m in prepared.modules() if isinstance(m, FoldedBatchNorm)}
+            for norm in batch_norms_of(prepared):
+                norm.training = norm.training and id(norm) in folded
+
+    def calibrated(self) -> bool:
+        return all(quantizer.calibrated for quantizer in quantizers_of(self.work.prepared))
+
+    def _end_epoch(self, metrics: dict[str, float]) -> None:
+        run, done = self.work, self.work.progress
+        means = {"train.loss": done.loss_sum / max(1, done.batch), "train.top1": done.right / max(1.0, done.seen)}
+        better = bool(metrics) and self.validates(self.epoch) and metrics["quantized.top1"] > done.best
+        best = metrics["quantized.top1"] if better else done.best
+        if run.processes.first:
+            shown = metrics if self.validates(self.epoch) else {}
+            rate = {"lr": float(run.optimizer.param_groups[0]["lr"])}
+            run.log.write(done.step, self.epoch, {**means, **rate, **shown})
+        run.progress = Progress(epoch=done.epoch + 1, step=done.step, best=best)
+        run.save()
+        if better:
+            run.save(BEST)
+        run.processes.wait()
+
+    def _some_unused(self, inputs: Tensor, labels: Tensor) -> bool:
+        """Whether a parameter has no part in the loss, which a parallel wrapper must be told.
+
+        The biases of layers before a folded batch norm have none until it is frozen. Found by one pass whose effects
+        on statistics are undone.
+        """
+        run = self.work
+        if run.processes.count == 1:
+            return False
+        buffers = {name: value.clone() for name, value in run.prepared.named_buffers()}
+        state = torch.get_rng_state()
+        loss = run.objective(run.prepared(inputs), labels, (inputs,))
+        learned = [p for p in run.prepared.parameters() if p.requires_grad]
+        found = torch.autograd.grad(loss, learned, allow_unused=True)
+        torch.set_rng_state(state)
+        for name, value in run.prepared.named_buffers():
+            value.copy_(buffers[name])
+        return any(gradient is None for gradient in found)

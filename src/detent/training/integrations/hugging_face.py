@@ -1,0 +1,33 @@
+"""A callback for the Trainer of Hugging Face's transformers.
+
+phases = Phases(model.net, calibration_batches, freeze_bn_begin=3)
+Trainer(model, ..., callbacks=[hugging_face_callback(phases)]).train()
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from detent.errors import EngineError
+from detent.training.phases import Phases
+
+__all__ = ["hugging_face_callback"]
+
+
+def hugging_face_callback(phases: Phases) -> Any:
+    """Calibrates when training begins, and enters the phases at their epochs."""
+    try:
+        from transformers import TrainerCallback  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        raise EngineError(
+            "a callback for Hugging Face's Trainer", "transformers is not installed", "pip install transformers"
+        ) from None
+
+    class Quantization(TrainerCallback):  # type: ignore[misc, unused-ignore]
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+            phases.begin()
+
+        def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+            phases.begin_epoch(int(state.epoch or 0) + 1)
+
+    return Quantization()

@@ -1,0 +1,137 @@
+"""The loops: calibrate and evaluate; train with measured ranges; train with learned ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from detent.errors import SchemeError
+from detent.graph import observing, quantizers_of
+from detent.preparing import calibrate
+from detent.quantizers import MovingRange
+from detent.training.epoch_loop import EpochLoop
+from detent.training.run import Run
+from detent.training.validation import validate
+
+__all__ = ["LSQEpochLoop", "PTQLoop", "QATEpochLoop"]
+
+
+class PTQLoop:
+    """Calibrates on the run's calibration batches and validates; a calibrated model is only validated."""
+
+    def __init__(self, run: Run):
+        self.work = run
+
+    def run(self) -> dict[str, float]:
+        """The metrics; the checkpoint `last.safetensors` holds the calibrated model."""
+        run = self.work
+        self.prepare_for_run_epoch()
+        self.run_epoch()
+        self.prepare_for_val()
+        metrics = validate(run.prepared, run.val, run.processes)
+        if run.processes.first:
+            run.log.write(0, 0, metrics)
+        run.save()
+        run.processes.wait()
+        return metrics
+
+    def prepare_for_run_epoch(self) -> None:
+        """Ranges are measured as the model will be deployed."""
+        self.work.prepared.eval()
+
+    def run_epoch(self) -> None:
+        """Calibrate, unless a checkpoint brought the ranges."""
+        if not all(quantizer.calibrated for quantizer in quantizers_of(self.work.prepared)):
+            calibrate(self.work.prepared, self.work.calibration)
+
+    def prepare_for_val(self) -> None:
+        """Nothing is left to set."""
+
+
+class QATEpochLoop(EpochLoop):
+    """Calibrates, then trains the weights while ranges are measured anew before each epoch.
+
+    From epoch `stop_observing_begin` on ranges stand still, also those that move within an epoch (`moving_range`).
+    Ranges that are learned are never measured again.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        max_epochs: int,
+        val_begin: int = 1,
+        val_interval: int = 1,
+        freeze_bn_begin: int | None = None,
+        stop_observing_begin: int | None = None,
+        dynamic_intervals: Sequence[tuple[int, int]] = (),
+    ):
+        super().__init__(
+            run,
+            max_epochs=max_epochs,
+            val_begin=val_begin,
+            val_interval=val_interval,
+            freeze_bn_begin=freeze_bn_begin,
+            dynamic_intervals=dynamic_intervals,
+        )
+        self.stop_observing_begin = stop_observing_begin
+
+    def prepare_for_run_epoch(self) -> None:
+        """Measure ranges at the start of an epoch; inside one the checkpoint has them."""
+        stops = self.stop_observing_begin is not None and self.epoch >= self.stop_observing_begin
+        if not self.calibrated():
+            calibrate(self.work.prepared, self.work.calibration)
+        elif not stops and self.work.progress.batch == 0:
+            _measure_again(self.work)
+        self.train_mode()
+        for quantizer in quantizers_of(self.work.prepared):
+            if stops and isinstance(quantizer, MovingRange):
+                quantizer.eval()
+
+
+class LSQEpochLoop(EpochLoop):
+    """The first batch sets the scales from statistics; from then on they are learned with the weights.
+
+    A resumed run has calibrated quantizers, so nothing is set a second time.
+    """
+
+    def prepare_for_run_epoch(self) -> None:
+        """Refuse a model without anything to learn; set scales if that was never done."""
+        prepared = self.work.prepared
+        if not any(True for q in quantizers_of(prepared) for _ in q.parameters(recurse=False)):
+            raise SchemeError(
+                "train scales", "no quantizer of the model learns its scale", "use QATEpochLoop, or a recipe like 'lsq'"
+            )
+        if not self.calibrated():
+            batches = self.work.train
+            batches.epoch, batches.skip = self.work.progress.epoch, 0
+            inputs, _ = next(iter(batches))
+            calibrate(prepared, [inputs])
+        self.train_mode()
+
+
+@torch.no_grad()
+def _measure_again(run: Run) -> None:
+    """Ranges from the weights as they are now; what is learned or moves by itself keeps what it has."""
+    prepared = run.prepared
+    kept = {q: _copied(q.state_dict()) for q in quantizers_of(prepared) if _keeps_its_range(q)}
+    if len(kept) == len(quantizers_of(prepared)):
+        return
+    prepared.eval()
+    quantized = prepared.recipe.calibration.inputs == "quantized"
+    with observing(prepared, quantized=quantized):
+        for inputs, _ in run.calibration:
+            prepared(inputs)
+    for quantizer, state in kept.items():
+        quantizer.load_state_dict(state)
+
+
+def _copied(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in state.items()}
+
+
+def _keeps_its_range(quantizer: nn.Module) -> bool:
+    moves = isinstance(quantizer, MovingRange)
+    return moves or any(True for _ in quantizer.parameters(recurse=False))

@@ -1,0 +1,61 @@
+"""The phases of quantized training for loops that are not ours: calibrate first, freeze and stop at given epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
+
+from detent.graph import FoldedBatchNorm, quantizers_of
+from detent.preparing import calibrate
+from detent.quantizers import MovingRange
+from detent.training.synced_norms import batch_norms_of
+
+__all__ = ["Phases"]
+
+
+class Phases:
+    """What another library's trainer calls when it begins, and before each epoch, counted from 1.
+
+    A trainer may put the model into training mode before every step; what is frozen stays in evaluation mode through
+    that.
+    """
+
+    def __init__(
+        self,
+        prepared: Any,
+        batches: Iterable[Any],
+        *,
+        freeze_bn_begin: int | None = None,
+        stop_observing_begin: int | None = None,
+    ):
+        self.prepared, self.batches = prepared, batches
+        self.freeze_bn_begin, self.stop_observing_begin = freeze_bn_begin, stop_observing_begin
+
+    def begin(self) -> None:
+        """Calibrate, unless a checkpoint brought the scales."""
+        if not all(quantizer.calibrated for quantizer in quantizers_of(self.prepared)):
+            calibrate(self.prepared, self.batches)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Freeze batch norms and stop moving ranges if it is time."""
+        if self.freeze_bn_begin is not None and epoch >= self.freeze_bn_begin:
+            for module in self.prepared.modules():
+                if isinstance(module, FoldedBatchNorm):
+                    module.frozen = True
+            for norm in batch_norms_of(self.prepared):
+                _keep_in_eval(norm)
+        if self.stop_observing_begin is not None and epoch >= self.stop_observing_begin:
+            for quantizer in quantizers_of(self.prepared):
+                if isinstance(quantizer, MovingRange):
+                    _keep_in_eval(quantizer)
+
+
+def _keep_in_eval(module: nn.Module) -> None:
+    module.eval()
+
+    def train(_: bool = True) -> nn.Module:
+        return module
+
+    module.__dict__["train"] = train

@@ -1,0 +1,89 @@
+"""The processes of a job: started by `torchrun`, or the one there is."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from detent.errors import EngineError
+
+__all__ = ["Processes", "joined_processes"]
+
+_KEEP_BUFFERS = ("forward_sync_buffers", "broadcast_buffers")
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Which of how many processes this is, and the device it computes on."""
+
+    rank: int = 0
+    count: int = 1
+    device: torch.device = torch.device("cpu")
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes files and speaks."""
+        return self.rank == 0
+
+    def parallel(self, model: nn.Module, *, some_unused: bool) -> nn.Module:
+        """`model` with its gradients averaged over the processes; the model itself where there is one.
+
+        Buffers are not sent round: batch norms and moving ranges are reduced where they are computed, so that they
+        are equal already. `some_unused` says that a parameter has no part in the loss.
+        """
+        if self.count == 1:
+            return model
+        ids = [self.device.index] if self.device.type == "cuda" else None
+        # Newer releases have another word for it, and warn of the older one.
+        known = inspect.signature(DistributedDataParallel).parameters
+        kept: dict[str, Any] = {next(word for word in _KEEP_BUFFERS if word in known): False}
+        return DistributedDataParallel(model, device_ids=ids, find_unused_parameters=some_unused, **kept)
+
+    def total(self, values: Tensor) -> Tensor:
+        """The sum of `values` over the processes; every one gets it."""
+        if self.count == 1:
+            return values
+        summed = values.clone()
+        dist.all_reduce(summed)
+        return summed
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is so on any process, known to all: what one must stop for, all must stop for."""
+        return bool(self.total(torch.tensor(float(flag), device=self.device)) > 0)
+
+    def wait(self) -> None:
+        """Until all processes are here."""
+        if self.count > 1:
+            dist.barrier()
+
+
+@contextmanager
+def joined_processes(device: str | None = None) -> Iterator[Processes]:
+    """The processes `torchrun` started (nccl on GPUs, gloo on CPUs), joined inside the block; else this one alone.
+
+    `device` is "cpu" or "cuda"; by default a GPU is used where there is one.
+    """
+    kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise EngineError("train on the device 'cuda'", "torch sees no GPU", "use device: cpu")
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        yield Processes(device=torch.device(kind))
+        return
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    place = torch.device("cuda", local) if kind == "cuda" else torch.device("cpu")
+    if kind == "cuda":
+        torch.cuda.set_device(place)
+    dist.init_process_group("nccl" if kind == "cuda" else "gloo")
+    try:
+        yield Processes(dist.get_rank(), dist.get_world_size(), place)
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,100 @@
+"""What `detent train` and `detent deploy` do: train what a config says, evaluate, deploy, verify."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from detent.artifact import Artifact, deploy
+from detent.errors import ArtifactError
+from detent.recipes.files import write
+from detent.training import checkpoint
+from detent.training.build import batches_of, float_model, loop_of, prepared_model, run_of, samples_of
+from detent.training.config import Config
+from detent.training.log import Log
+from detent.training.processes import Processes, joined_processes
+from detent.training.random_state import seed_everything
+from detent.training.run import LAST
+from detent.verification import Verdict
+
+__all__ = ["Outcome", "deploy_checkpoint", "train"]
+
+ARTIFACT = "artifact"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Metrics of the last validation, the deployed folder and its verdict where there are some, and remarks."""
+
+    metrics: dict[str, float]
+    folder: Path
+    artifact: Artifact | None = None
+    verdict: Verdict | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "folder": str(self.folder),
+            "metrics": self.metrics,
+            "artifact": None if self.artifact is None else str(self.artifact.folder),
+            "verdict": None if self.verdict is None else self.verdict.to_dict(),
+            "notes": list(self.notes),
+        }
+
+
+def train(config: Config, folder: str | Path, *, resume: bool = False) -> Outcome | None:
+    """Run the config's loop in `folder`, deploy into `folder/artifact`, verify; None on all processes but the first."""
+    where = Path(folder)
+    last = where / LAST
+    if last.exists() and not resume:
+        raise ArtifactError(f"train in {where}", f"it holds a run, {last}", "say --resume, or choose another folder")
+    if resume and not last.exists():
+        raise ArtifactError(f"resume in {where}", f"there is no {LAST}", "train without --resume first")
+    with joined_processes(config.train.device) as processes:
+        seed_everything(config.train.seed)
+        run = run_of(config, where, processes)
+        seed_everything(config.train.seed + processes.rank)  # dropout of its own on each process
+        if resume:
+            run.resume(last)
+        elif processes.first:
+            where.mkdir(parents=True, exist_ok=True)
+            write(config.to_dict(), where / "config.yaml")
+        if processes.first:
+            run.log = Log(where, resume_step=run.progress.step if resume else None)
+        metrics = loop_of(config, run).run()
+        run.log.close()
+        if not processes.first:
+            return None
+        notes = () if run.log.note is None else (run.log.note,)
+        if not config.deploy.enabled:
+            return Outcome(metrics, where, notes=notes)
+        with run.ema.in_place() if run.ema is not None else nullcontext():
+            artifact, verdict = _deployed(config, run.prepared, where / ARTIFACT)
+        return Outcome(metrics, where, artifact, verdict, notes)
+
+
+def deploy_checkpoint(config: Config, path: str | Path, folder: str | Path) -> Outcome:
+    """Deploy what a checkpoint of the config holds, the averaged weights where it has some, and verify it."""
+    samples = samples_of(config, "test")
+    prepared = prepared_model(config, float_model(config.replace(model=_without_weights(config))), samples)
+    checkpoint.load_model(path, prepared)
+    artifact, verdict = _deployed(config, prepared, Path(folder))
+    return Outcome({}, Path(folder), artifact, verdict)
+
+
+def _without_weights(config: Config) -> Any:
+    """The checkpoint has the weights; the file they once came from may be gone."""
+    return config.model.replace(pretrained=None)
+
+
+def _deployed(config: Config, prepared: Any, folder: Path) -> tuple[Artifact, Verdict | None]:
+    prepared = prepared.cpu().eval()
+    artifact = deploy(prepared, folder, files=config.deploy.files or None)
+    count = config.deploy.verify_batches
+    if not count:
+        return artifact, None
+    batches = batches_of(config, samples_of(config, "test"), Processes())
+    return artifact, artifact.verify(list(islice(batches, count)), latency=False)

@@ -1,0 +1,86 @@
+"""Two processes with half of each batch are one process with all of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from detent.errors import DataError
+from detent.training import Batches, Processes
+from tests.training.distributed_job import CASES, trained
+from tests.training.jobs import Blobs, make_run, noisy
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The states that two processes wrote."""
+    where = tmp_path_factory.mktemp("ranks")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, str(ROOT / "tests/training/distributed_job.py"), str(where)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return where
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_are_one(folder: Path, case: str) -> None:
+    """That the scales are the same on both ranks is asserted in the job, bit for bit."""
+    alone = trained(case, Processes())
+    together = load_file(folder / case)
+    assert alone.keys() == together.keys()
+    start = make_run(recipe=CASES[case][0], strategy=CASES[case][1], dropout=0.0).prepared.state_dict()
+    assert float((alone["fc.bias"] - start["fc.bias"]).abs().max()) > 1e-3, "it learns far more than the tolerance"
+    for name, value in alone.items():
+        torch.testing.assert_close(together[name], value, rtol=1e-5, atol=1e-5, msg=lambda text, n=name: f"{n}: {text}")
+
+
+# --- who gets which samples --------------------------------------------------------------------------------
+
+
+def seen(rank: int, ranks: int, *, epoch: int = 0, skip: int = 0) -> list[torch.Tensor]:
+    batches = Batches(Blobs(), 8, shuffle=True, seed=3, augment=noisy, rank=rank, ranks=ranks)
+    batches.epoch, batches.skip = epoch, skip
+    return [inputs for inputs, _ in batches]
+
+
+def test_the_parts_of_the_ranks_are_the_batch_augmentation_included() -> None:
+    for whole, even, odd in zip(seen(0, 1), seen(0, 2), seen(1, 2), strict=True):
+        assert torch.equal(whole[0::2], even)
+        assert torch.equal(whole[1::2], odd)
+
+
+def test_an_epoch_has_an_order_of_its_own_and_can_be_entered_anywhere() -> None:
+    first, second = seen(0, 1, epoch=0), seen(0, 1, epoch=1)
+    assert not torch.equal(first[0], second[0])
+    assert all(torch.equal(a, b) for a, b in zip(second[4:], seen(0, 1, epoch=1, skip=4), strict=True))
+
+
+def test_nothing_is_drawn_from_the_global_generator() -> None:
+    before = torch.get_rng_state()
+    seen(0, 1)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_workers_see_the_same() -> None:
+    here = Batches(Blobs(16), 8, shuffle=True, seed=3, augment=noisy)
+    there = Batches(Blobs(16), 8, shuffle=True, seed=3, augment=noisy, workers=1)
+    assert all(torch.equal(a, b) for (a, _), (b, _) in zip(here, there, strict=True))
+
+
+def test_uneven_parts_are_refused() -> None:
+    with pytest.raises(DataError, match="multiple of 2"):
+        Batches(Blobs(), 9, ranks=2)

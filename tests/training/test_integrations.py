@@ -1,0 +1,120 @@
+"""The callbacks, in the real trainers where they are installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from detent.graph import FoldedBatchNorm, quantizers_of
+from detent.recipes import Recipe, TensorRequest
+from detent.training.phases import Phases
+from tests.training.jobs import Blobs, make_run
+
+MOVING = Recipe(
+    name="moving", weight=TensorRequest(quantizer="fixed"), activation=TensorRequest(quantizer="moving_range")
+)
+
+
+def phases_of(strategy: int) -> Phases:
+    run = make_run(recipe=MOVING, strategy=strategy)
+    return Phases(run.prepared, run.calibration, freeze_bn_begin=2, stop_observing_begin=2)
+
+
+def moving_state(prepared: nn.Module) -> list[torch.Tensor]:
+    return [value.clone() for value in prepared.buffers() if value.is_floating_point()]
+
+
+@pytest.mark.parametrize("strategy", [-1, 4])
+def test_phases_hold_through_training_mode(strategy: int) -> None:
+    phases = phases_of(strategy)
+    phases.begin()
+    inputs = torch.randn(8, 3, 8, 8)
+    phases.begin_epoch(1)
+    before = moving_state(phases.prepared)
+    phases.prepared.train()(inputs)
+    assert any(not torch.equal(a, b) for a, b in zip(before, moving_state(phases.prepared), strict=True))
+    phases.begin_epoch(2)
+    before = moving_state(phases.prepared)
+    phases.prepared.train()(inputs)
+    assert all(torch.equal(a, b) for a, b in zip(before, moving_state(phases.prepared), strict=True))
+    assert all(m.frozen for m in phases.prepared.modules() if isinstance(m, FoldedBatchNorm))
+
+
+def test_a_calibrated_model_is_not_calibrated_again() -> None:
+    phases = phases_of(4)
+    phases.begin()
+    before = moving_state(phases.prepared)
+    phases.batches = [torch.full((8, 3, 8, 8), 99.0)]
+    phases.begin()
+    assert all(torch.equal(a, b) for a, b in zip(before, moving_state(phases.prepared), strict=True))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning(tmp_path: Path) -> None:
+    pl = pytest.importorskip("lightning.pytorch", reason="the extra `train` is not installed")
+    from detent.training.integrations import lightning_callback
+
+    phases = phases_of(4)
+
+    class Module(pl.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = phases.prepared
+
+        def training_step(self, batch: Any, _: int) -> torch.Tensor:
+            return F.cross_entropy(self.net(batch[0]), batch[1])
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.net.parameters(), lr=0.01)
+
+    trainer = pl.Trainer(
+        max_epochs=2,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=tmp_path,
+        callbacks=[lightning_callback(phases)],
+    )
+    trainer.fit(Module(), torch.utils.data.DataLoader(Blobs(16), batch_size=8))
+    assert all(quantizer.calibrated for quantizer in quantizers_of(phases.prepared))
+    assert all(m.frozen for m in phases.prepared.modules() if isinstance(m, FoldedBatchNorm))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_hugging_face(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    pytest.importorskip("accelerate", reason="accelerate, which its Trainer needs, is not installed")
+    from detent.training.integrations import hugging_face_callback
+
+    phases = phases_of(4)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = phases.prepared
+
+        def forward(self, pixels: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+            logits = self.net(pixels)
+            return {"loss": F.cross_entropy(logits, labels), "logits": logits}
+
+    rows = [{"pixels": image, "labels": label} for image, label in (Blobs(16)[i] for i in range(16))]
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path),
+        num_train_epochs=2,
+        per_device_train_batch_size=8,
+        use_cpu=True,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    trainer = transformers.Trainer(Model(), arguments, train_dataset=rows, callbacks=[hugging_face_callback(phases)])
+    trainer.train()
+    assert all(quantizer.calibrated for quantizer in quantizers_of(phases.prepared))
+    assert all(m.frozen for m in phases.prepared.modules() if isinstance(m, FoldedBatchNorm))
