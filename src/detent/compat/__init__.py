@@ -1,0 +1,3 @@
+"""The entry points of four other systems, over the core: translation only."""
+
+__all__: list[str] = []

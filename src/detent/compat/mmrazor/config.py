@@ -1,0 +1,138 @@
+"""OpenMMLab's Python-file configs, read by parsing: nothing in them is executed or imported."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import operator
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from detent.errors import RecipeError
+
+__all__ = ["Config", "merged"]
+
+_OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+
+
+class Config(dict[str, Any]):
+    """What a config file assigns, with its `_base_` files merged in; entries are attributes too."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    @classmethod
+    def fromfile(
+        cls, path: str | os.PathLike[str], scopes: Mapping[str, str | os.PathLike[str]] | None = None
+    ) -> Config:
+        """Read a file. `scopes` says in which folder the configs of a package are: `mmcls::resnet/x.py`."""
+        return cls(_read(Path(path), dict(scopes or {}), ()))
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid on `base`: dicts are merged key by key, unless `_delete_` says that the base goes.
+
+    >>> merged({"a": {"x": 1, "y": 2}}, {"a": {"x": 3}}), merged({"a": {"x": 1}}, {"a": {"_delete_": True, "z": 2}})
+    ({'a': {'x': 3, 'y': 2}}, {'a': {'z': 2}})
+    """
+    result = dict(copy.deepcopy(dict(base)))
+    for key, value in over.items():
+        if isinstance(value, Mapping):
+            under = result.get(key)
+            keeps = isinstance(under, Mapping) and not value.get("_delete_", False)
+            plain = {name: part for name, part in value.items() if name != "_delete_"}
+            result[key] = merged(under if keeps and isinstance(under, Mapping) else {}, plain)
+        else:
+            result[key] = value
+    return result
+
+
+def _read(path: Path, scopes: dict[str, Any], within: tuple[Path, ...]) -> dict[str, Any]:
+    if path in within:
+        raise RecipeError(f"read {path}", "it is its own _base_", "remove one of the two")
+    try:
+        tree = ast.parse(path.read_text(), str(path))
+    except (OSError, SyntaxError, ValueError) as error:
+        raise RecipeError(f"read the config {path}", str(error), "give a file of Python assignments") from None
+    own: dict[str, Any] = {}
+    base: dict[str, Any] = {}
+    for statement in tree.body:
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+            continue  # a docstring
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                found = _value(value, {**base, **own, "_base_": base}, path)
+            case _:
+                raise _refused(statement, path)
+        if name != "_base_":
+            own[name] = found
+            continue
+        for one in [found] if isinstance(found, str) else found:
+            more = _read(_located(one, path, scopes), scopes, (*within, path))
+            twice = sorted(set(base) & set(more))
+            if twice:
+                raise RecipeError(f"the _base_ of {path}", f"two files have {', '.join(twice)}", "keep one of them")
+            base |= more
+    return merged(base, own)
+
+
+def _located(name: str, path: Path, scopes: dict[str, Any]) -> Path:
+    scope, found, rest = name.partition("::")
+    if not found:
+        return path.parent / name
+    if scope not in scopes:
+        raise RecipeError(
+            f"the _base_ {name!r} of {path}",
+            f"where the configs of {scope!r} are is not known",
+            f"Config.fromfile(path, scopes={{{scope!r}: folder}})",
+        )
+    return Path(scopes[scope]) / rest
+
+
+def _value(node: ast.expr, names: Mapping[str, Any], path: Path) -> Any:
+    def of(part: ast.expr) -> Any:
+        return _value(part, names, path)
+
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.List(elts=parts):
+            return [of(part) for part in parts]
+        case ast.Tuple(elts=parts):
+            return tuple(of(part) for part in parts)
+        case ast.Dict(keys=keys, values=values):
+            return {of(key): of(part) for key, part in zip(keys, values, strict=True) if key is not None}
+        case ast.Call(func=ast.Name(id="dict"), args=[], keywords=keywords):
+            return {str(one.arg): of(one.value) for one in keywords if one.arg is not None}
+        case ast.Name(id=name) if name in names:
+            return copy.deepcopy(names[name])
+        case ast.Attribute(value=held, attr=name):
+            inside = of(held)
+            if isinstance(inside, Mapping) and name in inside:
+                return inside[name]
+        case ast.Subscript(value=held, slice=place):
+            return of(held)[of(place)]
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -of(operand)
+        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATORS:
+            return _OPERATORS[type(sign)](of(left), of(right))
+    raise _refused(node, path)
+
+
+def _refused(node: ast.AST, path: Path) -> RecipeError:
+    line = getattr(node, "lineno", 0)
+    return RecipeError(
+        f"line {line} of {path}: {ast.unparse(node)[:80]!r}",
+        "configs are parsed and not executed: they hold assignments of literals, dict(...) and names known above",
+        "write the value out",
+    )

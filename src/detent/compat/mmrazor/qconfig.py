@@ -1,0 +1,103 @@
+"""`global_qconfig` with its six entries as a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from detent.compat.mmrazor.adapters import observer_name, quantizer_name
+from detent.compat.mmrazor.registry import MODELS
+from detent.errors import RecipeError, SchemeError
+from detent.recipes import Recipe
+
+__all__ = ["DTYPES", "recipe_of"]
+
+DTYPES: Mapping[str, tuple[str, str]] = {
+    "openvino": ("qint8", "quint8"),
+    "tensorrt": ("qint8", "qint8"),
+    "native": ("qint8", "quint8"),
+    "academic": ("qint8", "quint8"),
+}
+"""For each backend, the `qdtype` of weights and of activations."""
+
+_ENTRIES = tuple(f"{role}_{part}" for role in "wa" for part in ("observer", "fake_quant", "qscheme"))
+_QSCHEME = (
+    "qdtype", "bit", "is_symmetry", "is_per_channel", "is_pot_scale", "is_symmetric_range", "averaging_constant",
+)  # fmt: skip
+_OBSERVERS = {
+    "MinMaxObserver": "minmax",
+    "PerChannelMinMaxObserver": "minmax",
+    "MovingAverageMinMaxObserver": "moving_average",
+    "MovingAveragePerChannelMinMaxObserver": "moving_average",
+    "HistogramObserver": "mse",
+    "LSQObserver": "lsq",
+    "LSQPerChannelObserver": "lsq",
+}
+_FAKE_QUANTS = {
+    "FakeQuantize": "fixed",
+    "FusedMovingAvgObsFakeQuantize": "moving_range",
+    "LearnableFakeQuantize": "lsq",
+}
+
+
+def recipe_of(global_qconfig: Mapping[str, Any], backend: str) -> Recipe:
+    """What a `global_qconfig` asks of a backend; a `qdtype` that is not the backend's is refused."""
+    _refuse_keys("global_qconfig", global_qconfig, _ENTRIES)
+    lacking = [name for name in _ENTRIES if name not in global_qconfig]
+    if lacking:
+        raise RecipeError("global_qconfig", f"it has no {', '.join(lacking)}", "give all six entries")
+    wanted = dict(zip("wa", DTYPES[backend], strict=True))
+    weight, activation = (_request(role, global_qconfig, backend, wanted[role]) for role in "wa")
+    return Recipe.from_dict({"name": "mmrazor", "weight": weight, "activation": activation}, source="global_qconfig")
+
+
+def _request(role: str, given: Mapping[str, Any], backend: str, wanted: str) -> dict[str, Any]:
+    scheme, where = given[f"{role}_qscheme"], f"{role}_qscheme"
+    _refuse_keys(where, scheme, _QSCHEME)
+    dtype, symmetric = scheme.get("qdtype", "quint8"), scheme.get("is_symmetry", True)
+    observer, kind = _method(f"{role}_observer", given, _OBSERVERS)
+    quantizer, _ = _method(f"{role}_fake_quant", given, _FAKE_QUANTS)
+    if dtype != wanted:
+        raise SchemeError(
+            f"{where} with qdtype {dtype!r}", f"{backend} takes {wanted!r} there", f"set qdtype={wanted!r}"
+        )
+    signed = dtype == "qint8"
+    request: dict[str, Any] = {
+        "bits": scheme.get("bit", 8),
+        "symmetric": symmetric,
+        # Symmetric unsigned codes around 128 are signed ones; after a ReLU they are those from 0.
+        "signed": True if signed else "auto" if symmetric else False,
+        "granularity": "per_channel" if scheme.get("is_per_channel") or "PerChannel" in kind else "per_tensor",
+        "scale": "power_of_two" if scheme.get("is_pot_scale") else None,
+        "observer": observer,
+        "quantizer": quantizer,
+    }
+    if signed:
+        request["narrow"] = bool(scheme.get("is_symmetric_range", False))
+    elif scheme.get("is_symmetric_range"):
+        raise SchemeError(f"{where} with is_symmetric_range", "unsigned codes have no such range", "leave it out")
+    if "averaging_constant" in scheme:
+        if observer != "moving_average":
+            raise RecipeError(f"{where} with averaging_constant", f"{kind} has none", "leave it out")
+        request["observer_options"] = {"momentum": 1 - float(scheme["averaging_constant"])}
+    return request
+
+
+def _method(entry: str, given: Mapping[str, Any], known: Mapping[str, str]) -> tuple[str, str]:
+    """Detent's name of what an entry names, and the name it has there. What the user registered comes first."""
+    _refuse_keys(entry, given[entry], ("type",))
+    if "type" not in given[entry]:
+        raise RecipeError(entry, "it has no type", f"use one of {', '.join(known)}, or a registered class")
+    name = str(given[entry]["type"]).rpartition(".")[2]
+    own = MODELS.registered(name)
+    if own is not None:
+        return (observer_name if entry.endswith("observer") else quantizer_name)(own), name
+    if name not in known:
+        raise RecipeError(f"{entry} {name!r}", f"known are {', '.join(known)}", "@MODELS.register_module() it")
+    return known[name], name
+
+
+def _refuse_keys(where: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise RecipeError(f"{where} with {', '.join(unknown)}", f"it takes {', '.join(known)}", "remove it")

@@ -1,0 +1,112 @@
+"""PPQ's platforms, and the backend that each of them is here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from detent.recipes import Recipe
+
+__all__ = ["BACKEND_OF", "RECIPE_OF", "TargetPlatform"]
+
+
+class TargetPlatform(Enum):
+    """What an operation may be dispatched to; the numbers are PPQ's.
+
+    For a chip of your own register a quantizer under `EXTENSION`, or under any other member in its place.
+    """
+
+    MNN_INT8 = 100
+    TRT_INT8 = 101
+    NCNN_INT8 = 102
+    OPENVINO_INT8 = 103
+    TENGINE_INT8 = 104
+    TRT_FP8 = 105
+    ASC_INT8 = 106
+    PPL_CUDA_INT8 = 201
+    PPL_CUDA_INT4 = 202
+    PPL_CUDA_FP16 = 203
+    PPL_CUDA_MIX = 204
+    PPL_DSP_INT8 = 301
+    SNPE_INT8 = 302
+    PPL_DSP_TI_INT8 = 303
+    QNN_DSP_INT8 = 304
+    HOST_INT8 = 401
+    NXP_INT8 = 501
+    FPGA_INT8 = 502
+    RKNN_INT8 = 601
+    METAX_INT8_C = 701
+    METAX_INT8_T = 702
+    HEXAGON_INT8 = 801
+    GRAPHCORE_FP8 = 901
+    ESPDL_INT8 = 1001
+    FP32 = 0
+    FP16 = 1
+    BF16 = 2
+    FP8 = 3
+    INT8 = 4
+    SOI = -1
+    UNSPECIFIED = -2
+    BOUNDARY = -3
+    ONNX = -4
+    CAFFE = -5
+    NATIVE = -6
+    ONNXRUNTIME = -7
+    ORT_OOS_INT8 = -8
+    ACADEMIC_INT8 = 10081
+    ACADEMIC_INT4 = 10082
+    ACADEMIC_MIX = 10083
+    EXTENSION = -10086
+
+    @classmethod
+    def is_quantized_platform(cls, platform: TargetPlatform) -> bool:
+        """Whether operations on it are quantized."""
+        return platform not in _FLOAT
+
+
+_FLOAT = {
+    TargetPlatform.FP32,
+    TargetPlatform.FP16,
+    TargetPlatform.BF16,
+    TargetPlatform.PPL_CUDA_FP16,
+    TargetPlatform.SOI,
+    TargetPlatform.UNSPECIFIED,
+    TargetPlatform.BOUNDARY,
+    TargetPlatform.ONNX,
+    TargetPlatform.CAFFE,
+    TargetPlatform.NATIVE,
+}
+
+BACKEND_OF: Mapping[TargetPlatform, str] = {
+    TargetPlatform.MNN_INT8: "mnn",
+    TargetPlatform.TRT_INT8: "tensorrt",
+    TargetPlatform.NCNN_INT8: "ncnn",
+    TargetPlatform.OPENVINO_INT8: "openvino",
+    TargetPlatform.TENGINE_INT8: "tengine",
+    TargetPlatform.ASC_INT8: "ascend",
+    TargetPlatform.PPL_CUDA_INT8: "ppl_cuda",
+    TargetPlatform.PPL_DSP_INT8: "ppl_dsp",
+    TargetPlatform.SNPE_INT8: "snpe",
+    TargetPlatform.QNN_DSP_INT8: "qnn",
+    TargetPlatform.NXP_INT8: "nxp",
+    TargetPlatform.FPGA_INT8: "fpga",
+    TargetPlatform.RKNN_INT8: "rknn",
+    TargetPlatform.METAX_INT8_C: "metax",
+    TargetPlatform.ESPDL_INT8: "esp_dl",
+    TargetPlatform.ONNXRUNTIME: "onnxruntime",
+    TargetPlatform.ORT_OOS_INT8: "onnxruntime",
+    TargetPlatform.ACADEMIC_INT8: "academic",
+    TargetPlatform.ACADEMIC_INT4: "academic",
+}
+"""The backends that need no quantizer of the user's."""
+
+_PAPERS = {"bits": 8, "symmetric": False, "signed": False, "granularity": "per_tensor", "observer": "percentile"}
+_WEIGHTS = {"bits": 8, "symmetric": True, "signed": True, "granularity": "per_tensor", "observer": "minmax"}
+
+RECIPE_OF: Mapping[TargetPlatform, Recipe] = {
+    TargetPlatform.ACADEMIC_INT8: Recipe.from_dict({"name": "ppq", "activation": _PAPERS, "weight": _WEIGHTS}),
+    TargetPlatform.ACADEMIC_INT4: Recipe.from_dict(
+        {"name": "ppq", "activation": {**_PAPERS, "bits": 4}, "weight": {**_WEIGHTS, "bits": 4}}
+    ),
+}
+"""What PPQ asks of a platform, where that is not what its backend prefers anyway."""

@@ -1,0 +1,247 @@
+"""MMRazor's parts one by one: how configs are read, what a qconfig becomes, what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from detent.compat.mmrazor import (
+    LOOPS,
+    MODELS,
+    Config,
+    LearnableFakeQuantize,
+    LSQObserver,
+    MMArchitectureQuant,
+    PTQLoop,
+    QATEpochBasedLoop,
+    Runner,
+)
+from detent.compat.mmrazor.qconfig import recipe_of
+from detent.compat.mmrazor.schedule import schedule_of
+from detent.errors import DataError, DetentError, RecipeError, RegistrationError, SchemeError, UnknownNameError
+from detent.graph import quantizers_of
+from detent.observers import OBSERVERS
+from detent.quantizers import QUANTIZERS
+from tests.compat.mmrazor_nets import ImageClassifier, Pictures
+
+HEAD = "tests.compat.mmrazor_nets.ClsHead"
+
+
+@pytest.fixture(autouse=True)
+def _registries(monkeypatch):
+    for registry in (MODELS, LOOPS):
+        monkeypatch.setattr(registry, "_own", {})
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
+
+def qconfig(**changes):
+    """A calibrated qconfig, of OpenVINO unless it is changed."""
+    base = {
+        "w_observer": {"type": "mmrazor.PerChannelMinMaxObserver"},
+        "a_observer": {"type": "mmrazor.MovingAverageMinMaxObserver"},
+        "w_fake_quant": {"type": "mmrazor.FakeQuantize"},
+        "a_fake_quant": {"type": "mmrazor.FakeQuantize"},
+        "w_qscheme": {"qdtype": "qint8", "bit": 8, "is_symmetry": True, "is_symmetric_range": True},
+        "a_qscheme": {"qdtype": "quint8", "bit": 8, "is_symmetry": True, "averaging_constant": 0.1},
+    }
+    return {**base, **changes}
+
+
+def architecture(quantizer="OpenVINOQuantizer", **changes) -> MMArchitectureQuant:
+    tracer = {"type": "CustomTracer", "skipped_methods": [f"{HEAD}._get_loss", f"{HEAD}._get_predictions"]}
+    described = {"type": f"mmrazor.{quantizer}", "global_qconfig": qconfig(**changes), "tracer": tracer}
+    return MMArchitectureQuant(ImageClassifier(), described, input_shapes=(2, 3, 8, 8))
+
+
+def loader(shuffle: bool = False) -> DataLoader:
+    return DataLoader(Pictures(), batch_size=8, shuffle=shuffle)
+
+
+def write(path, text):
+    path.write_text(text)
+    return path
+
+
+def test_configs_are_parsed_and_never_run(tmp_path):
+    trap = tmp_path / "ran"
+    path = write(tmp_path / "c.py", f"x = open({str(trap)!r}, 'w')\n")
+    with pytest.raises(RecipeError, match="configs are parsed and not executed"):
+        Config.fromfile(path)
+    assert not trap.exists()
+
+
+@pytest.mark.parametrize("text", ["import os", "for i in []: pass", "x = [i for i in (1, 2)]", "x = unknown", "x ="])
+def test_what_is_no_literal_is_refused(tmp_path, text):
+    with pytest.raises(RecipeError):
+        Config.fromfile(write(tmp_path / "c.py", text))
+
+
+def test_values_names_and_arithmetic(tmp_path):
+    text = "lr = 0.5 * 2\nsteps = [1, -2] + [3]\nd = {'a': (1, None)}\nb = dict(rate=lr, first=steps[0], x=d)\n"
+    found = Config.fromfile(write(tmp_path / "c.py", text))
+    assert found.b == {"rate": 1.0, "first": 1, "x": {"a": (1, None)}}
+    assert found.steps == [1, -2, 3]
+
+
+def test_bases_are_merged_and_deleted(tmp_path):
+    write(tmp_path / "base.py", "model = dict(type='A', depth=18, neck=dict(type='G'))\nval = dict(a=1)\n")
+    path = write(
+        tmp_path / "c.py",
+        "_base_ = './base.py'\nold = _base_.model\nmodel = dict(neck=dict(_delete_=True, type='H'))\nval = dict(b=2)\n",
+    )
+    found = Config.fromfile(path)
+    assert found.model == {"type": "A", "depth": 18, "neck": {"type": "H"}}
+    assert found.val == {"a": 1, "b": 2}
+    assert found.old["neck"] == {"type": "G"}
+
+
+def test_a_base_in_a_package_needs_its_folder(tmp_path):
+    path = write(tmp_path / "c.py", "_base_ = ['mmcls::resnet/x.py']\n")
+    with pytest.raises(RecipeError, match="configs of 'mmcls'"):
+        Config.fromfile(path)
+
+
+def test_bases_in_a_circle(tmp_path):
+    write(tmp_path / "a.py", "_base_ = 'b.py'\n")
+    with pytest.raises(RecipeError, match="its own _base_"):
+        Config.fromfile(write(tmp_path / "b.py", "_base_ = 'a.py'\n"))
+
+
+def test_every_field_of_a_qscheme_reaches_the_recipe():
+    scheme = {"qdtype": "qint8", "bit": 4, "is_symmetry": True, "is_per_channel": True, "is_pot_scale": True}
+    recipe = recipe_of(qconfig(w_qscheme=scheme, w_observer={"type": "MinMaxObserver"}), "openvino")
+    weight = recipe.weight
+    assert (weight.bits, weight.granularity, weight.scale, weight.narrow) == (4, "per_channel", "power_of_two", False)
+    assert recipe.activation.observer_options == {"momentum": 0.9}
+    assert recipe.activation.signed == "auto"
+
+
+def test_an_affine_activation_is_unsigned():
+    scheme = {"qdtype": "quint8", "bit": 8, "is_symmetry": False}
+    assert recipe_of(qconfig(a_qscheme=scheme), "openvino").activation.signed is False
+
+
+@pytest.mark.parametrize(("quantizer", "dtype"), [("OpenVINOQuantizer", "qint8"), ("TensorRTQuantizer", "quint8")])
+def test_a_qdtype_that_is_not_the_backend_s_is_an_error(quantizer, dtype):
+    with pytest.raises(SchemeError, match="a_qscheme with qdtype"):
+        architecture(quantizer, a_qscheme={"qdtype": dtype})
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"w_observer": {}}, "no type"),
+        ({"w_observer": {"type": "MinMaxObserver", "eps": 1}}, "it takes type"),
+        ({"w_qscheme": {"qdtype": "qint8", "bits": 8}}, "it takes qdtype"),
+        ({"a_qscheme": {"qdtype": "quint8", "is_symmetric_range": True}}, "no such range"),
+        ({"a_observer": {"type": "EMAObserver"}}, "known are"),
+        ({"more": {}}, "it takes w_observer"),
+    ],
+)
+def test_qconfigs_that_say_what_they_cannot(changes, found):
+    with pytest.raises(DetentError, match=found):
+        recipe_of(qconfig(**changes), "openvino")
+
+
+def test_without_an_entry():
+    given = qconfig()
+    del given["w_qscheme"]
+    with pytest.raises(RecipeError, match="no w_qscheme"):
+        recipe_of(given, "openvino")
+
+
+def test_lsq_is_detent_s_own():
+    assert LearnableFakeQuantize is QUANTIZERS["lsq"]
+    assert LSQObserver is OBSERVERS["lsq"]
+
+
+@pytest.mark.parametrize(
+    ("quantizer", "backend", "dtype"),
+    [
+        ("OpenVINOQuantizer", "openvino", "quint8"),
+        ("OpenvinoQuantizer", "openvino", "quint8"),
+        ("TensorRTQuantizer", "tensorrt", "qint8"),
+        ("AcademicQuantizer", "academic", "quint8"),
+        ("NativeQuantizer", "native", "quint8"),
+    ],
+)
+def test_each_quantizer_has_a_backend(quantizer, backend, dtype):
+    symmetric = backend != "native"
+    model = architecture(quantizer, a_qscheme={"qdtype": dtype, "is_symmetry": symmetric})
+    assert model.prepared.backend.name == backend
+    assert len(model.prepared.plan.quantized) >= 5
+
+
+def test_is_qat_false_is_for_calibration_only():
+    learnable = {"type": "LearnableFakeQuantize"}
+    quantizer = {"type": "OpenVINOQuantizer", "is_qat": False}
+    with pytest.raises(RecipeError, match="is_qat=False"):
+        MODELS.build({**quantizer, "global_qconfig": qconfig(w_fake_quant=learnable, a_fake_quant=learnable)})
+    assert MODELS.build({**quantizer, "global_qconfig": qconfig()}).recipe.name == "mmrazor"
+
+
+def test_ptq_calibrates_and_validates():
+    model = architecture()
+    metrics = PTQLoop(Runner(model, val_dataloader=loader()), loader(), calibrate_steps=2).run()
+    assert all(quantizer.calibrated for quantizer in quantizers_of(model.prepared))
+    assert metrics["agreement"] > 0.9  # an untrained network of 8 bits
+
+
+def test_modes_share_their_quantizers():
+    model = architecture()
+    images = Pictures().images[:4] / 128
+    model.calibrate_step({"inputs": images})
+    model.eval()
+    with torch.no_grad():
+        scores, guesses = model(images), model(images, mode="predict")
+        losses = model(images, Pictures().labels[:4], mode="loss")
+    assert torch.equal(scores.softmax(1), guesses)
+    assert torch.equal(losses["loss"], torch.nn.functional.cross_entropy(scores, Pictures().labels[:4]))
+
+
+def test_qat_trains_weights_with_measured_ranges():
+    model = architecture()
+    runner = Runner(model, val_dataloader=loader(), optim_wrapper={"optimizer": {"type": "Adam", "lr": 0.01}})
+    before = {name: value.clone() for name, value in model.prepared.named_parameters()}
+    loop = QATEpochBasedLoop(runner, loader(shuffle=True), 1, disable_observer_begin=1, freeze_bn_begin=1)
+    assert (loop.stop_observing_begin, loop.freeze_bn_begin) == (1, 1)
+    loop.run()
+    assert any(not torch.equal(value, before[name]) for name, value in model.prepared.named_parameters())
+    never = QATEpochBasedLoop(runner, loader(), 1)
+    assert (never.stop_observing_begin, never.freeze_bn_begin) == (None, None)
+
+
+def test_what_is_no_data_or_no_optimizer():
+    model = architecture()
+    with pytest.raises(DataError, match="DataLoader or a dict"):
+        PTQLoop(Runner(model), [1, 2])
+    with pytest.raises(UnknownNameError, match="Lookahead"):
+        PTQLoop(Runner(model, optim_wrapper={"optimizer": {"type": "Lookahead", "lr": 1.0}}), loader())
+
+
+def test_schedules_are_counted_in_epochs():
+    steps = schedule_of({"type": "MultiStepLR", "milestones": [1, 2], "gamma": 0.5}, lr=0.1, steps_per_epoch=10)
+    assert [steps.factor(step) for step in (9, 10, 20)] == [1.0, 0.5, 0.25]
+    cosine = schedule_of([{"type": "CosineAnnealingLR", "T_max": 2, "by_epoch": True}], lr=0.1, steps_per_epoch=10)
+    assert [round(cosine.factor(step), 3) for step in (0, 10, 20)] == [1.0, 0.5, 0.0]
+    assert schedule_of({}, lr=0.1, steps_per_epoch=10).factor(99) == 1.0
+    for wrong in ({"type": "PolyLR"}, {"type": "ConstantLR", "factor": 0.3}, {"type": "ConstantLR", "begin": 5}):
+        with pytest.raises(RecipeError, match="param_scheduler"):
+            schedule_of(wrong, lr=0.1, steps_per_epoch=10)
+
+
+def test_a_model_wrapper_is_refused():
+    cfg = {"model": architecture(), "model_wrapper_cfg": {"type": "mmrazor.MMArchitectureQuantDDP"}}
+    with pytest.raises(RecipeError, match="model_wrapper_cfg"):
+        Runner.from_cfg(cfg)
+
+
+def test_registries_refuse_a_name_twice_and_name_the_nearest():
+    MODELS.register_module("Mine")(ImageClassifier)
+    with pytest.raises(RegistrationError):
+        MODELS.register_module("Mine")(Pictures)
+    MODELS.register_module("Mine", force=True)(Pictures)
+    with pytest.raises(UnknownNameError, match="OpenVINOQuantizer"):
+        MODELS.get("mmrazor.OpenVINOQuantiser")

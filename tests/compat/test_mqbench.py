@@ -1,0 +1,218 @@
+"""MQBench's API over the core: every backend deploys, phases, the dictionaries, reconstruction."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+from detent.compat.mqbench import (
+    BackendType,
+    convert_deploy,
+    disable_all,
+    enable_calibration,
+    enable_calibration_woquantization,
+    enable_quantization,
+    prepare_by_platform,
+    ptq_reconstruction,
+)
+from detent.errors import DeployError, NotCalibratedError, RecipeError, UnknownNameError
+
+
+class Net(nn.Module):
+    classes = 2
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
+        self.second = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
+        self.pool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(4, 2)
+
+    def forward(self, x):
+        x = self.first(x)
+        return self.fc(self.pool(x + self.second(x)).flatten(1))
+
+    def predict(self, x):
+        return self(x).argmax(1)
+
+
+def net() -> Net:
+    torch.manual_seed(3)
+    return Net().eval()
+
+
+def images(factor: float = 1.0) -> torch.Tensor:
+    return factor * torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(4))
+
+
+def calibrated(backend=BackendType.Tensorrt, custom=None, *, is_qat=False):
+    model = prepare_by_platform(net(), backend, custom, is_qat=is_qat).eval()
+    enable_calibration(model)
+    model(images())
+    enable_quantization(model)
+    return model
+
+
+@pytest.mark.parametrize("is_qat", [False, True], ids=["ptq", "qat"])
+@pytest.mark.parametrize("backend", list(BackendType), ids=lambda one: one.name)
+def test_every_backend_deploys(backend, is_qat, tmp_path):
+    model = calibrated(backend, is_qat=is_qat)
+    if is_qat:
+        model.train()
+        model(images()).square().mean().backward()
+        model.eval()
+    artifact = convert_deploy(model, backend, {"x": [1, 3, 8, 8]}, output_path=tmp_path, model_name="net")
+    assert (tmp_path / "net.onnx").is_file()
+    assert artifact.manifest["backend"] == backend.value
+    with torch.no_grad():
+        simulated = model(images())
+        # Numbers of about 1 after four quantized layers of 8 bits; the logarithmic grid of NNIE is coarser.
+        assert (simulated - net()(images())).abs().max() < (0.1 if backend is BackendType.NNIE else 0.05)
+    if backend is not BackendType.NNIE:  # whose grid ONNX cannot say
+        session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
+        (given,) = session.run(None, {"x": images().numpy()})
+        # A code that lies on a tie may be one off, in float as on the DPU, which rounds ties up: a step of the output.
+        assert np.abs(given - simulated.numpy()).max() < 0.02
+
+
+@pytest.mark.parametrize(
+    ("backend", "path"),
+    [
+        (BackendType.Tensorrt, ("tensorrt", "blob_range", "x")),
+        (BackendType.SNPE, ("activation_encodings", "x")),
+        (BackendType.Vitis, ("vitis", "x", "scale")),
+        (BackendType.PPLW8A16, ("ppl", "x", "step")),
+    ],
+    ids=lambda one: getattr(one, "name", ""),
+)
+def test_clip_ranges(backend, path, tmp_path):
+    convert_deploy(calibrated(backend), backend, output_path=tmp_path, model_name="net")
+    held = json.loads((tmp_path / "net_clip_ranges.json").read_text())
+    for key in path:
+        held = held[key]
+    assert held
+    assert (tmp_path / "net_deploy_model.onnx").is_file()
+
+
+def test_phases():
+    model = prepare_by_platform(net(), BackendType.Tensorrt, is_qat=False).eval()
+    enable_calibration(model)
+    observed = model(images())
+    enable_quantization(model)
+    quantized = model(images())
+    disable_all(model)
+    plain = model(images())
+    enable_quantization(model)
+    assert torch.allclose(observed, net()(images()), atol=1e-5)
+    assert torch.equal(plain, observed)
+    assert not torch.equal(quantized, plain)
+    assert torch.equal(model(images()), quantized)
+
+
+def test_only_the_quantizers_that_are_named_are_calibrated():
+    model = calibrated()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    enable_calibration_woquantization(model, quantizer_type="act_fake_quant")
+    model(images(factor=3.0))
+    enable_quantization(model)
+    changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed
+    assert all("activation_quantizers" in name for name in changed)
+    with pytest.raises(RecipeError, match="act_fake_quant, weight_fake_quant"):
+        enable_calibration_woquantization(model, "activations")
+
+
+def test_extra_qconfig_dict():
+    custom = {
+        "extra_qconfig_dict": {
+            "w_observer": "MSEObserver",
+            "a_observer": "EMAMinMaxObserver",
+            "w_fakequantize": "LearnableFakeQuantize",
+            "a_fakequantize": "FixedFakeQuantize",
+            "w_qscheme": {"bit": 4, "symmetry": True, "per_channel": True, "pot_scale": False, "p": 2.4},
+            "a_qscheme": {"bit": 4, "symmetry": False, "per_channel": False, "pot_scale": False},
+        }
+    }
+    plan = calibrated(BackendType.Academic, custom).prepared.plan
+    weight = plan["second.0.weight"]
+    assert str(weight.scheme) == "int4 symmetric per-channel(0)"
+    assert (weight.quantizer, weight.observer, weight.observer_options["norm"]) == ("lsq", "mse", 2.4)
+    assert [e.quantizer for e in plan.quantized if e.role == "activation"] == ["fixed"] * 3
+
+
+def test_extra_quantizer_dict():
+    custom = {"extra_quantizer_dict": {"exclude_module_name": ["second"]}}
+    kept = {entry.tensor for entry in calibrated(custom=custom).prepared.plan.kept_float}
+    assert "second.0.weight" in kept
+    assert "first.0.weight" not in kept
+
+
+def test_preserved_attributes_are_bound_to_the_prepared_model():
+    model = calibrated(custom={"preserve_attr": {"": ["predict", "classes"]}})
+    assert model.prepared.classes == 2
+    assert torch.equal(model.prepared.predict(images()), model(images()).argmax(1))
+
+
+def test_leaf_modules():
+    class Whole(nn.Module):
+        def forward(self, x):
+            return x * 2
+
+    net_ = nn.Sequential(nn.Conv2d(3, 4, 3), Whole(), nn.Conv2d(4, 2, 1)).eval()
+    model = prepare_by_platform(net_, BackendType.Tensorrt, {"leaf_module": [Whole]}).eval()
+    enable_calibration(model)
+    model(images())
+    assert any(entry.kind == "Whole" for entry in model.prepared.plan)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "prob", "algorithm"), [("layer", 1.0, "adaround"), ("block", 1.0, "brecq"), ("block", 0.5, "qdrop")]
+)
+def test_reconstruction(pattern, prob, algorithm):
+    activation = "FixedFakeQuantize" if pattern == "layer" else "QDropFakeQuantize"
+    custom = {
+        "extra_qconfig_dict": {
+            "w_observer": "MSEObserver",
+            "a_observer": "EMAMSEObserver",
+            "w_fakequantize": "AdaRoundFakeQuantize",
+            "a_fakequantize": activation,
+            "w_qscheme": {"bit": 4, "symmetry": True, "per_channel": True, "pot_scale": False},
+            "a_qscheme": {"bit": 8, "symmetry": True, "per_channel": False, "pot_scale": False},
+        }
+    }
+    model = calibrated(BackendType.Academic, custom)
+    config = {"pattern": pattern, "prob": prob, "max_count": 20, "scale_lr": 4e-5, "warm_up": 0.2, "b_range": [20, 2]}
+    assert ptq_reconstruction(model, [images(), images(0.9)], config) is model
+    (report,) = model.prepared.algorithm_notes
+    assert report.algorithm == algorithm
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: prepare_by_platform(net(), "tpu"), "BackendType.Academic"),
+        (lambda: calibrated(custom={"extra_qconfig": {}}), "extra_qconfig_dict, extra_quantizer_dict"),
+        (lambda: calibrated(custom={"extra_qconfig_dict": {"w_observer": "Max"}}), "MinMaxObserver"),
+        (lambda: calibrated(custom={"extra_qconfig_dict": {"w_qscheme": {"bits": 8}}}), "bit, symmetry, per_channel"),
+        (lambda: ptq_reconstruction(calibrated(), [], {"pattern": "net"}), "'layer', 'block'"),
+        (lambda: ptq_reconstruction(calibrated(), [], {"b_range": [10, 2]}), "allowed is [20, 2]"),
+    ],
+    ids=["backend", "custom", "observer", "scheme", "pattern", "b_range"],
+)
+def test_mistakes_name_what_is_allowed(call, said):
+    with pytest.raises((RecipeError, UnknownNameError)) as error:
+        call()
+    assert said in error.value.found
+
+
+def test_deploying_what_was_not_prepared_so_is_refused(tmp_path):
+    with pytest.raises(NotCalibratedError, match="never called"):
+        convert_deploy(prepare_by_platform(net(), BackendType.SNPE), BackendType.SNPE, output_path=tmp_path)
+    with pytest.raises(DeployError, match="prepared for 'tensorrt'"):
+        convert_deploy(calibrated(), BackendType.SNPE, output_path=tmp_path)
+    with pytest.raises(DeployError, match="the network takes x"):
+        convert_deploy(calibrated(), BackendType.Tensorrt, {"data": [1, 3, 8, 8]}, output_path=tmp_path)

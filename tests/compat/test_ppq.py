@@ -1,0 +1,333 @@
+"""PPQ's types one by one: what each field of a config does to the plan, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+
+import onnx
+import pytest
+import torch
+
+from detent.compat.ppq import (
+    BaseQuantizer,
+    OperationQuantizationConfig,
+    QuantizationPolicy,
+    QuantizationProperty,
+    QuantizationSetting,
+    QuantizationSettingFactory,
+    QuantizationStates,
+    Quantizer,
+    RoundingPolicy,
+    TargetPlatform,
+    TorchExecutor,
+    dispatch_graph,
+    export_ppq_graph,
+    graphwise_error_analyse,
+    layerwise_error_analyse,
+    load_caffe_graph,
+    load_onnx_graph,
+)
+from detent.compat.ppq.platforms import BACKEND_OF
+from detent.compat.ppq.quantizer import register_network_quantizer
+from detent.errors import DetentError, EngineError, NotCalibratedError, SchemeError, UnknownNameError
+from detent.graph import FloatTensor
+from detent.numerics import Rounding
+from tests.compat.ppq_nets import batches, save_net
+from tests.onnx_import.test_caffe import NET, save, tiny
+
+P, S = QuantizationProperty, QuantizationStates
+
+
+@pytest.fixture
+def graph(tmp_path):
+    return load_onnx_graph(save_net(tmp_path / "net.onnx"))
+
+
+@pytest.fixture
+def own(monkeypatch, graph):
+    """Quantizes the graph with configs that a function has changed; gives the plan."""
+    from detent.compat.ppq import quantizer
+
+    monkeypatch.setattr(quantizer, "_QUANTIZERS", {})
+
+    def run(change=lambda _operation, _config: None, types=("Conv", "Gemm"), setting=None):
+        class Own(BaseQuantizer):
+            quant_operation_types = frozenset(types)
+
+            def init_quantize_config(self, operation) -> OperationQuantizationConfig:
+                config = super().init_quantize_config(operation)
+                change(operation, config)
+                return config
+
+        register_network_quantizer(Own, TargetPlatform.EXTENSION)
+        made = Quantizer(TargetPlatform.EXTENSION, graph)
+        made._verbose = False
+        made.quantize(batches()[0], batches(), TorchExecutor(graph, "cpu"), setting, 8)
+        return graph.prepared.plan
+
+    return run
+
+
+def test_eighteen_policies_are_valid():
+    valid = 0
+    for flags in product((0, 1), repeat=8):
+        try:
+            QuantizationPolicy(sum(flag << place for place, flag in enumerate(flags)))
+            valid += 1
+        except SchemeError:
+            pass
+    assert valid == 18
+
+
+def test_a_policy_says_its_properties():
+    policy = QuantizationPolicy(P.SYMMETRICAL + P.LINEAR + P.PER_CHANNEL + P.POWER_OF_2)
+    assert [name for name, has in policy.to_dict().items() if has] == [
+        "PER_CHANNEL", "LINEAR", "SYMMETRICAL", "POWER_OF_2",
+    ]  # fmt: skip
+    assert policy == QuantizationPolicy(P.LINEAR + P.PER_CHANNEL + P.POWER_OF_2 + P.SYMMETRICAL + P.LINEAR)
+
+
+def test_roundings_have_ppq_s_numbers_and_our_ties():
+    assert RoundingPolicy(4).rounding is Rounding.HALF_AWAY
+    assert RoundingPolicy.ROUND_HALF_DOWN.rounding is Rounding.HALF_DOWN
+    assert len({one.value for one in RoundingPolicy}) == 8
+
+
+def test_states_that_quantize():
+    assert [one.name for one in S if S.is_activated(one)] == ["ACTIVATED", "PASSIVE"]
+
+
+def test_every_member_of_ppq_is_there():
+    assert TargetPlatform(101) is TargetPlatform.TRT_INT8
+    assert TargetPlatform(-10086) is TargetPlatform.EXTENSION
+    assert len(TargetPlatform) >= 36 + 4  # those of 0.6.6, and what the document has besides
+
+
+def test_width_policy_observer_and_rounding_reach_the_plan(own):
+    def change(_, config):
+        weight = config.input_quantization_config[1]
+        weight.num_of_bits, weight.quant_min, weight.quant_max = 4, -7, 7
+        weight.policy = QuantizationPolicy(P.SYMMETRICAL + P.LINEAR + P.PER_CHANNEL + P.POWER_OF_2)
+        weight.rounding = RoundingPolicy.ROUND_HALF_UP
+        weight.observer_algorithm = "minmax"
+        config.input_quantization_config[0].observer_algorithm = "mse"
+
+    plan = own(change)
+    scheme = plan["conv1.weight"].scheme
+    assert (scheme.grid.bits, scheme.grid.narrow, scheme.scale) == (4, True, "power_of_two")
+    assert scheme.rounding is Rounding.HALF_UP
+    assert "per-channel" in str(scheme)
+    assert plan["conv1.weight"].observer == "minmax"
+    assert plan["x"].observer == "mse"
+
+
+def test_configs_of_one_operation_speak_for_it_alone(own):
+    def change(operation, config):
+        if operation.name == "conv2":
+            weight = config.input_quantization_config[1]
+            weight.num_of_bits, weight.quant_min, weight.quant_max = 16, -(2**15), 2**15 - 1
+
+    plan = own(change)
+    assert plan["conv2.weight"].scheme.grid.bits == 16
+    assert plan["conv1.weight"].scheme.grid.bits == 8
+
+
+def test_fp32_leaves_a_tensor_float(own):
+    def change(operation, config):
+        if operation.name == "conv1":
+            config.input_quantization_config[1].state = S.FP32
+        if operation.name == "fc":
+            config.input_quantization_config[0].state = S.FP32
+
+    plan = own(change)
+    assert isinstance(plan["conv1.weight"], FloatTensor)
+    assert isinstance(plan["f"], FloatTensor)
+    assert not isinstance(plan["x"], FloatTensor)
+
+
+def test_activated_keeps_the_scale_it_is_given(own, graph):
+    def change(operation, config):
+        if operation.name == "conv1":
+            data = config.input_quantization_config[0]
+            data.state, data.scale, data.offset = S.ACTIVATED, 0.05, 0
+
+    own(change)
+    assert float(graph.operations["conv1"].config.input_quantization_config[0].scale) == pytest.approx(0.05)
+
+
+def test_an_initial_bias_has_a_scale_of_its_own(own):
+    def change(operation, config):
+        if operation.num_of_input == 3:
+            bias = config.input_quantization_config[2]
+            bias.state, bias.observer_algorithm = S.INITIAL, "minmax"
+            bias.num_of_bits, bias.quant_min, bias.quant_max = 16, -(2**15), 2**15 - 1
+
+    plan = own(change)
+    assert (plan["fc.bias"].scheme.grid.bits, plan["fc.bias"].quantizer) == (16, "fixed")
+
+
+def test_outputs_are_quantized_where_their_config_says_so(own, graph):
+    def change(_, config):
+        config.output_quantization_config[0].state = S.INITIAL
+
+    plan = own(change, types=("Conv", "Relu", "Add", "GlobalAveragePool", "Flatten", "Gemm"))
+    names = {entry.tensor for entry in plan.quantized}
+    assert {"x", "r1", "c2", "a", "g", "f", "y"} <= names
+    assert "c1" not in names  # fused with the activation behind it
+    assert graph.operations["conv2"].config.input_quantization_config[0].state is S.OVERLAPPED
+
+
+def test_the_dispatching_table_keeps_an_operation_float(own):
+    setting = QuantizationSettingFactory.default_setting()
+    setting.dispatching_table.append("conv2", TargetPlatform.FP32)
+    plan = own(setting=setting)
+    assert isinstance(plan["conv2.weight"], FloatTensor)
+    assert not isinstance(plan["conv1.weight"], FloatTensor)
+
+
+def test_settings_name_algorithms(own, graph):
+    setting = QuantizationSetting(equalization=True, bias_correct=True)
+    setting.quantize_activation_setting.calib_algorithm = "kl"
+    plan = own(setting=setting)
+    assert [one.name for one in graph.prepared.recipe.algorithms] == ["equalize", "bias_correction"]
+    assert plan["x"].observer == "kl"
+
+
+def test_lsq_optimization_tunes_weights_and_scales(own, graph):
+    setting = QuantizationSetting(lsq_optimization=True)
+    setting.lsq_optimization_setting.steps = 2
+    plan = own(setting=setting)
+    assert {plan[name].quantizer for name in ("x", "conv1.weight")} == {"lsq"}
+    assert [one.name for one in graph.prepared.recipe.algorithms] == ["finetune_weights"]
+
+
+def test_a_caffe_network_is_quantized_too(tmp_path):
+    graph = load_caffe_graph(*save(tmp_path, NET, tiny()))
+    assert [(one.name, one.type, one.num_of_input) for one in graph.operations.values() if one.is_computing_op] == [
+        ("conv", "Conv", 3),  # its bias is that of the batch norm
+        ("fc", "Gemm", 3),
+    ]
+    quantizer = Quantizer(TargetPlatform.TRT_INT8, graph)
+    quantizer.quantize(batches()[0], batches(), TorchExecutor(graph, "cpu"), None, 4)
+    assert {"image", "conv.weight", "fc.weight"} <= {entry.tensor for entry in graph.prepared.plan.quantized}
+
+
+def test_a_backend_s_own_files_are_exported(graph, tmp_path):
+    made = Quantizer(TargetPlatform.RKNN_INT8, graph)
+    made.quantize(batches()[0], batches(), TorchExecutor(graph, "cpu"), None, 8)
+    export_ppq_graph(graph, TargetPlatform.ONNX, tmp_path / "float.onnx", tmp_path / "config.json")
+    assert set(json.loads((tmp_path / "config.json").read_text())) == {"configs", "dispatchings", "values"}
+    assert (tmp_path / "float.onnx").is_file()
+
+
+PLATFORMS = sorted(BACKEND_OF, key=lambda one: one.name)
+
+
+@pytest.mark.parametrize("platform", PLATFORMS, ids=lambda one: one.name)
+def test_every_platform_with_a_backend_quantizes_and_exports(graph, tmp_path, platform):
+    made = Quantizer(platform, graph)
+    made.quantize(batches()[0], batches(), TorchExecutor(graph, "cpu"), None, 8)
+    written = export_ppq_graph(graph, platform, tmp_path / "net.onnx", tmp_path / "config")
+    assert (tmp_path / "net.onnx") in written
+    assert all(path.stat().st_size for path in written)
+
+
+def test_parameters_go_with_the_float_network(graph, tmp_path):
+    Quantizer(TargetPlatform.TENGINE_INT8, graph).quantize(batches()[0], batches(), TorchExecutor(graph, "cpu"))
+    export_ppq_graph(graph, TargetPlatform.TENGINE_INT8, tmp_path / "net.onnx", tmp_path / "net.scale")
+    assert "QuantizeLinear" not in {node.op_type for node in onnx.load(tmp_path / "net.onnx").graph.node}
+    assert len((tmp_path / "net.scale").read_text().split()) % 3 == 0  # tensor, scale, zero point
+    assert (tmp_path / "net_model.onnx").is_file()
+
+
+def test_the_executor_gives_any_tensor_by_its_name_in_the_file(graph):
+    executor = TorchExecutor(graph, "cpu")
+    relu, out = executor.forward(batches()[0], output_names=["r1", "y"])
+    assert relu.min() == 0
+    assert torch.equal(out, executor.forward([batches()[0]])[0])
+
+
+def test_errors_by_layer(own, graph):
+    own()
+    layers = layerwise_error_analyse(graph, "cpu", batches(), verbose=False)
+    assert list(layers) == ["conv1", "conv2", "fc"]
+    assert all(0 < value < 1e-2 for value in layers.values())
+    places = graphwise_error_analyse(graph, "cpu", batches(), verbose=False)
+    assert list(places) == ["conv1", "conv2", "fc"]
+    cosines = graphwise_error_analyse(graph, "cpu", batches(), method="cosine", verbose=False)
+    assert all(0.99 < value < 1 for value in cosines.values())
+
+
+def _default_range(_, config):
+    config.input_quantization_config[0].quant_min, config.input_quantization_config[0].quant_max = -127, 128
+
+
+def _baked(_, config):
+    config.input_quantization_config[1].state = S.BAKED
+
+
+def _wrong_axis(_, config):
+    config.input_quantization_config[1].channel_axis = 1
+
+
+def _floating(_, config):
+    config.input_quantization_config[1].policy = QuantizationPolicy(
+        P.FLOATING + P.SYMMETRICAL + P.POWER_OF_2 + P.PER_TENSOR
+    )
+
+
+def _some_outputs(operation, config):
+    if operation.name == "conv1":
+        config.output_quantization_config[0].state = S.INITIAL
+
+
+def _two_bias_rules(operation, config):
+    if operation.num_of_input == 3:
+        config.input_quantization_config[2].state = S.INITIAL if operation.name == "fc" else S.PASSIVE_INIT
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (_default_range, "integers of 8 bits have"),
+        (_baked, "parameters are not overwritten"),
+        (_wrong_axis, "along axis 0"),
+        (_floating, "FLOATING grids are not simulated"),
+        (_some_outputs, "a target treats all of them alike"),
+        (_two_bias_rules, "one rule for all biases"),
+    ],
+)
+def test_configs_that_mean_nothing_here_are_refused(own, change, found):
+    with pytest.raises(SchemeError, match=found):
+        own(change)
+
+
+def test_settings_without_a_counterpart_are_refused(own, graph):
+    with pytest.raises(DetentError, match="ssd_equalization"):
+        own(setting=QuantizationSetting(ssd_equalization=True))
+    with pytest.raises(UnknownNameError, match="aggresive"):
+        dispatch_graph(graph, TargetPlatform.TRT_INT8, QuantizationSetting(dispatcher="aggresive"))
+
+
+def test_a_platform_without_a_quantizer_names_those_that_have_one(graph):
+    with pytest.raises(UnknownNameError, match="TRT_INT8"):
+        Quantizer(TargetPlatform.HEXAGON_INT8, graph)
+
+
+def test_what_is_not_quantized_is_not_exported(graph, tmp_path):
+    with pytest.raises(NotCalibratedError):
+        export_ppq_graph(graph, TargetPlatform.ONNXRUNTIME, tmp_path / "x.onnx")
+
+
+def test_an_unknown_operation_is_not_dispatched(graph):
+    setting = QuantizationSetting()
+    setting.dispatching_table.append("convolution", TargetPlatform.FP32)
+    with pytest.raises(UnknownNameError, match="conv1"):
+        dispatch_graph(graph, TargetPlatform.TRT_INT8, setting)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="cuda is there")
+def test_a_device_that_is_not_there(graph):
+    with pytest.raises(EngineError, match="cuda"):
+        TorchExecutor(graph)
