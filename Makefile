@@ -6,6 +6,8 @@ PYTHON ?= $(shell python3.11 --version >/dev/null 2>&1 && echo python3.11 || ech
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 # Extras of the test environment, and the engines that need an environment each.
 EXTRAS := openvino,litert,ncnn,dev
+# Engines that the demo runs.
+SHOWN := openvino,litert,ncnn
 ENGINES := mnn executorch qnn
 
 FULL := $(VENV)/.installed-test
@@ -32,7 +34,7 @@ demo: $(CORE) ## see Detent at work
 	@$(VENV)/bin/detent demo
 
 test: $(FULL) ## run all tests, with the engines that share one environment
-	@$(VENV)/bin/python -m pytest --durations=15
+	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n auto --durations=15
 
 test-engines: ## run the tests of the engines that need an environment of their own
 	@if [ ! -d tests/engines ]; then echo "no engine tests yet: there is no tests/engines, nothing to run"; exit 0; fi; \
@@ -72,7 +74,7 @@ $(VENV)/bin/pip:
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed-demo: pyproject.toml constraints.txt | $(VENV)/bin/pip
-	$(call install,$(VENV),-e .)
+	$(call install,$(VENV),-e '.[$(SHOWN)]')
 	@touch $@
 
 $(FULL): pyproject.toml constraints.txt | $(VENV)/bin/pip

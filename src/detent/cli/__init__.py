@@ -9,9 +9,14 @@ import typer
 from detent.cli.algorithms import algorithms
 from detent.cli.backends import backends
 from detent.cli.demo import demo
+from detent.cli.deploy import deploy
+from detent.cli.plan import plan
+from detent.cli.quantize import quantize
+from detent.cli.train import train
+from detent.cli.verify import verify
 from detent.errors import DetentError
 
-__all__ = ["algorithms", "backends", "demo", "main"]
+__all__ = ["algorithms", "backends", "demo", "deploy", "main", "plan", "quantize", "train", "verify"]
 
 _app = typer.Typer(
     name="detent",
@@ -21,6 +26,11 @@ _app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _app.command()(demo)
+_app.command()(plan)
+_app.command()(quantize)
+_app.command()(train)
+_app.command()(deploy)
+_app.command()(verify)
 _app.command()(algorithms)
 _app.command()(backends)
 

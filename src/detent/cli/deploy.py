@@ -1,0 +1,29 @@
+"""`detent deploy`: the model of a checkpoint, for its target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["deploy"]
+
+
+def deploy(
+    checkpoint: Annotated[Path, typer.Option(help="A checkpoint that `detent train` wrote.")],
+    config: Annotated[Path, typer.Option(help="The config it was trained with.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")],
+    data: Annotated[Path | None, typer.Option(help="The folder of the data set, in place of the config's.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+) -> None:
+    """Deploy a checkpoint and verify what was deployed; exit code 1 if it is not what was simulated.
+
+    Example: detent deploy --checkpoint runs/lsq/best.safetensors --config runs/lsq/config.yaml -o out/
+    """
+    from detent.cli.train import show_outcome
+    from detent.training.config_files import load_config
+    from detent.training.session import deploy_checkpoint
+
+    asked = load_config(config).with_changes("data", folder=None if data is None else str(data.resolve()))
+    show_outcome(deploy_checkpoint(asked, checkpoint, out), json=json)

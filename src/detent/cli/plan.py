@@ -1,0 +1,36 @@
+"""`detent plan`: what would be quantized, how, and why not, before anything is done."""
+
+from __future__ import annotations
+
+import json as json_format
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["plan"]
+
+
+def plan(
+    model: Annotated[Path, typer.Argument(help="An ONNX file.")],
+    backend: Annotated[str, typer.Option(help="The target; `detent backends` lists them.")],
+    recipe: Annotated[str, typer.Option(help="The name of a recipe, or a file.")] = "ptq",
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="Keep float: a name glob or a kind; may be repeated.")
+    ] = None,
+    size: Annotated[int, typer.Option(min=1, help="Stands in for sizes that the file leaves free.")] = 1,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+) -> None:
+    """Print the plan of an ONNX model: each tensor, its scheme, or why it is float.
+
+    Example: detent plan model.onnx --backend tensorrt --exclude 'head.*'
+    """
+    from detent.onnx_import import example_inputs, load
+    from detent.preparing import prepare
+    from detent.recipes import find
+
+    network, request = load(model), find(recipe)
+    if exclude:
+        request = request.replace(exclude=(*request.exclude, *exclude))
+    prepared = prepare(network, example_inputs(network, free=size), backend=backend, recipe=request)
+    print(json_format.dumps(prepared.plan.to_dict(), indent=2) if json else prepared.plan)

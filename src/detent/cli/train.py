@@ -1,0 +1,61 @@
+"""`detent train`: train, evaluate, deploy and verify what a config file says."""
+
+from __future__ import annotations
+
+import json as json_format
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from detent.training.session import Outcome
+
+__all__ = ["show_outcome", "train"]
+
+
+def train(
+    config: Annotated[Path, typer.Argument(help="A .yaml, .json or .toml file; examples/configs has some.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The folder of the run; by default runs/NAME.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint of the folder.")] = False,
+    data: Annotated[Path | None, typer.Option(help="The folder of the data set, in place of the config's.")] = None,
+    pretrained: Annotated[Path | None, typer.Option(help="A file of float weights, in place of the config's.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs, in place of the config's.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+) -> None:
+    """Train what a config file says, evaluate it beside the float model, deploy it, and verify what was deployed.
+
+    Several processes: torchrun --nproc-per-node 2 -m detent.cli train config.yaml
+
+    Example: detent train examples/configs/lsq_openvino.yaml --data data/cifar10 -o runs/lsq
+    """
+    from detent.training.config_files import load_config
+    from detent.training.session import train as run
+
+    asked = load_config(config)
+    asked = asked.with_changes("data", folder=None if data is None else str(data.resolve()))
+    asked = asked.with_changes("model", pretrained=None if pretrained is None else str(pretrained.resolve()))
+    asked = asked.with_changes("train", epochs=epochs)
+    outcome = run(asked, out or Path("runs") / asked.name, resume=resume)
+    if outcome is not None:
+        show_outcome(outcome, json=json)
+
+
+def show_outcome(outcome: Outcome, *, json: bool) -> None:
+    """Print what came of it; exit code 1 if the deployed model is not what was simulated."""
+    if json:
+        print(json_format.dumps(outcome.to_dict(), indent=2))
+    else:
+        for name, value in outcome.metrics.items():
+            print(f"{name}: {100 * value:.2f} %" if not name.endswith("loss") else f"{name}: {value:.4f}")
+        if outcome.artifact is not None:
+            print(f"{outcome.artifact.folder}: {', '.join(sorted(outcome.artifact.manifest['files']))}")
+        if outcome.verdict is not None:
+            print(outcome.verdict)
+    for note in outcome.notes:
+        print(f"note: {note}", file=sys.stderr)
+    if outcome.verdict is not None and not outcome.verdict.holds:
+        raise typer.Exit(1)

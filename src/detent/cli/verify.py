@@ -1,0 +1,40 @@
+"""`detent verify`: simulation, twin and engine side by side."""
+
+from __future__ import annotations
+
+import json as json_format
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["verify"]
+
+
+def verify(
+    folder: Annotated[Path, typer.Argument(help="A folder that deploy wrote.")],
+    data: Annotated[Path, typer.Option(help="A .npy or .npz file, or a folder of them; `labels` in a .npz are used.")],
+    engine: Annotated[str | None, typer.Option(help="Run this engine, not the backend's own.")] = None,
+    arithmetic: Annotated[str | None, typer.Option(help="The twin computes by this, not the backend's own.")] = None,
+    batches: Annotated[int, typer.Option(help="At most so many batches.")] = 8,
+    batch_size: Annotated[int, typer.Option(help="Samples in a batch.")] = 32,
+    tensors: Annotated[bool, typer.Option(help="Compare the tensors inside too.")] = True,
+    latency: Annotated[bool, typer.Option(help="Measure int8 against float.")] = True,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+) -> None:
+    """Check that the engine computes what was simulated; exit code 1 if it does not.
+
+    Example: detent verify out/ --data test.npz
+    """
+    from itertools import islice
+
+    from detent.artifact import Artifact
+    from detent.data import Folder
+
+    artifact = Artifact.load(folder)
+    shapes = {name: port.shape for name, port in artifact.graph.inputs.items()}
+    given = islice(Folder(data, shapes, batch_size=batch_size), batches)
+    verdict = artifact.verify(given, engine=engine, arithmetic=arithmetic, tensors=tensors, latency=latency)
+    print(json_format.dumps(verdict.to_dict(), indent=2) if json else verdict)
+    if not verdict.holds:
+        raise typer.Exit(1)

@@ -1,0 +1,58 @@
+"""The demo's network, and one row of its table end to end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.resources import files
+
+import pytest
+import torch
+
+from detent.demo import JOBS, Job, images, run, trained
+
+
+def test_the_network_is_trained():
+    net, data = trained(), images()
+    with torch.no_grad():
+        right = (net(data.test).argmax(1) == data.test_labels).float().mean()
+    assert sum(parameter.numel() for parameter in net.parameters()) < 120_000
+    assert len(data.test) == 1000
+    assert len(data.calibration) == 256
+    assert right > 0.915
+
+
+def test_what_ships_is_small():
+    sizes = [(files("detent.demo") / name).stat().st_size for name in ("weights.safetensors", "images.npz")]
+    assert sum(sizes) < 2_000_000
+
+
+def test_the_jobs_cover_engines_and_both_ways_of_quantizing():
+    assert {"onnxruntime", "openvino", "litert", "ncnn", "torch_x86", "tensorrt", "vitis"} <= {j.backend for j in JOBS}
+    assert any(job.steps for job in JOBS)
+    assert any(not job.steps for job in JOBS)
+
+
+@pytest.mark.parametrize("job", [Job("onnxruntime"), Job("academic", "lsq", bits=4, steps=2)], ids=["ptq", "trained"])
+def test_a_row_end_to_end(tmp_path, job):
+    net, data = trained(), images()
+    few = data._replace(calibration=data.calibration[:64], test=data.test[:250], test_labels=data.test_labels[:250])
+    row = run(job, net, few, tmp_path / "out")
+    assert row.accuracy_simulated is not None
+    assert abs(row.accuracy_simulated - row.accuracy_twin) < 1
+    if job.backend == "onnxruntime":
+        assert row.exact == "yes"
+        assert row.accuracy_engine == row.accuracy_twin
+        assert row.accuracy_float - row.accuracy_twin < 1
+        assert row.size_kb < 120
+        assert row.latency_ratio is not None
+    else:
+        assert row.bits == "W4/8 A4/8"
+    assert json.loads(json.dumps(row.to_dict()))["backend"] == job.backend
+
+
+def test_help_shows_an_example():
+    answer = subprocess.run([sys.executable, "-m", "detent.cli", "demo", "--help"], capture_output=True, text=True)
+    assert answer.returncode == 0
+    assert "detent demo --out artifacts" in answer.stdout
