@@ -57,7 +57,7 @@ def _print_table(rows: list[Row]) -> None:
 
     table = Table(title="top-1 in %, 1,000 Fashion-MNIST test images", title_justify="left", title_style="bold")
     for column in ("backend", "algorithm", "bits"):
-        table.add_column(column)
+        table.add_column(column, no_wrap=True)
     for column in ("float", "simulated", "twin", "engine", "size", "int8 : float"):
         table.add_column(column, justify="right")
     table.add_column("bit-exact")
@@ -74,7 +74,9 @@ def _print_table(rows: list[Row]) -> None:
             "" if row.latency_ratio is None else f"{row.latency_ratio:.2f}",
             row.exact,
         )
-    Console().print(table)
+    console = Console()
+    # A table with its words cut off says nothing: a narrow terminal wraps lines instead.
+    Console(width=max(console.width, 122)).print(table)
 
 
 def _percent(value: float | None) -> str:

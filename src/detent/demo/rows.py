@@ -143,9 +143,9 @@ def _holds_weights(name: str) -> bool:
 
 def _exactness(engine: list[Any]) -> str:
     if not engine:
-        return "no engine here"
+        return "no engine"
     differing = sum(difference.differing for difference in engine)
     if differing == 0:
         return "yes"
-    most = max(difference.most for difference in engine)
-    return f"no: {differing} of {sum(d.elements for d in engine)}, most {most:g} LSB"
+    worst = max(engine, key=lambda difference: difference.most)
+    return f"no: {differing} of {sum(d.elements for d in engine):,}, most {worst.most:.1g} {worst.unit}"
