@@ -11,7 +11,21 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from detent import backends, engines, errors, graph, numerics, observers, quantizers, recipes, training, twin, zoo
+    from detent import (
+        algorithms,
+        backends,
+        engines,
+        errors,
+        graph,
+        numerics,
+        observers,
+        quantizers,
+        recipes,
+        training,
+        twin,
+        zoo,
+    )
+    from detent.algorithms import analyse
     from detent.artifact import Artifact, deploy
     from detent.evaluation import exact
     from detent.graph import DeQuantStub, QuantStub, float_state_dict, keeping_codes, observing, wrap
@@ -32,6 +46,8 @@ __all__ = [
     "QuantStub",
     "Recipe",
     "Scheme",
+    "algorithms",
+    "analyse",
     "backends",
     "calibrate",
     "deploy",
@@ -58,6 +74,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _ROOMS = (
+    "algorithms",
     "backends",
     "engines",
     "errors",
@@ -71,6 +88,7 @@ _ROOMS = (
     "zoo",
 )
 _HOMES = {
+    "detent.algorithms": ("analyse",),
     "detent.artifact": ("Artifact",),
     "detent.evaluation": ("exact",),
     "detent.graph": ("DeQuantStub", "QuantStub", "float_state_dict", "keeping_codes", "observing", "wrap"),

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from detent.cli.excluding import without
+
 __all__ = ["plan"]
 
 
@@ -30,7 +32,6 @@ def plan(
     from detent.recipes import find
 
     network, request = load(model), find(recipe)
-    if exclude:
-        request = request.replace(exclude=(*request.exclude, *exclude))
+    request = without(request, exclude or ())
     prepared = prepare(network, example_inputs(network, free=size), backend=backend, recipe=request)
     print(json_format.dumps(prepared.plan.to_dict(), indent=2) if json else prepared.plan)

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from detent.cli.excluding import without
+
 __all__ = ["quantize"]
 
 
@@ -19,6 +21,7 @@ def quantize(
     data: Annotated[Path, typer.Option(help="Calibration data: .npy, .npz, or a folder of these or of images.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")],
     recipe: Annotated[str, typer.Option(help="The name of a recipe, or a file.")] = "ptq",
+    exclude: Annotated[list[str] | None, typer.Option(help="Keep float: a name glob or a kind; repeatable.")] = None,
     steps: Annotated[int, typer.Option(min=1, max=512, help="At most so many batches calibrate.")] = 64,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples in a batch.")] = 8,
     resize: Annotated[int | None, typer.Option(help="Images: length of the shorter side.")] = None,
@@ -36,6 +39,7 @@ def quantize(
     from detent.data import Folder, Preprocessing
     from detent.onnx_import import load, ports_of
     from detent.quantizing import quantize as run
+    from detent.recipes import find
 
     network = load(model)
     ports = ports_of(network)
@@ -43,7 +47,8 @@ def quantize(
     if crop is not None:
         how = Preprocessing(resize=resize, crop=(crop, crop), mean=_numbers(mean), std=_numbers(std))
     batches = Folder(data, ports, batch_size=batch_size, preprocessing=how)
-    artifact = run(network, _shown(batches, steps), backend=backend, recipe=recipe, folder=out, steps=steps)
+    request = without(find(recipe), exclude or ())
+    artifact = run(network, _shown(batches, steps), backend=backend, recipe=request, folder=out, steps=steps)
     if json:
         told = {"folder": str(artifact.folder), "files": sorted(artifact.manifest["files"]), "backend": backend}
         print(json_format.dumps({**told, "notes": artifact.manifest["notes"]}, indent=2))

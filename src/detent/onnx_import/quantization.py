@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from onnx import NodeProto
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
+from detent.graph import kind_of
 from detent.onnx_import.builder import Constant, Value
 from detent.onnx_import.call import Call, Converter
 from detent.onnx_import.source import OnnxEncoding
@@ -30,7 +33,30 @@ def _quantize(call: Call) -> Any:
         name = followers[0].output[0]  # a second pair on one tensor, with other numbers
     call.builder.encodings[name] = encoding
     call.builder.dissolved.add(call.outputs[0])
-    return call.value(0)
+    return _clipped_at_zero(call, encoding)
+
+
+def _clipped_at_zero(call: Call, encoding: OnnxEncoding) -> Any:
+    """The value that is quantized. A grid without negative numbers is a ReLU, and tools leave out the one before it."""
+    value = call.value(0)
+    builder = call.builder
+    if not isinstance(value, fx.Node) or value.op == "placeholder" or encoding.axis is not None:
+        return value
+    least = 0 if encoding.dtype.startswith("u") else -(2 ** (int(encoding.dtype.removeprefix("int")) - 1))
+    if int(encoding.zero_point) != least or _never_negative(value, dict(builder.root.named_modules())):
+        return value
+    clipped = builder.function(f"{value.name}_relu", F.relu, (value,), {})
+    builder.tensors[clipped.name] = call.node.input[0]
+    builder.nodes[clipped.name] = ()
+    return clipped
+
+
+def _never_negative(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
+    kind = kind_of(node, modules)
+    if kind is None or kind.sign == -1:
+        return False
+    sources = node.all_input_nodes
+    return kind.sign == 1 or (bool(sources) and all(_never_negative(source, modules) for source in sources))
 
 
 def _codes(call: Call, encoding: OnnxEncoding | None) -> Any:
