@@ -56,7 +56,9 @@ CIFAR = (
     Row("W8A8", "onnxruntime", "ptq", 0.15),
     Row("W8A8", "openvino", "ptq", 0.15),
     Row("W8A8", "tensorrt", "ptq", 0.15),
-    Row("W8A8 powers of two", "vitis", "ptq", None),
+    # ResNet-20 keeps the limit (-0.07); ResNet-56 does not (-0.90).
+    Row("W8A8 powers of two", "vitis", "ptq", 0.5),
+    # Chosen among four variants by their accuracy on these test images: no held-out result for ResNet-56.
     Row("W8A8 powers of two", "vitis", "adaround", 0.5, activation={"observer": "mse"}),
     Row("W4A8", "academic", "ptq", None, weight=W4),
     Row("W4A8", "academic", "adaround", 0.7, weight=W4),
@@ -65,6 +67,8 @@ CIFAR = (
     Row("W4A4", "academic", "brecq", 2.5, weight=W4, activation={"bits": 4}),
     Row("W4A4", "academic", "qdrop", 2.5, weight=W4, activation={"bits": 4}),
 )
+# The observers and the kind of equalization were chosen by the noise of the scores on rows 128 to 167, which are among
+# the rows measured here: a drop that just keeps the limit is no held-out result. Earlier settings lost 4.57 and 2.15.
 IMAGENET = (
     Row("W8A8 per tensor", "onnxruntime", "ptq", None, weight=PER_TENSOR),
     Row("W8A8 per tensor", "onnxruntime", "equalize", 2.0, weight=PER_TENSOR),
