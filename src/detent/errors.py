@@ -15,7 +15,8 @@
     ├── EngineError          an engine that is not installed, or that refuses a model or its inputs
     └── DataError            a file of data that is missing, or that does not fit the network
 
-Each carries three sentences: what was asked (with the value), what was found, what to do.
+Each carries three sentences: what was asked (with the value), what was found, what to do. What is worth a word and no
+refusal is a `FloatModelWarning`: a target that has no integers for anything in a network.
 
 >>> print(SchemeError("IntGrid(bits=0)", "integer grids have 2 to 32 bits", "choose bits in 2..32"))
 asked: IntGrid(bits=0)
@@ -32,6 +33,7 @@ __all__ = [
     "DeployError",
     "DetentError",
     "EngineError",
+    "FloatModelWarning",
     "NotCalibratedError",
     "OnnxError",
     "RangeError",
@@ -107,3 +109,7 @@ class EngineError(DetentError, RuntimeError):
 
 class DataError(DetentError, ValueError):
     """A file of data that is missing, or that does not fit the network."""
+
+
+class FloatModelWarning(UserWarning):
+    """A prepared model in which nothing is quantized, because its target has no integers for what it does."""

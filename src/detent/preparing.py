@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -9,15 +10,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from detent.adopting import Known, adopt, initialise, known_of_file
-from detent.algorithms import ALGORITHMS, check, run_algorithm
+from detent.adopting import Known, adopt, as_in_file, initialise, known_of_file
+from detent.algorithms import ALGORITHMS, align_addends, check, run_algorithm
 from detent.backends import BACKENDS, Backend, plan
-from detent.errors import RecipeError
-from detent.graph import Inputs, capture, fold_batch_norms, insert, observing, remember_float_names
-from detent.onnx_import import is_imported, source_of
+from detent.errors import FloatModelWarning, RecipeError
+from detent.graph import Inputs, Plan, capture, fold_batch_norms, hold_weights, insert, observing, remember_float_names
+from detent.onnx_import import is_imported, refuse_other_reals, source_of
 from detent.recipes import Recipe, find
 
-__all__ = ["calibrate", "prepare"]
+__all__ = ["calibrate", "prepare", "prepare_own"]
 
 
 def prepare(
@@ -35,14 +36,11 @@ def prepare(
 ) -> Any:
     """A trainable copy of `model` with quantizers where `backend` has them and as `recipe` asks for.
 
-    The result is an ordinary module; `result.plan` says what was quantized and what was not. It must be calibrated
+    The result is an ordinary module; `result.plan` says what was quantized and what was not (nothing, and a
+    `FloatModelWarning`, where the backend has no rule for anything the model does). It must be calibrated
     before it runs; a model from an ONNX file that has Q and DQ starts from the file's scales where the backend has
     their schemes. The other arguments are those of `detent.graph.capture`.
     """
-    target = BACKENDS[backend] if isinstance(backend, str) else backend
-    request = find(recipe)
-    for algorithm in request.algorithms:
-        check(algorithm.name, algorithm.options)
     options: dict[str, Any] = {
         "example_kwargs": example_kwargs,
         "leaf_modules": leaf_modules,
@@ -52,10 +50,48 @@ def prepare(
     }
     if inplace:
         # A refusal must come before the model is touched: try it all on a copy.
-        prepare(model, example_inputs, backend=target, recipe=request, **options)
-    captured = capture(model, example_inputs, inplace=inplace, **options)
+        _prepared(model, example_inputs, backend, recipe, inplace=False, **options)
+    prepared = _prepared(model, example_inputs, backend, recipe, inplace=inplace, **options)
+    _warn_of_float(prepared.plan)
+    return prepared
+
+
+def prepare_own(
+    model: nn.Module, example_inputs: Sequence[Any], *, backend: str | Backend, recipe: str | Recipe, **options: Any
+) -> Any:
+    """As `prepare`, of a model that nobody else uses: it becomes the result, and an error leaves it half done."""
+    prepared = _prepared(model, example_inputs, backend, recipe, inplace=True, **options)
+    _warn_of_float(prepared.plan)
+    return prepared
+
+
+def _warn_of_float(plan: Plan) -> None:
+    if not plan.quantized:
+        text = f"{plan.backend} has no integers for anything in this model: all of it stays float (print its plan)"
+        warnings.warn(text, FloatModelWarning, stacklevel=3)
+
+
+def _prepared(
+    model: nn.Module,
+    example_inputs: Sequence[Any],
+    backend: str | Backend,
+    recipe: str | Recipe,
+    *,
+    inplace: bool,
+    example_kwargs: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Any:
+    target = BACKENDS[backend] if isinstance(backend, str) else backend
+    request = find(recipe)
+    for algorithm in request.algorithms:
+        check(algorithm.name, algorithm.options)
+    if is_imported(model):
+        refuse_other_reals(model)
+    captured = capture(model, example_inputs, inplace=inplace, example_kwargs=example_kwargs, **options)
     strategy = target.batch_norm if request.batch_norm.strategy is None else request.batch_norm.strategy
     prepared: Any = captured.module
+    # A model from a file has a module for each weight already, under the names that lead back into the file.
+    turned = set() if is_imported(prepared) else hold_weights(captured)
     modules = dict(prepared.named_modules())
     merges = fold_batch_norms(captured, strategy)
     decided = plan(captured, target, request)
@@ -63,13 +99,15 @@ def prepare(
     if is_imported(prepared) and source_of(prepared).encodings:
         known = known_of_file(source_of(prepared), decided, _modules_by_node(prepared))
         decided = adopt(decided, known, target, needed=False)
+        graphs = [runner.graph for runner in prepared.runners.values()]
+        decided = as_in_file(decided, known, graphs, dict(prepared.named_modules()))
     insert(captured, decided)
     initialise(prepared, known)
     prepared.plan, prepared.backend, prepared.recipe = decided, target, request
     prepared.algorithm_notes = []
     prepared.input_count = len(example_inputs)
     prepared.example = Inputs(tuple(example_inputs), dict(example_kwargs or {}))
-    remember_float_names(prepared, captured.float_tensors, merges, modules)
+    remember_float_names(prepared, captured.float_tensors, merges, modules, turned)
     return prepared
 
 
@@ -82,7 +120,8 @@ def calibrate(prepared: Any, batches: Iterable[Any]) -> None:
     """Set every scale from `batches`: tensors, tuples of inputs (labels behind them are ignored), or dicts.
 
     The model is put in eval mode for it and back. Activations are never kept. With the recipe's
-    `calibration.inputs` "quantized", the batches are run a second time with the first scales in force. The recipe's
+    `calibration.inputs` "quantized", the batches are run a second time with the first scales in force. Where scales are
+    powers of two, no addend is left finer than its sum (`detent.algorithms.align_addends`). The recipe's
     algorithms run before or after, whichever each of them needs; `prepared.algorithm_notes` has their reports.
     """
     recipe: Recipe = prepared.recipe
@@ -93,6 +132,7 @@ def calibrate(prepared: Any, batches: Iterable[Any]) -> None:
             raise RecipeError(f"{reason} with an iterator", "the batches are needed twice", "give a list or a loader")
     _run_algorithms(prepared, batches, "before calibration")
     _observe(prepared, batches, limit, again=again)
+    align_addends(prepared)
     _run_algorithms(prepared, batches, "after calibration")
 
 

@@ -318,7 +318,7 @@ def test_a_dataclass_comes_out():
     assert_close(result, model(x), SAME)
 
 
-def test_in_place_operators_are_kept_and_do_not_spoil_the_example():
+def test_in_place_operators_keep_their_results_and_do_not_spoil_the_example():
     def forward(net, x):
         y = net.conv(x)
         y += 1

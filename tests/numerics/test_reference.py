@@ -756,3 +756,20 @@ def test_only_real_numbers_are_quantized(act, dtype, refuses):
 def test_a_zero_point_on_a_grid_without_one_is_refused(grid, refuses):
     with refuses(SchemeError, asked=f"a zero point on {grid}", found="only integer grids", to_do="use zero point 0"):
         fake_quantize(torch.ones(3), affine(1.0, 1), Scheme(grid))
+
+
+@pytest.mark.parametrize(
+    ("granularity", "scale"),
+    [(PerTensor(), 0.01), (PerChannel(0), [0.01, 0.02, 0.03]), (PerChannel(1), [0.01] * 4 + [0.02] * 3)],
+    ids=["tensor", "first axis", "second axis"],
+)
+def test_a_large_tensor_in_parts_has_the_codes_it_has_as_a_whole(granularity, scale, monkeypatch):
+    scheme = Scheme(IntGrid(8, signed=False), symmetric=False, granularity=granularity)
+    x = torch.randn(3, 7, 5, generator=torch.Generator().manual_seed(0))
+    scales = torch.tensor(scale)
+    qparams = QParams(scales, torch.full(scales.shape, 100))
+    whole = quantize(x, qparams, scheme)
+    monkeypatch.setattr("detent.numerics.reference._WHOLE", 20)
+    assert torch.equal(quantize(x, qparams, scheme), whole)
+    with pytest.raises(TensorError, match="a scale of shape"):
+        quantize(x, QParams(torch.ones(9), torch.zeros(9, dtype=torch.int64)), scheme)

@@ -226,6 +226,17 @@ def on_two_ranks(tmp_path, batches):
     return [json.loads(out) for out, _ in done]
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("given", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_a_model_of_another_dtype_moves_too(dtype, given):
+    """`model.double()` turns the ends into float64; whatever comes by then moves them."""
+    q = calibrated(U8_AFFINE, QParams(torch.tensor(1.0), torch.tensor(0)), momentum=0.5).to(dtype)
+    out = q(torch.tensor([0.0, 1.0], dtype=given))
+    assert out.dtype == given
+    assert q.high.dtype == dtype
+    assert q.high.item() == 128.0
+
+
 def test_every_rank_holds_the_same_range(tmp_path):
     """Each end moves towards that of all ranks' batches together."""
     first, second = on_two_ranks(tmp_path, [[[[-1.0, 5.0]], [[8.0, 1.0]]], [[[3.0, -65.0]], [[-2.0, 9.0], [0.0, 6.0]]]])

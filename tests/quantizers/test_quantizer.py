@@ -470,3 +470,12 @@ def test_a_granularity_that_the_tensor_does_not_have_is_refused(refuses):
         QUANTIZERS["fixed"](Scheme(IntGrid(8), granularity=PerChannel(4)), (4, 8))
     with refuses(SchemeError, asked="(4, 8)", found="5 does not divide"):
         QUANTIZERS["fixed"](Scheme(IntGrid(8), granularity=PerGroup(1, 5)), (4, 8))
+
+
+@pytest.mark.parametrize("name", ["fixed", "moving_range", "lsq", "lsq_plus", "dsq", "pact"])
+def test_reading_a_scale_before_calibration_is_an_error_that_names_the_tensor(name, refuses):
+    quantizer = QUANTIZERS[name](Scheme(IntGrid(8, signed=False)), (4, 3), name="conv1.act")
+    with refuses(NotCalibratedError, asked="the scale of 'conv1.act'", found="never measured", to_do="calibrate"):
+        quantizer.qparams()
+    quantizer.initialise(QParams.symmetric(torch.tensor(0.5)))
+    assert quantizer.qparams().scale > 0

@@ -6,8 +6,9 @@ from detent.graph.codes import keeping_codes
 from detent.graph.derived_bias import DerivedBias
 from detent.graph.fold import fold_batch_norms
 from detent.graph.fusion import fuse
+from detent.graph.held_weights import WHY_FLOAT, hold_weights
 from detent.graph.insertion import insert
-from detent.graph.kinds import KINDS, Kind, kind_of
+from detent.graph.kinds import KINDS, MULTIPLYING, Kind, kind_of
 from detent.graph.names import float_state_dict, remember_float_names
 from detent.graph.observing import observing, quantizers_of
 from detent.graph.plan import FloatTensor, Plan, QuantizedTensor
@@ -19,7 +20,9 @@ from detent.graph.wrap import Functional, wrap
 
 __all__ = [
     "KINDS",
+    "MULTIPLYING",
     "STRATEGIES",
+    "WHY_FLOAT",
     "Captured",
     "DeQuantStub",
     "DerivedBias",
@@ -37,6 +40,7 @@ __all__ = [
     "float_state_dict",
     "fold_batch_norms",
     "fuse",
+    "hold_weights",
     "insert",
     "keeping_codes",
     "kind_of",

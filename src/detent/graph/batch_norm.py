@@ -24,6 +24,7 @@ from torch.func import functional_call
 
 from detent.errors import SchemeError
 from detent.graph.kinds import kind_of
+from detent.graph.recomputing import is_plain, weighted
 from detent.observers.ranks import many_ranks, over_ranks
 
 __all__ = [
@@ -186,7 +187,7 @@ class FoldedBatchNorm(nn.Module):
         uses_batch = self.training and not self.frozen and self.strategy != 1
         if not uses_batch:
             weight, bias = merged(self.op, self.bn)
-            y = self._run(x, self.weight_quantizer(weight))
+            y = self._run_quantized(x, weight)
             return y + self._along_channels(self.bias_quantizer(bias), y)
         if self.strategy == 4:
             return self._unscaled(x)
@@ -200,7 +201,7 @@ class FoldedBatchNorm(nn.Module):
             # It cancels, so its gradient is zero; one that is missing would stop DistributedDataParallel.
             shift = shift + 0.0 * self.op.bias  # type: ignore[operator]
         factor = batch_factor if self.strategy == 2 else _factor(bn, bn.running_var)
-        y = self._run(x, self.weight_quantizer(own_weight * _along_outputs(factor, self.op, own_weight)))
+        y = self._run_quantized(x, own_weight * _along_outputs(factor, self.op, own_weight))
         if self.strategy == 3:
             running, batch = torch.sqrt(bn.running_var + bn.eps), torch.sqrt(variance + bn.eps)
             y = y * self._along_channels(running / batch, y)
@@ -210,19 +211,30 @@ class FoldedBatchNorm(nn.Module):
         own_weight: Tensor = self.op.weight  # type: ignore[assignment]
         factor = _factor(self.bn, self.bn.running_var)  # type: ignore[arg-type]
         factor = torch.where(factor.abs() < _LEAST, torch.full_like(factor, _LEAST), factor)
-        y = self._run(x, self.weight_quantizer(own_weight * _along_outputs(factor, self.op, own_weight)))
+        y = self._run_quantized(x, own_weight * _along_outputs(factor, self.op, own_weight))
         y = y / self._along_channels(factor, y)
         bias: Tensor | None = self.op.bias  # type: ignore[assignment]
         out: Tensor = self.bn(y if bias is None else y + self._along_channels(bias, y))
         return out
 
+    def _run_quantized(self, x: _Call, folded: Tensor) -> Tensor:
+        """As `_run`, with a weight that is quantized, again in the backward pass."""
+        weight = self.weight_quantizer(folded)
+        call = weighted(self.op, x.args, x.kwargs, self.weight_quantizer) if is_plain(self.op) else None
+        return self._run(x, weight) if call is None else call.run(folded, weight, self._no_bias())
+
     def _run(self, x: _Call, weight: Tensor) -> Tensor:
         """The operation with another weight and without its bias, which cancels against the batch mean."""
         replaced: dict[str, Tensor] = {"weight": weight}
-        if self.op.bias is not None:
-            replaced["bias"] = torch.zeros_like(self.op.bias)  # type: ignore[arg-type]
+        bias = self._no_bias()
+        if bias is not None:
+            replaced["bias"] = bias
         out: Tensor = functional_call(self.op, replaced, x.args, x.kwargs)
         return out
+
+    def _no_bias(self) -> Tensor | None:
+        own: Tensor | None = self.op.bias  # type: ignore[assignment]
+        return None if own is None else torch.zeros_like(own)
 
     def _batch_statistics(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """Of the batch, without the bias; the running ones follow as `nn.BatchNorm` would move them."""

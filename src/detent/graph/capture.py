@@ -59,6 +59,7 @@ def capture(
     """
     if concrete_args and modes:
         raise CaptureError("concrete_args and modes", "modes are sets of concrete args", "put them into each mode")
+    _refuse_strange_arguments(model, example_inputs)
     _refuse_two_devices(model)
     _refuse_prepared(model)
     root = model if inplace else copy.deepcopy(model)
@@ -125,6 +126,8 @@ class _Capture:
             module.eval()
         for tracer in tracers.values():
             self._islands_in(module, path, tracer.islands)
+            for name in tracer.in_place:
+                vars(module.get_submodule(name))["inplace"] = False
         region.recompile()
         self.regions[path], self.made_from[region] = region, module
         return region
@@ -247,6 +250,21 @@ def _dropout_as_modules(region: Region, in_training: Mapping[str, fx.Graph]) -> 
 
 def _dropout_training(node: fx.Node) -> bool:
     return bool(node.args[2] if len(node.args) > 2 else node.kwargs.get("training", True))
+
+
+def _refuse_strange_arguments(model: Any, example_inputs: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise CaptureError(
+            f"capture a {type(model).__name__}",
+            "it is no nn.Module",
+            "give a model; read an ONNX file with detent.load",
+        )
+    if isinstance(example_inputs, (Tensor, Mapping, str)) or not isinstance(example_inputs, Sequence):
+        raise CaptureError(
+            f"example inputs that are a {type(example_inputs).__name__}",
+            "they are the arguments of forward, in a tuple",
+            "write (x,), and what goes by name into example_kwargs",
+        )
 
 
 def _refuse_two_devices(model: nn.Module) -> None:

@@ -21,17 +21,23 @@ class DerivedBias(nn.Module):
 
     def qparams(self) -> QParams:
         """Zero point 0, and the product of the scales, rounded to float32 as engines do."""
-        of_input, of_weight = (source.qparams().scale for source in self._sources)
-        return QParams.symmetric((of_input * of_weight).detach())
+        return QParams.symmetric(self._product())
 
     def qparams_for(self, bias: Tensor) -> QParams:
         """The same, with a scale for each element that has one."""
-        scale = self.qparams().scale
+        return QParams.symmetric(self._scale_for(bias))
+
+    def _product(self) -> Tensor:
+        of_input, of_weight = (source.qparams().scale for source in self._sources)
+        return (of_input * of_weight).detach()
+
+    def _scale_for(self, bias: Tensor) -> Tensor:
+        scale = self._product()
         if isinstance(self.scheme.granularity, PerTensor):
-            scale = scale.reshape(())
-        elif scale.numel() != bias.numel():
-            scale = scale.flatten().expand(bias.shape) if scale.numel() == 1 else _repeat(scale, bias)
-        return QParams.symmetric(scale)
+            return scale.reshape(())
+        if scale.numel() == bias.numel():
+            return scale
+        return scale.flatten().expand(bias.shape) if scale.numel() == 1 else _repeat(scale, bias)
 
     @torch.no_grad()
     def codes(self, bias: Tensor) -> Tensor:
@@ -40,7 +46,7 @@ class DerivedBias(nn.Module):
         return quantize(bias.double(), self.qparams_for(bias), self.scheme)
 
     def forward(self, bias: Tensor) -> Tensor:
-        scale = self.qparams_for(bias).scale
+        scale = self._scale_for(bias)  # a product of scales that were checked
         assert isinstance(self.scheme.grid, IntGrid)
         return on_grid(bias, scale, torch.zeros_like(scale), self.scheme)
 

@@ -13,6 +13,7 @@ from detent.graph.capture import Captured
 from detent.graph.derived_bias import DerivedBias
 from detent.graph.kinds import KINDS, kind_of
 from detent.graph.plan import Plan, QuantizedTensor
+from detent.graph.recomputing import recompute_weight
 from detent.graph.region import Region
 from detent.quantizers import QUANTIZERS, Quantizer
 
@@ -92,6 +93,8 @@ def _on_parameter(module: nn.Module, which: str, quantizer: nn.Module) -> None:
     # Not checked by torch, because that would run it, and it is not calibrated yet.
     parametrize.register_parametrization(module, which, quantizer, unsafe=True)
     module.get_submodule("parametrizations").train(module.training)
+    if which == "weight":
+        recompute_weight(module)
 
 
 def _derive_bias(entry: QuantizedTensor, region: Region, made: Mapping[str, Quantizer]) -> None:

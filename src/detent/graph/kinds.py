@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx import Node
 
-__all__ = ["KINDS", "Kind", "is_known_module", "kind_of"]
+__all__ = ["KINDS", "MULTIPLYING", "Kind", "is_known_module", "kind_of"]
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,9 @@ KINDS: dict[str, Kind] = _kinds(
     Kind("quant_stub", moves=True, sign=0),
     Kind("dequant_stub", moves=True, sign=0),
 )
+
+MULTIPLYING = ("conv", "conv_transpose", "linear", "embedding", "lstm", "gru", "matmul", "einsum", "attention")
+"""Kinds that networks are quantized for. One that has none of them has nothing to gain on any target."""
 
 _MODULES: dict[type[nn.Module], str] = {
     nn.Conv1d: "conv",

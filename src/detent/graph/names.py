@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -21,15 +21,16 @@ class _Merged:
     """What is left to know of a batch norm that was merged: where it went, and what it was."""
 
     place: str  # of the operation, in the prepared model
-    op: str  # name of the operation in the float model
+    weight: str  # name of its weight in the float model
+    bias: str  # and of its bias, which it may not have
     norm: str  # name of the batch norm in the float model
     eps: float
 
     def merge(self, given: Mapping[str, Tensor], module: Any) -> tuple[Tensor, Tensor]:
         """Weight and bias of the operation, from the tensors of a float checkpoint."""
         op: Any = SimpleNamespace(
-            weight=given[f"{self.op}.weight"],
-            bias=given.get(f"{self.op}.bias"),
+            weight=given[self.weight],
+            bias=given.get(self.bias),
             transposed=getattr(module, "transposed", False),
             groups=getattr(module, "groups", 1),
         )
@@ -48,11 +49,13 @@ def remember_float_names(
     float_tensors: Mapping[str, Tensor],
     merges: Mapping[str, str],
     modules: Mapping[str, nn.Module],
+    turned: Collection[int] = (),
 ) -> None:
     """Note where each tensor of the float model has gone, and load float checkpoints accordingly.
 
     `float_tensors` are the tensors themselves, under their float names: they are found again by identity.
     `merges` maps merged batch norms to the operations they went into, `modules` has both, as they were before.
+    `turned` are the ids of matrices that have their rows where the float model has columns.
     """
     names = {id(tensor): name for name, tensor in float_tensors.items()}
     places: dict[int, str] = {}
@@ -60,20 +63,29 @@ def remember_float_names(
         places.setdefault(id(tensor), place)
     holder: Any = prepared
     holder.float_names = {name: places.get(id(tensor)) for name, tensor in float_tensors.items()}
+    holder.turned_names = frozenset(name for name, tensor in float_tensors.items() if id(tensor) in turned)
     holder.merged_norms = []
     for norm_place, place in merges.items():
         norm: Any = modules[norm_place]
         op: Any = modules[place]
-        weight = op.parametrizations.weight.original if parametrize.is_parametrized(op, "weight") else op.weight
+        weight = names[id(_original(op, "weight"))]
+        own_bias = f"{weight.removesuffix('weight')}bias" if weight.endswith(".weight") else ""
         holder.merged_norms.append(
             _Merged(
                 place,
-                names[id(weight)].removesuffix(".weight"),
+                weight,
+                names.get(id(_original(op, "bias")), own_bias),
                 names[id(norm.running_mean)].removesuffix(".running_mean"),
                 norm.eps,
             )
         )
     prepared.register_load_state_dict_pre_hook(_translate)  # type: ignore[no-untyped-call]
+
+
+def _original(op: Any, which: str) -> Tensor | None:
+    parametrized = parametrize.is_parametrized(op, which)
+    found: Tensor | None = op.parametrizations[which].original if parametrized else getattr(op, which)
+    return found
 
 
 def float_state_dict(prepared: Any) -> dict[str, Tensor]:
@@ -83,10 +95,11 @@ def float_state_dict(prepared: Any) -> dict[str, Tensor]:
     """
     state = prepared.state_dict()
     found = {name: state[place] for name, place in prepared.float_names.items() if place is not None}
+    found |= {name: found[name].t().contiguous() for name in prepared.turned_names}
     for norm in prepared.merged_norms:
         bias = state[_place_of_bias(state, norm.place)]
         one, zero = torch.ones_like(bias), torch.zeros_like(bias)
-        kept_by_op = f"{norm.op}.bias" in prepared.float_names
+        kept_by_op = norm.bias in prepared.float_names
         found[f"{norm.norm}.weight"], found[f"{norm.norm}.bias"] = torch.sqrt(one + norm.eps), bias
         if kept_by_op:
             found[f"{norm.norm}.bias"] = zero
@@ -111,10 +124,11 @@ def _translate(
     if not here or set(here) <= set(own) or not set(here) <= set(prepared.float_names):
         return
     places = {name: place for name, place in prepared.float_names.items() if place is not None}
+    here |= {name: here[name].t() for name in prepared.turned_names if name in here and here[name].ndim == 2}
     translated = {places[name]: value for name, value in here.items() if name in places}
     for norm in prepared.merged_norms:
-        needed = (f"{norm.op}.weight", f"{norm.norm}.running_mean", f"{norm.norm}.running_var")
-        weight_place, bias_place = places[f"{norm.op}.weight"], _place_of_bias(own, norm.place)
+        needed = (norm.weight, f"{norm.norm}.running_mean", f"{norm.norm}.running_var")
+        weight_place, bias_place = places[norm.weight], _place_of_bias(own, norm.place)
         if all(name in here for name in needed):
             merged_now = norm.merge(here, prepared.get_submodule(norm.place))
             translated[weight_place], translated[bias_place] = merged_now

@@ -18,7 +18,7 @@ __all__ = ["without_quantizers"]
 def without_quantizers(prepared: Any) -> nn.Module:
     """A copy of a prepared model that computes in float, with the weights it has now; batch norms stay folded."""
     model: Any = copy.deepcopy(prepared)
-    for name in ("plan", "backend", "recipe", "float_names", "merged_norms"):
+    for name in ("plan", "backend", "recipe", "float_names", "turned_names", "merged_norms"):
         vars(model).pop(name, None)
     for module in list(model.modules()):
         if parametrize.is_parametrized(module):

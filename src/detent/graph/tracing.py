@@ -13,6 +13,7 @@ from torch import fx, nn
 
 from detent.errors import CaptureError
 from detent.graph.kinds import is_known_module
+from detent.graph.out_of_place import write_out_of_place
 from detent.graph.running import Inputs, brief, flat, join, shapes
 from detent.quantizers import Quantizer
 
@@ -24,10 +25,12 @@ class Tracer(fx.Tracer):
         super().__init__()
         self._leaf_modules, self._path = leaf_modules, path
         self.islands: dict[str, str] = {}
+        self.in_place: set[str] = set()  # modules that must not work in place any more
 
     def graph_of(self, module: nn.Module, constants: Mapping[str, Any]) -> fx.Graph:
         graph = self.trace(module, concrete_args=dict(constants))
         _drop_constant_inputs(graph, module, constants)
+        self.in_place |= write_out_of_place(graph, module, owns_inputs=not self._path)
         graph.lint()
         return graph
 

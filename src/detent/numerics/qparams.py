@@ -35,8 +35,8 @@ class QParams:
                 f"zero point of shape {tuple(self.zero_point.shape)}",
                 "give both the shape of the granularity",
             )
-        if torch.compiler.is_compiling():
-            return  # what follows looks at numbers, which a compiled graph cannot
+        if torch.compiler.is_compiling() or self.scale.is_meta:
+            return  # what follows looks at numbers, which a compiled graph cannot, and which a meta tensor has not
         if not (torch.isfinite(self.scale) & (self.scale > 0)).all():
             raise RangeError(
                 f"scale {self.scale.flatten()[:8].tolist()}", "not all finite and positive", "check the observed range"

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from detent.errors import RangeError, SchemeError, TensorError
+from detent.numerics.granularity import PerChannel, PerGroup
 from detent.numerics.grids import IntGrid
 from detent.numerics.qparams import QParams
 from detent.numerics.scheme import Scheme
@@ -29,6 +30,8 @@ __all__ = [
     "refuse_negative",
     "with_scale",
 ]
+
+_WHOLE = 2**18  # elements of a tensor that is quantized in one piece
 
 
 def choose_qparams(low: Tensor, high: Tensor, scheme: Scheme) -> QParams:
@@ -76,8 +79,27 @@ def quantize(x: Tensor, qparams: QParams, scheme: Scheme) -> Tensor:
     """
     if torch.isnan(x).any():
         raise TensorError("the codes of a tensor", "it holds NaN, which no grid has", "find where the NaN comes from")
+    if x.numel() > _WHOLE and not isinstance(scheme.granularity, PerGroup):
+        return _in_parts(x, qparams, scheme)
+    codes, storage = _encode(x, qparams, scheme).reshape(x.shape), scheme.grid.storage_dtype
     # The unsigned types of torch lack most operations, so values go through int64.
-    return _encode(x, qparams, scheme).reshape(x.shape).to(torch.int64).to(scheme.grid.storage_dtype)
+    return codes.to(torch.int64).to(storage)
+
+
+def _in_parts(x: Tensor, qparams: QParams, scheme: Scheme) -> Tensor:
+    """The codes of a large tensor, a part of an axis at a time: what is computed on the way is four times as large."""
+    _expanded(x, qparams, scheme, torch.float32)  # a scale that does not fit is refused for the whole tensor
+    granularity = scheme.granularity
+    axis = granularity.axis % x.ndim if isinstance(granularity, PerChannel) else 0
+    length = max(1, _WHOLE * x.shape[axis] // x.numel())
+    found = []
+    for start in range(0, x.shape[axis], length):
+        part = qparams
+        if isinstance(granularity, PerChannel):
+            part = QParams(qparams.scale[start : start + length], qparams.zero_point[start : start + length])
+        values = x.narrow(axis, start, min(length, x.shape[axis] - start))
+        found.append(_encode(values, part, scheme).to(torch.int64).to(scheme.grid.storage_dtype))
+    return torch.cat(found, axis)
 
 
 def dequantize(codes: Tensor, qparams: QParams, scheme: Scheme, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -39,6 +39,7 @@ class DoReFa(Quantizer):
 
     requires = Requirement(symmetric=True, most_bits=16, because="its levels are spread evenly around zero")
     roles = ("weight", "activation")
+    repeatable = True
 
     scale: Tensor
     zero_point: Tensor

@@ -42,6 +42,7 @@ class Dsq(Quantizer):
 
     requires = Requirement(most_bits=16, because="the position inside a step must be exact in float32")
     default_observer = "moving_average"
+    repeatable = True
 
     scale: Tensor
     zero_point: Tensor

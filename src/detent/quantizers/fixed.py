@@ -31,6 +31,8 @@ __all__ = ["Fixed"]
 class Fixed(Quantizer):
     """Clipped straight-through estimator with constant qparams; the plain choice for post-training work."""
 
+    repeatable = True
+
     scale: Tensor
     zero_point: Tensor
 

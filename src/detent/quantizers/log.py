@@ -37,6 +37,7 @@ class Log(Quantizer):
     """Logarithmic codes with a clipped straight-through gradient."""
 
     requires = Requirement(grids=(LogGrid,), because="its codes are logarithms")
+    repeatable = True
 
     scale: Tensor
 

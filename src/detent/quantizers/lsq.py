@@ -45,6 +45,7 @@ class Lsq(Quantizer):
     """The step size is a parameter. The zero point of an affine scheme stays as calibrated (see `lsq_plus`)."""
 
     default_observer = "lsq"
+    repeatable = True
 
     zero_point: Tensor
 

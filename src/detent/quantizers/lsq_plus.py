@@ -42,6 +42,7 @@ class LsqPlus(Quantizer):
     """LSQ with a learned offset where the scheme is affine; on a symmetric scheme the offset stays 0."""
 
     default_observer = "lsq_plus"
+    repeatable = True
 
     offset: Tensor
 

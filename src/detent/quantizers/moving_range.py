@@ -39,6 +39,7 @@ class MovingRange(Quantizer):
     """Clipped straight-through estimator whose range moves in training; the same on every rank."""
 
     default_observer = "moving_average"
+    moves = True
 
     low: Tensor
     high: Tensor
@@ -79,7 +80,7 @@ class MovingRange(Quantizer):
     def _follow(self, x: Tensor) -> None:
         # One reduction for both ends: the least value is minus the greatest of the negatives. A rank whose batch is
         # empty takes part all the same, or the others would wait for it; zero is in every range.
-        ends = torch.zeros(2, *self.scale_shape, device=x.device)
+        ends = torch.zeros(2, *self.scale_shape, dtype=self.low.dtype, device=x.device)
         if x.numel():
             reduce = self.scheme.granularity.reduce
             ends = torch.stack([-reduce(x, torch.amin), reduce(x, torch.amax)]).to(ends.dtype)

@@ -49,6 +49,7 @@ class Qil(Quantizer):
         because="it maps a learned interval of magnitudes onto the codes of one side",
     )
     roles = ("weight", "activation")
+    repeatable = True
 
     gamma: nn.Parameter | None
 

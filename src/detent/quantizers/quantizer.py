@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import wraps
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -25,7 +26,9 @@ class Quantizer(nn.Module, ABC):
     shape from the start and NaN until they are initialised, so that being calibrated is a fact about the
     state and travels with it. In eval mode the output lies exactly on the grid that `qparams` describes.
 
-    Subclasses say which schemes and roles they have a meaning for (`requires`, `roles`) and implement:
+    Subclasses say which schemes and roles they have a meaning for (`requires`, `roles`) and whether a second pass over
+    the same tensor gives the same again and changes nothing, in training too (`repeatable`: the backward pass then
+    quantizes a weight again instead of keeping the quantized one). They implement:
 
         class Halves(Quantizer):
             '''Clips at half of the calibrated range.'''
@@ -45,6 +48,13 @@ class Quantizer(nn.Module, ABC):
     requires: ClassVar[Requirement] = Requirement()
     roles: ClassVar[tuple[Role, ...]] = get_args(Role)
     default_observer: ClassVar[str] = "minmax"
+    moves: ClassVar[bool] = False  # whether its range follows the data in training, by itself, and stands still in eval
+    repeatable: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any):
+        super().__init_subclass__(**options)
+        if "qparams" in vars(cls):
+            setattr(cls, "qparams", _if_calibrated(vars(cls)["qparams"]))  # noqa: B010
 
     def __init__(self, scheme: Scheme, shape: Sequence[int], *, role: Role = "activation", name: str = "tensor"):
         super().__init__()
@@ -83,10 +93,7 @@ class Quantizer(nn.Module, ABC):
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` on the grid, in its own dtype; an error if the quantizer is not calibrated."""
-        if not self._calibrated:
-            raise NotCalibratedError(
-                f"quantize {self.name!r}", "its scale was never measured", "calibrate, or load a calibrated state"
-            )
+        self._require_calibrated(f"quantize {self.name!r}")
         if not x.is_floating_point():
             raise TensorError(f"quantize {self.name!r} of dtype {x.dtype}", "it holds no real numbers", "give floats")
         return self._fake_quantize(x)
@@ -107,7 +114,7 @@ class Quantizer(nn.Module, ABC):
 
     @abstractmethod
     def qparams(self) -> QParams:
-        """The scale and zero point that are deployed, detached."""
+        """The scale and zero point that are deployed, detached; an error if the quantizer is not calibrated."""
 
     @abstractmethod
     def _initialise(self, observed: QParams) -> None:
@@ -117,12 +124,27 @@ class Quantizer(nn.Module, ABC):
     def _fake_quantize(self, x: Tensor) -> Tensor:
         """The forward pass of a calibrated quantizer."""
 
+    def _require_calibrated(self, asked: str) -> None:
+        if not self._calibrated:
+            raise NotCalibratedError(asked, "its scale was never measured", "calibrate, or load a calibrated state")
+
     def extra_repr(self) -> str:
         return f"{self.name!r}, {self.scheme}, {self.role}{'' if self._calibrated else ', not calibrated'}"
 
     def _unset(self) -> Tensor:
         """A tensor of the scale's shape that says "not measured yet"."""
         return torch.full(self.scale_shape, torch.nan)
+
+
+def _if_calibrated(qparams: Callable[[Any], QParams]) -> Callable[[Any], QParams]:
+    """`qparams` of a subclass, which would otherwise say that NaN is no scale, and not whose."""
+
+    @wraps(qparams)
+    def checked(self: Any) -> QParams:
+        self._require_calibrated(f"the scale of {self.name!r}")
+        return qparams(self)
+
+    return checked
 
 
 def _refresh_calibrated(quantizer: Any, *_: Any) -> None:

@@ -47,6 +47,7 @@ class Tqt(Quantizer):
         because="it learns the exponent of one threshold for both sides",
     )
     default_observer = "pow2_sse"
+    repeatable = True
 
     zero_point: Tensor
 
