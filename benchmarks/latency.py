@@ -2,7 +2,8 @@
 
     python benchmarks/latency.py            [onnxruntime openvino litert ncnn torch_x86]
 
-1x3x224x224, one thread, the same engine for both, alternating; fastest of 60 runs, and medians. Run it alone.
+1x3x224x224, one thread, the same engine for both, in turns of three runs behind one that does not count; fastest of 60
+runs, and medians. Run it alone.
 """
 
 from __future__ import annotations

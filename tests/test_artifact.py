@@ -11,8 +11,9 @@ from torch import nn
 import detent
 from detent.artifact import Artifact
 from detent.deploy.package import MANIFEST
-from detent.errors import ArtifactError
+from detent.errors import ArtifactError, FloatModelWarning
 from tests.deploy.float_path import prepared_for
+from tests.models import MODELS
 
 
 @pytest.fixture
@@ -94,3 +95,18 @@ def test_a_file_it_does_not_hold_is_refused_with_those_it_has(artifact):
 def rewrite(artifact: Artifact, **changes) -> None:
     manifest = json.loads((artifact.folder / MANIFEST).read_text())
     (artifact.folder / MANIFEST).write_text(json.dumps({**manifest, **changes}))
+
+
+@pytest.mark.parametrize(("network", "backend"), [("lstm_tagger", "tvm"), ("conv_transpose_bn", "ncnn")])
+def test_a_network_of_which_nothing_is_quantized_deploys_as_a_float_one_and_says_so(network, backend, tmp_path):
+    torch.manual_seed(0)
+    model, inputs = MODELS[network].build().eval(), MODELS[network].inputs()
+    with pytest.warns(FloatModelWarning):
+        prepared = detent.prepare(model, inputs, backend=backend)
+    detent.calibrate(prepared, [inputs])
+    artifact = detent.deploy(prepared, tmp_path / "out")
+    assert not {node.op_type for node in artifact.model.graph.node} & {"QuantizeLinear", "DequantizeLinear"}
+    assert artifact.manifest["notes"][0] == f"nothing is quantized: {backend} runs all of this network in float"
+    verdict = artifact.verify([inputs], latency=False)
+    assert verdict.holds
+    assert "nothing is quantized" in str(verdict)

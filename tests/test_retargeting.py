@@ -119,9 +119,9 @@ def test_what_is_read_back_gives_what_was_deployed(tmp_path):
 
 
 def test_a_file_that_does_not_say_all_scales_is_refused(tmp_path):
-    """Vitis rounds otherwise than the file: its own scheme is none that the file's numbers fit."""
-    prepared, _ = built("linear_bn", "vitis")
-    loaded = Artifact.load(detent.deploy(prepared, tmp_path / "vitis").folder)
+    """The numbers of NNIE are logarithms, which ONNX cannot say."""
+    prepared, _ = built("linear_bn", "nnie")
+    loaded = Artifact.load(detent.deploy(prepared, tmp_path / "nnie").folder)
     with pytest.raises(ArtifactError, match="retarget the artifact that deploy returned"):
         loaded.retarget("openvino", tmp_path / "ov")
     assert not (tmp_path / "ov").exists()

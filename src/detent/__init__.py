@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from detent.artifact import Artifact, deploy
     from detent.evaluation import exact
     from detent.graph import DeQuantStub, QuantStub, float_state_dict, keeping_codes, observing, wrap
+    from detent.loading import load
     from detent.numerics import IntGrid, PerChannel, PerGroup, PerTensor, QParams, Scheme
-    from detent.onnx_import import load
     from detent.preparing import calibrate, prepare
     from detent.quantizing import quantize
     from detent.recipes import Recipe
@@ -92,8 +92,8 @@ _HOMES = {
     "detent.artifact": ("Artifact",),
     "detent.evaluation": ("exact",),
     "detent.graph": ("DeQuantStub", "QuantStub", "float_state_dict", "keeping_codes", "observing", "wrap"),
+    "detent.loading": ("load",),
     "detent.numerics": ("IntGrid", "PerChannel", "PerGroup", "PerTensor", "QParams", "Scheme"),
-    "detent.onnx_import": ("load",),
     "detent.preparing": ("calibrate", "prepare"),
     "detent.quantizing": ("quantize",),
     "detent.recipes": ("Recipe",),

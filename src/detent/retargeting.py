@@ -13,8 +13,8 @@ from detent.backends import BACKENDS, Backend, plan
 from detent.deploy import Package
 from detent.errors import ArtifactError
 from detent.graph import Inputs, Plan, capture, insert, quantizers_of, remember_float_names, without_quantizers
+from detent.loading import load
 from detent.numerics import QParams, Scheme
-from detent.onnx_import import load
 from detent.preparing import prepare
 from detent.recipes import Recipe, find
 

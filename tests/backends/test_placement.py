@@ -445,12 +445,12 @@ class Bare(nn.Module):
         self.conv = nn.Conv2d(4, 4, 1)
 
     def forward(self, x):
-        return F.conv2d(self.conv(x), self.weight)
+        return F.conv2d(self.conv(x), 2 * self.weight)
 
 
 def test_a_weight_that_is_in_no_module_stays_float_and_so_does_its_operation():
     found = planned(Bare(), backend=target(both("conv"), quantize_outputs=True))
-    assert found["weight"].reason == "the weight of conv2d is in no module"
+    assert found["mul"].reason == "the weight of conv2d is in no module"
     assert found["conv2d"].reason == "the weight of conv2d is in no module"
     assert quantized(found) == ["x", "conv"]
 

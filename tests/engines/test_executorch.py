@@ -6,13 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor, nn
 
+import detent
+from detent.artifact import Artifact
 from detent.backends import BACKENDS
 from detent.deploy import Deployment, Package
 from detent.deploy.executorch import write_executorch
 from detent.errors import DeployError, EngineError
 from detent.twin.interpreter import Twin
 from detent.twin.xnnpack import Xnnpack
+from tests.models import MODELS
 from tests.twin.nets import Net, Style, resnet18, small_net
 
 pytestmark = pytest.mark.executorch
@@ -26,11 +31,14 @@ INTEGER = [
     "conv_relu",
     "conv_relu6",
     "conv_strided",
+    "conv_grouped",
+    "conv_transpose",
     "depthwise",
     "gemm",
     "matmul",
     "add",
     "add_relu",
+    "mul",
     "gap",
     "maxpool",
     "residual",
@@ -64,6 +72,68 @@ def test_a_whole_network(tmp_path: Path) -> None:
     assert all(np.array_equal(found[name], values) for name, values in expected.items())
 
 
+def deployed(model: nn.Module, x: Tensor, folder: Path) -> Artifact:
+    prepared = detent.prepare(model.eval(), (x,), backend="executorch_xnnpack")
+    detent.calibrate(prepared, [(x,)])
+    return detent.deploy(prepared, folder / "out")
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "residual_cnn"])
+def test_a_deployed_network_is_verified_on_integers(name: str, tmp_path: Path) -> None:
+    """MobileNetV2's blocks are what ExecuTorch's own grouping makes cycles of."""
+    torch.manual_seed(0)
+    (x,) = MODELS[name].inputs()
+    verdict = deployed(MODELS[name].build(), x, tmp_path).verify([x], latency=False)
+    assert verdict.holds
+    assert all(each.equal for each in verdict.outputs if each.what == "twin vs engine")
+    assert verdict.in_float == (("avgpool",) if name == "residual_cnn" else ())
+    assert sum(placed["ran_as"] == "integer" for placed in verdict.placements) >= 10
+
+
+class TwoOutputs(nn.Module):
+    """Gives what its last layer reads, calls a layer twice, and has a part that no delegate takes on integers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(4, 4, 3, padding=1), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        features = torch.relu(self.conv(torch.relu(self.conv(x)))).mean((2, 3))
+        logits = self.fc(features)
+        return logits, features, torch.sigmoid(logits)
+
+
+def test_outputs_that_are_read_inside_and_layers_that_share_a_bias(tmp_path: Path) -> None:
+    """The delegate gives zeros for such an output, and integers of a bias for the first layer alone, unless helped."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 4, 8, 8)
+    verdict = deployed(TwoOutputs(), x, tmp_path).verify([x], latency=False)
+    assert verdict.holds
+    against = [each for each in verdict.outputs if each.what == "twin vs engine"]
+    assert [each.equal for each in against[:2]] == [True, True]
+    assert "sigmoid" in verdict.in_float
+    whys = {placed["op"]: placed["why"] for placed in verdict.placements}
+    assert whys["sigmoid"].startswith("it runs")
+
+
+def test_a_file_that_computes_something_else_is_refused(tmp_path: Path) -> None:
+    """Codes that leave the delegate for a strided slice and come back are read in another order of channels."""
+
+    class Strided(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, 2, padding=1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = torch.relu(self.one(x))
+            return self.two(y) + y[:, :, ::2, ::2]
+
+    torch.manual_seed(0)
+    with pytest.raises(DeployError, match="computes something else"):
+        deployed(Strided(), torch.randn(1, 3, 8, 8), tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
 def test_unsigned_codes_are_shifted(tmp_path: Path) -> None:
     """The delegate has signed codes only: the same real numbers, 128 lower."""
     net = small_net("conv", Style(activation="uint8"))
@@ -93,7 +163,7 @@ def test_the_float_network(tmp_path: Path) -> None:
 
 def test_a_file_that_does_not_load_is_refused(tmp_path: Path) -> None:
     """XNNPACK's concat has one scale."""
-    with pytest.raises(DeployError, match="does not load it"):
+    with pytest.raises(DeployError, match="does not run it"):
         package(small_net("concat", SIGNED), tmp_path)
 
 

@@ -149,3 +149,19 @@ def test_prepared_networks_run_as_the_twin_says(name: str) -> None:
     theirs, ours = engine.run(feeds), Twin(graph, Xnnpack()).run(feeds)
     assert {output: int((theirs[output] != ours[output]).sum()) for output in ours} == dict.fromkeys(ours, 0)
     assert "integer" in {placement.ran_as for placement in engine.explain()}
+
+
+def test_samples_of_a_file_of_one_size_are_joined_where_they_lie(tmp_path: Path) -> None:
+    """In attention the batch is the second axis of queries, keys and values, and positions have none."""
+    torch.manual_seed(0)
+    inputs = MODELS["vit_small"].inputs()
+    prepared = detent.prepare(MODELS["vit_small"].build().eval(), inputs, backend="litert")
+    detent.calibrate(prepared, [inputs])
+    artifact = detent.deploy(prepared, tmp_path / "out")
+    feeds = {"x": inputs[0].numpy()}
+    theirs = LiteRT.load(artifact).tensors(feeds)
+    ours = Twin(artifact, Xnnpack()).tensors(feeds)
+    assert len(theirs) > 20
+    assert all(values.shape == ours[name].shape for name, values in theirs.items() if name in ours)
+    queries = next(values for name, values in theirs.items() if name == "permute")
+    assert queries.shape[:2] == (3, 2)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 import detent
 from detent.deploy import Package, float_model, read_qdq, write
 from detent.deploy.mnn import mnn_compression
+from detent.deploy.mnn_scales import MnnScales
+from detent.engines.engine import Placement
 from detent.engines.mnn import Mnn
 from detent.errors import EngineError
 from detent.twin.interpreter import Twin
@@ -37,15 +42,15 @@ def engine_of(net: Net) -> Mnn:
     return Mnn(float_model(net.model).SerializeToString(), mnn_compression(graph), graph)
 
 
-def step_by_step(net: Net) -> tuple[int, int, int]:
-    """Codes compared, how many differ, by how much at most; each operation gets what the engine computed before it."""
+def step_by_step(net: Net) -> tuple[int, int]:
+    """Codes compared, and how many differ; each operation gets what the engine computed before it."""
     engine, twin = engine_of(net), Twin(net.model, Arithmetic())
     computed = engine.tensors(net.feeds)
     simulated = twin.tensors(net.feeds, given=computed)
     shared = [name for name in computed.keys() & simulated.keys() if computed[name].dtype == np.int8]
     assert shared
     apart = [np.abs(computed[n].reshape(simulated[n].shape).astype(int) - simulated[n]) for n in shared]
-    return sum(a.size for a in apart), sum(int((a > 0).sum()) for a in apart), max(int(a.max()) for a in apart)
+    return sum(a.size for a in apart), sum(int((a > 0).sum()) for a in apart)
 
 
 KINDS = [
@@ -55,19 +60,78 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("scales", ["random", "pot"])
+@pytest.mark.parametrize("scales", ["random", "pot", "tie"])
 def test_a_layer_is_equal(kind: str, scales: str) -> None:
-    compared, differ, _ = step_by_step(followed(kind, scales, seed=2))
+    compared, differ = step_by_step(followed(kind, scales, seed=2))
     assert compared > 4000
     assert differ == 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_on_ties_a_layer_is_off_by_one_step_in_few_places(kind: str) -> None:
-    """The claim: 15 in 100,000; ten times that, because one net has few numbers."""
-    compared, differ, most = step_by_step(followed(kind, "tie", seed=3))
-    assert differ <= max(4, compared * 15e-4)
-    assert most <= 1
+class Between(nn.Module):
+    """Something between layers, so that MNN has scales for what it reads and gives."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.one, self.two, self.last = nn.Conv2d(3, 8, 3), nn.Conv2d(3, 8, 3), nn.LazyConv2d(4, 1)
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.function(self.one(x), self.two(x)))
+
+
+BETWEEN: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "add": torch.add,
+    "add_relu": lambda a, b: torch.relu(a + b),
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "concat": lambda a, b: torch.cat([a, b], 1),
+    "sum_in_concat": lambda a, b: torch.cat([a + b, b], 1),
+    "product_in_concat": lambda a, b: torch.cat([a * b, b], 1),
+    "maxpool": lambda a, b: F.max_pool2d(torch.relu(a + b), 3, 2, 1),
+    "avgpool": lambda a, b: F.avg_pool2d(a + b, 2),
+    "avgpool_padded": lambda a, b: F.avg_pool2d(a + b, 3, 2, 1, count_include_pad=False),
+    "global_avgpool": lambda a, b: F.adaptive_avg_pool2d(a + b, 1),
+    "slice": lambda a, b: (a + b)[:, 2:, 1:, :-1],
+    "reshape": lambda a, b: (a + b).flatten(2).transpose(1, 2).transpose(1, 2).reshape(a.shape),
+}
+
+
+@pytest.mark.parametrize("kind", BETWEEN)
+def test_what_stands_between_layers_is_equal(kind: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 12, 12)
+    model = Between(BETWEEN[kind]).eval()
+    model(x)
+    prepared = detent.prepare(model, (x,), backend="mnn")
+    detent.calibrate(prepared, [(x,)])
+    artifact = detent.deploy(prepared, tmp_path / "out")
+    verdict = artifact.verify([x], latency=False)
+    assert verdict.holds
+    assert not verdict.in_float or kind == "concat"  # of tensors with scales of their own
+    compared = [each for each in (*verdict.outputs, *verdict.tensors) if each.what == "twin vs engine"]
+    assert len(compared) >= 4
+    assert all(each.equal for each in compared)
+
+
+def test_a_max_pool_of_negative_numbers_is_said_to_be_wrong_and_found_so(tmp_path: Path) -> None:
+    """MNN on x86 takes any negative code for greater than a positive one."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 12, 12)
+    model = Between(lambda a, b: F.max_pool2d(a + b, 2)).eval()
+    model(x)
+    prepared = detent.prepare(model, (x,), backend="mnn")
+    detent.calibrate(prepared, [(x,)])
+    verdict = detent.deploy(prepared, tmp_path / "out").verify([x], latency=False)
+    assert any("compares codes in a max pool without their sign: max_pool2d" in note for note in verdict.notes)
+    assert not verdict.holds
+    assert "max_pool2d: twin vs engine" in verdict.line
+
+
+def test_a_sum_that_goes_into_a_concatenation_is_on_its_grid(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    package, _ = deployed("functional_ops", tmp_path / "out")
+    scales = MnnScales(package.graph)
+    assert scales.grids["add"] == scales.grids["cat"] != package.graph.grid_of("add")
 
 
 @pytest.fixture(scope="module")
@@ -94,24 +158,54 @@ def test_a_deployed_network_is_equal_to_the_twin(residual: tuple[Package, dict[s
     assert np.rint(computed / grid.scale).tolist() == np.rint(simulated / grid.scale).tolist()
 
 
-@pytest.mark.parametrize("name", ["resnet18", "unet", "mobilenet_v2"])
-def test_operations_of_a_network_are_equal_one_by_one(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["resnet18", "unet", "mobilenet_v2", "functional_ops", "dataclass_io", "vit_block"])
+def test_a_network_is_equal_end_to_end_and_one_by_one(name: str, tmp_path: Path) -> None:
     package, feeds = deployed(name, tmp_path / name)
-    computed = Mnn.load(package).tensors(feeds)
-    simulated = Twin(package, Arithmetic()).tensors(feeds, given=computed)
+    engine, twin = Mnn.load(package), Twin(package, Arithmetic())
+    for output, values in twin.run(feeds).items():
+        grid = next(each for each in package.graph.outputs if each.name == output).read.encoding
+        assert grid is not None
+        assert np.array_equal(np.rint(engine.run(feeds)[output] / grid.scale), np.rint(values / grid.scale))
+    computed = engine.tensors(feeds)
+    simulated = twin.tensors(feeds, given=computed)
     shared = [key for key in computed.keys() & simulated.keys() if computed[key].dtype == np.int8]
     apart = {k: np.abs(computed[k].reshape(simulated[k].shape).astype(int) - simulated[k]) for k in shared}
-    assert len(shared) > 10
-    assert sum(int((each > 0).sum()) for each in apart.values()) <= 2  # of about 400,000
-    assert max(int(each.max()) for each in apart.values()) <= 1
+    # An operation in float, here a GELU, is computed otherwise than torch does and may be put on another code.
+    exact = {step.writes[0].tensor for step in twin.steps if step.ran_as in ("integer", "moved")}
+    assert exact & apart.keys()
+    assert not any(apart[key].any() for key in exact & apart.keys())
 
 
-def test_explain_says_what_has_a_scale(residual: tuple[Package, dict[str, np.ndarray]]) -> None:
+def test_a_name_that_mnn_left_on_another_tensor_is_not_believed(tmp_path: Path) -> None:
+    """MNN computes the GELU before a change of layout; what it calls `fc1` then holds the GELU's numbers."""
+    package, feeds = deployed("transformer_block", tmp_path / "block")
+    engine = Mnn.load(package)
+    assert "fc1" not in engine.tensors(feeds)
+    assert "query" in engine.tensors(feeds)
+
+
+def test_explain_says_what_ran_on_integers_and_why_the_rest_did_not(
+    residual: tuple[Package, dict[str, np.ndarray]], tmp_path: Path
+) -> None:
     placements = {each.op: each for each in Mnn.load(residual[0]).explain()}
-    assert {name for name, each in placements.items() if each.ran_as == "integer"} >= {"conv1", "conv2", "add", "fc"}
+    ran = {name for name, each in placements.items() if each.ran_as == "integer"}
+    assert ran >= {"conv1", "conv2", "add", "maxpool", "avgpool", "fc"}
     assert placements["relu1"].ran_as == "folded"
-    assert placements["cat"].ran_as == "float"
-    assert "cat" in placements["cat"].why
+    with_float = {each.op: each for each in Mnn.load(deployed("functional_ops", tmp_path / "ops")[0]).explain()}
+    assert with_float["mul"] == Placement("mul", "Mul", "float", "MNN has no scale for mul_constant")
+    assert with_float["add"].ran_as == "integer"
+    assert with_float["mean/GlobalAveragePool"].ran_as == "integer"
+
+
+def test_what_mnn_cannot_run_is_an_engine_error(tmp_path: Path) -> None:
+    """It says so by a number, and gives empty outputs."""
+    torch.manual_seed(0)
+    inputs = MODELS["lstm_tagger"].inputs()
+    prepared = detent.prepare(MODELS["lstm_tagger"].build().eval(), inputs, backend="onnxruntime")
+    detent.calibrate(prepared, [inputs])
+    package = detent.deploy(prepared, tmp_path / "lstm")
+    with pytest.raises(EngineError, match="MNN stopped with error code"):
+        Mnn.load(package, as_float=True).run({name: inputs[0].numpy() for name in package.graph.inputs})
 
 
 def test_the_float_network_runs_and_has_no_integers(residual: tuple[Package, dict[str, np.ndarray]]) -> None:

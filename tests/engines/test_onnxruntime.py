@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import parser
+from onnx import numpy_helper, parser
 
 from detent.deploy import Package
 from detent.engines.engine import Placement
@@ -131,6 +131,22 @@ class TestExplain:
 
     def test_an_operation_without_an_integer_kernel(self, tmp_path):
         assert placements(small_net("tanh"), tmp_path)["Tanh"] == ("float", "there is no integer kernel for Tanh")
+        ran_as, why = placements(small_net("conv_transpose"), tmp_path)["ConvTranspose"]
+        assert (ran_as, why) == ("float", "there is no integer kernel for ConvTranspose")
+
+    def test_a_bias_on_another_scale(self, tmp_path):
+        net = small_net("conv")
+        held = next(t for t in net.model.graph.initializer if t.name.endswith(".bias_scale"))
+        held.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(held) * np.float32(2), held.name))
+        wanted = ("float", "the scale of its bias is not that of input times weight")
+        assert placements(net, tmp_path)["Conv"] == wanted
+
+    def test_a_move_to_another_grid(self, tmp_path):
+        b = Builder(UINT8)
+        b.output(b.quantized(b.float_op("MaxPool", image(b), kernel_shape=[2, 2])))
+        ran_as, why = placements(b.net(), tmp_path)["MaxPool"]
+        assert ran_as == "float"
+        assert why == "it moves codes only on one grid, and what it gives is on another than what it takes"
 
     def test_fewer_codes_than_the_type_has_end_the_fusion(self, tmp_path):
         text = """

@@ -11,9 +11,9 @@ import pytest
 from onnx import parser
 
 from detent.backends.openvino import OPENVINO
-from detent.deploy import Deployment, Package
+from detent.deploy import Deployment, Package, read_qdq
 from detent.deploy.openvino_ir import write_openvino_ir
-from detent.engines.openvino import OpenVino, _has_amx
+from detent.engines.openvino import OpenVino, _hides_tiles, _Kernel, _placements
 from detent.errors import EngineError
 from tests.twin.nets import Net, Style, resnet18, small_net
 
@@ -44,9 +44,20 @@ def test_the_extra_that_installs_it():
     assert OpenVino.extra == "openvino"
 
 
-def test_amx_kernels_are_not_used_unless_asked_for(tmp_path):
+def test_amx_kernels_are_not_used_where_the_tiles_are_hidden(tmp_path):
     loaded(small_net("conv"), tmp_path)
-    assert not _has_amx() or os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX512_CORE_FP16"
+    cpu = Path("/proc/cpuinfo").read_text()
+    assert not _hides_tiles(cpu) or os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX512_CORE_FP16"
+
+
+@pytest.mark.parametrize(
+    ("last_leaf", "flags", "hides"),
+    [(28, "avx512f amx_tile amx_int8", True), (32, "avx512f amx_tile amx_int8", False), (28, "avx512f", False)],
+    ids=["hidden", "described", "no-amx"],
+)
+def test_tiles_are_hidden_where_the_last_leaf_of_cpuid_comes_before_theirs(last_leaf, flags, hides):
+    assert _hides_tiles(f"fpu\t\t: yes\ncpuid level\t: {last_leaf}\nflags\t\t: fpu {flags}\n") is hides
+    assert not _hides_tiles("")
 
 
 def test_outputs_by_name_and_free_batch(tmp_path):
@@ -98,6 +109,24 @@ def test_what_runs_in_float_has_a_reason(tmp_path):
     assert [(placed.ran_as, placed.why) for placed in engine.explain()] == [
         ("float", "the CPU plugin computes this Resize in float")
     ]
+
+
+def test_a_node_whose_name_ends_in_a_number_is_found_in_the_ir(tmp_path):
+    """OpenVINO names what has no name so: `MaxPool_7`."""
+    net = small_net("maxpool")
+    (node,) = [node for node in net.model.graph.node if node.op_type == "MaxPool"]
+    node.name = "pool_1"
+    (placed,) = loaded(net, tmp_path, ir=True).explain()
+    assert (placed.op, placed.ran_as) == ("pool_1", "integer")
+
+
+def test_products_inside_of_a_kernel_have_its_precision():
+    text = """
+    <ir_version: 10, opset_import: ["": 21]>
+    net (float[4, 4] x) => (float[4, 4] y) { [a] s = MatMul (x, x) [b] p = Softmax (s) [c] y = MatMul (p, x) }
+    """
+    placed = _placements(read_qdq(parser.parse_model(text)), [_Kernel("attention", "f32", ("a", "b", "c"))])
+    assert [each.ran_as for each in placed] == ["float", "folded", "float"]
 
 
 def test_as_float_is_the_same_network_unrounded(tmp_path):

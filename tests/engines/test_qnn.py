@@ -6,12 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor, nn
 
+import detent
 from detent.deploy import Package
 from detent.engines.qnn import Qnn
-from detent.errors import EngineError
+from detent.errors import DeployError, EngineError
 from detent.twin.htp import Htp
 from detent.twin.interpreter import Twin
+from detent.verification import Verdict
+from tests.models import MODELS
 from tests.twin.nets import Net, Style, small_net
 
 pytestmark = [
@@ -80,6 +85,46 @@ def test_within_one_lsb_and_rarely_off(kind, tmp_path):
 @pytest.mark.parametrize("kind", SHARE)
 def test_equal_with_power_of_two_scales(kind, tmp_path):
     assert not distances(small_net(kind, Style(batch=1, scales="pot", seed=1)), tmp_path).any()
+
+
+def through(model: nn.Module, x: Tensor, folder: Path) -> Verdict:
+    prepared = detent.prepare(model.eval(), (x,), backend="qnn")
+    detent.calibrate(prepared, [(x,)])
+    return detent.deploy(prepared, folder / "out").verify([x], latency=False)
+
+
+@pytest.mark.parametrize(("kernel", "stride", "size"), [(3, 2, 10), (2, 2, 9), (3, 2, 9)])
+def test_an_average_pool_that_hangs_over_the_edge_is_within_one_lsb(kernel, stride, size, tmp_path):
+    """With `ceil_mode` the emulator is up to 147 off; it is deployed with padding."""
+    torch.manual_seed(0)
+    pool = nn.AvgPool2d(kernel, stride, ceil_mode=True)
+    verdict = through(
+        nn.Sequential(nn.Conv2d(3, 8, 3), pool, nn.Conv2d(8, 4, 1)), torch.randn(1, 3, size, size), tmp_path
+    )
+    assert verdict.holds
+    assert max(each.most for each in verdict.tensors if each.what == "twin vs engine") <= 1
+
+
+def test_one_that_is_padded_as_well_is_refused(tmp_path):
+    pool = nn.AvgPool2d(3, 2, padding=1, ceil_mode=True)
+    with pytest.raises(DeployError, match="hang over padding"):
+        through(nn.Sequential(nn.Conv2d(3, 8, 3), pool), torch.randn(1, 3, 12, 12), tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2"])
+def test_a_deployed_network_operation_by_operation(name, tmp_path):
+    torch.manual_seed(0)
+    (x,) = MODELS[name].inputs()
+    verdict = through(MODELS[name].build(), x[:1], tmp_path)
+    compared = [each for each in verdict.tensors if each.what == "twin vs engine"]
+    assert len(compared) > 20
+    # All of ResNet-18 is within 1 LSB, and all of MobileNetV2 but its first convolution, which is up to 2 off.
+    assert verdict.holds == (name == "resnet18")
+    assert {each.tensor for each in compared if each.most > 1} <= {"features_0_2"}
+    assert max(each.most for each in compared) <= 2
+    assert sum(each.differing for each in compared) <= 0.1 * sum(each.elements for each in compared)
+    assert not verdict.in_float
 
 
 def test_outputs_by_name_and_free_batch(tmp_path):

@@ -55,5 +55,26 @@ def test_an_add_far_from_any_layer_is_computed_in_float() -> None:
     assert Twin(graph, Mnn()).run({"x": np.array([0.4], np.float32)})["y"].tolist() == [1.0]
 
 
-def test_the_claim_says_how_far_it_is_off() -> None:
-    assert "1 LSB in 1 of 970,000" in Mnn.claim
+def test_sums_are_scaled_twice() -> None:
+    """First by the weight's scale, then by that of input over output, each rounded to float32: 10.5 less a unit of the
+    last place is 10, where one product of both scales gives 10.5 and so 11."""
+    sx, sw, sy = np.float32(0.061437685), np.float32(0.0038968245), np.float32(0.0021889086)
+    code = 96
+    constants = {"w": np.ones((1, 1, 1, 1), np.int64)}
+    conv = Op("Conv", "conv", (Read("x", grid(sx)), Read("w", grid(sw))), ("y",), {"kernel_shape": [1, 1]})
+    graph = network(conv, constants=constants, output=Read("y", grid(sy)), shape=("batch", 1, 1, 1))
+    lifted, shift = np.float32(code + 128), -np.float32(np.float32(sw * np.float32(128 * sx)) / sy)
+    twice, once = np.float32(lifted * sw) * np.float32(sx / sy), lifted * np.float32(np.float32(sx / sy) * sw)
+    assert (np.float32(twice + shift), np.float32(once + shift)) == (np.float32(10.499998), np.float32(10.5))
+    given = Twin(graph, Mnn()).run({"x": np.full((1, 1, 1, 1), code * sx, np.float32)})["y"]
+    assert np.rint(given / sy).item() == 10
+
+
+def test_an_average_is_rounded_on_its_grid_however_it_is_read() -> None:
+    """Nobody reads it on a grid, and still 0.75 is 0."""
+    conv = Op("Conv", "conv", (Read("x", grid(1.0)), Read("w", grid(1.0))), ("c",), {"kernel_shape": [1, 1]})
+    pool = Op("GlobalAveragePool", "pool", (Read("c", grid(1.0)),), ("y",))
+    constants = {"w": np.ones((1, 1, 1, 1), np.int64)}
+    graph = network(conv, pool, constants=constants, output=Read("y"), shape=("batch", 1, 2, 2))
+    x = np.array([1, 1, 1, 0], np.float32).reshape(1, 1, 2, 2)
+    assert Twin(graph, Mnn()).run({"x": x})["y"].ravel().tolist() == [0.0]

@@ -68,7 +68,9 @@ def test_without_the_model_the_file_itself_is_simulated(tmp_path):
     artifact, x = deployed(tmp_path / "out")
     verdict = Artifact.load(artifact.folder).verify([x], latency=False)
     assert verdict.holds
-    assert {d.what for d in verdict.outputs} == {"simulation vs twin", "twin vs engine", "simulation vs engine"}
+    assert {d.what for d in verdict.outputs} == {"file vs twin", "twin vs engine", "file vs engine"}
+    assert not verdict.simulated
+    assert "file: model.onnx in float" in str(verdict)
 
 
 def test_a_corrupted_scale_is_caught_and_located(tmp_path):
@@ -133,6 +135,41 @@ def test_accuracy_is_that_of_each_computation(tmp_path):
     assert (verdict.accuracy.samples, verdict.accuracy.simulation) == (2, 100.0)
     assert verdict.accuracy.twin == verdict.accuracy.engine
     assert verdict.tensors == ()
+
+
+def test_another_arithmetic_than_the_engines_is_caught(tmp_path):
+    """OpenVINO's claim allows 1 LSB now and then; as ONNX Runtime's it is off in a fifth of an addition."""
+    artifact, x = deployed(tmp_path / "out")
+    verdict = artifact.verify([x], latency=False, arithmetic="openvino")
+    assert not verdict.holds
+    assert verdict.problems[0].startswith("relu3: twin vs engine: ")
+
+
+@pytest.mark.parametrize(("steps", "holds"), [(5, True), (25, False)])
+def test_an_output_far_off_is_caught_where_nothing_inside_is_compared(tmp_path, monkeypatch, steps, holds):
+    """Where equality is not claimed, flips may spread to an output, but not that far."""
+    artifact, x = deployed(tmp_path / "out")
+    engine = ENGINES["onnxruntime"]
+    step = steps * float(artifact.graph.outputs[0].read.encoding.scale)
+    run = engine.run
+    monkeypatch.setattr(
+        engine, "run", lambda self, inputs: {k: v - np.sign(v) * step for k, v in run(self, inputs).items()}
+    )
+    verdict = artifact.verify([x], latency=False, tensors=False, arithmetic="openvino")
+    assert verdict.holds == holds, verdict
+
+
+def test_the_table(tmp_path):
+    artifact, x = deployed(tmp_path / "out")
+    shown = str(artifact.verify([x], latency=False)).splitlines()
+    assert shown[0] == "onnxruntime 1.31.1 computes what the twin says: all 10 outputs of 2 samples equal"
+    assert [row.split() for row in shown[2:6]] == [
+        ["compared", "tensor", "differing", "of", "rate", "most"],
+        ["simulation", "vs", "twin", "output", "0", "10"],
+        ["twin", "vs", "engine", "output", "0", "10"],
+        ["simulation", "vs", "engine", "output", "0", "10"],
+    ]
+    assert "ran on integers: 12 operations; in float: none" in shown
 
 
 def test_the_verdict_is_json(tmp_path):
@@ -228,7 +265,8 @@ def test_operations_that_ran_in_float_are_named(tmp_path):
     assert verdict.holds
     kinds = {placed["op"]: placed["kind"] for placed in verdict.placements}
     assert "HardSigmoid" in {kinds[op] for op in verdict.in_float}
-    assert f"in float: {', '.join(verdict.in_float)}" in str(verdict)
+    assert f"in float: {len(verdict.in_float)}\n" in str(verdict)
+    assert "there is no integer kernel for HardSigmoid" in str(verdict)
 
 
 def test_an_engine_that_is_not_installed_is_named_with_its_extra(tmp_path, monkeypatch):
@@ -312,3 +350,20 @@ def test_the_command_says_0_if_it_holds_1_if_not_and_2_for_a_mistake(tmp_path):
     assert mistaken.stdout == ""
     assert mistaken.stderr.count("\n") == 1
     assert "model.onnx was changed after deploy" in mistaken.stderr
+
+
+def test_a_folder_of_images(tmp_path):
+    """`detent quantize` calibrates with such a folder, and ends with the command that verifies on it."""
+    pil = pytest.importorskip("PIL.Image", reason="pip install 'detent[images]'")
+    artifact, _ = deployed(tmp_path / "out")
+    (tmp_path / "images").mkdir()
+    for index in range(3):
+        pixels = np.random.default_rng(index).integers(0, 256, (20, 24, 3), dtype=np.uint8)
+        pil.fromarray(pixels).save(tmp_path / "images" / f"{index}.png")
+    given = (str(artifact.folder), "--data", str(tmp_path / "images"), "--no-latency", "--no-tensors")
+    refused = command(*given)
+    assert refused.returncode == 2
+    assert "--crop, --mean, --std" in refused.stderr
+    held = command(*given, "--crop", "16", "--resize", "18", "--mean", "0.5,0.5,0.5", "--std", "0.5,0.5,0.5")
+    assert held.returncode == 0, held.stderr
+    assert "all 15 outputs of 3 samples equal" in held.stdout

@@ -70,6 +70,7 @@ class Backend:
     - `fusions`: chains of kinds that run as one; inside of them there is no tensor.
     - `shares`: kinds whose output has the scale of their input. They follow their neighbours: they run on integers
       where what they take in or give is on a grid anyway.
+    - `conv_axes`: over how many axes a convolution may slide that runs on integers; others stay float.
     - `aligns`: kinds all of whose inputs have one scale; if they are in `shares` too, so has their output.
     - `unquantized_edges`: kinds of (producer, consumer) that the target fuses, so that nothing is quantized between
       them although the rules say so. It fuses one input of a consumer: the first that can be.
@@ -88,6 +89,8 @@ class Backend:
 
     - `repeats_grids`: whether Q and DQ are written again behind operations that keep the grid of their input. Some
       engines run those on integers only then; others move a DQ through them and would compute the second pair.
+    - `forms`: what the ONNX file has in another form than the model, because the engine runs it on integers only so
+      (names of `detent.deploy.forms.FORMS`).
     - `opset`: of the ONNX file, at least.
     - `arithmetic`, `files` and `engine` name what the twin computes with, what is written, and what runs it.
     """
@@ -103,6 +106,7 @@ class Backend:
     fusions: tuple[tuple[str, ...], ...] = FUSED
     shares: tuple[str, ...] = MOVES
     aligns: tuple[str, ...] = ()
+    conv_axes: tuple[int, ...] = (1, 2, 3)
     unquantized_edges: tuple[tuple[str, str], ...] = ()
     per_tensor_weights: tuple[str, ...] = ()
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
@@ -110,6 +114,7 @@ class Backend:
     ends_bits: int | None = None
     batch_norm: int = 0
     repeats_grids: bool = True
+    forms: tuple[str, ...] = ()
     opset: int = 17
     arithmetic: str = "onnx_spec"
     files: tuple[str, ...] = ("onnx",)

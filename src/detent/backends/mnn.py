@@ -21,6 +21,7 @@ MNN = Backend(
     fusions=(*FUSED, *chains(("add",))),
     # Integer pooling keeps the scale of its input.
     shares=(*MOVES, "avgpool", "global_avgpool"),
+    conv_axes=(1, 2),
     quantize_outputs=True,
     arithmetic="mnn",
     files=("onnx", "mnn_compression"),

@@ -17,6 +17,7 @@ NCNN = Backend(
     # Numbers become integers only on the way into these; adds, pools and activations run in float.
     rules=takes("conv", "linear"),
     shares=(),
+    conv_axes=(1, 2),
     opset=21,
     arithmetic="ncnn",
     files=("ncnn", "ncnn_table"),

@@ -18,9 +18,10 @@ ONNXRUNTIME = Backend(
     activation=Offer(signed=(False, True), symmetric=(False, True)),
     bias="int32",
     # The kinds with an integer kernel (qdq_selector_action_transformer.cc). A convolution is quantized before an add
-    # too, or it runs in float. There is none for transposed convolutions.
+    # too, or it runs in float. There is none for transposed convolutions, which are written as convolutions.
     rules=both(
         "conv",
+        "conv_transpose",
         "linear",
         "matmul",
         "add",
@@ -38,6 +39,7 @@ ONNXRUNTIME = Backend(
     # The kernel of softmax computes with floor(1 / scale): other scales wrap around.
     ranges={"softmax": (0.0, 255 / 256)},
     quantize_outputs=True,
+    forms=("conv_transpose_as_conv", "linear_as_gemm", "strided_conv_in_blocks"),
     opset=21,
     arithmetic="onnxruntime",
     engine="onnxruntime",

@@ -13,7 +13,7 @@ OPENVINO = Backend(
     about="OpenVINO, CPU plugin",
     # The documented range of weights is [-127, 127]. MQBench always takes 7 bits, for CPUs whose products saturate.
     weight=Offer(bits=(8, 7), narrow=(True, False), granularities=(PerChannel, PerTensor)),
-    # u8 with zero point 0 after a ReLU is computed exactly; other zero points differ about 3 times in a million.
+    # Signed ones have zero point 0; the plugin stores those that a convolution reads as u8 with 128.
     activation=Offer(signed=(True, False), auto_sign=True, symmetric=(True, False)),
     rules=takes("conv", "conv_transpose", "linear", "matmul", "add", "mul", "avgpool", "global_avgpool", "mean", "sum"),
     fusions=(*FUSED, *chains(("add", "mul"))),
@@ -24,6 +24,7 @@ OPENVINO = Backend(
     # The convolution before a residual add is clamped but not rounded: 13 % of outputs off by one if it is simulated.
     unquantized_edges=(("conv", "add"),),
     repeats_grids=False,
+    forms=("padding_before_average",),
     opset=21,
     arithmetic="openvino",
     files=("onnx", "openvino_ir"),

@@ -61,6 +61,8 @@ def _weight(node: fx.Node, context: Context, *, name: str, axis: int) -> Entry:
         reason = "outside of the stubs"
     elif not request.quantize:
         reason = "the recipe excludes it"
+    elif view.conv_axes(node) not in (None, *backend.conv_axes):
+        reason = f"{backend.name} has no integer convolution over {view.conv_axes(node)} axes"
     if reason:
         return FloatTensor(tensor=tensor, kind=kind, reason=reason)
     offer = backend.weight_offer(kind)

@@ -7,7 +7,7 @@ from torch import fx
 from detent.backends.backend import VANISHES, Backend
 from detent.backends.masks import masks
 from detent.backends.view import GraphView
-from detent.graph import KINDS
+from detent.graph import KINDS, WHY_FLOAT
 from detent.recipes import Recipe
 
 __all__ = ["Placement"]
@@ -84,7 +84,7 @@ class Placement:
             return self._why_not_given(node) if node.users else "nothing uses it"
         weighs = [user for user in users if self._is_weight_of(node, user)]
         if weighs:
-            return f"the weight of {self._view.layer(weighs[0])} is in no module"
+            return self._why_not_held(weighs[0])
         return self._why_not_for(users[0])
 
     # ---- the three passes ----
@@ -218,8 +218,14 @@ class Placement:
         if kind.name not in self._backend.rules:
             return f"{self._backend.name} does not quantize what {kind.name} takes in"
         if not self._view.holds_weight(node):
-            return f"the weight of {self._view.layer(node)} is in no module"
+            return self._why_not_held(node)
+        axes = self._view.conv_axes(node)
+        if axes is not None and axes not in self._backend.conv_axes:
+            return f"{self._backend.name} has no integer convolution over {axes} axes"
         return self._why_not_asked(self._view.layer(node), kind.name)
+
+    def _why_not_held(self, node: fx.Node) -> str:
+        return str(node.meta.get(WHY_FLOAT, f"the weight of {self._view.layer(node)} is in no module"))
 
     def _why_not_asked(self, layer: str, kind: str) -> str | None:
         if self._recipe.for_tensor("activation", layer, kind).quantize:

@@ -17,7 +17,7 @@ from detent.backends.requests import Requests
 from detent.backends.scope import scopes
 from detent.backends.view import GraphView, views
 from detent.errors import RecipeError
-from detent.graph import Captured, FloatTensor, Plan, QuantizedTensor
+from detent.graph import MULTIPLYING, Captured, FloatTensor, Plan, QuantizedTensor
 from detent.recipes import Recipe
 
 __all__ = ["plan"]
@@ -30,23 +30,22 @@ def plan(captured: Captured, backend: Backend, recipe: Recipe) -> Plan:
 
     Every tensor of real numbers is in the Plan once, save those inside a fused chain. Everything that cannot work is
     refused here, before a model is touched: a rule that matches nothing, a scheme the backend does not have, a method
-    that has no meaning for it.
+    that has no meaning for it, a recipe or stubs that leave nothing, a network of nothing to quantize. A network with
+    operations that this backend alone does not take has a Plan in which all is float.
     """
     seen = views(captured, backend.fusions)
     _refuse_unmatched(recipe, seen)
     entries: dict[str, Entry] = {}
-    for view, scope in zip(seen, scopes(seen), strict=True):
+    in_scope = scopes(seen)
+    for view, scope in zip(seen, in_scope, strict=True):
         for entry in _entries(view, backend, recipe, scope):
             entries[entry.tensor] = _merged(entries.get(entry.tensor), entry)
     found = tuple(_with_known_root(entry, entries) for entry in entries.values())
-    if not any(isinstance(entry, QuantizedTensor) for entry in found):
-        reasons = sorted({entry.reason for entry in found if isinstance(entry, FloatTensor)})
-        raise RecipeError(
-            f"quantize a model for {backend.name!r} with recipe {recipe.name!r}",
-            f"nothing in it would be quantized: {'; '.join(reasons[:4]) or 'it has no operations'}",
-            "exclude less, or choose a backend with rules for its operations",
-        )
+    nothing = not any(isinstance(entry, QuantizedTensor) for entry in found)
+    if nothing:
+        _refuse_empty(found, seen, in_scope, backend, recipe)
     notes = (
+        *([f"nothing is quantized: {backend.name} runs all of this network in float"] if nothing else []),
         *(f"{name or 'the model'} stays Python: {why}" for name, why in captured.islands.items()),
         *(f"{name} stays float: the example inputs do not reach it" for name in captured.uncalled),
     )
@@ -62,6 +61,31 @@ def _refuse_unmatched(recipe: Recipe, seen: Sequence[GraphView]) -> None:
         raise RecipeError(
             f"recipe {recipe.name!r}", f"matches nothing in this model: {'; '.join(missed)}", "correct or remove it"
         )
+
+
+def _refuse_empty(
+    found: Sequence[Entry],
+    seen: Sequence[GraphView],
+    in_scope: Sequence[set[fx.Node]],
+    backend: Backend,
+    recipe: Recipe,
+) -> None:
+    """Nothing is quantized. That may be the target's doing, which is no mistake; a recipe's or the model's is."""
+    reasons = sorted({entry.reason for entry in found if isinstance(entry, FloatTensor)})
+    asked = f"quantize a model for {backend.name!r} with recipe {recipe.name!r}"
+    why = f"nothing in it would be quantized: {'; '.join(reasons[:4]) or 'it has no operations'}"
+    if not any(kind.name in MULTIPLYING for view in seen for kind in view.kinds.values()):
+        raise RecipeError(asked, why, "give a model that multiplies by weights, or keep this one float")
+    for view, scope in zip(seen, in_scope, strict=True):
+        for node, kind in view.kinds.items():
+            if kind.name in backend.rules and _is_left_out(
+                view.layer(node), kind.name, recipe, outside=node not in scope
+            ):
+                raise RecipeError(asked, why, "exclude less, or move the stubs")
+
+
+def _is_left_out(layer: str, kind: str, recipe: Recipe, *, outside: bool) -> bool:
+    return outside or not all(recipe.for_tensor(role, layer, kind).quantize for role in ("weight", "activation"))
 
 
 def _merged(before: Entry | None, entry: Entry) -> Entry:

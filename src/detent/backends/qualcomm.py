@@ -26,6 +26,7 @@ SNPE = Backend(
     fusions=(*FUSED, *chains(("add",))),
     shares=(*MOVES, "pad", "resize"),
     quantize_outputs=True,
+    forms=("average_in_padding",),
     arithmetic="htp",
     files=("onnx", "qualcomm_encodings"),
 )
@@ -44,6 +45,7 @@ QNN = Backend(
     fusions=(*FUSED, *chains(("add",))),
     shares=(*MOVES, "pad", "resize"),
     quantize_outputs=True,
+    forms=("average_in_padding",),
     arithmetic="htp",
     files=("onnx", "qualcomm_encodings"),
     engine="qnn",

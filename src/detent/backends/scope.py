@@ -52,9 +52,12 @@ def _flow(view: GraphView, *, begun: bool) -> set[fx.Node]:
         reached = any(source in scope for source in node.all_input_nodes)
         if view.is_kind(node, "quant_stub") or reached or (begun and node.op == "placeholder"):
             scope.add(node)
-    # Constants go with what uses them.
+    # Constants, and what is computed from nothing else, go with what uses them.
+    constants: set[fx.Node] = set()
+    for node in view.graph.nodes:
+        if node.op != "placeholder" and constants.issuperset(node.all_input_nodes):
+            constants.add(node)
     for node in reversed(view.graph.nodes):
-        constant = not node.all_input_nodes and node.op != "placeholder"
-        if constant and any(user in scope for user in node.users):
+        if node in constants and any(user in scope for user in node.users):
             scope.add(node)
     return scope

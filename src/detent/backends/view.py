@@ -84,6 +84,13 @@ class GraphView:
         names = self.kinds[node].weight or {}
         return all(isinstance(getattr(module, name, None), Tensor) for name in names)
 
+    def conv_axes(self, node: fx.Node) -> int | None:
+        """Over how many axes a convolution slides; None for another operation, or one that is handed its weight."""
+        if not self.is_kind(node, "conv", "conv_transpose") or node.op != "call_module":
+            return None
+        weight = getattr(self.modules[str(node.target)], "weight", None)
+        return weight.ndim - 2 if isinstance(weight, Tensor) else None
+
     def takers(self, node: fx.Node) -> list[fx.Node]:
         """The users of what a node gives that look at more than its shape."""
         return [user for user in node.users if not self.is_kind(user, "shape", "constant")]

@@ -8,21 +8,31 @@ from typing import Annotated
 
 import typer
 
+from detent.cli.reading import IMAGENET_MEAN, IMAGENET_STD, Crop, Mean, Resize, Std, preprocessing, with_bar
+
 __all__ = ["verify"]
 
 
 def verify(
     folder: Annotated[Path, typer.Argument(help="A folder that deploy wrote.")],
-    data: Annotated[Path, typer.Option(help="A .npy or .npz file, or a folder of them; `labels` in a .npz are used.")],
+    data: Annotated[
+        Path, typer.Option(help=".npy, .npz, or a folder of these or of images; `labels` in a .npz are used.")
+    ],
     engine: Annotated[str | None, typer.Option(help="Run this engine, not the backend's own.")] = None,
     arithmetic: Annotated[str | None, typer.Option(help="The twin computes by this, not the backend's own.")] = None,
-    batches: Annotated[int, typer.Option(help="At most so many batches.")] = 8,
-    batch_size: Annotated[int, typer.Option(help="Samples in a batch.")] = 32,
+    batches: Annotated[int, typer.Option(min=1, help="At most so many batches.")] = 8,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples in a batch.")] = 32,
+    resize: Resize = None,
+    crop: Crop = None,
+    mean: Mean = IMAGENET_MEAN,
+    std: Std = IMAGENET_STD,
     tensors: Annotated[bool, typer.Option(help="Compare the tensors inside too.")] = True,
     latency: Annotated[bool, typer.Option(help="Measure int8 against float.")] = True,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
 ) -> None:
     """Check that the engine computes what was simulated; exit code 1 if it does not.
+
+    Images are resized, cut, and normalised as (pixel / 255 - mean) / std; say --crop for them.
 
     Example: detent verify out/ --data test.npz
     """
@@ -33,7 +43,10 @@ def verify(
 
     artifact = Artifact.load(folder)
     shapes = {name: port.shape for name, port in artifact.graph.inputs.items()}
-    given = islice(Folder(data, shapes, batch_size=batch_size), batches)
+    how = preprocessing(resize, crop, mean, std)
+    given = with_bar(
+        islice(Folder(data, shapes, batch_size=batch_size, preprocessing=how), batches), "verifying", batches
+    )
     verdict = artifact.verify(given, engine=engine, arithmetic=arithmetic, tensors=tensors, latency=latency)
     print(json_format.dumps(verdict.to_dict(), indent=2) if json else verdict)
     if not verdict.holds:

@@ -7,7 +7,8 @@ from detent.deploy.encoding import Encoding
 from detent.deploy.files import FILES, register, writer
 from detent.deploy.float_model import float_model
 from detent.deploy.package import Package
-from detent.deploy.qdq_graph import TRANSPOSED, Op, Output, Port, QdqGraph, Read, read_qdq
+from detent.deploy.qdq_graph import TRANSPOSED, Op, Output, Port, QdqGraph, Read
+from detent.deploy.qdq_reading import read_qdq
 from detent.deploy.write import deployment_of, write
 
 __all__ = [

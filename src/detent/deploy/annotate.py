@@ -12,22 +12,21 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.version_converter
 import torch
 from onnx import helper, numpy_helper
 from torch import fx
 
+from detent.deploy.annotate_base import base_model, needed, place_of, without_copied_outputs
 from detent.deploy.deployment import DeployedTensor
 from detent.deploy.export.builder import Builder
 from detent.deploy.export.grids import Grids
 from detent.deploy.export.parameters import Stored, activation_encoding, stored
 from detent.deploy.export.values import Ref
 from detent.deploy.export.walk import Exported
-from detent.deploy.float_model import float_model
 from detent.errors import DeployError
-from detent.graph import QuantizedTensor
+from detent.graph import QuantizedTensor, kind_of
 from detent.numerics import IntGrid, PerChannel, PerGroup
-from detent.onnx_import import OnnxSource, source_of
+from detent.onnx_import import is_left_out, source_of
 
 __all__ = ["annotate"]
 
@@ -45,24 +44,25 @@ class _Annotation:
         self.runner: fx.GraphModule = next(iter(prepared.runners.values()))
         self.grids = Grids(prepared, self.runner)
         self.notes: list[str] = []
-        self.model = _base(self.source, opset)
+        self.model = base_model(self.source, opset)
         self.graph = self.model.graph
-        for node in self.graph.node:
-            node.name = node.name or node.output[0]
         self.by_name = {node.name: node for node in self.graph.node}
-        renamed = _without_copied_outputs(self.graph)
+        renamed = without_copied_outputs(self.graph)
         self.tensors = {
             name: renamed.get(tensor, tensor)
             for name, tensor in self.source.tensors.items()
             if name in self.grids.nodes
         }
         self.stored: dict[str, Stored] = {}
+        self.placed: dict[str, tuple[str, bool]] = {}  # parameters that nodes computed: the name, and whether turned
+        self.squeezed: dict[str, onnx.NodeProto] = {}  # what squeezes a pooled tensor, by what it gives
         self.b = Builder(self.model.opset_import[0].version)
         self.b.taken.update(name for node in self.graph.node for name in (*node.input, *node.output))
         self.b.taken.update(self.by_name)
 
     def run(self) -> Exported:
         self._drop_folded()
+        self._pool_planes()
         for path in self._modules():
             self._parameters(path)
         self._other_parameters()
@@ -75,9 +75,11 @@ class _Annotation:
 
     def _as_stored(self, tensor: DeployedTensor) -> DeployedTensor:
         """A matrix that the file holds the other way round than torch has its channels along the other axis."""
-        held = [p for p in self.source.parameters.values() if p.initializer == tensor.tensor and p.transposed]
+        held = {p.initializer for p in self.source.parameters.values() if p.transposed}
+        held = held.difference(name for name, _ in self.placed.values())
+        held.update(name for name, turned in self.placed.values() if turned)
         granularity = tensor.scheme.granularity
-        if not held or not isinstance(granularity, (PerChannel, PerGroup)):
+        if tensor.tensor not in held or not isinstance(granularity, (PerChannel, PerGroup)):
             return tensor
         turned = replace(granularity, axis=1 - granularity.axis)
         return replace(tensor, scheme=replace(tensor.scheme, granularity=turned))
@@ -95,6 +97,8 @@ class _Annotation:
         return self._initializer(str(self.grids.nodes[entry.node].target), entry.role)
 
     def _initializer(self, path: str, which: str) -> str:
+        if f"{path}.{which}" in self.placed:
+            return self.placed[f"{path}.{which}"][0]
         held = self.source.parameters.get(f"{path}.{which}")
         if held is not None:
             # Of a file that was quantized before, it is what its DQ gave.
@@ -128,6 +132,31 @@ class _Annotation:
         self.graph.node.remove(norm)
         self.tensors = {name: after if tensor == before else tensor for name, tensor in self.tensors.items()}
 
+    # --- means
+
+    def _pool_planes(self) -> None:
+        """The mean of each plane, which engines take in float, as the pooling that they have an integer kernel for."""
+        if "global_avgpool" not in self.region.backend.rules:
+            return
+        ranks = {
+            name: len(fx_node.all_input_nodes[0].meta["shape"])
+            for fx_name, fx_node in self.grids.nodes.items()
+            if (kind := kind_of(fx_node, self.grids.modules)) is not None and kind.name == "global_avgpool"
+            for name in self.source.nodes.get(fx_name, ())
+        }
+        for node in [node for node in self.graph.node if node.op_type == "ReduceMean" and node.name in ranks]:
+            keeps = next((bool(a.i) for a in node.attribute if a.name == "keepdims"), True)
+            node.op_type = "GlobalAveragePool"
+            del node.attribute[:], node.input[1:]
+            if not keeps:
+                given, axes = node.output[0], np.arange(2, ranks[node.name])
+                node.output[0] = self.b.fresh(f"{given}_pooled")
+                inputs = [node.output[0], self.b.constant(axes, f"{given}_axes", np.int64)]
+                self.squeezed[given] = helper.make_node(
+                    "Squeeze", inputs, [given], name=self.b.fresh(f"{given}/Squeeze")
+                )
+                self.b.nodes.append(self.squeezed[given])
+
     # --- weights
 
     def _parameters(self, path: str) -> None:
@@ -138,9 +167,16 @@ class _Annotation:
             if kept is None:
                 continue
             known = self.source.parameters.get(f"{path}.{which}")
-            if known is None and which == "weight":
+            read = known is not None and any(known.initializer in node.input for node in nodes)
+            place = None if read else place_of(nodes, which)
+            if place is None and known is None and which == "weight":
                 continue
-            self.stored[f"{path}.{which}"] = kept
+            self.stored[f"{path}.{which}"] = replace(kept, codes=None)  # their place is in the graph now
+            if place is not None:
+                node, index, turned = place
+                self.placed[f"{path}.{which}"] = node.input[index], turned
+                node.input[index] = self._written(kept, node.input[index], transposed=turned)
+                continue
             name = self._initializer(path, which)
             given = self._written(kept, name, transposed=bool(known and known.transposed))
             if known is None:
@@ -157,6 +193,9 @@ class _Annotation:
             same = next((i for i in self.graph.initializer if i.name == name), None)
             if same is not None:  # slopes of a PRelu have axes there that torch leaves out
                 array = array.reshape(tuple(same.dims)) if array.size == np.prod(same.dims) else array
+                if is_left_out(same):
+                    same.CopyFrom(numpy_helper.from_array(array, name))
+                    return name
                 if np.array_equal(numpy_helper.to_array(same), array):
                     return name
             return self.b.constant(array, self.b.fresh(name))
@@ -173,6 +212,8 @@ class _Annotation:
         for path, known in self.source.parameters.items():
             if path in self.stored or path not in now or known.initializer not in held:
                 continue
+            if is_left_out(held[known.initializer]):
+                continue  # of an operation that is gone
             before = numpy_helper.to_array(held[known.initializer])
             after = known.written(now[path].detach().cpu().numpy(), before)
             if not np.array_equal(before, after):
@@ -217,6 +258,9 @@ class _Annotation:
             note = f"QuantizeLinear rounds half to even; this target rounds {quantizer.scheme.rounding.value}"
             self.notes.extend([] if note in self.notes else [note])
         encoding = activation_encoding(quantizer)
+        if tensor in self.squeezed:  # engines fuse only what is next to them
+            squeeze = self.squeezed.pop(tensor)
+            squeeze.input[0] = self.b.quantized(Ref(squeeze.input[0], (), torch.float32), encoding).name
         given = self.b.quantized(Ref(tensor, (), torch.float32), encoding).name
         self._reread(tensor, given, readers)
 
@@ -254,7 +298,7 @@ class _Annotation:
             known.update(name for node in ready for name in node.output)
             done = {id(node) for node in ready}
             waiting = [node for node in waiting if id(node) not in done]
-        kept = _needed(ordered, {value.name for value in self.graph.output})
+        kept = needed(ordered, {value.name for value in self.graph.output})
         read = {name for node in kept for name in node.input} | {value.name for value in self.graph.output}
         constants = [*self.graph.initializer, *self.b.initializers.values()]
         del self.graph.node[:], self.graph.value_info[:]
@@ -263,41 +307,3 @@ class _Annotation:
         del self.graph.initializer[:]
         self.graph.node.extend(kept)
         self.graph.initializer.extend(held.values())
-
-
-def _base(source: OnnxSource, opset: int) -> onnx.ModelProto:
-    """The file's model without quantization of its own, in an opset that has per-channel Q and DQ."""
-    model = float_model(source.model)
-    found = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
-    if found < max(13, opset if opset > 17 else 13):
-        model = onnx.version_converter.convert_version(model, max(opset, 13))
-    if model.ir_version < 8:
-        model.ir_version = 8
-    if opset >= 21 and model.ir_version < 10:
-        model.ir_version = 10
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    return copy
-
-
-def _without_copied_outputs(graph: onnx.GraphProto) -> dict[str, str]:
-    """Where taking out Q and DQ left an Identity before an output, the tensor itself is the output: its new name."""
-    ends = {value.name for value in graph.output}
-    renamed: dict[str, str] = {}
-    for node in list(graph.node):
-        if node.op_type == "Identity" and node.output[0] in ends and node.name == node.output[0]:
-            renamed[node.input[0]] = node.output[0]
-            graph.node.remove(node)
-    for node in graph.node:
-        node.input[:] = [renamed.get(name, name) for name in node.input]
-        node.output[:] = [renamed.get(name, name) for name in node.output]
-    return renamed
-
-
-def _needed(nodes: list[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProto]:
-    kept: list[onnx.NodeProto] = []
-    for node in reversed(nodes):
-        if wanted.intersection(node.output):
-            kept.append(node)
-            wanted.update(node.input)
-    return kept[::-1]

@@ -11,7 +11,8 @@ import numpy.typing as npt
 import onnx
 
 from detent.backends import Backend
-from detent.deploy.qdq_graph import QdqGraph, read_qdq
+from detent.deploy.qdq_graph import QdqGraph
+from detent.deploy.qdq_reading import read_qdq
 from detent.numerics import IntGrid, Scheme
 from detent.quantizers import Role
 

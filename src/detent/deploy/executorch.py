@@ -17,9 +17,11 @@ from torch import Tensor
 
 from detent.deploy.deployment import Deployment
 from detent.deploy.encoding import BOUNDS, Encoding
+from detent.deploy.executorch_partition import xnnpack_partitioner
+from detent.deploy.fixed_sizes import with_fixed_sizes
 from detent.deploy.qdq_graph import Op, QdqGraph, Read
 from detent.deploy.torch_graph import FloatGrids, Grids, TorchGraph, with_linear_layers
-from detent.errors import DeployError
+from detent.errors import DeployError, DetentError
 
 __all__ = ["PLACES_FILE", "PTE_FILE", "lower_executorch", "write_executorch"]
 
@@ -45,49 +47,123 @@ def write_executorch(deployment: Deployment) -> dict[str, bytes]:
 def lower_executorch(graph: QdqGraph, *, as_float: bool = False) -> tuple[bytes, dict[str, tuple[str, str]]]:
     """A .pte file, and for each operation its type and where it runs: "integer", "folded", "float ..."."""
     samples = tuple(_sample(name, port.dtype, port.shape) for name, port in graph.inputs.items())
-    linear = _with_float_weights(with_linear_layers(graph))
+    grids = FloatGrids() if as_float else DecomposedGrids()
+    fixed = _with_own_biases(with_linear_layers(with_fixed_sizes(graph, samples)))
     with _quiet():
-        from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-        from executorch.exir import to_edge_transform_and_lower
-
-        module = TorchGraph(linear, FloatGrids() if as_float else DecomposedGrids()).eval()
-        # Not strict: the tracer behind `strict` does not know the Q and DQ operators.
-        exported = torch.export.export(module, samples, strict=False)
-        edge = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])
+        outside: frozenset[str] = frozenset()
+        while True:
+            linear = _with_float_weights(fixed, outside)
+            edge = _lowered(TorchGraph(linear, grids).eval(), samples)
+            left = _left_outside(linear, edge.exported_program()) - outside
+            if not left:
+                break
+            outside |= left
         places = _places(graph, linear, edge.exported_program())
-        content = bytes(edge.to_executorch().buffer)
-        _check(content)
+        with _refusing():
+            content = bytes(edge.to_executorch().buffer)
+        _check(content, TorchGraph(linear, grids).eval(), samples)
         return content, places
 
 
-def _check(content: bytes) -> None:
-    """Refuse a file that ExecuTorch itself does not load: its delegate finds some faults only then."""
+def _lowered(module: TorchGraph, samples: tuple[Tensor, ...]) -> Any:
+    """ExecuTorch's program, with what the delegate takes in it."""
+    from executorch.exir import to_edge_transform_and_lower
+
+    with _refusing():
+        # Not strict: the tracer behind `strict` does not know the Q and DQ operators.
+        exported = torch.export.export(module, samples, strict=False)
+        return to_edge_transform_and_lower(exported, partitioner=[xnnpack_partitioner()])
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """What ExecuTorch raises is a refusal of the network."""
+    try:
+        yield
+    except DetentError:
+        raise
+    except Exception as error:  # of many kinds: assertions, plain exceptions, torch's own
+        raise DeployError(
+            "write a .pte file",
+            f"ExecuTorch does not lower the network: {str(error) or type(error).__name__}",
+            "replace the operation that it names, or choose another target",
+        ) from error
+
+
+def _check(content: bytes, module: TorchGraph, samples: tuple[Tensor, ...]) -> None:
+    """Refuse a file that ExecuTorch does not load, or with which it computes something else than torch does: its
+    delegate finds some faults only then, and mistakes the order of channels of codes that leave it and come back."""
     from executorch.runtime import Runtime
 
     try:
         program = Runtime.get().load_program(content)
-        program.load_method("forward")
+        found = program.load_method("forward").execute(samples)
     except RuntimeError as error:
         raise DeployError(
             "write a .pte file",
-            f"ExecuTorch writes it and does not load it: {error}",
-            "give the parts of a Concat one scale, or keep the operation that it names in float",
+            f"ExecuTorch writes it and does not run it: {error}",
+            "see what ExecuTorch printed, keep that operation in float, or choose another target",
         ) from None
+    with torch.no_grad():
+        expected = module(*samples)
+    if not all(_is_near(ours, theirs) for ours, theirs in zip(expected, found, strict=True)):
+        raise DeployError(
+            "write a .pte file",
+            "ExecuTorch runs it and computes something else",
+            "exclude the operations of the plan that are next to one that its delegate does not take, such as a slice",
+        )
 
 
-def _with_float_weights(graph: QdqGraph) -> QdqGraph:
+def _is_near(ours: Tensor, theirs: Tensor) -> bool:
+    """Whether at least half of the numbers agree to a sixteenth of the largest: a mistake of layout is none of
+    rounding, which may flip a few steps of 8 bits."""
+    if not ours.is_floating_point():
+        return True
+    largest = float(ours.abs().amax()) if ours.numel() else 0.0
+    return float(((ours - theirs).abs() <= largest / 16).double().mean()) >= 0.5 if largest else True
+
+
+def _with_own_biases(graph: QdqGraph) -> QdqGraph:
+    """The same network, where layers do not share a bias: the delegate makes integers of one once, for the scales of
+    the first layer that reads it."""
+    constants = dict(graph.constants)
+    taken: set[str] = set()
+    ops = []
+    for op in graph.ops:
+        bias = op.inputs[2] if op.type in _WEIGHTED and len(op.inputs) > 2 else None
+        if bias is not None and bias.tensor in taken:
+            name = f"{bias.tensor}_of_{op.outputs[0]}"
+            constants[name] = graph.constants[bias.tensor].copy()
+            op = replace(op, inputs=(*op.inputs[:2], replace(bias, tensor=name)))
+        elif bias is not None:
+            taken.add(bias.tensor)
+        ops.append(op)
+    return replace(graph, ops=tuple(ops), constants=constants)
+
+
+def _with_float_weights(graph: QdqGraph, left: frozenset[str]) -> QdqGraph:
     """The same network, where weights of layers that do not run on integers are floats: outside of an integer kernel
-    ExecuTorch has no operator for codes with a scale for each channel."""
+    ExecuTorch has no operator for codes with a scale for each channel. `left` are outputs of layers that the delegate
+    is known not to take."""
     constants = dict(graph.constants)
     ops = []
     for op in graph.ops:
         weight = op.inputs[1] if op.type in _WEIGHTED else None
-        if weight is not None and weight.encoding is not None and not _runs_on_codes(graph, op):
+        codes = weight is not None and weight.encoding is not None
+        if weight is not None and codes and (op.outputs[0] in left or not _runs_on_codes(graph, op)):
             name = f"{weight.tensor}_dequantized"
+            assert weight.encoding is not None
             constants[name] = weight.encoding.dequantize(graph.constants[weight.tensor])
             op = replace(op, inputs=(op.inputs[0], Read(name), *op.inputs[2:]))
         ops.append(op)
     return replace(graph, ops=tuple(ops), constants=constants)
+
+
+def _left_outside(graph: QdqGraph, program: Any) -> frozenset[str]:
+    """Outputs of the layers whose weights are still codes outside of the delegate."""
+    restored = [node for node in program.graph.nodes if "dequantize_per_channel" in str(node.target)]
+    indices = {_operation(user) for node in restored for user in node.users}
+    return frozenset(graph.ops[index].outputs[0] for index in indices if index is not None)
 
 
 def _runs_on_codes(graph: QdqGraph, op: Op) -> bool:
@@ -156,7 +232,10 @@ def _sample(name: str, dtype: str, shape: tuple[int | str, ...]) -> Tensor:
             "deploy with example inputs of the size to run",
         )
     sizes = [_BATCH if isinstance(size, str) else size for size in shape]
-    return torch.zeros(sizes, dtype=getattr(torch, dtype))
+    kind = getattr(torch, dtype)
+    if not kind.is_floating_point:
+        return torch.zeros(sizes, dtype=kind)
+    return torch.randn(sizes, generator=torch.Generator().manual_seed(0), dtype=kind)
 
 
 @contextmanager

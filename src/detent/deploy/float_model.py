@@ -9,6 +9,7 @@ import onnx
 from onnx import numpy_helper
 
 from detent.deploy.encoding import BOUNDS, Encoding
+from detent.deploy.forms.undoing import without_forms
 from detent.deploy.qdq_graph import CLIPPED
 from detent.errors import DeployError
 
@@ -20,7 +21,8 @@ def float_model(model: onnx.ModelProto) -> onnx.ModelProto:
 
     Nodes, tensors, inputs and outputs keep their names; what a DequantizeLinear gave to others is now the tensor that
     was quantized. An output that was dequantized, or given as codes, is a float tensor of the same name. Integers
-    that the network takes in are still dequantized: they are no quantization of ours.
+    that the network takes in are still dequantized: they are no quantization of ours. Operations that have another form
+    for the sake of integer kernels have their own again.
     """
     found = onnx.ModelProto()
     found.CopyFrom(model)
@@ -44,6 +46,7 @@ def float_model(model: onnx.ModelProto) -> onnx.ModelProto:
     del graph.node[:]
     graph.node.extend([*kept, *ends])
     graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
+    without_forms(found)
     _drop_unused(graph)
     return found
 

@@ -18,6 +18,8 @@ from detent.deploy.deployment import Deployment
 from detent.deploy.encoding import Encoding
 from detent.deploy.float_model import float_model
 from detent.deploy.mnn_compression import ActivationGrid, Compression, CompressionLayer, WeightGrid
+from detent.deploy.mnn_layers import MnnUnit, integer_layers
+from detent.deploy.mnn_scales import AVERAGES, MOVES, MnnScales
 from detent.deploy.qdq_graph import Op, QdqGraph, Read
 from detent.errors import DeployError
 
@@ -25,7 +27,6 @@ __all__ = ["BINARY", "MODEL", "TEXT", "mnn_compression", "read_mnn", "resolved",
 
 MODEL, BINARY, TEXT = "model.float.onnx", "model.mnn_compression.bin", "model.mnn_compression.json"
 
-_FUSED = ("Relu", "Clip")
 _MATRIX = "__matmul_converted"
 """MNN makes a convolution of a matrix product and names it so."""
 _BEFORE_LAYOUT = "__before_tr"
@@ -33,12 +34,20 @@ _BEFORE_LAYOUT = "__before_tr"
 
 def write_mnn(deployment: Deployment) -> Mapping[str, bytes]:
     """The float model, and the parameters twice: as MNN reads them and as people do."""
+    for op in deployment.graph.ops:
+        _require_runnable(deployment.graph, op)
     compression = mnn_compression(deployment.graph)
-    unnamed = [op.name for op in _integer_ops(deployment.graph) if _is_named_by_mnn_alone(deployment.graph, op)]
+    unnamed = [unit.head.name for unit in integer_layers(deployment.graph) if _is_named_by_mnn_alone(unit)]
     if unnamed:
         deployment.notes.append(
             f"mnnconvert gives {', '.join(unnamed)} a name of its own and finds no scale for it under another: use the "
             "compression parameters that `detent.deploy.mnn.resolved` makes of a first conversion"
+        )
+    signed = [op.name for op in _pools_of_negatives(deployment.graph)]
+    if signed:
+        deployment.notes.append(
+            f"MNN 3.6.1 on x86 compares codes in a max pool without their sign: {', '.join(signed)} is wrong there "
+            "where negative numbers reach it; put a ReLU before it"
         )
     model = float_model(deployment.model).SerializeToString(deterministic=True)
     return {MODEL: model, BINARY: compression.message(), TEXT: compression.text()}
@@ -55,15 +64,16 @@ def mnn_compression(graph: QdqGraph) -> Compression:
     MNN finds a layer by the name of what it gives, after its own optimizations: these names are what MNN 3.6 makes of
     the names in the ONNX model, but for a linear layer with a ReLU, which `resolved` finds in a converted model.
     """
-    ops = _integer_ops(graph)
-    return Compression(tuple(part for op in ops for part in _parts(_layer(graph, op), op, _groups(op, graph))))
+    return Compression(
+        tuple(part for unit in integer_layers(graph) for part in _parts(_layer(graph, unit), unit, graph))
+    )
 
 
 def resolved(compression: Compression, graph: QdqGraph, converted: Mapping[str, Any]) -> Compression:
     """The same parameters under the names of a converted model (as `mnnconvert --JsonFile` shows it)."""
     names = converted["tensorName"]
     given = {made["name"]: names[made["outputIndexes"][0]] for made in converted["oplists"] if made["outputIndexes"]}
-    made_by = [name for op in _integer_ops(graph) for name in _mnn_names(graph, op)]
+    made_by = [name for unit in integer_layers(graph) for name in _mnn_names(graph, unit)]
     layers = [
         replace(layer, output=replace(layer.output, name=given.get(name, layer.output.name)))
         for layer, name in zip(compression.layers, made_by, strict=True)
@@ -71,21 +81,43 @@ def resolved(compression: Compression, graph: QdqGraph, converted: Mapping[str, 
     return Compression(tuple(layers))
 
 
-def _is_named_by_mnn_alone(graph: QdqGraph, op: Op) -> bool:
-    bare = _with_bias(graph, op)
-    return op.type != "Conv" and _last(graph, bare) != bare
+def _mnn_names(graph: QdqGraph, unit: MnnUnit) -> list[str]:
+    """What MNN calls the layers that it makes of an integer layer."""
+    if unit.head.type != "Conv":
+        return [f"{unit.bare}{_MATRIX}"]
+    groups, name = _groups(unit.head, graph), unit.head.outputs[0]
+    return [name] if groups == 1 else [f"{name}__group__{index}" for index in range(groups)]
 
 
-def _integer_ops(graph: QdqGraph) -> list[Op]:
-    return [op for op in graph.ops if _runs_on_integers(graph, op)]
+def _require_runnable(graph: QdqGraph, op: Op) -> None:
+    """Refuse what MNN 3.6 converts and cannot run, in float either: it stops, or the process ends."""
+    if op.type in ("LSTM", "GRU", "RNN"):
+        _refuse(op, "MNN makes a loop of it and finds no size for that", "replace it, or choose another target")
+    if "Pool" in op.type and op.inputs[0] is not None and len(graph.shapes.get(op.inputs[0].tensor, ())) > 4:
+        _refuse(op, "MNN has no pool over 3 axes", "pool over two of them, then over the third")
 
 
-def _mnn_names(graph: QdqGraph, op: Op) -> list[str]:
-    """What MNN calls the layers that it makes of an operation."""
-    if op.type != "Conv":
-        return [f"{_with_bias(graph, op)}{_MATRIX}"]
-    groups = _groups(op, graph)
-    return [op.outputs[0]] if groups == 1 else [f"{op.outputs[0]}__group__{index}" for index in range(groups)]
+def _pools_of_negatives(graph: QdqGraph) -> list[Op]:
+    """Max pools on integers that are not known to read numbers from 0 on."""
+    known = MnnScales(graph)
+    pools = [unit.head for unit in known.on_integers.values() if unit.head.type == "MaxPool"]
+    return [op for op in pools if op.inputs[0] is not None and not _is_from_zero(graph, op.inputs[0].tensor)]
+
+
+def _is_from_zero(graph: QdqGraph, tensor: str) -> bool:
+    op = graph.producer(tensor)
+    if op is None or op.inputs[0] is None:
+        return False
+    if op.type in (*MOVES, *AVERAGES, "MaxPool"):
+        return all(
+            _is_from_zero(graph, read.tensor) for read in (op.inputs if op.type == "Concat" else op.inputs[:1]) if read
+        )
+    least = graph.constants.get(op.inputs[1].tensor) if op.type == "Clip" and op.inputs[1] is not None else None
+    return op.type in ("Relu", "Sigmoid", "Softmax") or (least is not None and float(least) >= 0)
+
+
+def _is_named_by_mnn_alone(unit: MnnUnit) -> bool:
+    return unit.head.type != "Conv" and unit.bare != unit.output
 
 
 def _groups(op: Op, graph: QdqGraph) -> int:
@@ -95,8 +127,9 @@ def _groups(op: Op, graph: QdqGraph) -> int:
     return 1 if graph.constants[weight.tensor].shape[:2] == (group, 1) else group
 
 
-def _parts(layer: CompressionLayer, op: Op, groups: int) -> list[CompressionLayer]:
+def _parts(layer: CompressionLayer, unit: MnnUnit, graph: QdqGraph) -> list[CompressionLayer]:
     """A layer, or one for each group."""
+    groups = _groups(unit.head, graph)
     if groups == 1:
         return [layer]
     size = len(layer.weight.scales) // groups
@@ -104,30 +137,23 @@ def _parts(layer: CompressionLayer, op: Op, groups: int) -> list[CompressionLaye
         CompressionLayer(
             layer.input,
             replace(layer.weight, scales=layer.weight.scales[index * size : (index + 1) * size]),
-            replace(layer.output, name=f"{op.outputs[0]}___output___{index}"),
+            replace(layer.output, name=f"{unit.head.outputs[0]}___output___{index}"),
         )
         for index in range(groups)
     ]
 
 
-def _runs_on_integers(graph: QdqGraph, op: Op) -> bool:
-    if op.type not in ("Conv", "ConvTranspose", "Gemm", "MatMul") or op.inputs[1] is None:
-        return False
-    return op.inputs[1].tensor in graph.coded and op.inputs[0] is not None and op.inputs[0].encoding is not None
-
-
-def _layer(graph: QdqGraph, op: Op) -> CompressionLayer:
+def _layer(graph: QdqGraph, unit: MnnUnit) -> CompressionLayer:
+    op, output = unit.head, unit.output
     data, weight = op.inputs[:2]
     assert data is not None
     assert weight is not None
     if op.type == "ConvTranspose":
         _refuse(op, "MNN has integer convolutions and linear layers only", "leave it in float")
-    bare = _with_bias(graph, op)
-    output = _last(graph, bare)
     given = graph.grid_of(output)
     if given is None:
         _refuse(op, f"what it gives, {output!r}, is read in float or on several grids", "quantize it, on one grid")
-    name = f"{bare}{_MATRIX}" if op.type != "Conv" else _conv_name(graph, op, output)
+    name = f"{unit.bare}{_MATRIX}" if op.type != "Conv" else _conv_name(graph, op, output)
     return CompressionLayer(
         _activation(op, data.tensor, data.encoding), _weight(graph, op, weight), _activation(op, name, given)
     )
@@ -145,28 +171,6 @@ def _joins(graph: QdqGraph, op: Op) -> bool:
     """Whether MNN computes a function within the convolution before it: a ReLU, or a clip from 0 to 6."""
     bounds = [graph.constants.get(read.tensor) for read in op.inputs[1:] if read is not None]
     return op.type == "Relu" or [None if bound is None else float(bound) for bound in bounds] == [0.0, 6.0]
-
-
-def _with_bias(graph: QdqGraph, op: Op) -> str:
-    """The tensor that a layer gives once a bias is added."""
-    tensor = op.outputs[0]
-    after = _only_reader(graph, tensor) if op.type == "MatMul" else None
-    if after is None or after.type != "Add":
-        return tensor
-    other = [read for read in after.inputs if read is not None and read.tensor != tensor]
-    return after.outputs[0] if len(other) == 1 and other[0].tensor in graph.constants else tensor
-
-
-def _last(graph: QdqGraph, tensor: str) -> str:
-    """The tensor that is on a grid: what a layer gives, or what a function makes of it."""
-    after = _only_reader(graph, tensor)
-    return after.outputs[0] if after is not None and after.type in _FUSED else tensor
-
-
-def _only_reader(graph: QdqGraph, tensor: str) -> Op | None:
-    readers = graph.readers(tensor)
-    given = any(output.read.tensor == tensor for output in graph.outputs)
-    return readers[0][0] if len(readers) == 1 and not given and readers[0][1].encoding is None else None
 
 
 def _activation(op: Op, name: str, encoding: Encoding | None) -> ActivationGrid:

@@ -48,7 +48,7 @@ def write_openvino_ir(deployment: Deployment) -> dict[str, bytes]:
             _fake_quantize(node, grids, ports)
             _without_zero_points(node)
     model.validate_nodes_and_infer_types()
-    _name_by_position(model)
+    _name_by_position(model, keep={node.name for node in deployment.model.graph.node})
     return _files(model)
 
 
@@ -126,10 +126,11 @@ def _real(grid: Encoding, code: int, rank: int) -> npt.NDArray[np.float32]:
     return np.asarray(grid.along(values, rank), np.float32)
 
 
-def _name_by_position(model: Any) -> None:
-    """Nodes without a name of their own are numbered from 0, so that the same network gives the same file."""
+def _name_by_position(model: Any, *, keep: set[str]) -> None:
+    """Nodes without a name of their own are numbered from 0, so that the same network gives the same file. Those of
+    the ONNX model, `add_1` among them, are what the engine is asked about: they stay."""
     for index, node in enumerate(model.get_ordered_ops()):
-        if _COUNTED.fullmatch(node.get_friendly_name()):
+        if node.get_friendly_name() not in keep and _COUNTED.fullmatch(node.get_friendly_name()):
             node.set_friendly_name(f"{node.get_type_name()}_{index}")
 
 

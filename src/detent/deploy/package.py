@@ -11,7 +11,8 @@ from typing import Any
 
 import onnx
 
-from detent.deploy.qdq_graph import QdqGraph, read_qdq
+from detent.deploy.qdq_graph import QdqGraph
+from detent.deploy.qdq_reading import read_qdq
 from detent.errors import ArtifactError
 
 __all__ = ["MANIFEST", "VERSION", "Package", "digest"]

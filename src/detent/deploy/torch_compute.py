@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from detent.deploy.torch_call import Call, Function
+from detent.deploy.torch_elementwise import BINARY, UNARY
 
 __all__ = ["COMPUTES"]
 
@@ -192,23 +193,17 @@ def _group_norm(call: Call) -> Tensor:
 
 
 COMPUTES: dict[str, Function] = {
-    "Abs": _unary(torch.abs),
-    "Add": _binary(torch.add),
+    **{name: _unary(function) for name, function in UNARY.items()},
+    **{name: _binary(function) for name, function in BINARY.items()},
     "And": _binary(torch.logical_and),
     "AveragePool": _average_pool,
     "BatchNormalization": _batch_norm,
     "Cast": _cast,
-    "Ceil": _unary(torch.ceil),
     "Clip": _clip,
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
-    "Cos": _unary(torch.cos),
     "Div": _divide,
     "Elu": lambda call: F.elu(call[0], call.get("alpha", 1.0)),
-    "Equal": _binary(torch.eq),
-    "Erf": _unary(torch.erf),
-    "Exp": _unary(torch.exp),
-    "Floor": _unary(torch.floor),
     "Gelu": lambda call: F.gelu(call[0], approximate=call.get("approximate", "none")),
     "Gemm": _gemm,
     "GlobalAveragePool": _global_average_pool,
@@ -221,32 +216,18 @@ COMPUTES: dict[str, Function] = {
     "LayerNormalization": _layer_norm,
     "LeakyRelu": lambda call: F.leaky_relu(call[0], call.get("alpha", 0.01)),
     "Less": _binary(torch.lt),
-    "Log": _unary(torch.log),
     "LogSoftmax": lambda call: F.log_softmax(call[0], call.get("axis", -1)),
-    "MatMul": _binary(torch.matmul),
     "Max": _binary(torch.maximum),
     "MaxPool": _max_pool,
     "Min": _binary(torch.minimum),
-    "Mish": _unary(F.mish),
-    "Mul": _binary(torch.mul),
-    "Neg": _unary(torch.neg),
     "Not": _unary(torch.logical_not),
     "Or": _binary(torch.logical_or),
     "PRelu": _p_relu,
-    "Pow": _binary(torch.pow),
     "Range": lambda call: torch.arange(*(value.item() for value in (call[0], call[1], call[2]))),
-    "Reciprocal": _unary(torch.reciprocal),
     "ReduceMax": _reduce(torch.amax),
     "ReduceMean": _reduce(torch.mean),
     "ReduceSum": _reduce(torch.sum),
-    "Relu": _unary(torch.relu),
-    "Sigmoid": _unary(torch.sigmoid),
-    "Sin": _unary(torch.sin),
     "Softmax": lambda call: F.softmax(call[0], call.get("axis", -1)),
-    "Softplus": _unary(F.softplus),
-    "Sqrt": _unary(torch.sqrt),
-    "Sub": _binary(torch.sub),
-    "Tanh": _unary(torch.tanh),
     "Where": lambda call: torch.where(call[0], call[1], call[2]),
 }
 """By ONNX operation type."""

@@ -116,7 +116,14 @@ class TorchGraph(nn.Module):
             given = operation(*(None if form is None else read(form) for form in op.inputs))
             for name, value in zip(op.outputs, given, strict=True):
                 values[Read(name)] = value
-        return tuple(read(output.read) for output in self._graph.outputs)
+        outputs = [output.read for output in self._graph.outputs]
+        inside = set(values)
+        return tuple(self._given(read(form), form if form in inside else Read(form.tensor)) for form in outputs)
+
+    def _given(self, value: Tensor, form: Read) -> Tensor:
+        """An output. One that a kernel reads too is put on its grid, where it is, once more: ExecuTorch's delegate
+        gives only zeros for it otherwise."""
+        return value if form.encoding is None else self._grids.activation(value, form.encoding)
 
 
 def with_linear_layers(graph: QdqGraph) -> QdqGraph:

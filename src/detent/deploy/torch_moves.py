@@ -35,7 +35,8 @@ def _slice(call: Call) -> Tensor:
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         if step < 1:
             raise call.refusal(f"it steps by {step}")
-        x = x[(slice(None),) * (axis % x.ndim) + (slice(start, end, step),)]
+        if (start, end, step) != (0, x.shape[axis], 1):
+            x = x[(slice(None),) * (axis % x.ndim) + (slice(start, end, step),)]
     return x
 
 
@@ -46,15 +47,20 @@ def _split(call: Call) -> tuple[Tensor, ...]:
 
 
 def _squeeze(call: Call) -> Tensor:
-    axes = call.integers(1)
-    return call[0].squeeze() if axes is None else call[0].squeeze(tuple(axes))
+    """As a reshape, which compilers keep on codes where they take no squeeze."""
+    x, axes = call[0], call.integers(1)
+    if axes is None:
+        return x.reshape([size for size in x.shape if size != 1])
+    gone = {axis % x.ndim for axis in axes}
+    return x.reshape([size for axis, size in enumerate(x.shape) if axis not in gone])
 
 
 def _unsqueeze(call: Call) -> Tensor:
     x, axes = call[0], call.required_integers(1)
+    sizes = list(x.shape)
     for axis in sorted(axis % (x.ndim + len(axes)) for axis in axes):
-        x = x.unsqueeze(axis)
-    return x
+        sizes.insert(axis, 1)
+    return x.reshape(sizes)
 
 
 def _gather(call: Call) -> Tensor:

@@ -21,6 +21,8 @@ from detent.deploy.deployment import DeployedTensor, Deployment
 from detent.deploy.eval_mode import eval_mode
 from detent.deploy.export import export
 from detent.deploy.files import writer
+from detent.deploy.forms import in_forms
+from detent.deploy.memory import give_back
 from detent.deploy.package import MANIFEST, VERSION, digest
 from detent.errors import ArtifactError, DeployError, NotCalibratedError
 from detent.graph import Region, quantizers_of
@@ -46,13 +48,14 @@ def deployment_of(
             exported = annotate(prepared, opset=_opset(prepared))
         else:
             exported = export(prepared, opset=_opset(prepared), dynamic_batch=dynamic_batch, mode=mode)
-    exported.model.graph.name = name
+    model = in_forms(exported.model, prepared.backend.forms)
+    model.graph.name = name
     return Deployment(
         name=name,
         backend=prepared.backend,
-        model=exported.model,
+        model=model,
         tensors=exported.tensors,
-        notes=[*exported.notes],
+        notes=[*_of_float(prepared), *exported.notes],
     )
 
 
@@ -72,6 +75,7 @@ def write(
     target = Path(folder).resolve()
     _refuse_foreign(target)
     deployment = deployment_of(prepared, name=target.name or "model", dynamic_batch=dynamic_batch, mode=mode)
+    give_back()  # of what the weights were turned into codes with, before the files are made
     contents: dict[str, bytes] = {}
     for one in dict.fromkeys(("onnx", *(deployment.backend.files if files is None else files))):
         for file, content in writer(one)(deployment).items():
@@ -79,6 +83,11 @@ def write(
             contents[file] = content
     contents[MANIFEST] = json.dumps(_manifest(prepared, deployment, contents, mode), indent=1).encode()
     _replace(target, contents)
+
+
+def _of_float(prepared: Any) -> list[str]:
+    name = prepared.backend.name
+    return [] if prepared.plan.quantized else [f"nothing is quantized: {name} runs all of this network in float"]
 
 
 def _opset(prepared: Any) -> int:

@@ -68,7 +68,7 @@ class LiteRT(Engine):
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
         given = self._given(inputs)
-        found = self._network.run(given)
+        found = self._network.run(given, [self._batch_axis(index) for index in self._model.outputs])
         return {
             name: self._shown(index, array)
             for name, index, array in zip(self._origin.outputs, self._model.outputs, found, strict=True)
@@ -80,7 +80,7 @@ class LiteRT(Engine):
         if self._opened is None:
             opened = replace(self._model, outputs=tuple(wanted.values()))
             self._opened = _Network(opened, to_bytes(opened), self._threads, self._kernels)
-        found = self._opened.run(self._given(inputs))
+        found = self._opened.run(self._given(inputs), [self._batch_axis(index) for index in wanted.values()])
         return {name: self._inside(name, index, a) for (name, index), a in zip(wanted.items(), found, strict=True)}
 
     def explain(self) -> list[Placement]:
@@ -126,6 +126,11 @@ class LiteRT(Engine):
 
     def _last(self, index: int) -> bool:
         return self._origin.tensors[index][1]
+
+    def _batch_axis(self, index: int) -> int | None:
+        """Along which samples that ran alone are joined; None if the tensor is the same for all of them."""
+        shape = None if self._graph is None else self._graph.shapes.get(self._origin.tensors[index][0])
+        return 0 if shape is None else next((axis for axis, size in enumerate(shape) if isinstance(size, str)), None)
 
     def _shown(self, index: int, array: Array) -> Array:
         """A tensor of the file as the ONNX network has it; codes in the type they have there."""
@@ -178,10 +183,12 @@ class _Network:
         self._shapes = [model.tensors[index].shape for index in model.inputs]
         self._fixed = all(-1 not in model.tensors[index].signature for index in model.inputs)
 
-    def run(self, inputs: list[Array]) -> list[Array]:
+    def run(self, inputs: list[Array], batch_axes: list[int | None]) -> list[Array]:
+        """The outputs of the file; `batch_axes` are where samples lie in them."""
         if self._fixed and [array.shape for array in inputs] != self._shapes:
             parts = [self._once([array[i : i + 1] for array in inputs]) for i in range(len(inputs[0]))]
-            return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
+            columns = zip(batch_axes, zip(*parts, strict=True), strict=True)
+            return [arrays[0] if axis is None else np.concatenate(arrays, axis) for axis, arrays in columns]
         return self._once(inputs)
 
     def _once(self, inputs: list[Array]) -> list[Array]:

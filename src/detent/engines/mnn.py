@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.deploy import Op, Package, QdqGraph, float_model
+from detent.deploy import Package, Port, QdqGraph, float_model
 from detent.deploy.mnn import resolved
 from detent.deploy.mnn_compression import Compression
 from detent.engines.engine import Arrays, Engine, Placement, check_inputs
+from detent.engines.mnn_placement import kept_tensors, placements
 from detent.errors import EngineError
 
 __all__ = ["Mnn"]
@@ -54,6 +55,8 @@ class Mnn(Engine):
             Path(parameters).write_bytes(named.message())
             self._model = self._worker.ask(do="convert", onnx=onnx, compression=parameters, mnn=self._mnn)["model"]
         self._kept: list[str] | None = None
+        self._as_float = compression is None
+        self._placements: list[Placement] | None = None
 
     @classmethod
     def version(cls) -> str | None:
@@ -77,35 +80,31 @@ class Mnn(Engine):
     def tensors(self, inputs: Arrays) -> dict[str, Array]:
         """Every tensor of the network that the converted model still has; codes where its numbers are on the grid that
         the network has for it."""
-        held = set(self._model["tensorName"])
-        outputs = {output.name for output in self._graph.outputs}
-        wanted = [name for op in self._graph.ops for name in op.outputs if name in held - outputs]
-        return {name: self._codes(name, values) for name, values in self._run(inputs, wanted, keep=wanted).items()}
+        wanted = sorted(kept_tensors(self._graph, self._model) - {output.name for output in self._graph.outputs})
+        found = self._run(inputs, wanted, keep=wanted)
+        # Sizes are worked out before a run, some in tensors that stay empty.
+        real = {name: values for name, values in found.items() if values.dtype == np.float32 and values.size}
+        return {name: self._codes(name, values) for name, values in real.items()}
 
     def explain(self) -> list[Placement]:
-        return [self._placement(op) for op in self._graph.ops]
-
-    def _placement(self, op: Op) -> Placement:
-        """MNN computes in integers if it has a scale for all that an operation reads and gives."""
-        made = next(
-            (own for own in self._model["oplists"] if own["name"] in (op.name, f"{op.name}__matmul_converted")), None
-        )
-        if made is None:
-            return Placement(op.name, op.type, "folded")
-        scaled = {each["index"] for each in self._model.get("extraTensorDescribe", ()) if each.get("quantInfo")}
-        missing = [index for index in (*made.get("inputIndexes", ()), *made["outputIndexes"]) if index not in scaled]
-        if not missing:
-            return Placement(op.name, op.type, "integer")
-        names = ", ".join(self._model["tensorName"][index] for index in missing)
-        return Placement(op.name, op.type, "float", f"MNN has no scale for {names}")
+        """What MNN says of each of its commands in a run."""
+        if self._placements is None:
+            self._load(keep=())
+            zeros = {name: _zeros(port) for name, port in self._graph.inputs.items()}
+            commands = self._worker.ask(do="trace", inputs=zeros)["commands"]
+            self._placements = placements(self._graph, commands, as_float=self._as_float)
+        return self._placements
 
     def _run(self, inputs: Arrays, names: Sequence[str], keep: Sequence[str]) -> dict[str, Array]:
         check_inputs({name: port.shape for name, port in self._graph.inputs.items()}, inputs, engine=self.name)
+        self._load(keep)
+        found: dict[str, Array] = self._worker.ask(do="run", inputs=dict(inputs), outputs=list(names))["outputs"]
+        return found
+
+    def _load(self, keep: Sequence[str]) -> None:
         if self._kept != list(keep):
             self._worker.ask(do="load", mnn=self._mnn, threads=self._threads, keep=list(keep))
             self._kept = list(keep)
-        found: dict[str, Array] = self._worker.ask(do="run", inputs=dict(inputs), outputs=list(names))["outputs"]
-        return found
 
     def _codes(self, name: str, values: Array) -> Array:
         encoding = self._graph.grid_of(name)
@@ -114,6 +113,10 @@ class Mnn(Engine):
         steps = values / encoding.scale
         codes = np.rint(steps)
         return codes.astype(encoding.dtype) if np.abs(steps - codes).max(initial=0) < _ON_GRID else values
+
+
+def _zeros(port: Port) -> Array:
+    return np.zeros([1 if isinstance(size, str) else size for size in port.shape], port.dtype)
 
 
 class _Worker:

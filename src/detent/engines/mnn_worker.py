@@ -7,6 +7,9 @@ was stdout when the process began; what MNN prints goes to stderr.
     {"do": "convert", "onnx": path, "compression": path or None, "mnn": path}  ->  {"model": the MNN model as a dict}
     {"do": "load", "mnn": path, "threads": n, "keep": names}                   ->  {}
     {"do": "run", "inputs": {name: array}, "outputs": names}                   ->  {"outputs": {name: array}}
+    {"do": "trace", "inputs": {name: array}}                                   ->  {"commands": [(name, type), ...]}
+
+The type of a command says whether it is one on codes.
 """
 
 from __future__ import annotations
@@ -53,6 +56,28 @@ class _Session:
         self._shapes: dict[str, tuple[int, ...]] = {}
 
     def run(self, request: dict[str, Any]) -> dict[str, Any]:
+        self._feed(request)
+        self._require_success(self._interpreter.runSession(self._session))
+        return {"outputs": {name: self._read(name) for name in request["outputs"]}}
+
+    def trace(self, request: dict[str, Any]) -> dict[str, Any]:
+        self._feed(request)
+        commands: list[tuple[str, str]] = []
+
+        def note(_: Any, command: Any) -> bool:
+            commands.append((command.getName(), command.getType()))
+            return True
+
+        self._require_success(self._interpreter.runSessionWithCallBackInfo(self._session, lambda *_: True, note))
+        return {"commands": commands}
+
+    @staticmethod
+    def _require_success(code: int) -> None:
+        """MNN reports a failure by a number alone, and leaves the outputs empty."""
+        if code != 0:
+            raise RuntimeError(f"MNN stopped with error code {code}")
+
+    def _feed(self, request: dict[str, Any]) -> None:
         inputs = {name: np.ascontiguousarray(array) for name, array in request["inputs"].items()}
         shapes = {name: array.shape for name, array in inputs.items()}
         tensors = {name: self._interpreter.getSessionInput(self._session, name) for name in inputs}
@@ -63,18 +88,18 @@ class _Session:
             self._shapes = shapes
         for name, tensor in tensors.items():
             tensor.copyFrom(self._host(inputs[name]))
-        self._interpreter.runSession(self._session)
-        return {"outputs": {name: self._read(name) for name in request["outputs"]}}
 
     def _host(self, array: Any) -> Any:
         mnn = self._mnn
-        kind = mnn.Halide_Type_Int if np.issubdtype(array.dtype, np.integer) else mnn.Halide_Type_Float
-        held = array.astype(np.int32 if kind == mnn.Halide_Type_Int else np.float32)
+        whole = array.dtype.kind in "iub"
+        held = array.astype(np.int32 if whole else np.float32)
+        kind = mnn.Halide_Type_Int if whole else mnn.Halide_Type_Float
         return mnn.Tensor(held.shape, kind, held, mnn.Tensor_DimensionType_Caffe)
 
     def _read(self, name: str) -> Any:
         found = self._interpreter.getSessionOutput(self._session, name)
-        target = self._host(np.zeros(found.getShape(), np.float32))
+        real = found.getDataType() == self._mnn.Halide_Type_Float
+        target = self._host(np.zeros(found.getShape(), np.float32 if real else np.int32))
         found.copyToHostTensor(target)
         return np.array(target.getNumpyData()).reshape(found.getShape())
 
@@ -99,7 +124,7 @@ def _serve() -> None:
                 _answer(channel, {})
             else:
                 assert session is not None
-                _answer(channel, session.run(request))
+                _answer(channel, session.trace(request) if request["do"] == "trace" else session.run(request))
         except Exception as error:
             _answer(channel, {"error": f"{type(error).__name__}: {error}"})
 

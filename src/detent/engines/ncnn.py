@@ -82,8 +82,9 @@ class Ncnn(Engine):
         return self._extract(inputs, [output.name for output in self._graph.outputs], keep=False)
 
     def tensors(self, inputs: Arrays) -> dict[str, Array]:
-        """Every tensor that ncnn has a blob for: not what is fused away. Codes where a layer gives int8."""
+        """Every tensor of real numbers that has a blob: not what is fused away. Codes where a layer gives int8."""
         made = {blob for layer in self._model.layers if layer.type != "MemoryData" for blob in layer.outputs}
+        made -= {name for name, port in self._graph.inputs.items() if not port.dtype.startswith("float")}
         found = self._extract(inputs, [name for name in self._graph.shapes if name in made], keep=True)
         codes = {blob for layer in self._model.layers if layer.gives_codes for blob in layer.outputs}
         return {name: values.astype(np.int8) if name in codes else values for name, values in found.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 import onnx
 
 from detent.deploy import Encoding, Op, QdqGraph, Read
@@ -16,9 +17,11 @@ _MOVES = (
     "Resize",
 )  # fmt: skip
 _KERNELS = (
-    "Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "ReduceMean",
+    "Conv", "Gemm", "MatMul", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "ReduceMean",
     "LeakyRelu", "Sigmoid", "Softmax", "Where", *_MOVES,
 )  # fmt: skip
+_OPERANDS = {**dict.fromkeys(("Conv", "Gemm", "MatMul", "Add", "Mul"), 2), "Where": 3, "Concat": None}
+"""How many of its inputs a kernel takes as codes, if not one; None is all."""
 _ACTIVATIONS = ("Relu", "Clip")
 _WITH_ADD = "/MatMulAddFusion"  # ends the name of a MatMul that has become a Gemm with the bias added behind it
 
@@ -101,10 +104,22 @@ def why_float(graph: QdqGraph, op: Op) -> str:
         return _why_not_dropped(graph, op)
     if op.type not in _KERNELS:
         return f"there is no integer kernel for {op.type}"
-    for read in op.inputs:
-        if read is not None and read.encoding is None and read.tensor not in graph.constants:
-            return f"its input {read.tensor!r} is not quantized"
-    return _of_output(graph, op) or _of_type(graph, op)
+    for read in op.inputs[: _OPERANDS.get(op.type, 1)]:
+        if read is not None and read.encoding is None:
+            what = "constant" if read.tensor in graph.constants else "input"
+            return f"its {what} {read.tensor!r} is not quantized"
+    return _of_output(graph, op) or _of_bias(op) or _of_type(graph, op)
+
+
+def _of_bias(op: Op) -> str:
+    data, weight, bias = (*op.inputs, None, None, None)[:3]
+    if op.type not in ("Conv", "Gemm") or data is None or weight is None or bias is None or bias.encoding is None:
+        return ""
+    if data.encoding is None or weight.encoding is None:
+        return ""
+    wanted = np.asarray(data.encoding.scale * weight.encoding.scale)
+    fits = np.isclose(bias.encoding.scale, wanted, rtol=1e-2, atol=1e-6).all()
+    return "" if fits else "the scale of its bias is not that of input times weight"
 
 
 def _of_output(graph: QdqGraph, op: Op) -> str:
@@ -120,6 +135,9 @@ def _of_output(graph: QdqGraph, op: Op) -> str:
     if len(grids) > 1:
         return "its output is read on several grids"
     assert grids[0] is not None
+    data = op.inputs[0]
+    if op.type in _MOVES and data is not None and data.encoding != grids[0]:
+        return "it moves codes only on one grid, and what it gives is on another than what it takes"
     return "" if grids[0].full else _too_few(grids[0])
 
 
@@ -130,12 +148,14 @@ def _why_not_dropped(graph: QdqGraph, op: Op) -> str:
         return "its output is not quantized on one grid"
     if not grid.full:
         return _too_few(grid)
-    if op.type == "Relu" and int(grid.zero_point) != grid.qmin:
-        return (
-            f"a ReLU is dropped only where the zero point of its output is the least code ({grid.qmin}); "
-            f"it is {int(grid.zero_point)} in {grid.dtype}"
-        )
-    return f"this {op.type} is not the range of its output's grid"
+    if op.type == "Clip":
+        return "this Clip is not the range of its output's grid"
+    if int(grid.zero_point) == grid.qmin:
+        return ""
+    return (
+        f"a ReLU is dropped only where the zero point of its output is the least code ({grid.qmin}); "
+        f"it is {int(grid.zero_point)} in {grid.dtype}"
+    )
 
 
 def _too_few(grid: Encoding) -> str:

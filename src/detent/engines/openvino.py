@@ -25,17 +25,20 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 _WIDEST = "ONEDNN_MAX_CPU_ISA"
+_CPU = Path("/proc/cpuinfo")
+_TILE_LEAF = 0x1D  # of CPUID; where it reads zero, oneDNN configures no tiles and uses them all the same
 # What its ONNX reader and its transformations append to the name of an operation with a bias, or with scales behind it.
 _APPENDED = re.compile("/(WithoutBiases|DequantizationMultiply)")
 _INTEGERS = ("u8", "i8")
+_PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
 class OpenVino(Engine):
     """The IR of a package if there is one, else its ONNX model, compiled for each shape of inputs that comes.
 
-    On a CPU with AMX it is held to AVX-512 kernels, unless the environment variable ONEDNN_MAX_CPU_ISA says otherwise:
-    these are the ones the arithmetic is proven for, and AMX kernels end the process by an illegal instruction on some
-    virtual machines.
+    On a virtual machine that names AMX among the CPU's features and hides how its tiles are laid out, it is held to
+    AVX-512 kernels, unless the environment variable ONEDNN_MAX_CPU_ISA says otherwise: there oneDNN's AMX kernels end
+    the process by an illegal instruction. Both sets of kernels compute the same integers.
     """
 
     name = "openvino"
@@ -44,7 +47,7 @@ class OpenVino(Engine):
     def __init__(self, package: Package, *, threads: int, as_float: bool):
         from openvino import Core
 
-        if _has_amx():
+        if _hides_tiles(_CPU.read_text() if _CPU.is_file() else ""):
             os.environ.setdefault(_WIDEST, "AVX512_CORE_FP16")
         self._package, self._threads, self._as_float = package, threads, as_float
         self._core = Core()
@@ -70,7 +73,7 @@ class OpenVino(Engine):
         shapes = _shapes(arrays)
         if shapes not in self._compiled:
             self._compiled[shapes] = self._compile(shapes).create_infer_request()
-        results = self._compiled[shapes].infer(arrays)
+        results = self._compiled[shapes].infer(arrays, share_inputs=True)
         return {output.name: real(output, np.array(results[output.name])) for output in self._package.graph.outputs}
 
     def tensors(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
@@ -139,9 +142,10 @@ def _file(package: Package) -> Path:
     return package.path("model.xml" if has_ir else "model.onnx")
 
 
-def _has_amx() -> bool:
-    path = Path("/proc/cpuinfo")
-    return path.is_file() and "amx_int8" in path.read_text()
+def _hides_tiles(cpu: str) -> bool:
+    """Whether a CPU, described as in /proc/cpuinfo, has AMX but not the CPUID leaf that describes its tiles."""
+    last_leaf = re.search(r"^cpuid level\s*: (\d+)$", cpu, re.MULTILINE)
+    return "amx_tile" in cpu and last_leaf is not None and int(last_leaf[1]) < _TILE_LEAF
 
 
 def _shapes(inputs: Arrays) -> Shapes:
@@ -205,11 +209,12 @@ def _kernels(compiled: Any) -> list[_Kernel]:
 
 
 def _placements(graph: QdqGraph, kernels: list[_Kernel]) -> list[Placement]:
-    names = {op.name for op in graph.ops}
+    """The first operation of each kernel ran in its precision, and so did products behind it, as in attention."""
+    kinds = {op.name: op.type for op in graph.ops}
     heads: dict[str, _Kernel] = {}
     for kernel in kernels:
-        known = [name for original in kernel.originals if (name := _APPENDED.sub("", original)) in names]
-        heads.update((name, kernel) for name in known[:1])
+        known = [name for original in kernel.originals if (name := _APPENDED.sub("", original)) in kinds]
+        heads.update((name, kernel) for index, name in enumerate(known) if index == 0 or kinds[name] in _PRODUCTS)
     placed = []
     for op in graph.ops:
         head = heads.get(op.name)

@@ -89,7 +89,7 @@ def _gather(op: Op, x: Tensor, indices: Tensor) -> Tensor:
     picked = indices.to(torch.int64)
     picked = torch.where(picked < 0, picked + x.shape[axis], picked)
     flat = x.index_select(axis, picked.reshape(-1))
-    return flat.reshape(*x.shape[:axis], *picked.shape, *x.shape[axis + 1 :])
+    return flat.reshape((*x.shape[:axis], *picked.shape, *x.shape[axis + 1 :]))
 
 
 def _shape(op: Op, x: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """ONNX operations in float32 as torch computes them: what an engine runs between a DequantizeLinear and a
 QuantizeLinear, and what only moves values and so runs on codes as well.
 
-Every function takes the operation and one tensor for each of its inputs, None for an absent one.
+Every function takes the operation and one tensor for each of its inputs, None for an absent one. They follow ONNX
+Runtime to the last bit where they can; those of `detent.deploy.torch_functions` are what torch's compilers take.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from detent.deploy import Op, QdqGraph
+from detent.deploy.torch_elementwise import BINARY, UNARY
 from detent.errors import DeployError
 from detent.twin.arithmetic import Kernel
 from detent.twin.float_moves import MOVE_OPS
@@ -135,20 +137,14 @@ def _variadic(function: Callable[[Tensor, Tensor], Tensor]) -> Kernel:
 
 
 _OWN: dict[str, Kernel] = {
-    "Abs": _unary(torch.abs),
-    "Add": _binary(torch.add),
+    **{name: _unary(function) for name, function in UNARY.items()},
+    **{name: _binary(function) for name, function in BINARY.items()},
     "BatchNormalization": _batch_norm,
     "Cast": _cast,
-    "Ceil": _unary(torch.ceil),
     "Clip": _clip,
-    "Cos": _unary(torch.cos),
     "Div": _binary(torch.div),
     "Dropout": lambda _op, x, *_rest: x,
     "Elu": lambda op, x: F.elu(x, float(op.attributes.get("alpha", 1.0))),
-    "Equal": _binary(torch.eq),
-    "Erf": _unary(torch.erf),
-    "Exp": _unary(torch.exp),
-    "Floor": _unary(torch.floor),
     "Gelu": _gelu,
     "Gemm": _gemm,
     "GroupNormalization": _group_norm,
@@ -158,34 +154,17 @@ _OWN: dict[str, Kernel] = {
     "InstanceNormalization": _instance_norm,
     "LayerNormalization": _layer_norm,
     "LeakyRelu": lambda op, x: F.leaky_relu(x, float(op.attributes.get("alpha", 0.01))),
-    "Log": _unary(torch.log),
     "LogSoftmax": lambda op, x: x.log_softmax(int(op.attributes.get("axis", -1))),
-    "MatMul": _binary(torch.matmul),
     "Max": _variadic(torch.maximum),
     "Mean": lambda _op, *xs: sum(xs[1:], xs[0]) / len(xs),
     "Min": _variadic(torch.minimum),
-    "Mish": _unary(F.mish),
-    "Mul": _binary(torch.mul),
-    "Neg": _unary(torch.neg),
     "PRelu": _prelu,
-    "Pow": _binary(torch.pow),
-    "Reciprocal": _unary(torch.reciprocal),
     "ReduceMax": _reduce(torch.amax),
     "ReduceMean": _reduce(torch.mean),
     "ReduceMin": _reduce(torch.amin),
     "ReduceSum": _reduce(torch.sum),
-    "Relu": _unary(torch.relu),
-    "Round": _unary(torch.round),
-    "Selu": _unary(F.selu),
-    "Sigmoid": _unary(torch.sigmoid),
-    "Sin": _unary(torch.sin),
     "Softmax": _softmax,
-    "Softplus": _unary(F.softplus),
-    "Softsign": _unary(F.softsign),
-    "Sqrt": _unary(torch.sqrt),
-    "Sub": _binary(torch.sub),
     "Sum": _variadic(torch.add),
-    "Tanh": _unary(torch.tanh),
 }
 
 FLOAT_OPS: Mapping[str, Callable[..., Any]] = {**MOVE_OPS, **WINDOW_OPS, **_OWN}

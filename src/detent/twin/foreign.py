@@ -36,7 +36,7 @@ def foreign_kernel(graph: QdqGraph, op: Op) -> Callable[..., Any]:
 def _session(graph: QdqGraph, op: Op, inputs: tuple[Tensor | None, ...]) -> onnxruntime.InferenceSession:
     names = ["" if value is None else f"i{n}" for n, value in enumerate(inputs)]
     outputs = [f"o{n}" if name else "" for n, name in enumerate(op.outputs)]
-    node = helper.make_node(op.type, names, outputs, domain=op.domain, **op.attributes)
+    node = helper.make_node(op.type, names, outputs, domain=op.domain, **op.onnx_attributes)
     ports = [
         helper.make_tensor_value_info(f"i{n}", helper.np_dtype_to_tensor_dtype(value.numpy().dtype), None)
         for n, value in enumerate(inputs)

@@ -2,174 +2,166 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from detent.deploy import Encoding, Op, QdqGraph, Read
+from detent.deploy.mnn_layers import BINARY, WEIGHTED, MnnUnit
+from detent.deploy.mnn_scales import AVERAGES, MOVES, MnnScales
 from detent.twin.accumulate import Accumulator, accumulator, bias_values
-from detent.twin.arithmetic import Arithmetic, Maker, Step
+from detent.twin.arithmetic import Arithmetic, Step
+from detent.twin.float_ops import float_kernel
 from detent.twin.float_windows import pool_windows
-from detent.twin.lowering import Chain, chain, lower, move_step
-from detent.twin.requantize import clamp_bounds, per_channel
+from detent.twin.lowering import lower
+from detent.twin.requantize import clamp_bounds, dequantize, per_channel
 
 __all__ = ["Mnn"]
 
+Floats = npt.NDArray[Any]
+
+_HALF = torch.tensor(0.5)
 _OFFSET = 128
 """x86 multiplies unsigned codes: every code is this much higher, and the bias takes it off again, in float32."""
 
 
 class Mnn(Arithmetic):
-    """Half away from zero everywhere, and the bias in float32.
+    """Half away from zero everywhere (a half is added, then the fraction cut off), and the bias in float32.
 
     - quantize: `clip(rha(f32(x * f32(1 / scale))))`.
-    - convolution: `rha(f32(f32(acc + 128 * sum(w)) * m) + b)` with `m = f32(f32(sx / sy) * sw)` and
+    - convolution: `rha(f32(f32(f32(acc + 128 * sum(w)) * sw) * f32(sx / sy)) + b)` with
       `b = f32(f32(bias - f32(f32(sum(w) * sw) * f32(128 * sx))) / sy)`; linear layers alike.
-    - depthwise: `rha(f32(acc + trunc(bias / f32(sx * sw))) * m)`.
+    - depthwise: `rha(f32(acc + trunc(bias / f32(sx * sw))) * f32(f32(sx / sy) * sw))`.
     - average: of codes lifted by 128, with a reciprocal of 24 bits, rounded down; on the grid of what is read.
-    - add: in float32, then quantized.
+    - sums and products of two activations: in float32, then quantized.
 
-    MNN knows the scales of what convolutions and linear layers read and give, and passes them on through pools and
-    moves; an operation that has none of them computes in float32.
+    Which operations run on integers, and on which grids, is what `deploy.mnn_scales` says.
     """
 
     name = "mnn"
-    claim = (
-        "convolutions and linear layers off by 1 LSB in 1 of 970,000 outputs, in 15 of 100,000 where scales put them "
-        "on ties (MNN's float32 bias is not always met), in none with powers of two; adds and pools equal; operations "
-        "that MNN computes in float32 off by a few units of the last place"
-    )
+    claim = "equal on x86 with MNN 3.6.1, but for operations that are left in float"
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
         return _half_away(values * float(np.float32(1) / np.float32(encoding.scale)), encoding.qmin, encoding.qmax)
 
     def lower(self, graph: QdqGraph) -> list[Step]:
-        return lower(_as_mnn_knows(graph), _MAKERS)
+        known = MnnScales(graph)
+        makers = {kind: partial(maker, known) for kind, maker in _MAKERS.items()}
+        steps = lower(_as_mnn_reads(graph, known), makers)
+        return [shown for step in steps for shown in (step, *_real_numbers(graph, step))]
 
 
-def _as_mnn_knows(graph: QdqGraph) -> QdqGraph:
-    """The network with grids only on tensors that MNN has a scale for."""
-    known: set[str] = set()
-    for op in graph.ops:
-        if op.type in _WEIGHTED and accumulator(graph, op) is not None:
-            read = op.inputs[0]
-            assert read is not None
-            known |= {read.tensor, _fused(graph, op).output}
-    changed = True
-    while changed:
-        passed = {
-            name
-            for op in graph.ops
-            if op.type in _PASSES and op.inputs[0] is not None
-            for name in (op.inputs[0].tensor, *op.outputs)
-            if known & {op.inputs[0].tensor, *op.outputs}
-        }
-        changed, known = not passed <= known, known | passed
-    ops = tuple(replace(op, inputs=tuple(_known(read, known, graph) for read in op.inputs)) for op in graph.ops)
-    return replace(graph, ops=ops)
+def _as_mnn_reads(graph: QdqGraph, known: MnnScales) -> QdqGraph:
+    """The network in which operations on integers read codes on MNN's grids, and all others real numbers."""
+    coded = {op.outputs[0] for unit in known.on_integers.values() for op in unit.ops}
+
+    def seen(read: Read | None, on_codes: bool) -> Read | None:
+        if read is None or read.tensor in graph.constants:
+            return read
+        return Read(read.tensor, known.grids.get(read.tensor) if on_codes else None)
+
+    ops = (replace(op, inputs=tuple(seen(read, op.outputs[0] in coded) for read in op.inputs)) for op in graph.ops)
+    return replace(graph, ops=tuple(ops))
 
 
-def _known(read: Read | None, known: set[str], graph: QdqGraph) -> Read | None:
-    if read is None or read.tensor in known or read.tensor in graph.coded:
-        return read
-    return Read(read.tensor)
+def _real_numbers(graph: QdqGraph, step: Step) -> Iterator[Step]:
+    """What is on another grid than the network has for it is shown as real numbers."""
+    for form in step.writes:
+        grid = form.encoding
+        if grid is not None and grid not in graph.encodings(form.tensor):
+            yield Step((), (form,), (Read(form.tensor),), partial(dequantize, encoding=grid), "quantize")
 
 
 def _half_away(values: Tensor, low: float, high: float) -> Tensor:
-    whole = values.trunc()
-    away = torch.sign(values).mul_((values - whole).abs_() >= 0.5)
-    return whole.add_(away).clamp_(low, high)
+    limited = values.clamp(low, high)
+    return limited.add_(torch.copysign(_HALF, limited)).trunc_()
 
 
-def _weighted(graph: QdqGraph, op: Op) -> Step | None:
-    fused = _fused(graph, op)
-    acc = accumulator(graph, op)
-    bounds = (
-        None
-        if fused.encoding is None
-        else clamp_bounds(graph, [o for o in fused.ops[1:] if o.type != "Add"], fused.encoding)
-    )
-    if acc is None or fused.encoding is None or bounds is None:
+def _weighted(known: MnnScales, graph: QdqGraph, op: Op) -> Step | None:
+    unit, acc = known.on_integers.get(op.outputs[0]), accumulator(graph, op)
+    if unit is None or acc is None:
+        return None
+    output = known.grids[unit.output]
+    bounds = clamp_bounds(graph, [each for each in unit.ops[1:] if each.type != "Add"], output)
+    if bounds is None:
         return None
     group = op.attributes.get("group", 1)
     if op.type == "Conv" and group > 1 and acc.weights.shape[:2] == (group, 1):
-        real = _depthwise(graph, op, acc, fused.encoding)
+        real = _depthwise(graph, op, acc, output)
     else:
-        real = _dense(graph, op, acc, fused)
-    low, high = bounds
-    return Step(fused.ops, (acc.read,), fused.writes, lambda codes: _half_away(real(codes), low, high))
-
-
-def _fused(graph: QdqGraph, op: Op) -> Chain:
-    """A layer with its bias and its function; what is added to a matrix product is a bias if it is constant."""
-    after = chain(graph, op, ("Add",)).ops[1:2] if op.type == "MatMul" else ()
-    bias = any(read is not None and read.tensor in graph.constants for each in after for read in each.inputs)
-    return chain(graph, op, (*_FUNCTIONS, "Add") if bias else _FUNCTIONS)
-
-
-def _multiplier(acc: Accumulator, output: Encoding) -> Tensor:
-    ratio = np.float32(acc.input.scale) / np.float32(output.scale)
-    return per_channel(np.broadcast_to(ratio * acc.weight.scale, (len(acc.weights),)), acc.channels)
+        real = _dense(acc, _bias(graph, unit), output)
+    writes = (Read(unit.output, output),)
+    return Step(unit.ops, (acc.read,), writes, lambda codes: _half_away(real(codes), *bounds))
 
 
 def _depthwise(graph: QdqGraph, op: Op, acc: Accumulator, output: Encoding) -> Callable[[Tensor], Tensor]:
-    multiplier, bias = _multiplier(acc, output), bias_values(graph, op)
+    ratio, bias = np.float32(acc.input.scale) / np.float32(output.scale), bias_values(graph, op)
+    multiplier = per_channel(np.broadcast_to(ratio * acc.weight.scale, (len(acc.weights),)), acc.channels)
     whole = np.zeros(len(acc.weights)) if bias is None else np.trunc(bias / acc.scale)
     shift = per_channel(whole, acc.channels)
     return lambda codes: acc(codes).to(torch.float32).add_(shift).mul_(multiplier)
 
 
-def _dense(graph: QdqGraph, op: Op, acc: Accumulator, fused: Chain) -> Callable[[Tensor], Tensor]:
-    assert fused.encoding is not None
-    multiplier = _multiplier(acc, fused.encoding)
+def _dense(acc: Accumulator, bias: Floats | None, output: Encoding) -> Callable[[Tensor], Tensor]:
+    weight_scale = per_channel(np.broadcast_to(acc.weight.scale, (len(acc.weights),)), acc.channels)
+    ratio = float(np.float32(acc.input.scale) / np.float32(output.scale))
     sums = acc.weights.reshape(len(acc.weights), -1).sum(1).astype(np.float32)
     lifted = per_channel(_OFFSET * sums, acc.channels)
     scaled = (sums * acc.weight.scale).astype(np.float32) * (np.float32(_OFFSET) * np.float32(acc.input.scale))
-    bias = _bias(graph, op, fused)
     rest = ((np.float32(0) if bias is None else bias) - scaled.astype(np.float32)).astype(np.float32)
-    shift = per_channel(rest / np.float32(fused.encoding.scale), acc.channels)
+    shift = per_channel(rest / np.float32(output.scale), acc.channels)
 
     def real(codes: Tensor) -> Tensor:
-        return acc(codes).to(torch.float32).add_(lifted).mul_(multiplier).add_(shift)
+        return acc(codes).to(torch.float32).add_(lifted).mul_(weight_scale).mul_(ratio).add_(shift)
 
     return real
 
 
-def _bias(graph: QdqGraph, op: Op, fused: Chain) -> np.ndarray | None:
+def _bias(graph: QdqGraph, unit: MnnUnit) -> Floats | None:
     """Of the operation, or the constant that is added to a matrix product."""
-    added = next((each for each in fused.ops[1:] if each.type == "Add"), None)
+    added = next((each for each in unit.ops[1:] if each.type == "Add"), None)
     if added is None:
-        return bias_values(graph, op)
+        return bias_values(graph, unit.head)
     read = next(r for r in added.inputs if r is not None and r.tensor in graph.constants)
     values = graph.constants[read.tensor]
     return np.asarray(values if read.encoding is None else read.encoding.dequantize(values), np.float32)
 
 
-def _add(graph: QdqGraph, op: Op) -> Step | None:
-    first, second = op.inputs
-    fused = chain(graph, op, ("Relu",))
-    if first is None or second is None or first.encoding is None or second.encoding is None or fused.encoding is None:
+def _binary(known: MnnScales, graph: QdqGraph, op: Op) -> Step | None:
+    """In float32 on the real numbers of the codes, then quantized."""
+    unit = known.on_integers.get(op.outputs[0])
+    if unit is None:
         return None
-    if {first.tensor, second.tensor} & graph.constants.keys():
-        return None
-    a, b, output = float(first.encoding.scale), float(second.encoding.scale), fused.encoding
+    output, compute = known.grids[unit.output], float_kernel(graph, op)
+    a, b = (float(known.grids[name].scale) for name in unit.reads)
     factor = float(np.float32(1) / np.float32(output.scale))
-    low = 0 if len(fused.ops) > 1 else output.qmin
+    low = 0 if len(unit.ops) > 1 else output.qmin
     return Step(
-        fused.ops,
-        (first, second),
-        (Read(fused.output, output),),
-        lambda x, y: _half_away((x * a + y * b) * factor, low, output.qmax),
+        unit.ops,
+        op.inputs,
+        (Read(unit.output, output),),
+        lambda x, y: _half_away(compute(x * a, y * b) * factor, low, output.qmax),
     )
 
 
-def _average(graph: QdqGraph, op: Op) -> Step | None:
+def _moved(known: MnnScales, graph: QdqGraph, op: Op) -> Step | None:
+    """Codes go where they go, and are read on the grid of where they are then."""
+    unit = known.on_integers.get(op.outputs[0])
+    if unit is None:
+        return None
+    writes = tuple(Read(name, known.grids[name]) for name in op.outputs if name)
+    return Step((op,), op.inputs, writes, float_kernel(graph, op), "moved")
+
+
+def _average(known: MnnScales, _: QdqGraph, op: Op) -> Step | None:
     """AveragePool and GlobalAveragePool; padding never counts."""
-    read = op.inputs[0]
-    if read is None or read.encoding is None or graph.grid_of(op.outputs[0]) != read.encoding:
+    if op.outputs[0] not in known.on_integers:
         return None
     plain = replace(op, attributes={**op.attributes, "count_include_pad": 0})
 
@@ -180,7 +172,7 @@ def _average(graph: QdqGraph, op: Op) -> Step | None:
         places, counts = pool_windows(plain, codes)
         return _mean(sum(places[1:], places[0]), counts)
 
-    return Step((op,), (read,), (Read(op.outputs[0], read.encoding),), kernel)
+    return Step((op,), op.inputs, (Read(op.outputs[0], known.grids[op.outputs[0]]),), kernel)
 
 
 def _mean(total: Tensor, count: Tensor) -> Tensor:
@@ -190,13 +182,9 @@ def _mean(total: Tensor, count: Tensor) -> Tensor:
     return (torch.floor(lifted * reciprocal / 2**24) - _OFFSET).to(torch.float32)
 
 
-_PASSES = ("MaxPool", "AveragePool", "GlobalAveragePool", "Flatten", "Reshape", "Squeeze", "Unsqueeze", "Transpose")
-_FUNCTIONS = ("Relu", "Clip")
-_WEIGHTED = ("Conv", "Gemm", "MatMul")
-
-_MAKERS: dict[str, Maker] = {
-    "Add": _add,
-    **dict.fromkeys(_WEIGHTED, _weighted),
-    **dict.fromkeys(_PASSES, move_step),
-    **dict.fromkeys(("AveragePool", "GlobalAveragePool"), _average),
+_MAKERS: dict[str, Callable[[MnnScales, QdqGraph, Op], Step | None]] = {
+    **dict.fromkeys(BINARY, _binary),
+    **dict.fromkeys(WEIGHTED, _weighted),
+    **dict.fromkeys((*MOVES, "MaxPool"), _moved),
+    **dict.fromkeys(AVERAGES, _average),
 }

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import frexp
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from detent.deploy import Encoding, QdqGraph
-from detent.twin import requantize
-from detent.twin.arithmetic import Arithmetic, Kernel, Step
-from detent.twin.lowering import lower
+from detent.twin.arithmetic import Kernel, Maker
+from detent.twin.onnxruntime_family import OnnxRuntimeFamily
 from detent.twin.onnxruntime_fusion import Fusion, Stored
 from detent.twin.onnxruntime_kernels import makers
-from detent.twin.onnxruntime_rewrites import rewritten
 from detent.twin.requantize import fma
 
 __all__ = ["OnnxRuntimeArm64"]
 
 
-class OnnxRuntimeArm64(Arithmetic):
+class OnnxRuntimeArm64(OnnxRuntimeFamily):
     """Default graph optimizations. int8 stays int8, and every weighted operation takes it."""
 
     name = "onnxruntime_arm64"
@@ -28,14 +26,9 @@ class OnnxRuntimeArm64(Arithmetic):
         "equal for convolutions, matrix products, additions and pools, with version 1.22; float operations within 1 LSB"
     )
 
-    def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
-        return requantize.quantize(values, encoding)
-
-    def rewrite(self, graph: QdqGraph) -> QdqGraph:
-        return rewritten(graph)
-
-    def lower(self, graph: QdqGraph) -> list[Step]:
-        return lower(graph, _MAKERS)
+    @property
+    def makers(self) -> Mapping[str, Maker]:
+        return _MAKERS
 
 
 def _add(a: Stored, b: Stored, output: Stored) -> Kernel:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from detent.deploy import Encoding, Op, QdqGraph, Read
 from detent.twin.lowering import chain
@@ -18,6 +20,8 @@ __all__ = [
     "quantize_weights",
     "rewritten",
 ]
+
+Array = npt.NDArray[Any]
 
 _PROPAGATES = ("MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice")
 
@@ -144,18 +148,27 @@ def _with_reads(graph: QdqGraph, of_op: Callable[[Op, Read], Read], of_output: C
 def quantize_weights(graph: QdqGraph) -> QdqGraph:
     """WeightBiasQuantization: *float* weights between quantized data and output become int8, with one scale and a zero
     point. A layer is not kept in float by leaving its weights alone."""
+    return _with_codes(graph, 1, _weight_encoding, lambda values, encoding: encoding.quantize(values))
+
+
+def _with_codes(
+    graph: QdqGraph,
+    index: int,
+    encoding_of: Callable[[QdqGraph, Op], Encoding | None],
+    quantize: Callable[[Array, Encoding], Array],
+) -> QdqGraph:
+    """The network with the constant input `index` of operations on a grid, where `encoding_of` has one for it."""
     constants, coded, ops = dict(graph.constants), set(graph.coded), []
     for op in graph.ops:
-        encoding = _weight_encoding(graph, op)
-        if encoding is None:
+        encoding = encoding_of(graph, op)
+        held = None if encoding is None else op.inputs[index]
+        if encoding is None or held is None:
             ops.append(op)
             continue
-        weight = op.inputs[1]
-        assert weight is not None
-        name = f"{weight.tensor}/{op.outputs[0]}/int8"
-        constants[name] = encoding.quantize(graph.constants[weight.tensor])
+        name = f"{held.tensor}/{op.outputs[0]}/{encoding.dtype}"
+        constants[name] = quantize(graph.constants[held.tensor], encoding)
         coded.add(name)
-        ops.append(replace(op, inputs=(op.inputs[0], Read(name, encoding), *op.inputs[2:])))
+        ops.append(replace(op, inputs=(*op.inputs[:index], Read(name, encoding), *op.inputs[index + 1 :])))
     return replace(graph, ops=tuple(ops), constants=constants, coded=frozenset(coded))
 
 
@@ -182,20 +195,11 @@ def _weight_encoding(graph: QdqGraph, op: Op) -> Encoding | None:
 def quantize_biases(graph: QdqGraph) -> QdqGraph:
     """WeightBiasQuantization: a float bias between quantized data, weights and output becomes int32 on the scale
     `f32(sx * sw)`, ties to even, also where the operation then runs in float."""
-    constants, coded, ops = dict(graph.constants), set(graph.coded), []
-    for op in graph.ops:
-        encoding = _bias_encoding(graph, op)
-        if encoding is None:
-            ops.append(op)
-            continue
-        bias = op.inputs[2]
-        assert bias is not None
-        name = f"{bias.tensor}/{op.outputs[0]}/int32"
-        values = np.asarray(graph.constants[bias.tensor], np.float32)
-        constants[name] = np.rint(values / encoding.scale).astype(np.int64)
-        coded.add(name)
-        ops.append(replace(op, inputs=(*op.inputs[:2], Read(name, encoding))))
-    return replace(graph, ops=tuple(ops), constants=constants, coded=frozenset(coded))
+    return _with_codes(graph, 2, _bias_encoding, _in_steps)
+
+
+def _in_steps(values: Array, encoding: Encoding) -> Array:
+    return np.asarray(np.rint(np.asarray(values, np.float32) / encoding.scale), np.int64)
 
 
 def _bias_encoding(graph: QdqGraph, op: Op) -> Encoding | None:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from torch import Tensor
 
-from detent.deploy import Encoding, QdqGraph
-from detent.twin import requantize
-from detent.twin.arithmetic import Arithmetic, Kernel, Step
-from detent.twin.lowering import lower
+from detent.twin.arithmetic import Kernel, Maker
+from detent.twin.onnxruntime_family import OnnxRuntimeFamily
 from detent.twin.onnxruntime_fusion import Fusion, Stored
 from detent.twin.onnxruntime_kernels import makers
-from detent.twin.onnxruntime_rewrites import rewritten
 from detent.twin.requantize import fma
 
 __all__ = ["OnnxRuntime", "OnnxRuntimeAvx2"]
 
 
-class OnnxRuntime(Arithmetic):
+class OnnxRuntime(OnnxRuntimeFamily):
     """Default graph optimizations, on a processor with VNNI or AVX512 (products do not saturate)."""
 
     name = "onnxruntime"
@@ -26,31 +25,21 @@ class OnnxRuntime(Arithmetic):
         "1e-6 of outputs, 1e-4 near ties"
     )
 
-    def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
-        return requantize.quantize(values, encoding)
-
-    def rewrite(self, graph: QdqGraph) -> QdqGraph:
-        return rewritten(graph)
-
-    def lower(self, graph: QdqGraph) -> list[Step]:
-        return lower(graph, _MAKERS)
+    @property
+    def makers(self) -> Mapping[str, Maker]:
+        return _MAKERS
 
 
-class OnnxRuntimeAvx2(Arithmetic):
+class OnnxRuntimeAvx2(OnnxRuntimeFamily):
     """The same on a processor without VNNI (before Ice Lake, and AMD's before Zen 4), where pairs of u8 x s8 products
     saturate unless weights stay within -64 to 64 (`reduce_range`) or the session asks for x64quantprecision."""
 
     name = "onnxruntime_avx2"
     claim = OnnxRuntime.claim
 
-    def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
-        return requantize.quantize(values, encoding)
-
-    def rewrite(self, graph: QdqGraph) -> QdqGraph:
-        return rewritten(graph)
-
-    def lower(self, graph: QdqGraph) -> list[Step]:
-        return lower(graph, _SATURATING)
+    @property
+    def makers(self) -> Mapping[str, Maker]:
+        return _SATURATING
 
 
 def _add(a: Stored, b: Stored, output: Stored) -> Kernel:

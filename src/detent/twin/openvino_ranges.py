@@ -10,18 +10,33 @@ what an operation reads is `f32(f32(ih - il) / levels)`, which may be one unit i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from detent.deploy import Encoding, Op, QdqGraph, Read
+from detent.twin.accumulate import Accumulator
 from detent.twin.float_ops import only_moves
 from detent.twin.lowering import Chain
-from detent.twin.requantize import clamp_bounds
+from detent.twin.requantize import clamp_bounds, per_channel
 
-__all__ = ["CLIPS", "Carried", "Floats", "Range", "Stored", "Target", "carry", "divided"]
+__all__ = [
+    "CLIPS",
+    "Carried",
+    "Floats",
+    "Range",
+    "Stored",
+    "Target",
+    "carry",
+    "divided",
+    "kept_grid",
+    "real_sums",
+    "unit_of",
+]
 
 Floats = npt.NDArray[np.float32]
 Carried = frozenset[str]
@@ -40,11 +55,22 @@ def carry(graph: QdqGraph) -> tuple[QdqGraph, Carried]:
     for op in graph.ops:
         reads = tuple(_on_grid(read, grids) for read in op.inputs)
         ops.append(replace(op, inputs=reads))
-        data = reads[0] if reads else None
-        if only_moves(op) and data is not None and data.encoding is not None and data.encoding.per_tensor:
+        kept = kept_grid(replace(op, inputs=reads))
+        if kept is not None:
             free = [name for name in op.outputs if graph.encodings(name) == (None,) and name not in given]
-            grids.update(dict.fromkeys(free, data.encoding))
+            grids.update(dict.fromkeys(free, kept))
     return replace(graph, ops=tuple(ops)), frozenset(grids)
+
+
+def kept_grid(op: Op) -> Encoding | None:
+    """The grid of what an operation reads, if what it gives is on it too: it only moves values, or puts together some
+    that have one grid."""
+    joined = op.type == "Concat"
+    if not joined and not only_moves(op):
+        return None
+    read = {None if each is None else each.encoding for each in (op.inputs if joined else op.inputs[:1])}
+    grid = read.pop() if len(read) == 1 else None
+    return grid if grid is not None and grid.per_tensor else None
 
 
 def _on_grid(read: Read | None, grids: dict[str, Encoding]) -> Read | None:
@@ -79,8 +105,11 @@ class Range:
 class Target:
     """Where an operation leaves its codes: the grid, and how the plugin stores them there.
 
-    `given` says that the network gives them, as real numbers. Others are uint8, but for int8 ones with zero point 0
-    that no convolution reads: these are stored as int8, and 128 is taken off before they are rounded.
+    `given` says that the network gives them, as real numbers. Others are uint8, but for those with real zero in the
+    middle that no convolution reads: these are stored as int8.
+
+    What is stored is `rne(value) * step + low`. Where the step is 1 and `low` an integer, `low` is added before
+    rounding, and decides to which side a tie falls: -128 for int8, and the least real number of a given grid of step 1.
     """
 
     encoding: Encoding
@@ -100,7 +129,7 @@ class Target:
 
     def shift(self, shift: Floats) -> Floats:
         """What is added before rounding; a shift that is next to nothing is dropped."""
-        moved = np.asarray(shift + _f32(self.encoding.qmin), _f32) if self.as_int8 else np.asarray(shift, _f32)
+        moved = np.asarray(shift + _f32(self._low), _f32)
         levels = self.encoding.qmax - self.encoding.qmin
         negligible = moved.size == 1 and float(np.abs(moved).max()) < levels * _NO_SHIFT
         return np.zeros_like(moved) if negligible else moved
@@ -114,12 +143,20 @@ class Target:
 
     def codes(self, values: Tensor) -> Tensor:
         """From scaled and shifted float32 numbers."""
-        rounded = values.round()
-        return (rounded if self.as_int8 else rounded.add_(self.encoding.qmin)).clamp_(*self.bounds)
+        return values.round().add_(self.encoding.qmin - self._low).clamp_(*self.bounds)
+
+    @property
+    def _low(self) -> int:
+        """What is added before rounding in place of after it."""
+        if self.as_int8:
+            return self.encoding.qmin - int(self.encoding.zero_point)
+        grid = Range.of(self.encoding)
+        return int(grid.low) if self.given and grid.step == 1 and grid.low.is_integer() else 0
 
 
 def _as_int8(graph: QdqGraph, tensor: str, encoding: Encoding, carried: Carried) -> bool:
-    if encoding.dtype != "int8" or not encoding.symmetric:
+    middle = encoding.dtype == "int8" and encoding.symmetric
+    if not middle and (not encoding.full or int(encoding.zero_point) - encoding.qmin != 128):
         return False
     given = any(output.read.tensor == tensor for output in graph.outputs)
     return not given and not _reaches_convolution(graph, tensor, carried)
@@ -131,7 +168,7 @@ def _reaches_convolution(graph: QdqGraph, tensor: str, carried: Carried) -> bool
 
 
 def _takes_uint8(graph: QdqGraph, op: Op, carried: Carried) -> bool:
-    if op.type in ("Conv", "ConvTranspose"):
+    if op.type == "Conv":
         return True
     return any(name in carried and _reaches_convolution(graph, name, carried) for name in op.outputs)
 
@@ -149,21 +186,36 @@ class Stored:
     def of(cls, graph: QdqGraph, tensor: str, encoding: Encoding, carried: Carried) -> Stored:
         grid = Range.of(encoding)
         if _as_int8(graph, tensor, encoding, carried):
-            return cls(grid, 0, encoding.qmin, 0.0)
+            return cls(grid, int(encoding.zero_point), encoding.qmin - int(encoding.zero_point), 0.0)
         return cls(grid, encoding.qmin, 0, grid.shift)
 
     @property
     def step(self) -> float:
         return self.grid.step
 
-    def in_steps_of(self, other: Stored) -> tuple[float, float, float, float]:
-        """From a real number to this grid clamped but not rounded, in steps of another and less its zero: scale,
-        shift, and the bounds. The transformations move both scales and both zeros into the range of this grid."""
+    def in_steps_of(self, other: Stored) -> Moved:
+        """The transformations move both scales and both zeros of an add into the range of this grid."""
         mine, its = _f32(self.step), _f32(other.step)
         zero = _f32(_f32(self.zero) + _f32(_f32(_f32(other.zero) * its) / mine))
         ratio = _f32(mine / its)
         low, high = (_f32(_f32(_f32(code) - zero) * ratio) for code in (self.least, self.least + self.grid.levels))
         step = _f32(_f32(high - low) / _f32(self.grid.levels))
+        return Moved(self.grid, float(zero), float(ratio), float(step), float(low))
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A grid in steps of another, less the other's zero: `(stored - zero) * ratio`, or `code * step + low`."""
+
+    grid: Range
+    zero: float
+    ratio: float
+    step: float
+    low: float
+
+    def clamped(self) -> tuple[float, float, float, float]:
+        """From a real number to this grid, clamped but not rounded: scale, shift, and the bounds."""
+        low, step = _f32(self.low), _f32(self.step)
         scale = _f32(_f32(self.grid.scale) * step)
         shift = _f32(_f32(_f32(self.grid.shift) * step) + low)
         high = _f32(_f32(_f32(self.grid.levels) * step) + low)
@@ -178,3 +230,20 @@ def divided(grid: Range, unit: Floats) -> tuple[Floats, Floats]:
     width = np.asarray(high - low, _f32)
     scale = np.asarray(_f32(grid.levels) / width, _f32)
     return scale, np.asarray(np.asarray(-low * _f32(grid.levels), _f32) / width, _f32)
+
+
+def unit_of(sums: Accumulator) -> Floats:
+    """The real number of one in the sums of products, one or one for each channel."""
+    return np.asarray(_f32(Range.of(sums.input).step) * sums.weight.scale, _f32)
+
+
+def real_sums(sums: Accumulator, unit: Floats, bias: Floats | None) -> Callable[[Tensor], Tensor]:
+    """`f32(f32(acc * unit) + bias)`."""
+    scale = per_channel(unit, sums.channels) if unit.size > 1 else float(unit)
+    shift = None if bias is None else per_channel(bias, sums.channels)
+
+    def real(accumulators: Tensor) -> Tensor:
+        values = accumulators.to(torch.float32) * scale
+        return values if shift is None else values.add_(shift)
+
+    return real

@@ -21,6 +21,7 @@ from detent.twin.tflite_fixed import (
     in_channel_groups,
     in_groups,
     in_lanes,
+    matmul_requantizer,
     mean_requantizer,
     multiply_kernel,
     spatial_mean_requantizer,
@@ -29,7 +30,7 @@ from detent.twin.tflite_pieces import shift_of
 from detent.twin.tflite_reference import half_away_quantize, real_multiplier
 from detent.twin.tflite_resize import own_resize
 from detent.twin.tflite_steps import Bounds, TfliteFamily
-from detent.twin.tflite_tables import builtin_table, fixed_hard_swish, fixed_leaky_relu, fixed_relu
+from detent.twin.tflite_tables import builtin_table, fixed_table
 
 __all__ = ["Ruy"]
 
@@ -48,7 +49,7 @@ class Ruy(TfliteFamily):
     name = "ruy"
     claim = (
         "equal in every code on x86 with LiteRT 2.3.0; real numbers that it makes of codes are off by a unit of the "
-        "last place of a float32, and products of two activations in about one of 100,000 codes"
+        "last place of a float32"
     )
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
@@ -63,8 +64,7 @@ class Ruy(TfliteFamily):
         return fixed_requantizer(real_multiplier(acc, y), acc.channels, y, bounds, _rounding(op, acc))
 
     def matmul(self, a: Encoding, b: Encoding, y: Encoding) -> Requantizer:
-        real = np.float64(a.scale) * np.float64(b.scale) / np.float64(y.scale)
-        return fixed_requantizer(np.array(real), (), y, (y.qmin, y.qmax))
+        return matmul_requantizer(a, b, y)
 
     def convert(self, x: Encoding, y: Encoding) -> Kernel:
         return convert_kernel(x, y, in_lanes)
@@ -81,13 +81,7 @@ class Ruy(TfliteFamily):
         return mean_requantizer(x, y, count, shift_of(x))
 
     def table(self, op: Op, x: Encoding, y: Encoding, bounds: tuple[float, float] | None) -> Integers | None:
-        if bounds is not None:
-            return fixed_relu(x, y, bounds)
-        if op.type == "LeakyRelu":
-            return fixed_leaky_relu(x, y, float(op.attributes.get("alpha", 0.01)))
-        if op.type == "HardSwish":
-            return fixed_hard_swish(x, y)
-        return builtin_table(op, x, y)
+        return fixed_table(op, x, y, bounds, builtin_table)
 
     def softmax(self, x: Encoding, y: Encoding) -> Kernel:
         return float_softmax(x, y)

@@ -22,6 +22,7 @@ __all__ = [
     "in_channel_groups",
     "in_groups",
     "in_lanes",
+    "matmul_requantizer",
     "mean_requantizer",
     "multiply_kernel",
     "spatial_mean_requantizer",
@@ -116,6 +117,12 @@ def multiply_kernel(a: Encoding, b: Encoding, y: Encoding, bounds: Bounds) -> Ke
     real = np.float64(np.float32(a.scale) * np.float32(b.scale) / np.float32(y.scale))
     requantize = fixed_requantizer(np.array(real), (), y, bounds)
     return lambda first, second: requantize((first - int(a.zero_point)) * (second - int(b.zero_point)))
+
+
+def matmul_requantizer(a: Encoding, b: Encoding, y: Encoding) -> Requantizer:
+    """Of a product of two activations: `f32(sa * sb) / sy`, the division in double precision."""
+    real = np.float64(np.float32(a.scale) * np.float32(b.scale)) / np.float64(y.scale)
+    return fixed_requantizer(np.array(real), (), y, (y.qmin, y.qmax))
 
 
 def mean_requantizer(x: Encoding, y: Encoding, count: int, shift: int) -> Requantizer:

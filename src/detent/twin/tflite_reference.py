@@ -17,13 +17,14 @@ from detent.twin.tflite_fixed import (
     convert_kernel,
     fixed_requantizer,
     float_softmax,
+    matmul_requantizer,
     mean_requantizer,
     multiply_kernel,
 )
 from detent.twin.tflite_pieces import shift_of
 from detent.twin.tflite_resize import own_resize
 from detent.twin.tflite_steps import Bounds, TfliteFamily
-from detent.twin.tflite_tables import fixed_hard_swish, fixed_leaky_relu, fixed_relu, reference_table
+from detent.twin.tflite_tables import fixed_table, reference_table
 
 __all__ = ["TfliteReference", "half_away_quantize", "real_multiplier"]
 
@@ -60,8 +61,7 @@ class TfliteReference(TfliteFamily):
         return fixed_requantizer(real_multiplier(acc, y), acc.channels, y, bounds, rounding)
 
     def matmul(self, a: Encoding, b: Encoding, y: Encoding) -> Requantizer:
-        real = np.float64(a.scale) * np.float64(b.scale) / np.float64(y.scale)
-        return fixed_requantizer(np.array(real), (), y, (y.qmin, y.qmax))
+        return matmul_requantizer(a, b, y)
 
     def convert(self, x: Encoding, y: Encoding) -> Kernel:
         return convert_kernel(x, y)
@@ -77,13 +77,7 @@ class TfliteReference(TfliteFamily):
         return mean_requantizer(x, y, count, shift_of(x))
 
     def table(self, op: Op, x: Encoding, y: Encoding, bounds: tuple[float, float] | None) -> Integers | None:
-        if bounds is not None:
-            return fixed_relu(x, y, bounds)
-        if op.type == "LeakyRelu":
-            return fixed_leaky_relu(x, y, float(op.attributes.get("alpha", 0.01)))
-        if op.type == "HardSwish":
-            return fixed_hard_swish(x, y)
-        return reference_table(op, x, y)
+        return fixed_table(op, x, y, bounds, reference_table)
 
     def softmax(self, x: Encoding, y: Encoding) -> Kernel:
         return float_softmax(x, y)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from detent.deploy import Encoding, Op
 from detent.twin.gemmlowp import logistic, multiplier, multiply, shift_right, tanh
 
-__all__ = ["builtin_table", "fixed_hard_swish", "fixed_leaky_relu", "fixed_relu", "float_function", "reference_table"]
+__all__ = ["builtin_table", "fixed_table", "float_function", "reference_table"]
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -71,7 +71,18 @@ def reference_table(op: Op, x: Encoding, y: Encoding) -> Integers | None:
     return _saturated(result + y.zero_point, y)
 
 
-def fixed_relu(x: Encoding, y: Encoding, bounds: tuple[float, float]) -> Integers:
+def fixed_table(
+    op: Op, x: Encoding, y: Encoding, bounds: tuple[float, float] | None, other: Callable[..., Integers | None]
+) -> Integers | None:
+    """What LiteRT's own kernels, optimized or reference, compute in fixed point; `other` makes the rest."""
+    if bounds is not None:
+        return _relu(x, y, bounds)
+    if op.type == "LeakyRelu":
+        return _leaky_relu(x, y, float(op.attributes.get("alpha", 0.01)))
+    return _hard_swish(x, y) if op.type == "HardSwish" else other(op, x, y)
+
+
+def _relu(x: Encoding, y: Encoding, bounds: tuple[float, float]) -> Integers:
     """To the grid of the output by a fixed-point product, then clamped there."""
     integer, shift = multiplier(float(np.float64(x.scale) / np.float64(y.scale)))
     result = multiply(_codes(x) - x.zero_point, integer, shift) + y.zero_point
@@ -83,7 +94,7 @@ def _bound(bound: float, y: Encoding) -> int:
     return int(_half_away(np.array(np.float32(bound) / np.float32(y.scale)))) + int(y.zero_point)
 
 
-def fixed_leaky_relu(x: Encoding, y: Encoding, alpha: float) -> Integers:
+def _leaky_relu(x: Encoding, y: Encoding, alpha: float) -> Integers:
     shifted = _codes(x) - x.zero_point
     positive = multiplier(float(np.float64(x.scale) / np.float64(y.scale)))
     negative = multiplier(float(np.float64(x.scale) * np.float64(np.float32(alpha)) / np.float64(y.scale)))
@@ -91,7 +102,7 @@ def fixed_leaky_relu(x: Encoding, y: Encoding, alpha: float) -> Integers:
     return _saturated(result + y.zero_point, y)
 
 
-def fixed_hard_swish(x: Encoding, y: Encoding) -> Integers:
+def _hard_swish(x: Encoding, y: Encoding) -> Integers:
     """In 16 bits: x on 128 times its grid, times relu6(x + 3) / 6 on the grid of 3 / 32768."""
     fine = np.float32(1 / 128) * np.float32(x.scale)
     out, out_shift = _short(float(fine / np.float32(y.scale)))

@@ -32,19 +32,17 @@ class Xnnpack(TfliteFamily):
     """Float32 multipliers for products, integers with few bits for the rest.
 
     - quantize: `clip(rne(f32(x * f32(1 / s))) + zp)`.
-    - convolutions, linear layers, products of two tensors: `clip(rne(f32(f32(acc) * f32(f32(sx * sw) / sy))) + zy)`.
+    - convolutions, linear layers, products of two tensors: `clip(rne(f32(f32(acc) * f32(f32(sx * sw) / sy))) + zy)`;
+      matrix products of two activations only where the zero point of the second one is 0.
     - sums: integer multipliers of 21 bits on a common shift, half up. Conversions between grids and leaky ReLU:
       multipliers with 8 fractional bits, half up: up to 1 LSB from what QDQ says.
     - means: one float32 product with the zero points folded into what is added before rounding.
     - sigmoid, tanh, ELU: tables, half away from zero, zero point included.
-    - pools, ReLU alone, hard swish, GELU, softmax, products of activations: LiteRT's own (`ruy`).
+    - pools, ReLU alone, hard swish, GELU, softmax, other matrix products of activations: LiteRT's own (`ruy`).
     """
 
     name = "xnnpack"
-    claim = (
-        "equal on x86 with LiteRT 2.3.0, but for products of two activations (about one of 100,000 codes is off by "
-        "1 LSB) and operations that are left in float"
-    )
+    claim = "equal on x86 with LiteRT 2.3.0, but for operations that are left in float"
 
     def __init__(self) -> None:
         self._own = Ruy()
@@ -59,7 +57,9 @@ class Xnnpack(TfliteFamily):
         return float32_multiplier(acc.scale, acc.channels, y, bounds)
 
     def matmul(self, a: Encoding, b: Encoding, y: Encoding) -> Requantizer:
-        return self._own.matmul(a, b, y)
+        if int(b.zero_point) != shift_of(b):
+            return self._own.matmul(a, b, y)
+        return float32_multiplier(np.array(f32(a.scale) * f32(b.scale)), (1,), y, (y.qmin, y.qmax))
 
     def convert(self, x: Encoding, y: Encoding) -> Kernel:
         ratio = f32(x.scale) / f32(y.scale)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from detent.deploy import TRANSPOSED, Encoding, QdqGraph
+from detent.deploy.forms import BLOCKS, PHASES
 
 __all__ = ["disagreements"]
 
@@ -17,44 +19,64 @@ def disagreements(graph: QdqGraph, manifest: Mapping[str, Any]) -> Iterator[str]
     """A sentence for each tensor whose scale, zero point or axis in the file is not what the manifest says."""
     inside = _encodings(graph)
     for tensor in manifest["tensors"]:
-        if tensor["scheme"]["grid"]["kind"] != "int":
+        found = inside.get(tensor["tensor"])
+        if not found or tensor["scheme"]["grid"]["kind"] != "int":
             continue
-        name = tensor["tensor"]
-        found = inside.get(name)
-        if not found:
-            continue
-        wanted = (np.asarray(tensor["scale"], np.float32), np.asarray(tensor["zero point"], np.int64))
-        axis = tensor["scheme"]["granularity"].get("axis")
-        if not any(_agrees(encoding, *wanted, axis) for encoding in found):
-            one = found[0]
-            yield (
-                f"{name}: model.onnx has {_shown(one.scale)}, zero point {_shown(one.zero_point)}, axis {one.axis}; "
-                f"the manifest says {_shown(wanted[0])}, {_shown(wanted[1])}, axis {axis}"
-            )
+        wanted = _Wanted(
+            np.ravel(np.asarray(tensor["scale"], np.float32)),
+            np.ravel(np.asarray(tensor["zero point"], np.int64)),
+            tensor["scheme"]["granularity"].get("axis"),
+        )
+        differing = [wanted.difference(encoding, in_phases=in_phases) for encoding, in_phases in found]
+        if all(differing):
+            yield f"{tensor['tensor']}: {differing[0]}"
 
 
-def _agrees(encoding: Encoding, scale: Any, zero_point: Any, axis: int | None) -> bool:
-    return (
-        (encoding.axis == axis or encoding.scale.size == 1)
-        and np.array_equal(np.ravel(encoding.scale), np.ravel(scale))
-        and np.array_equal(np.ravel(encoding.zero_point), np.ravel(zero_point))
-    )
+@dataclass(frozen=True, eq=False)
+class _Wanted:
+    """What the manifest says of a tensor."""
+
+    scale: npt.NDArray[np.float32]
+    zero_point: npt.NDArray[np.int64]
+    axis: int | None
+
+    def difference(self, encoding: Encoding, *, in_phases: bool) -> str:
+        """What is otherwise in the file, in words; empty if nothing is."""
+        many = self.scale.size > 1
+        if many and not in_phases and encoding.axis != self.axis:
+            return f"model.onnx has its scales along axis {encoding.axis}, the manifest along axis {self.axis}"
+        for what, said, held in (
+            ("scale", self.scale, encoding.scale),
+            ("zero point", self.zero_point, encoding.zero_point),
+        ):
+            phases = np.ravel(held).reshape(-1, said.size) if in_phases and held.size % said.size == 0 else None
+            rows = np.ravel(held).reshape(1, -1) if phases is None else phases
+            if rows.shape[1] != said.size:
+                return f"model.onnx has {held.size} {what}s, the manifest {said.size}"
+            apart = np.argwhere(rows != said)
+            if len(apart):
+                row, channel = apart[0]
+                where = f"{what} of channel {channel}" if many else what
+                count = f" (and {len(apart) - 1} more)" if len(apart) > 1 else ""
+                return (
+                    f"model.onnx has {rows[row, channel]:.9g} as its {where}, the manifest {said[channel]:.9g}{count}"
+                )
+        return ""
 
 
-def _encodings(graph: QdqGraph) -> dict[str, list[Encoding]]:
-    found: dict[str, list[Encoding]] = {}
+def _encodings(graph: QdqGraph) -> dict[str, list[tuple[Encoding, bool]]]:
+    """Those of each tensor, by the name that the manifest has for it, and whether it holds a transposed convolution's
+    parameter once for each phase."""
+    found: dict[str, list[tuple[Encoding, bool]]] = {}
     reads = [read for op in graph.ops for read in op.inputs if read is not None]
     reads += [output.read for output in graph.outputs]
     for read in reads:
         if read.encoding is not None:
             name, encoding = read.tensor.removesuffix("_quantized"), read.encoding
+            in_phases = name.endswith(PHASES)
+            name = name.removesuffix(PHASES).removesuffix(BLOCKS)
             if name.endswith(TRANSPOSED):
                 name = name.removesuffix(TRANSPOSED)
                 encoding = encoding if encoding.axis is None else replace(encoding, axis=1 - encoding.axis)
-            found.setdefault(name, []).append(encoding)
+            found.setdefault(name, []).append((encoding, in_phases))
     return found
-
-
-def _shown(values: Any) -> str:
-    flat = np.ravel(values)
-    return f"{flat[0]:.9g}" if flat.size == 1 else f"[{flat[0]:.6g}, ... {flat.size}]"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from detent.verification.text import verdict_line, verdict_text
+
 __all__ = ["Accuracy", "Difference", "Speed", "Verdict"]
 
 
@@ -63,6 +65,9 @@ class Verdict:
     """`holds` if what was claimed was seen: of an arithmetic proven equal, that engine and twin agree integer for
     integer; of another, that they stay within what it states, operation by operation; and that the files hold what was
     simulated. `problems` are sentences that name the tensor.
+
+    `simulated` says that the torch model was there. Without it, `model.onnx` computed in float as ONNX defines it
+    stands where the simulation would, and is called "file".
     """
 
     backend: str
@@ -77,6 +82,7 @@ class Verdict:
     accuracy: Accuracy | None = None
     speed: Speed | None = None
     notes: tuple[str, ...] = field(default_factory=tuple)
+    simulated: bool = True
 
     @property
     def holds(self) -> bool:
@@ -85,20 +91,7 @@ class Verdict:
     @property
     def line(self) -> str:
         """The verdict in one sentence."""
-        if self.problems:
-            more = f" (and {len(self.problems) - 1} more)" if len(self.problems) > 1 else ""
-            return f"NOT as claimed: {self.problems[0]}{more}"
-        if self.engine is None:
-            return f"simulation and files agree; no engine ran: the twin ({self.arithmetic}) stands in for it"
-        against = [d for d in self.outputs if d.what == "twin vs engine"]
-        elements, differing = sum(d.elements for d in against), sum(d.differing for d in against)
-        if differing == 0:
-            return (
-                f"{self.engine} computes what the twin says: all {elements:,} outputs of {self.samples:,} samples equal"
-            )
-        worst = max(against, key=lambda difference: difference.most)
-        most = f"most {worst.most:.3g} {worst.unit}"
-        return f"{self.engine} is {self.claim}: {differing:,} of {elements:,} outputs differ, {most}"
+        return verdict_line(self)
 
     @property
     def in_float(self) -> tuple[str, ...]:
@@ -106,28 +99,7 @@ class Verdict:
         return tuple(placed["op"] for placed in self.placements if placed["ran_as"] == "float")
 
     def __str__(self) -> str:
-        lines = [self.line, ""]
-        lines += [f"  {difference}" for difference in self.outputs]
-        unequal = [d for d in self.tensors if not d.equal]
-        lines.append(
-            f"  tensors inside, each from the same inputs: {len(self.tensors)}, of which differ: {len(unequal)}"
-        )
-        lines += [f"    {difference}" for difference in unequal[:20]]
-        if self.placements:
-            ran = sum(placed["ran_as"] == "integer" for placed in self.placements)
-            lines.append(f"  on integers: {ran} operations; in float: {', '.join(self.in_float) or 'none'}")
-        if self.accuracy:
-            parts = asdict(self.accuracy)
-            shown = [
-                f"{name} {parts[name]:.2f} %" for name in ("simulation", "twin", "engine") if parts[name] is not None
-            ]
-            lines.append(f"  top-1 of {self.accuracy.samples:,}: {', '.join(shown)}")
-        if self.speed:
-            speed = self.speed
-            lines.append(f"  latency: {speed.int8_ms:.2f} ms, float {speed.float_ms:.2f} ms, ratio {speed.ratio:.2f}")
-        lines += [f"  problem: {problem}" for problem in self.problems]
-        lines += [f"  note: {note}" for note in self.notes]
-        return "\n".join(lines)
+        return "\n".join(verdict_text(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types only."""

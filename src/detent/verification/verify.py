@@ -31,6 +31,14 @@ wrong rounding gives a tenth or more."""
 _IN_FLOAT = 1 / 128
 """Of the largest value: one step of 8 bits."""
 
+_TWIN_RATE = 0.1
+"""How often one operation of the twin may be 1 LSB off where equality is not claimed: 0.05 was measured of the worst
+(`htp`); another rounding, or the zero point added elsewhere, moves a tenth to a half."""
+
+_SPREAD = 16
+"""How many LSB an output may be off where equality is not claimed and the engine does not show what is inside: flips
+that spread were seen to add up to 8."""
+
 
 def verify(
     package: Package,
@@ -61,6 +69,7 @@ class _Verification:
         self.twin = Twin(package.graph, _arithmetic(name))
         self.spec = Twin(package.graph, _arithmetic("onnx_spec"))
         self.simulation = None if prepared is None else Simulation(prepared, self.manifest.get("mode"))
+        self.first = "file" if self.simulation is None else "simulation"
         self.positions = getattr(prepared, "input_count", len(package.graph.inputs))
         self.engine = self._load(engine, name)
         self.encodings = encoding_by_tensor(package.graph)
@@ -83,17 +92,18 @@ class _Verification:
         return kind.load(self.package, **kind.options_for(arithmetic))
 
     def run(self, batches: Iterable[Any], *, tensors: bool, latency: bool) -> Verdict:
-        ends = {what: Tally(what) for what in ("simulation vs twin", "twin vs engine", "simulation vs engine")}
+        ends = {what: Tally(what) for what in (f"{self.first} vs twin", "twin vs engine", f"{self.first} vs engine")}
         inside = {what: Tally(what) for what in ("twin vs engine", "simulation vs file")}
         hits: dict[str, list[float]] = {}
         samples, first = 0, None
         for batch in taken_apart(batches, list(self.package.graph.inputs), self.positions):
             first = batch.inputs if first is None else first
             samples += len(next(iter(batch.inputs.values())))
-            results = self._end_to_end(batch, ends)
+            simulated = None if self.simulation is None else self.simulation.run(batch.arguments)
+            results = self._end_to_end(batch, ends, None if simulated is None else simulated[0])
             _score(results, batch.labels, hits)
             if tensors:
-                self._inside(batch, inside)
+                self._inside(batch, inside, None if simulated is None else simulated[1])
         if first is None:
             raise RangeError("verify on no data", "the batches are empty", "give at least one batch")
         outputs = tuple(d for tally in ends.values() for d in tally.differences)
@@ -109,21 +119,23 @@ class _Verification:
             tensors=within,
             problems=tuple(self._problems(outputs, within)),
             placements=tuple(asdict(placed) for placed in placements),
-            accuracy=_accuracy(hits),
+            accuracy=_accuracy(hits, self.first),
             speed=self._speed(first) if latency and self.engine is not None else None,
             notes=tuple(self.notes),
+            simulated=self.simulation is not None,
         )
 
     def _engine_name(self) -> str | None:
         return None if self.engine is None else f"{self.engine.name} {type(self.engine).version()}"
 
-    def _end_to_end(self, batch: Batch, ends: Mapping[str, Tally]) -> dict[str, dict[str, Array]]:
+    def _end_to_end(
+        self, batch: Batch, ends: Mapping[str, Tally], simulated: list[Array] | None
+    ) -> dict[str, dict[str, Array]]:
         results = {"twin": self.twin.run(batch.inputs)}
-        if self.simulation is not None:
-            given, _ = self.simulation.run(batch.arguments)
-            results["simulation"] = dict(zip(self.outputs, given, strict=True))
+        if simulated is not None:
+            results[self.first] = dict(zip(self.outputs, simulated, strict=True))
         else:
-            results["simulation"] = self.spec.run(batch.inputs)
+            results[self.first] = self.spec.run(batch.inputs)
         if self.engine is not None:
             results["engine"] = self.engine.run(batch.inputs)
         for what, tally in ends.items():
@@ -133,7 +145,7 @@ class _Verification:
                     tally.compare(name, results[ours][name], results[theirs][name], read.encoding)
         return results
 
-    def _inside(self, batch: Batch, inside: Mapping[str, Tally]) -> None:
+    def _inside(self, batch: Batch, inside: Mapping[str, Tally], values: dict[str, Array] | None) -> None:
         """Each operation from the values the other side had before it, so that one flip does not spread."""
         if self.engine is not None:
             seen = self.engine.tensors(batch.inputs)
@@ -141,8 +153,7 @@ class _Verification:
                 inside["twin vs engine"].compare_all(self.twin.tensors(batch.inputs, seen), seen, self.encodings)
             elif not any("cannot show" in note for note in self.notes):
                 self.notes.append(f"{self.engine.name} cannot show the tensors inside: only outputs were compared")
-        if self.simulation is not None:
-            _, values = self.simulation.run(batch.arguments)
+        if values is not None:
             computed = self._of_the_file().tensors(batch.inputs, values)
             inside["simulation vs file"].compare_all(computed, values, self.encodings)
 
@@ -155,12 +166,15 @@ class _Verification:
     def _problems(self, outputs: tuple[Difference, ...], within: tuple[Difference, ...]) -> Iterator[str]:
         yield from disagreements(self.package.graph, self.manifest)
         proven = self.twin.arithmetic.claim.startswith("equal")
+        against = [found for found in within if found.what == "twin vs engine"]
         # Operation by operation, or else a difference in the first layer is counted in all that follow.
-        for found in within:
-            if found.what == "twin vs engine" and found.most > self._allowed(found, proven):
+        for found in against:
+            if found.most > self._allowed(found, proven) or _too_often(found):
                 yield str(found)
+        equal = proven and not self.computed_in_float
         for found in outputs:
-            if found.what == "twin vs engine" and proven and not self.computed_in_float and not found.equal:
+            far = not against and found.unit == "LSB" and found.most > _SPREAD
+            if found.what == "twin vs engine" and ((equal and not found.equal) or far):
                 yield str(found)
         for found in within:
             if found.what != "simulation vs file" or found.unit != "LSB":
@@ -189,6 +203,10 @@ class _Verification:
         return Speed(measured.int8_ms, measured.float_ms)
 
 
+def _too_often(found: Difference) -> bool:
+    return found.unit == "LSB" and found.differing > 2 and found.rate > _TWIN_RATE
+
+
 def _arithmetic(name: str) -> Arithmetic:
     return ARITHMETICS[name]()
 
@@ -202,8 +220,8 @@ def _score(results: Mapping[str, Mapping[str, Array]], labels: Array | None, hit
         hits.setdefault(who, []).extend(right.astype(float).tolist())
 
 
-def _accuracy(hits: Mapping[str, list[float]]) -> Accuracy | None:
+def _accuracy(hits: Mapping[str, list[float]], first: str) -> Accuracy | None:
     if not hits:
         return None
     shares = {who: 100 * float(np.mean(seen)) for who, seen in hits.items()}
-    return Accuracy(len(hits["twin"]), shares.get("simulation"), shares["twin"], shares.get("engine"))
+    return Accuracy(len(hits["twin"]), shares.get(first), shares["twin"], shares.get("engine"))

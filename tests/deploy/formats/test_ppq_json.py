@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -50,6 +51,22 @@ def test_a_shared_scale_is_read_from_its_dominator():
 def test_a_backend_that_ppq_does_not_have_is_refused():
     with pytest.raises(DeployError, match="ppq_json for backend 'litert'"):
         write(deployment("litert"))
+
+
+@pytest.mark.parametrize(
+    ("backend", "platform"),
+    [
+        ("academic_int4", "ACADEMIC_INT4"),
+        ("trt_int8", "TRT_INT8"),
+        ("my_chip", "EXTENSION"),
+        ("extension", "EXTENSION"),
+    ],
+)
+def test_a_backend_of_a_users_own_has_the_platform_of_its_name_or_is_an_extension(backend, platform):
+    made = deployment("metax")
+    own = replace(made, backend=replace(made.backend, name=backend))
+    assert set(read_ppq(write(own)["ppq_config.json"]).platforms.values()) <= {platform, "FP32"}
+    assert platform in read_ppq(write(own)["ppq_config.json"]).platforms.values()
 
 
 def test_other_files_are_refused():

@@ -51,7 +51,7 @@ class Builder:
         self.values: dict[str, onnx.ValueInfoProto] = {}
         self.before_squeeze: dict[str, str] = {}
         self.quantizes_pools = True
-        self.coded: dict[str, tuple[npt.NDArray[np.int64], Encoding]] = {}
+        self.coded: dict[str, tuple[str, Encoding]] = {}  # real values to the initializer with their codes
         self.current = ""
         self.result: Any = None
         self._grids: dict[tuple[str, Encoding], list[str]] = {}
@@ -88,7 +88,7 @@ class Builder:
     def integers(self, values: Sequence[int]) -> str:
         return self.constant(np.array(values, np.int64))
 
-    def codes(self, codes: npt.NDArray[np.int64], encoding: Encoding, name: str) -> str:
+    def codes(self, codes: npt.NDArray[Any], encoding: Encoding, name: str) -> str:
         """An initializer of the encoding's own integer type."""
         if name not in self.initializers:
             elem_type = getattr(TensorProto, encoding.dtype.upper())
@@ -178,15 +178,13 @@ class Builder:
         self._add("QuantizeLinear", [source, *params], [codes], self.fresh(f"{stem}/QuantizeLinear"), attributes)
         self._add("DequantizeLinear", [codes, *params], [given], self.fresh(f"{stem}/DequantizeLinear"), attributes)
 
-    def dequantized(
-        self, codes: npt.NDArray[np.int64], encoding: Encoding, name: str, *, given: str | None = None
-    ) -> str:
+    def dequantized(self, codes: npt.NDArray[Any], encoding: Encoding, name: str, *, given: str | None = None) -> str:
         """A constant stored as codes; its real values have the name `given`, or else `name`. Made once."""
         given = given or name
         if given not in self.coded:
             self.taken.add(given)
-            self.coded[given] = codes, encoding
             stored = self.codes(codes, encoding, f"{name}_quantized")
+            self.coded[given] = stored, encoding
             inputs = [stored, *self._params(name, encoding)]
             self._add("DequantizeLinear", inputs, [given], self.fresh(f"{name}/DequantizeLinear"), _axis(encoding))
         return given
@@ -195,7 +193,8 @@ class Builder:
         """A matrix the other way round; a constant one is stored so, because engines fuse what is next to them."""
         name = f"{matrix.name}{TRANSPOSED}"
         if matrix.name in self.coded:
-            codes, encoding = self.coded[matrix.name]
+            stored, encoding = self.coded[matrix.name]
+            codes = numpy_helper.to_array(self.initializers[stored]).astype(np.int64)
             axis = None if encoding.axis is None else 1 - encoding.axis % 2
             turned = replace(encoding, axis=axis)
             if encoding.block is not None:

@@ -24,13 +24,13 @@ _MOST_PROBES = 2**16
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """A parameter: its real values on the grid, and how they are stored if as integers.
+    """A parameter: its real values on the grid, and how they are stored if as integers (of the grid's own type).
 
     `quantizer` is what put it on its grid, None if it is float.
     """
 
     values: Tensor
-    codes: npt.NDArray[np.int64] | None = None
+    codes: npt.NDArray[Any] | None = None
     encoding: Encoding | None = None
     quantizer: Quantizer | DerivedBias | None = None
     qparams: QParams | None = None
@@ -97,7 +97,7 @@ def stored(module: nn.Module, which: str) -> Stored | None:
             return Stored(_on_grid(quantizer, value), quantizer=quantizer, qparams=qparams)
         codes = quantizer.codes(value)
     encoding = encoding_of(scheme, qparams)
-    return Stored(value.detach(), codes.cpu().numpy().astype(np.int64), encoding, quantizer, qparams)
+    return Stored(value.detach(), codes.cpu().numpy(), encoding, quantizer, qparams)
 
 
 def _original(module: nn.Module, which: str) -> tuple[Tensor | None, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -18,10 +18,11 @@ from detent.deploy.encoding import Encoding
 from detent.deploy.export.builder import ONNX_TYPES, Builder
 from detent.deploy.export.grids import Grids
 from detent.deploy.export.opaque import inline
+from detent.deploy.export.outputs import write_outputs
 from detent.deploy.export.parameters import Stored, activation_encoding, operation_of, stored
 from detent.deploy.export.tables import FUNCTIONS, METHODS, module_writer
 from detent.deploy.export.trees import bound, mapped, tensors_in
-from detent.deploy.export.values import Free, Ref, Traced, trace
+from detent.deploy.export.values import Ref, Traced, trace
 from detent.errors import DeployError
 from detent.graph import DeQuantStub, Functional, QuantStub, Region
 from detent.numerics import IntGrid
@@ -62,7 +63,6 @@ class _Walk:
         self.constants: dict[fx.Node, Any] = {}  # what nodes give that depend on no input
         self.stored: dict[str, Stored] = {}
         self.on_grid: dict[str, Encoding] = {}  # what each DequantizeLinear gives
-        self.renamed: dict[str, str] = {}  # tensors that have the name of an output now
         self.traced = self._trace(dynamic_batch)
         # So that `x_quantized`, made for x, is not the name of a tensor of the model's own.
         self.b.taken.update(node.name for node in self.runner.graph.nodes if node.op not in ("get_attr", "output"))
@@ -71,7 +71,7 @@ class _Walk:
     def run(self) -> Exported:
         for node in self.runner.graph.nodes:
             if node.op == "output":
-                self._outputs(node.args[0])
+                write_outputs(self.b, fx.map_arg(node.args[0], lambda n: self.env[n]))
                 continue
             self.b.current = node.name
             value = self.env[node] = self._value(node)
@@ -232,7 +232,7 @@ class _Walk:
             )
         return None
 
-    # --- the ends
+    # --- what goes in
 
     def _input(self, name: str, first: Any, second: Any) -> Any:
         if isinstance(first, Tensor):
@@ -250,28 +250,6 @@ class _Walk:
             return tuple(self._input(f"{name}.{i}", v, second and second[i]) for i, v in enumerate(first))
         return first
 
-    def _outputs(self, given: Any) -> None:
-        value = fx.map_arg(given, lambda n: self.env[n])
-        ends = list(_named("output", value))
-        if len(ends) == 1:
-            ends = [("output", ends[0][1])]
-        for name, ref in ends:
-            self._output(name, ref)
-
-    def _output(self, name: str, ref: Ref) -> None:
-        """Give the tensor the output's name if nobody else needs its own; else copy it."""
-        b = self.b
-        free, given = b.fresh(name), self.renamed.get(ref.name, ref.name)
-        maker = next((node for node in b.nodes if given in node.output), None)
-        if maker is not None and maker.op_type == "DequantizeLinear" and ref.name not in self.renamed:
-            self.renamed[given] = free
-            for node in b.nodes:
-                for names in (node.input, node.output):
-                    names[:] = [free if held == given else held for held in names]
-        else:
-            b.nodes.append(helper.make_node("Identity", [given], [free], name=free))
-        b.outputs.append(helper.make_tensor_value_info(free, ONNX_TYPES[ref.dtype], list(ref.shape)))
-
 
 def _is_record(node: fx.Node) -> bool:
     """A dataclass or named tuple that holds what the model returns."""
@@ -284,19 +262,3 @@ def _has_tensor(value: Any) -> bool:
 
 def _doubled(tensor: Tensor, batch: int) -> Tensor:
     return torch.cat([tensor, tensor]) if tensor.ndim and tensor.shape[0] == batch else tensor
-
-
-def _named(stem: str, value: Any) -> Iterator[tuple[str, Ref]]:
-    if isinstance(value, Ref):
-        yield stem, value
-    elif isinstance(value, Mapping):
-        for key, part in value.items():
-            yield from _named(str(key), part)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for one in dataclasses.fields(value):
-            yield from _named(one.name, getattr(value, one.name))
-    elif isinstance(value, (list, tuple)):
-        for index, part in enumerate(value):
-            yield from _named(f"{stem}_{index}", part)
-    elif isinstance(value, Free):
-        raise DeployError("deploy the model", "it returns a size of the batch", "return tensors")

@@ -71,7 +71,9 @@ def table_of(ops: list[Op], data: Read, grid: Encoding, constants: Mapping[str, 
     reads = {read.tensor for op in ops for read in op.inputs if read is not None}
     feeds = {data.tensor: values, **{name: constants[name] for name in reads & constants.keys()}}
     nodes = [
-        onnx.helper.make_node(op.type, [read.tensor if read else "" for read in op.inputs], op.outputs, **op.attributes)
+        onnx.helper.make_node(
+            op.type, [read.tensor if read else "" for read in op.inputs], op.outputs, **op.onnx_attributes
+        )
         for op in ops
     ]
     given = [

@@ -6,7 +6,7 @@ Names are those of `float.onnx`, the network without Q and DQ, which tools read 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,9 @@ from detent.deploy.formats.limits import by_name
 __all__ = ["FLOAT_MODEL", "KEEPS_VALUES", "Network"]
 
 FLOAT_MODEL = "float.onnx"
+
+_DEQUANTIZED = "_dequantized"
+_UNQUANTIZED = "_unquantized"
 
 KEEPS_VALUES = frozenset(("Flatten", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Identity"))
 """Types of nodes whose output holds the values of the input, moved."""
@@ -35,7 +38,14 @@ class Network:
     @classmethod
     def of(cls, deployment: Deployment, format_name: str) -> Network:
         parameters = {tensor.tensor: tensor for tensor in deployment.parameters}
-        return cls(float_model(deployment.model), by_name(deployment, format_name), parameters)
+        model = float_model(deployment.model)
+        _name_stored(model.graph, parameters)
+        own = _name_outputs(model.graph)
+        activations = {
+            own.get(name, name): replace(tensor, tensor=own.get(name, name))
+            for name, tensor in by_name(deployment, format_name).items()
+        }
+        return cls(model, activations, parameters)
 
     @property
     def nodes(self) -> list[onnx.NodeProto]:
@@ -97,3 +107,26 @@ class Network:
                 constants.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
         named = [constants.get(name) for name in clip.input[1:]]
         return tuple(onnx.numpy_helper.to_array(tensor).item() for tensor in named if tensor is not None)
+
+
+def _name_stored(graph: onnx.GraphProto, parameters: Mapping[str, DeployedTensor]) -> None:
+    """In a graph that was read from a file, what a weight's DequantizeLinear gave has the weight's own name again."""
+    stored = {tensor.name for tensor in graph.initializer}
+    names = {f"{name}{_DEQUANTIZED}": name for name in parameters if name not in stored}
+    for tensor in graph.initializer:
+        tensor.name = names.get(tensor.name, tensor.name)
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+
+
+def _name_outputs(graph: onnx.GraphProto) -> dict[str, str]:
+    """In a graph that was read from a file, what stands before an output's Q has the output's own name again."""
+    moved = (node for node in graph.node if node.op_type == "Identity")
+    ends = [node for node in moved if node.input[0] == node.output[0] + _UNQUANTIZED]
+    names = {node.input[0]: node.output[0] for node in ends}
+    for node in ends:
+        graph.node.remove(node)
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+    return names

@@ -8,7 +8,7 @@ weights of `float.onnx` are on their grid already.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import onnx
@@ -19,7 +19,7 @@ from detent.deploy.formats.limits import on_one_scale, refusal
 from detent.deploy.formats.network import Network
 from detent.numerics import LogGrid
 
-__all__ = ["GfpqParameters", "read_gfpq", "write"]
+__all__ = ["GfpqParameters", "gfpq_entries", "read_gfpq", "write"]
 
 _NAME = "nnie_gfpq"
 _GRID = LogGrid(bits=8, steps=16)
@@ -39,12 +39,24 @@ def write(deployment: Deployment) -> Mapping[str, bytes]:
     network = Network.of(deployment, _NAME)
     for tensor in (*network.activations.values(), *network.parameters.values()):
         _require(tensor)
+    entries, grouped = gfpq_entries(
+        network.nodes, lambda node: [float(t.scale) for t in network.reads(node).values() if t.role == "activation"]
+    )
+    if grouped:
+        deployment.notes.append(
+            f"{_NAME} wants a magnitude for each group, so {', '.join(grouped)} have none: the mapper finds its own"
+        )
+    return {"nnie_gfpq.json": as_json({"nnie": {"gfpq_param_dict": entries}}), **network.file}
+
+
+def gfpq_entries(
+    nodes: Iterable[onnx.NodeProto], magnitudes_of: Callable[[onnx.NodeProto], list[float]]
+) -> tuple[dict[str, list[float]], list[str]]:
+    """The magnitudes of each operation that the mapper wants some for, and the names of those it finds its own for."""
     entries: dict[str, list[float]] = {}
     upsamplings, grouped = 0, []
-    for node in network.nodes:
-        if node.op_type in _WITHOUT_ENTRY:
-            continue
-        magnitudes = [float(t.scale) for t in network.reads(node).values() if t.role == "activation"]
+    for node in nodes:
+        magnitudes = [] if node.op_type in _WITHOUT_ENTRY else magnitudes_of(node)
         if not magnitudes:
             continue
         if node.op_type == "Conv" and _groups(node) != 1:
@@ -54,11 +66,7 @@ def write(deployment: Deployment) -> Mapping[str, bytes]:
         if node.op_type in _UPSAMPLES:  # the mapper makes two layers of it
             entries[f"{node.name}_permute_{upsamplings}"] = magnitudes
             upsamplings += 1
-    if grouped:
-        deployment.notes.append(
-            f"{_NAME} wants a magnitude for each group, so {', '.join(grouped)} have none: the mapper finds its own"
-        )
-    return {"nnie_gfpq.json": as_json({"nnie": {"gfpq_param_dict": entries}}), **network.file}
+    return entries, grouped
 
 
 def read_gfpq(content: bytes) -> GfpqParameters:

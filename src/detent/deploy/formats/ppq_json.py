@@ -29,6 +29,7 @@ __all__ = ["PpqConfig", "PpqConfigs", "read_ppq", "write"]
 _NAME = "ppq_json"
 
 _PLATFORMS = {
+    "academic": "ACADEMIC_INT8",
     "ascend": "ASC_INT8",
     "esp_dl": "ESPDL_INT8",
     "fpga": "FPGA_INT8",
@@ -46,6 +47,23 @@ _PLATFORMS = {
     "tengine": "TENGINE_INT8",
     "tensorrt": "TRT_INT8",
 }
+_WITHOUT = (
+    "academic_nlp",
+    "acl",
+    "executorch_xnnpack",
+    "litert",
+    "native",
+    "nnie",
+    "ppl_w8a16",
+    "stpu",
+    "tflite_micro",
+    "torch_x86",
+    "tvm",
+    "vitis",
+)
+_MORE = ("ACADEMIC_INT4", "ACADEMIC_MIX", "HEXAGON_INT8", "HOST_INT8", "METAX_INT8_T", "PPL_CUDA_INT4", "PPL_CUDA_MIX",
+         "PPL_DSP_TI_INT8")  # fmt: skip
+_OWN = "EXTENSION"  # what PPQ has for targets of a user's own
 
 
 @dataclass(frozen=True)
@@ -68,13 +86,7 @@ class PpqConfigs:
 
 
 def write(deployment: Deployment) -> Mapping[str, bytes]:
-    platform = _PLATFORMS.get(deployment.backend.name)
-    if platform is None:
-        raise DeployError(
-            f"write {_NAME} for backend {deployment.backend.name!r}",
-            f"PPQ has platforms for {', '.join(_PLATFORMS)}",
-            "deploy for one of them",
-        )
+    platform = _platform(deployment.backend.name)
     network = Network.of(deployment, _NAME)
     tensors = {**network.activations, **network.parameters}
     ids = {name: str(index) for index, name in enumerate(tensors, 1)}
@@ -117,6 +129,17 @@ def read_ppq(content: bytes) -> PpqConfigs:
         return PpqConfigs(configs, held["dispatchings"])
     except (KeyError, TypeError) as missing:
         raise unreadable(_NAME, f"it lacks {missing}") from None
+
+
+def _platform(backend: str) -> str:
+    if backend in _WITHOUT:
+        raise DeployError(
+            f"write {_NAME} for backend {backend!r}",
+            f"PPQ has platforms for {', '.join(_PLATFORMS)}, and for your own",
+            "deploy for one of them",
+        )
+    named = {name.lower(): name for name in (*_PLATFORMS.values(), *_MORE)}
+    return _PLATFORMS.get(backend) or named.get(backend, _OWN)
 
 
 def _tensors(node: onnx.NodeProto, network: Network) -> Iterator[tuple[str, DeployedTensor]]:

@@ -155,7 +155,7 @@ class Builder:
             self.float_ops.append(op.name)
         inputs = [self._real(read) if read is not None else "" for read in op.inputs]
         self._nodes.append(
-            helper.make_node(op.type, inputs, list(op.outputs), name=op.name, domain=op.domain, **op.attributes)
+            helper.make_node(op.type, inputs, list(op.outputs), name=op.name, domain=op.domain, **op.onnx_attributes)
         )
 
     def _real(self, read: Read) -> str:

@@ -46,7 +46,7 @@ def _value(constants: Mapping[str, Array], read: Read | None) -> tuple[Read | No
 
 def _computed(op: Op, arguments: list[Array | None], opset: int) -> dict[str, Array]:
     names = ["" if value is None else f"input{index}" for index, value in enumerate(arguments)]
-    node = helper.make_node(op.type, names, list(op.outputs), **op.attributes)
+    node = helper.make_node(op.type, names, list(op.outputs), **op.onnx_attributes)
     feeds = {name: value for name, value in zip(names, arguments, strict=True) if value is not None}
     results = ReferenceEvaluator(node, opsets={"": opset}).run(None, feeds)
     return {name: np.asarray(value) for name, value in zip(op.outputs, results, strict=True)}

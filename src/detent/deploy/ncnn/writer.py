@@ -13,7 +13,8 @@ from detent.deploy.ncnn.lowering import Lowering, refuse, sample_shapes
 from detent.deploy.ncnn.model import NcnnModel
 from detent.deploy.ncnn.simplify import fold, without_repetition
 from detent.deploy.ncnn.table import table_of, write_table
-from detent.deploy.qdq_graph import Op, QdqGraph, read_qdq
+from detent.deploy.qdq_graph import Op, QdqGraph
+from detent.deploy.qdq_reading import read_qdq
 
 __all__ = ["BIN", "PARAM", "TABLE", "ncnn_model", "read_ncnn", "write_ncnn", "write_ncnn_table"]
 

@@ -72,7 +72,7 @@ def conv(low: Lowering, node: Node) -> None:
     assert w is not None
     spatial = low.rank(x.tensor) - 2
     if spatial not in (1, 2):
-        raise refusal(op, f"LiteRT has no integer convolution of {spatial} dimensions")
+        raise refusal(op, f"it slides over {spatial} axes, and convolutions over 1 or 2 axes are written")
     encoding = low.integer_output(node, x, w)
     integer = encoding is not None
     group = int(op.attributes.get("group", 1))

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 import onnx
 
 from detent.deploy.deployment import Deployment
-from detent.deploy.qdq_graph import Op, QdqGraph, Read, read_qdq
+from detent.deploy.qdq_graph import Op, QdqGraph, Read
+from detent.deploy.qdq_reading import read_qdq
 from detent.deploy.tflite.file import TfliteModel, to_bytes
 from detent.deploy.tflite.fusing import fused
 from detent.deploy.tflite.lowering import Form, Lowering, refusal

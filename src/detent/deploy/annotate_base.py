@@ -1,0 +1,104 @@
+"""The file's own model as it is before anything is quantized, which `annotate` writes Q and DQ into, and its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy.typing as npt
+import onnx
+import onnx.version_converter
+from onnx import helper, numpy_helper
+
+from detent.deploy.float_model import float_model
+from detent.onnx_import import OnnxSource, is_left_out
+
+__all__ = ["base_model", "needed", "place_of", "without_copied_outputs"]
+
+
+def base_model(source: OnnxSource, opset: int) -> onnx.ModelProto:
+    """The file's model without quantization of its own, in an opset that has per-channel Q and DQ."""
+    model = float_model(source.model)
+    found = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
+    if found < max(13, opset if opset > 17 else 13):
+        model = _converted(model, max(opset, 13))
+    if model.ir_version < 8:
+        model.ir_version = 8
+    if opset >= 21 and model.ir_version < 10:
+        model.ir_version = 10
+    for node in model.graph.node:
+        node.name = node.name or node.output[0]
+    _store_folded(model.graph, source.folded)
+    return model
+
+
+def _store_folded(graph: onnx.GraphProto, folded: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Nodes that compute from constants alone, such as a shape: their results are stored, because not every engine's
+    reader computes them."""
+    ends = {value.name for value in graph.output}
+    kept = []
+    for node in graph.node:
+        given = [name for name in node.output if name]
+        if all(name in folded and name not in ends for name in given):
+            graph.initializer.extend(numpy_helper.from_array(folded[name], name) for name in given)
+        else:
+            kept.append(node)
+    del graph.node[:]
+    graph.node.extend(kept)
+
+
+def _converted(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
+    """In another opset. Initializers without values are inputs for the time of it: the converter reads what it sees."""
+    graph, absent = model.graph, [one for one in model.graph.initializer if is_left_out(one)]
+    inputs, names = list(graph.input), {one.name for one in absent}
+    graph.input.extend(
+        helper.make_tensor_value_info(one.name, one.data_type, one.dims)
+        for one in absent
+        if one.name not in {value.name for value in inputs}
+    )
+    present = [one for one in graph.initializer if one.name not in names]
+    del graph.initializer[:]
+    graph.initializer.extend(present)
+    converted = onnx.version_converter.convert_version(model, opset)
+    del converted.graph.input[:]
+    converted.graph.input.extend(inputs)
+    converted.graph.initializer.extend(absent)
+    return converted
+
+
+def without_copied_outputs(graph: onnx.GraphProto) -> dict[str, str]:
+    """Where taking out Q and DQ left an Identity before an output, the tensor itself is the output: its new name."""
+    ends = {value.name for value in graph.output}
+    renamed: dict[str, str] = {}
+    for node in list(graph.node):
+        if node.op_type == "Identity" and node.output[0] in ends and node.name == node.output[0]:
+            renamed[node.input[0]] = node.output[0]
+            graph.node.remove(node)
+    for node in graph.node:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
+        node.output[:] = [renamed.get(name, name) for name in node.output]
+    return renamed
+
+
+def place_of(nodes: list[onnx.NodeProto], which: str) -> tuple[onnx.NodeProto, int, bool] | None:
+    """Where an operation reads a parameter that other nodes compute from constants (the Transpose of an initializer),
+    and whether torch has it the other way round; None if it reads none."""
+    main = next((node for node in nodes if node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul")), None)
+    if main is None:
+        return None
+    if which == "weight":
+        plain = main.op_type in ("Conv", "ConvTranspose") or any(a.name == "transB" and a.i for a in main.attribute)
+        return main, 1, not plain
+    if main.op_type != "MatMul":
+        return (main, 2, False) if len(main.input) > 2 and main.input[2] else None
+    add = next((node for node in nodes if node.op_type == "Add"), None)
+    return None if add is None else (add, 1 if add.input[0] == main.output[0] else 0, False)
+
+
+def needed(nodes: list[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProto]:
+    kept: list[onnx.NodeProto] = []
+    for node in reversed(nodes):
+        if wanted.intersection(node.output):
+            kept.append(node)
+            wanted.update(node.input)
+    return kept[::-1]

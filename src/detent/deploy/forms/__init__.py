@@ -1,0 +1,49 @@
+"""FORMS: operations written otherwise than the model has them, because an engine runs them on integers only so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import onnx
+
+from detent.deploy.forms.average_in_padding import average_in_padding
+from detent.deploy.forms.conv_transpose_as_conv import conv_transpose_as_conv
+from detent.deploy.forms.editing import BLOCKS, PHASES, Editing
+from detent.deploy.forms.linear_as_gemm import linear_as_gemm
+from detent.deploy.forms.padding_before_average import padding_before_average
+from detent.deploy.forms.strided_conv_in_blocks import strided_conv_in_blocks
+from detent.errors import UnknownNameError
+
+__all__ = [
+    "BLOCKS",
+    "FORMS",
+    "PHASES",
+    "Editing",
+    "average_in_padding",
+    "conv_transpose_as_conv",
+    "in_forms",
+    "linear_as_gemm",
+    "padding_before_average",
+    "strided_conv_in_blocks",
+]
+
+FORMS: Mapping[str, Callable[[Editing], None]] = {
+    "average_in_padding": average_in_padding,
+    "conv_transpose_as_conv": conv_transpose_as_conv,
+    "linear_as_gemm": linear_as_gemm,
+    "padding_before_average": padding_before_average,
+    "strided_conv_in_blocks": strided_conv_in_blocks,
+}
+"""What a backend may name in `forms`."""
+
+
+def in_forms(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
+    """A QDQ model with these forms, which compute the same integers; itself if there are none."""
+    if not names:
+        return model
+    editing = Editing(model)
+    for name in names:
+        if name not in FORMS:
+            raise UnknownNameError(f"the form {name!r}", f"known are {', '.join(FORMS)}", "use one of these")
+        FORMS[name](editing)
+    return editing.finished()

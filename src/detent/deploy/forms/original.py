@@ -1,0 +1,59 @@
+"""What an operation was before it got another form: kept with its node, so that the form can be undone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper
+
+__all__ = ["Original", "attributes_of"]
+
+_KEY = "detent.form"
+
+
+def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
+    """Plain Python types."""
+    found = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    return {
+        name: value.decode() if isinstance(value, bytes) else list(value) if not isinstance(value, int) else value
+        for name, value in found.items()
+        if isinstance(value, (bytes, int)) or hasattr(value, "__len__")
+    }
+
+
+@dataclass(frozen=True)
+class Original:
+    """The form, and the attributes, the shape of the weights and the size of the images of the operation."""
+
+    form: str
+    attributes: Mapping[str, Any]
+    weight: tuple[int, ...]
+    image: tuple[int, ...]
+
+    def keep(self, node: onnx.NodeProto) -> None:
+        node.metadata_props.add(key=_KEY, value=json.dumps(asdict(self)))
+
+    @classmethod
+    def of(cls, node: onnx.NodeProto) -> Original | None:
+        """What a node keeps, if it was written in another form."""
+        held = next((entry.value for entry in node.metadata_props if entry.key == _KEY), None)
+        if held is None:
+            return None
+        said = json.loads(held)
+        return cls(said["form"], said["attributes"], tuple(said["weight"]), tuple(said["image"]))
+
+    def gathered(
+        self, spread: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], weights: npt.NDArray[Any]
+    ) -> npt.NDArray[Any]:
+        """The weights that `spread` made `weights` of: it only moves them, and adds zeros."""
+        count = int(np.prod(self.weight))
+        places = spread(np.arange(1, count + 1).reshape(self.weight))
+        found = np.empty(count, weights.dtype)
+        found[places[places > 0] - 1] = weights[places > 0]
+        return found.reshape(self.weight)

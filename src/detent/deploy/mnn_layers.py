@@ -1,0 +1,96 @@
+"""What is one operation to MNN: a layer with its bias and its function, an addition with its ReLU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from detent.deploy.qdq_graph import Op, QdqGraph
+
+__all__ = ["BINARY", "WEIGHTED", "MnnUnit", "integer_layers", "mnn_units"]
+
+WEIGHTED = ("Conv", "Gemm", "MatMul")
+BINARY = ("Add", "Sub", "Mul", "Max", "Min")
+_FUNCTIONS = ("Relu", "Clip")
+
+
+@dataclass(frozen=True)
+class MnnUnit:
+    """Operations that MNN runs as one, in their order; `reads` are the tensors of real numbers that the first reads."""
+
+    ops: tuple[Op, ...]
+    reads: tuple[str, ...]
+
+    @property
+    def head(self) -> Op:
+        return self.ops[0]
+
+    @property
+    def gives(self) -> tuple[str, ...]:
+        return self.ops[-1].outputs
+
+    @property
+    def output(self) -> str:
+        return self.gives[0]
+
+    @property
+    def bare(self) -> str:
+        """What it gives before its function."""
+        return next(op.outputs[0] for op in reversed(self.ops) if op is self.head or op.type not in _FUNCTIONS)
+
+
+def mnn_units(graph: QdqGraph) -> list[MnnUnit]:
+    """All of a network, in its order."""
+    inside: set[str] = set()
+    found = []
+    for op in graph.ops:
+        if op.outputs[0] in inside:
+            continue
+        unit = MnnUnit(tuple(_joined(graph, op)), tuple(_reads(op)))
+        inside.update(each.outputs[0] for each in unit.ops)
+        found.append(unit)
+    return found
+
+
+def integer_layers(graph: QdqGraph) -> list[MnnUnit]:
+    """Layers with integer weights that read codes."""
+    return [unit for unit in mnn_units(graph) if _has_codes(graph, unit.head)]
+
+
+def _has_codes(graph: QdqGraph, op: Op) -> bool:
+    if op.type not in (*WEIGHTED, "ConvTranspose") or op.inputs[1] is None:
+        return False
+    return op.inputs[1].tensor in graph.coded and op.inputs[0] is not None and op.inputs[0].encoding is not None
+
+
+def _joined(graph: QdqGraph, op: Op) -> Iterator[Op]:
+    yield op
+    if op.type in WEIGHTED or op.type == "ConvTranspose":
+        after = _only_reader(graph, op.outputs[0])
+        if op.type == "MatMul" and after is not None and after.type == "Add" and _adds_constant(graph, after):
+            yield after
+            after = _only_reader(graph, after.outputs[0])
+        if after is not None and after.type in _FUNCTIONS:
+            yield after
+    elif op.type in BINARY:
+        after = _only_reader(graph, op.outputs[0])
+        if after is not None and after.type == "Relu":
+            yield after
+
+
+def _adds_constant(graph: QdqGraph, op: Op) -> bool:
+    return any(read is not None and read.tensor in graph.constants for read in op.inputs)
+
+
+def _only_reader(graph: QdqGraph, tensor: str) -> Op | None:
+    readers = graph.readers(tensor)
+    given = any(output.read.tensor == tensor for output in graph.outputs)
+    return readers[0][0] if len(readers) == 1 and not given and readers[0][1].encoding is None else None
+
+
+def _reads(op: Op) -> Iterator[str]:
+    """All of a concatenation or of arithmetic; else the first: others are weights, sizes and axes."""
+    several = op.type in BINARY or op.type == "Concat"
+    for read in op.inputs if several else op.inputs[:1]:
+        if read is not None:
+            yield read.tensor

@@ -1,0 +1,34 @@
+"""`detent.load`: an ONNX or Caffe file as a trainable graph; one that Detent deployed, in the forms of its model."""
+
+from __future__ import annotations
+
+import os
+
+from onnx import ModelProto
+from torch import fx
+
+from detent import onnx_import
+from detent.deploy.forms.undoing import has_forms, without_forms
+from detent.onnx_import.reading import read_model
+
+__all__ = ["load"]
+
+
+def load(model: str | os.PathLike[str] | ModelProto, weights: str | os.PathLike[str] | None = None) -> fx.GraphModule:
+    """An ONNX model, or the file of one, as a GraphModule in eval mode with trainable parameters.
+
+    Operations with weights are torch modules, named after the ONNX nodes; the others are functions. Inputs and
+    outputs are those of the file, in its order. `source_of(result)` maps every fx node, module and parameter back to
+    the names in the file. Q/DQ pairs are taken out of the graph; `source_of(result).encodings` keeps their scales.
+    What cannot be imported exactly is refused with `OnnxError`.
+
+    With `weights`, a Caffe network: `load("net.prototxt", "net.caffemodel")`.
+    """
+    if weights is not None:
+        return onnx_import.load(model, weights)
+    found = model if isinstance(model, ModelProto) else read_model(model)
+    if has_forms(found):
+        copy = ModelProto()
+        copy.CopyFrom(found)
+        found = without_forms(copy)
+    return onnx_import.load(found)

@@ -1,0 +1,108 @@
+"""A verdict in words: one line, a table of what was compared, and what else a person wants to know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from detent.verification.verdict import Difference, Verdict
+
+__all__ = ["verdict_line", "verdict_text"]
+
+_MOST_SHOWN = 20
+"""Tensors that differ, and operations that ran in float for one reason."""
+
+
+def verdict_line(verdict: Verdict) -> str:
+    """The one sentence."""
+    if verdict.problems:
+        more = f" (and {len(verdict.problems) - 1} more)" if len(verdict.problems) > 1 else ""
+        return f"NOT as claimed: {verdict.problems[0]}{more}"
+    if verdict.engine is None:
+        found = "the files hold what was simulated" if verdict.simulated else "the files hold what the manifest says"
+        return f"{found}; no engine ran: the twin ({verdict.arithmetic}) stands in for it"
+    against = [d for d in verdict.outputs if d.what == "twin vs engine"]
+    elements, differing = sum(d.elements for d in against), sum(d.differing for d in against)
+    samples = f"{verdict.samples:,} sample{'s' * (verdict.samples != 1)}"
+    if differing == 0:
+        return f"{verdict.engine} computes what the twin says: all {elements:,} outputs of {samples} equal"
+    worst = max(against, key=lambda difference: difference.most)
+    return (
+        f"{verdict.engine} computes what the twin says, as far as is claimed: "
+        f"{differing:,} of {elements:,} outputs of {samples} differ, most {worst.most:.3g} {worst.unit}"
+    )
+
+
+def verdict_text(verdict: Verdict) -> Iterator[str]:
+    """Lines."""
+    yield verdict.line
+    yield ""
+    yield from _table(verdict)
+    yield ""
+    first = "simulation" if verdict.simulated else "file"
+    if verdict.holds and any(not d.equal for d in verdict.outputs if d.what.startswith(first)):
+        yield f"{first} and twin: single roundings that differ, and spread; detent.exact(prepared) computes as the twin"
+    yield from _placed(verdict)
+    if verdict.accuracy:
+        parts = {first: verdict.accuracy.simulation, "twin": verdict.accuracy.twin, "engine": verdict.accuracy.engine}
+        shown = [f"{name} {share:.2f} %" for name, share in parts.items() if share is not None]
+        yield f"top-1 of {verdict.accuracy.samples:,}: {', '.join(shown)}"
+    if verdict.speed:
+        speed = verdict.speed
+        yield (
+            f"latency, one thread: {speed.int8_ms:.2f} ms on integers, {speed.float_ms:.2f} ms in float, "
+            f"ratio {speed.ratio:.2f}"
+        )
+    yield f"claimed of the twin ({verdict.arithmetic}): {verdict.claim}"
+    if not verdict.simulated:
+        yield "file: model.onnx in float, as ONNX defines it; the folder does not hold the simulated model itself"
+    yield from (f"problem: {problem}" for problem in verdict.problems)
+    yield from (f"note: {note}" for note in verdict.notes)
+
+
+def _table(verdict: Verdict) -> Iterator[str]:
+    """A row for each output and comparison; inside, one for each tensor that differs, and one for the others."""
+    rows: list[tuple[str, ...]] = [("compared", "tensor", "differing", "of", "rate", "most")]
+    rows += [_row(difference) for difference in verdict.outputs]
+    for what in dict.fromkeys(difference.what for difference in verdict.tensors):
+        inside = [difference for difference in verdict.tensors if difference.what == what]
+        unequal = [difference for difference in inside if not difference.equal]
+        rows += [_row(difference, "op by op: ") for difference in unequal[:_MOST_SHOWN]]
+        rows += _rest(what, unequal[_MOST_SHOWN:], "more tensors")
+        rows += _rest(what, [difference for difference in inside if difference.equal], "equal tensors")
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        words = [cell.ljust(width) for cell, width in zip(row[:2], widths[:2], strict=True)]
+        numbers = [cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True)]
+        yield "  ".join([*words, *numbers]).rstrip()
+
+
+def _row(difference: Difference, before: str = "") -> tuple[str, ...]:
+    counts = (f"{difference.differing:,}", f"{difference.elements:,}")
+    if difference.equal:
+        return (f"{before}{difference.what}", difference.tensor, *counts, "", "")
+    most = f"{difference.most:.3g} {difference.unit}"
+    return (f"{before}{difference.what}", difference.tensor, *counts, f"{difference.rate:.2g}", most)
+
+
+def _rest(what: str, differences: Sequence[Difference], word: str) -> list[tuple[str, ...]]:
+    if not differences:
+        return []
+    differing, elements = (sum(getattr(d, part) for d in differences) for part in ("differing", "elements"))
+    return [(f"op by op: {what}", f"({len(differences)} {word})", f"{differing:,}", f"{elements:,}", "", "")]
+
+
+def _placed(verdict: Verdict) -> Iterator[str]:
+    """What ran on integers, and why the others did not."""
+    if not verdict.placements:
+        return
+    ran = sum(placed["ran_as"] == "integer" for placed in verdict.placements)
+    yield f"ran on integers: {ran} operations; in float: {len(verdict.in_float) or 'none'}"
+    reasons: dict[str, list[str]] = {}
+    for placed in verdict.placements:
+        if placed["ran_as"] == "float":
+            reasons.setdefault(placed["why"] or "the engine does not say why", []).append(placed["op"])
+    for why, ops in reasons.items():
+        more = f" and {len(ops) - _MOST_SHOWN} more" if len(ops) > _MOST_SHOWN else ""
+        yield f"  in float: {', '.join(ops[:_MOST_SHOWN])}{more}: {why}"

@@ -1,0 +1,67 @@
+"""Linear layers on more than two dimensions are one integer kernel, and give the same integers."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from detent.deploy.forms import in_forms
+from detent.errors import UnknownNameError
+from tests.deploy.forms.quantized_op import RELU, Writing, X, Y, run, types
+
+FORM = ("linear_as_gemm",)
+
+
+def network(
+    shape: tuple[int | str, ...] = ("n", 5, 12), *, relu: bool = False, swapped: bool = False, bias: bool = True
+) -> onnx.ModelProto:
+    draw, w = np.random.default_rng(0), Writing()
+    scale = 2.0 ** draw.integers(-9, -6, 8)
+    weight = w.coded("fc.weight", draw.integers(-127, 128, (12, 8)).astype(np.int8), scale, 1)
+    made = w.node("MatMul", [w.on_grid(*X), weight], "fc.matmul" if bias else "y")
+    if bias:
+        held = w.coded("fc.bias", draw.integers(-2000, 2000, 8).astype(np.int32), scale * X[1], 0)
+        made = w.node("Add", [held, made] if swapped else [made, held], "fc" if relu else "y")
+    if relu:
+        w.node("Relu", [made], "y")
+    w.known("y", (*shape[:-1], 8))
+    return w.model(shape, w.on_grid(*(RELU if relu else Y)))
+
+
+@pytest.mark.parametrize("shape", [("n", 5, 12), (2, 5, 12), ("n", 2, 3, 12)], ids=str)
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_the_same_integers(shape: tuple[int | str, ...], relu: bool, swapped: bool) -> None:
+    before = network(shape, relu=relu, swapped=swapped)
+    after = in_forms(before, FORM)
+    assert types(after) == ["Reshape", "Gemm", *(["Relu"] if relu else []), "Reshape"]
+    sizes = [3 if isinstance(size, str) else size for size in shape]
+    x = np.random.default_rng(1).normal(0, 4, sizes).astype(np.float32)
+    wanted = run(before, x)
+    assert np.unique(wanted).size > 12
+    np.testing.assert_array_equal(run(after, x), wanted)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [network((3, 12)), network(bias=False), network(("n", "m", 12))],
+    ids=["a-matrix", "no-bias", "two-free-sizes"],
+)
+def test_left_alone(model: onnx.ModelProto) -> None:
+    assert in_forms(model, FORM).SerializeToString() == model.SerializeToString()
+
+
+def test_the_gemm_has_the_name_of_the_layer() -> None:
+    nodes = {node.name: node.op_type for node in in_forms(network(), FORM).graph.node}
+    assert nodes["y"] == "Gemm"
+
+
+def test_an_unknown_form() -> None:
+    with pytest.raises(UnknownNameError, match="linear_as_gemm"):
+        in_forms(network(), ("linear_as_conv",))
+
+
+def test_without_forms_it_is_the_model_itself() -> None:
+    model = network()
+    assert in_forms(model, ()) is model

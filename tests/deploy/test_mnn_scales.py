@@ -1,0 +1,75 @@
+"""Where MNN's scales go, in networks of a few operations; `tests/engines/test_mnn.py` asks the engine."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from detent.deploy import Encoding, Op, Output, Port, QdqGraph, Read
+from detent.deploy.mnn_scales import MnnScales
+
+
+def grid(scale: float) -> Encoding:
+    return Encoding(np.array(scale, np.float32), np.array(0), "int8", qmin=-127)
+
+
+def conv(read: Read, output: str) -> Op:
+    return Op("Conv", output, (read, Read("w", grid(1.0))), (output,), {"kernel_shape": [1, 1]})
+
+
+def network(*ops: Op, output: Read) -> MnnScales:
+    constants = {"w": np.ones((1, 1, 1, 1), np.int64), "two": np.array(2, np.float32)}
+    shape = ("batch", 1, 4, 4)
+    graph = QdqGraph({"x": Port("float32", shape)}, (Output("y", output),), ops, constants, frozenset({"w"}), {}, 21)
+    return MnnScales(graph)
+
+
+def scales(found: MnnScales) -> dict[str, float]:
+    return {name: float(encoding.scale) for name, encoding in found.grids.items()}
+
+
+def test_layers_have_scales_and_hand_them_on_through_what_moves_numbers() -> None:
+    found = network(
+        conv(Read("x", grid(0.5)), "a"),
+        Op("MaxPool", "b", (Read("a", grid(0.25)),), ("b",), {"kernel_shape": [2, 2]}),
+        Op("Sigmoid", "c", (Read("b", grid(0.25)),), ("c",)),
+        output=Read("c"),
+    )
+    assert scales(found) == {"x": 0.5, "a": 0.25, "b": 0.25}
+    assert set(found.on_integers) == {"a", "b"}
+    assert found.missing(found.units[2]) == ["c"]
+
+
+def test_a_sum_before_a_concatenation_has_the_scale_of_what_reads_that() -> None:
+    """Whatever grid the network has for the sum."""
+    found = network(
+        conv(Read("x", grid(0.5)), "a"),
+        Op("Add", "b", (Read("a", grid(0.25)), Read("a", grid(0.25))), ("b",)),
+        Op("Concat", "c", (Read("b", grid(0.125)), Read("a", grid(0.25))), ("c",), {"axis": 1}),
+        conv(Read("c", grid(2.0)), "d"),
+        output=Read("d", grid(1.0)),
+    )
+    assert scales(found)["b"] == 2.0
+    assert "b" in found.on_integers
+    assert "c" not in found.on_integers  # `a` has a scale of its own: the parts are joined in float
+
+
+def test_a_function_runs_with_the_layer_before_it() -> None:
+    found = network(
+        conv(Read("x", grid(0.5)), "a"),
+        Op("Relu", "b", (Read("a"),), ("b",)),
+        conv(Read("b", grid(0.25)), "c"),
+        output=Read("c", grid(1.0)),
+    )
+    assert [[op.name for op in unit.ops] for unit in found.units] == [["a", "b"], ["c"]]
+    assert scales(found) == {"x": 0.5, "b": 0.25, "c": 1.0}
+
+
+def test_a_constant_has_no_scale() -> None:
+    found = network(
+        conv(Read("x", grid(0.5)), "a"),
+        Op("Mul", "b", (Read("a", grid(0.25)), Read("two")), ("b",)),
+        conv(Read("b", grid(2.0)), "c"),
+        output=Read("c", grid(1.0)),
+    )
+    assert set(found.on_integers) == {"a", "c"}
+    assert found.missing(found.units[1]) == ["two"]
