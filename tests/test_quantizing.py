@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 import detent
-from detent.errors import RangeError, UnknownNameError
+from detent.errors import OnnxError, RangeError, UnknownNameError
 from detent.quantizing import STEPS
 
 
@@ -78,6 +78,25 @@ def test_at_most_so_many_batches_are_used(tmp_path):
     detent.quantize(net, few, backend="onnxruntime", folder=tmp_path / "few", steps=3)
     detent.quantize(net, many, backend="onnxruntime", folder=tmp_path / "many")
     assert (few.taken, many.taken) == (3, STEPS)
+
+
+def test_half_precision_is_refused_before_anything_is_done(tmp_path):
+    model = file_of_a_network()
+    weight = numpy_helper.to_array(model.graph.initializer[0]).astype(np.float16)
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "w"))
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    with pytest.raises(OnnxError, match="is float16"):
+        detent.quantize(model, images(), backend="onnxruntime", folder=tmp_path / "out")
+
+
+def test_a_module_is_left_alone_unless_it_may_be_used_up(tmp_path):
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).eval()
+    before = dict(net.named_modules())
+    detent.quantize(net, images(), backend="onnxruntime", folder=tmp_path / "copy")
+    assert dict(net.named_modules()) == before
+    made = detent.quantize(net, images(), backend="onnxruntime", folder=tmp_path / "own", inplace=True)
+    assert made.prepared.get_submodule("0") is net[0]
 
 
 def test_no_data_is_an_error(tmp_path):

@@ -16,8 +16,8 @@ from torch import nn
 from detent.artifact import Artifact, deploy
 from detent.backends import Backend
 from detent.errors import RangeError
-from detent.onnx_import import load
-from detent.preparing import calibrate, prepare
+from detent.loading import load
+from detent.preparing import calibrate, prepare, prepare_own
 from detent.recipes import Recipe, find
 
 __all__ = ["STEPS", "quantize"]
@@ -34,14 +34,17 @@ def quantize(
     recipe: str | Recipe = "ptq",
     folder: str | os.PathLike[str] | None = None,
     steps: int | None = None,
+    inplace: bool = False,
 ) -> Artifact:
     """Load, prepare, calibrate and deploy.
 
     `model` is an ONNX file, or a model in memory. `batches` are as `detent.calibrate` takes them; at most `steps` of
     them are used, by default what the recipe says or 64. The artifact goes into `folder`, by default named after the
-    model and the backend.
+    model and the backend. With `inplace` a module is itself prepared instead of a copy: half the memory, and an error
+    leaves it half done.
     """
     network = model if isinstance(model, nn.Module) else load(model)
+    own = inplace or network is not model
     request = find(recipe)
     limit = steps or request.calibration.batches or STEPS
     waiting = map(_as_tensors, batches)
@@ -49,10 +52,12 @@ def quantize(
     if first is None:
         raise RangeError("quantize without data", "the batches are empty", "give at least one batch")
     example, named = _example(first, network)
-    prepared = prepare(network, example, backend=backend, recipe=request, example_kwargs=named)
+    make = prepare_own if own else prepare
+    prepared = make(network, example, backend=backend, recipe=request, example_kwargs=named)
+    del network
     given: Iterable[Any] = islice(chain([first], waiting), limit)
-    if request.calibration.inputs == "quantized":
-        given = list(given)  # they are gone through twice
+    if request.calibration.inputs == "quantized" or request.algorithms:
+        given = list(given)  # they are gone through more than once
     calibrate(prepared, given)
     target = backend if isinstance(backend, str) else backend.name
     return deploy(prepared, Path(folder or f"{_name(model)}-{target}"))

@@ -92,3 +92,23 @@ def test_images_need_a_stated_preprocessing(tmp_path):
     blue_first = Preprocessing(resize=4, crop=(4, 4), mean=(0,) * 3, std=(1,) * 3, color="BGR", layout="NHWC")
     ((x,),) = list(Folder(tmp_path, {"image": ("batch", 4, 4, 3)}, preprocessing=blue_first))
     assert x[0, 0, 0].tolist() == [0.0, 0.0, 1.0]
+
+
+def test_images_of_another_size_than_the_network_takes_are_refused(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    image.new("RGB", (9, 9)).save(tmp_path / "a.png")
+    assert next(iter(Folder(tmp_path, IMAGE, preprocessing=Preprocessing(resize=6, crop=(4, 4)))))[0].shape[1:] == (
+        3,
+        4,
+        4,
+    )
+    with pytest.raises(DataError, match=r"a.png for the input 'image'.*\n?.*shape \(1, 3, 5, 5\)"):
+        list(Folder(tmp_path, IMAGE, preprocessing=Preprocessing(resize=6, crop=(5, 5))))
+    with pytest.raises(DataError, match="takes ids, mask"):
+        list(Folder(tmp_path, {"ids": ("n", 7), "mask": ("n", 7)}, preprocessing=Preprocessing()))
+
+
+@pytest.mark.parametrize("numbers", [{"mean": (0.5, 0.5)}, {"std": (0.5, 0.0, 0.5)}])
+def test_a_mean_or_deviation_that_no_image_has_is_refused(numbers):
+    with pytest.raises(DataError, match="for images of 3 channels"):
+        Preprocessing(**numbers)

@@ -155,6 +155,91 @@ def test_an_asymmetric_convolution_is_padded_first() -> None:
     assert graph(torch.randn(1, 1, 4, 4)).shape == (1, 2, 4, 4)
 
 
+def layer_norm_in_steps(square: str = "Pow") -> list[NodeProto]:
+    """As exporters wrote it before opset 17."""
+    squares = ["d", "two"] if square == "Pow" else ["d", "d"]
+    return [
+        helper.make_node("ReduceMean", ["x"], ["m"], name="norm/mean", axes=[-1]),
+        helper.make_node("Sub", ["x", "m"], ["d"], name="norm/sub"),
+        helper.make_node(square, squares, ["p"], name="norm/square"),
+        helper.make_node("ReduceMean", ["p"], ["v"], name="norm/variance", axes=[-1]),
+        helper.make_node("Add", ["v", "eps"], ["e"], name="norm/eps"),
+        helper.make_node("Sqrt", ["e"], ["s"], name="norm/sqrt"),
+        helper.make_node("Div", ["d", "s"], ["n"], name="norm/div"),
+        helper.make_node("Mul", ["n", "w"], ["g"], name="norm/scale"),
+        helper.make_node("Add", ["g", "b"], ["y"], name="norm/shift"),
+    ]
+
+
+NORM = {"two": np.float32(2), "eps": np.float32(1e-3), "w": floats(8), "b": floats(8) + 1}
+
+
+@pytest.mark.parametrize("square", ["Pow", "Mul"])
+def test_a_layer_norm_in_steps_is_one_module(square: str) -> None:
+    graph = load(model(layer_norm_in_steps(square), {"x": ["n", 5, 8]}, ["y"], NORM, opset=13))
+    assert [node.op for node in graph.graph.nodes] == ["placeholder", "call_module", "output"]
+    ((name, norm),) = graph.named_children()
+    assert isinstance(norm, nn.LayerNorm)
+    assert source_of(graph).modules[name] == tuple(node.name for node in layer_norm_in_steps())
+    assert source_of(graph).parameters[f"{name}.weight"] == OnnxParameter("w")
+    x = torch.from_numpy(floats(2, 5, 8))
+    centred = x - x.mean(-1, keepdim=True)
+    scale, shift = torch.from_numpy(NORM["w"]), torch.from_numpy(NORM["b"])
+    wanted = centred / (centred.square().mean(-1, keepdim=True) + 1e-3).sqrt() * scale + shift
+    torch.testing.assert_close(graph(x).detach(), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"outputs": ["y", "s"]},  # a step is read by somebody else
+        {"constants": {**NORM, "two": np.float32(3)}},
+        {"axes": [1]},
+    ],
+    ids=["another reader", "no square", "another axis"],
+)
+def test_steps_that_are_no_layer_norm_stay_steps(change: dict[str, Any]) -> None:
+    nodes = layer_norm_in_steps()
+    for node in nodes:
+        if node.op_type == "ReduceMean" and "axes" in change:
+            node.attribute[0].ints[0] = change["axes"][0]
+    constants = change.get("constants", NORM)
+    graph = load(model(nodes, {"x": ["n", 5, 8]}, change.get("outputs", ["y"]), constants, opset=13))
+    assert not any(isinstance(module, nn.LayerNorm) for module in graph.modules())
+
+
+@pytest.mark.parametrize("operator", ["AveragePool", "MaxPool", "LpPool"])
+def test_a_window_that_its_input_does_not_fill_is_refused(operator: str) -> None:
+    node = helper.make_node(operator, ["x"], ["y"], name="the pool", kernel_shape=[3, 3], dilations=[4, 4])
+    with pytest.raises(OnnxError, match=r"the pool.*\n?.*window of \(9, 9\)"):
+        load(model([node], {"x": ["n", 2, 8, 9]}, ["y"], opset=22))
+
+
+def test_a_window_that_an_input_of_free_size_does_not_fill_is_refused_when_it_comes() -> None:
+    nodes = [helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[3, 3], dilations=[4, 4])]
+    graph = load(model(nodes, {"x": ["n", 2, "h", "w"]}, ["y"], opset=22))
+    x = torch.arange(2 * 9 * 9.0).reshape(1, 2, 9, 9)
+    assert graph(x).flatten().tolist() == pytest.approx([40.0, 121.0])  # the middle, as the corners are around it
+    with pytest.raises(OnnxError, match="a window of"):
+        graph(x[:, :, 1:])
+
+
+def test_weights_are_held_by_the_modules_alone() -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
+        helper.make_node("Mul", ["c", "table"], ["m"], name="mul"),
+        helper.make_node("Conv", ["m", "both"], ["d"], name="other"),
+        helper.make_node("ReduceSum", ["both"], ["total"], name="sum"),
+        helper.make_node("Add", ["d", "total"], ["y"], name="add"),
+    ]
+    held = {"w": floats(64, 3, 3, 3), "table": floats(64, 6, 6), "both": floats(32, 64, 1, 1)}
+    graph = load(model(nodes, {"x": [1, 3, 8, 8]}, ["y"], held))
+    kept = {tensor.name: tensor for tensor in source_of(graph).model.graph.initializer}
+    # Not `both`: a node that is no module reads it too.
+    assert {name: len(tensor.raw_data) for name, tensor in kept.items()} == {"w": 0, "table": 9216, "both": 8192}
+    assert list(kept["w"].dims) == [64, 3, 3, 3]
+
+
 def test_copies_and_pickles() -> None:
     nodes = [helper.make_node("Resize", ["x", "", "s"], ["y"], name="up", mode="cubic")]
     graph = load(model(nodes, {"x": [1, 1, 3, 3]}, ["y"], {"s": np.array([1, 1, 1.5, 2], np.float32)}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import zlib
 
 import numpy as np
 import onnx
@@ -10,9 +11,10 @@ import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 
 import detent
+from detent.errors import OnnxError
 from detent.graph import quantizers_of
 from detent.onnx_import import load, source_of
 
@@ -44,22 +46,63 @@ def files(tmp_path_factory) -> tuple[str, str]:
     model = helper.make_model(
         helper.make_graph(nodes, "net", *ports, held), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
     )
-    plain, quantized = str(folder / "plain.onnx"), str(folder / "quantized.onnx")
+    plain = str(folder / "plain.onnx")
     onnx.save_model(model, plain)
+    return plain, quantized_by_onnxruntime(plain, per_channel=True)
+
+
+def quantized_by_onnxruntime(plain: str, **options) -> str:
+    """A file that onnxruntime's quantizer makes; u8 activations and s8 weights if not said otherwise."""
+    made = plain.replace(".onnx", f"-{zlib.crc32(repr(options).encode())}.onnx")
+    types = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8, "quant_format": QuantFormat.QDQ}
     logging.disable(logging.WARNING)
     try:
-        quantize_static(
-            plain,
-            quantized,
-            Batches(),
-            quant_format=QuantFormat.QDQ,
-            per_channel=True,
-            activation_type=QuantType.QUInt8,
-            weight_type=QuantType.QInt8,
-        )
+        quantize_static(plain, made, Batches(), **{**types, **options})
     finally:
         logging.disable(logging.NOTSET)
-    return plain, quantized
+    return made
+
+
+def ran(path: str, x: torch.Tensor) -> np.ndarray:
+    return onnxruntime.InferenceSession(path).run(None, {"x": x.numpy()})[0]
+
+
+VARIANTS = {
+    "u8 s8 channels": {"per_channel": True},
+    "s8 s8": {"activation_type": QuantType.QInt8},
+    "reduced range": {"per_channel": True, "reduce_range": True},
+    "codes between operators": {"quant_format": QuantFormat.QOperator, "per_channel": True},
+    "signed codes between operators": {"quant_format": QuantFormat.QOperator, "activation_type": QuantType.QInt8},
+}
+
+
+@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
+def test_every_variant_computes_what_it_did_and_is_deployed_as_it_was(files, options, tmp_path):
+    made = quantized_by_onnxruntime(files[0], **options)
+    x = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(2))
+    theirs = ran(made, x)
+    prepared = detent.prepare(load(made), (x,), backend="onnxruntime").eval()
+    assert all(quantizer.calibrated for quantizer in quantizers_of(prepared))
+    step = float([q for q in quantizers_of(prepared) if q.role == "activation"][-1].qparams().scale)
+    with torch.no_grad():  # the simulation adds in float, the engine in integers: one step at a tie
+        assert np.abs(prepared(x).numpy() - theirs).max() <= 1.01 * step
+    again = detent.deploy(prepared, tmp_path / "out").path("model.onnx")
+    assert np.array_equal(ran(str(again), x), theirs)
+
+
+def test_weights_on_a_grid_that_the_target_lacks_need_no_data(files):
+    made = quantized_by_onnxruntime(files[0], weight_type=QuantType.QUInt8)
+    x = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(2))
+    prepared = detent.prepare(load(made), (x,), backend="onnxruntime").eval()
+    assert all(quantizer.calibrated for quantizer in quantizers_of(prepared))
+    with torch.no_grad():
+        assert np.abs(prepared(x).numpy() - ran(made, x)).max() < 0.03 * np.abs(ran(made, x)).max()
+
+
+def test_what_the_file_leaves_float_stays_float(files):
+    made = quantized_by_onnxruntime(files[0], per_channel=True, nodes_to_exclude=["add", "last"])
+    prepared = detent.prepare(load(made), (torch.zeros(2, 3, 8, 8),), backend="onnxruntime")
+    assert prepared.plan["y"].reason == "the file leaves it float"
 
 
 def test_a_relu_that_the_tool_left_to_the_grid_is_there_again(files):
@@ -86,6 +129,32 @@ def test_its_scales_are_taken_over_and_deployed_again(files, tmp_path):
     theirs = onnxruntime.InferenceSession(files[1]).run(None, {"x": x.numpy()})[0]
     step = max(own)
     assert np.abs(again - theirs).max() <= 1.01 * step  # theirs has a wider grid for weights: -128 to 127
+
+
+def test_an_operator_on_codes_that_lacks_its_parts_is_refused():
+    ports = [[helper.make_tensor_value_info(name, TensorProto.UINT8, [1, 1, 4, 4])] for name in "xy"]
+    graph = helper.make_graph([helper.make_node("QLinearConv", ["x", "s"], ["y"], name="conv")], "net", *ports)
+    with pytest.raises(OnnxError, match="operators on codes"):
+        load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+
+
+def test_a_dynamically_quantized_file_computes_what_it_did(tmp_path):
+    weight = np.random.default_rng(3).standard_normal((16, 5)).astype(np.float32)
+    ports = [
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, size])] for name, size in (("x", 16), ("y", 5))
+    ]
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="product")
+    graph = helper.make_graph([node], "net", *ports, [numpy_helper.from_array(weight, "w")])
+    plain, made = str(tmp_path / "plain.onnx"), str(tmp_path / "dynamic.onnx")
+    onnx.save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), plain)
+    logging.disable(logging.WARNING)
+    try:
+        quantize_dynamic(plain, made, weight_type=QuantType.QInt8)
+    finally:
+        logging.disable(logging.NOTSET)
+    assert "MatMulInteger" in {node.op_type for node in onnx.load_model(made).graph.node}
+    x = torch.randn(4, 16, generator=torch.Generator().manual_seed(2))
+    np.testing.assert_allclose(load(made)(x).numpy(), ran(made, x), rtol=1e-5, atol=1e-6)
 
 
 def test_it_trains(files):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from detent.errors import DataError
 
-__all__ = ["LABELS", "Inputs", "arrays_in"]
+__all__ = ["LABELS", "Inputs", "arrays_in", "batched"]
 
 Array = npt.NDArray[Any]
 Inputs = Mapping[str, tuple[int | str, ...]]
@@ -35,7 +35,7 @@ def arrays_in(path: Path, inputs: Inputs) -> Iterator[tuple[dict[str, Array], Ar
                 "use a .npz with an array for each input",
             )
         name = next(iter(inputs))
-        yield {name: _batched(held, inputs[name], path, name)}, None
+        yield {name: batched(held, inputs[name], path, name)}, None
         return
     with held:
         yield _from_npz(held, inputs, path)
@@ -57,10 +57,10 @@ def _from_npz(held: Any, inputs: Inputs, path: Path) -> tuple[dict[str, Array], 
             f"it holds {', '.join(arrays) or 'nothing'}, not {', '.join(missing)}",
             f"name the arrays {', '.join(inputs)}",
         )
-    return {name: _batched(arrays[name], shape, path, name) for name, shape in inputs.items()}, labels
+    return {name: batched(arrays[name], shape, path, name) for name, shape in inputs.items()}, labels
 
 
-def _batched(array: Array, shape: tuple[int | str, ...], path: Path, name: str) -> Array:
+def batched(array: Array, shape: tuple[int | str, ...], path: Path, name: str) -> Array:
     """With a batch axis; a single sample gets one."""
     if array.ndim == len(shape) - 1:
         array = array[np.newaxis]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.data.arrays import Inputs, arrays_in
+from detent.data.arrays import Inputs, arrays_in, batched
 from detent.data.images import SUFFIXES, Preprocessing
 from detent.errors import DataError
 
@@ -80,8 +80,16 @@ class Folder:
                     given = tuple(arrays[name] for name in self.inputs)
                     yield given if labels is None else (*given, np.atleast_1d(labels))
             else:
-                assert self.preprocessing is not None
-                yield (self.preprocessing(file),)
+                yield (self._image(file),)
+
+    def _image(self, file: Path) -> npt.NDArray[Any]:
+        assert self.preprocessing is not None
+        if len(self.inputs) != 1:
+            raise DataError(
+                f"read the image {file}", f"the network takes {', '.join(self.inputs)}", "use a .npz for each sample"
+            )
+        ((name, shape),) = self.inputs.items()
+        return batched(self.preprocessing(file), shape, file, name)
 
 
 def _joined(parts: list[tuple[npt.NDArray[Any], ...]]) -> tuple[npt.NDArray[Any], ...]:

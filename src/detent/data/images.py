@@ -31,6 +31,16 @@ class Preprocessing:
     color: Literal["RGB", "BGR", "L"] = "RGB"
     layout: Literal["NCHW", "NHWC"] = "NCHW"
 
+    def __post_init__(self) -> None:
+        channels = 1 if self.color == "L" else 3
+        for name, numbers in (("mean", self.mean), ("std", self.std)):
+            if len(numbers) not in (1, channels) or (name == "std" and 0 in numbers):
+                raise DataError(
+                    f"{name} {', '.join(map(str, numbers))} for images of {channels} channels",
+                    f"{len(numbers)} numbers, or a division by zero",
+                    f"give {channels}, or one for all",
+                )
+
     def __call__(self, path: Path) -> npt.NDArray[np.float32]:
         """The picture as one sample with a batch axis."""
         try:

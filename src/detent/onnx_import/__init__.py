@@ -9,7 +9,8 @@ An operator is computed as ONNX says or refused, naming the node.
 from __future__ import annotations
 
 from detent.onnx_import.loading import load
-from detent.onnx_import.ports import example_inputs, ports_of
+from detent.onnx_import.ports import example_inputs, ports_of, refuse_other_reals
+from detent.onnx_import.skeleton import is_left_out, without_initializers
 from detent.onnx_import.source import OnnxEncoding, OnnxParameter, OnnxSource, is_imported, source_of
 
 __all__ = [
@@ -18,7 +19,10 @@ __all__ = [
     "OnnxSource",
     "example_inputs",
     "is_imported",
+    "is_left_out",
     "load",
     "ports_of",
+    "refuse_other_reals",
     "source_of",
+    "without_initializers",
 ]

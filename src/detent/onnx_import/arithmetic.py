@@ -10,6 +10,7 @@ from torch import Tensor
 
 from detent.onnx_import.builder import Constant, Value
 from detent.onnx_import.call import Call, Converter
+from detent.onnx_import.decomposed import layer_norm
 
 __all__ = ["CONVERTERS", "operands"]
 
@@ -51,6 +52,9 @@ def _commutative(function: Callable[..., Any]) -> Converter:
 
 
 def _divide(call: Call) -> Any:
+    norm = layer_norm(call)
+    if norm is not None:
+        return norm
     if call.is_real():
         return _binary(torch.div)(call)
     return call.op(divide, call.value(0), call.value(1), kind="div")

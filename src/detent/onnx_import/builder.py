@@ -53,6 +53,7 @@ class Builder:
         self.parameters: dict[str, OnnxParameter] = {}
         self.encodings: dict[str, OnnxEncoding] = {}
         self.emitted: list[fx.Node] = []  # since the importer last looked
+        self.clipped: dict[str, str] = {}  # what a Clip that is part of a grid gives -> what it takes
         self.dissolved: set[str] = set()  # codes that stand for the value they were made from
         self._names = Names()
         self._reads: dict[tuple[object, bool], fx.Node] = {}
@@ -94,6 +95,15 @@ class Builder:
         node = self.graph.create_node(op, target, args, kwargs, name=identifier(name))
         self.emitted.append(node)
         return node
+
+    def erase(self, node: fx.Node) -> None:
+        """Take out what nothing reads any more."""
+        self.graph.erase_node(node)
+        if node.op == "call_module":
+            delattr(self.root, str(node.target))
+            self.modules.pop(str(node.target), None)
+        for known in (self.tensors, self.nodes):
+            known.pop(node.name, None)
 
     # ---- constants ----
 

@@ -186,6 +186,10 @@ class Call:
         users = self.users()
         return users[0] if len(users) == 1 and users[0].op_type == op_type else None
 
+    def readers(self, name: str) -> Sequence[NodeProto]:
+        """The nodes that take a tensor, and the outputs of the graph that it is."""
+        return self._users.get(name, ())
+
     def absorb(self, node: NodeProto) -> None:
         """What is answered is the output of `node`, which is part of the same operation."""
         self.outputs = list(node.output)

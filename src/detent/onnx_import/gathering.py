@@ -150,6 +150,25 @@ def triangle(x: Tensor, offset: Tensor | None, *, upper: bool) -> Tensor:
     return torch.triu(x, diagonal) if upper else torch.tril(x, diagonal)
 
 
+def _tensor_scatter(call: Call) -> Any:
+    mode = call.text("mode", "linear")
+    if mode not in ("linear", "circular"):
+        call.refuse(f"the mode {mode!r}", "ONNX has 'linear' and 'circular'")
+    given = (call.value(0), call.value(1), call.optional(2))
+    return call.op(tensor_scatter, *given, axis=call.integer("axis", -2), circular=mode == "circular")
+
+
+def tensor_scatter(cache: Tensor, update: Tensor, starts: Tensor | None, *, axis: int, circular: bool) -> Tensor:
+    """`update` written into the cache along `axis`, for each sample of the batch from its own place on."""
+    at, length = axis % cache.ndim, cache.shape[axis]
+    begin = torch.zeros(cache.shape[0], dtype=torch.int64, device=cache.device) if starts is None else starts
+    places = begin.reshape(-1, 1) + torch.arange(update.shape[at], device=cache.device)
+    if not circular and bool(((places < 0) | (places >= length)).any()):
+        raise ValueError("an update that reaches beyond the cache")
+    shape = [size if index in (0, at) else 1 for index, size in enumerate(update.shape)]
+    return cache.scatter(at, (places % length).reshape(shape).expand(update.shape), update)
+
+
 CONVERTERS: dict[str, Converter] = {
     "Gather": _gather,
     "GatherElements": _gather_elements,
@@ -157,6 +176,7 @@ CONVERTERS: dict[str, Converter] = {
     "Scatter": _scatter_elements,
     "ScatterElements": _scatter_elements,
     "ScatterND": _scatter_nd,
+    "TensorScatter": _tensor_scatter,
     "Compress": _compress,
     "ReverseSequence": _reverse_sequence,
     "Trilu": _trilu,

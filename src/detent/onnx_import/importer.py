@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import onnx
+import torch
 from onnx import GraphProto, ModelProto, NodeProto
 from torch import fx
 
@@ -14,7 +16,9 @@ from detent.onnx_import.call import Call, label
 from detent.onnx_import.control_flow import branch_of
 from detent.onnx_import.inference import Inference
 from detent.onnx_import.opsets import expanded, opset_of, understood
-from detent.onnx_import.reading import all_graphs, check_text
+from detent.onnx_import.qoperators import written_out
+from detent.onnx_import.reading import check_text
+from detent.onnx_import.skeleton import reads, without_parameters
 from detent.onnx_import.source import OnnxSource
 from detent.onnx_import.table import CONVERTERS
 from detent.onnx_import.tensors import TORCH_TYPES, decode, stored_type, torch_type
@@ -22,12 +26,14 @@ from detent.onnx_import.tensors import TORCH_TYPES, decode, stored_type, torch_t
 __all__ = ["graph_module"]
 
 _STANDARD = ("", "ai.onnx")
+_SMALL = 1024  # elements; what says a shape or axes has fewer
 
 
 def graph_module(model: ModelProto) -> fx.GraphModule:
     """The network of `model`, in eval mode, with what is known of its origin in `meta["onnx"]`."""
     check_text(model)
     opset = opset_of(model)
+    model = written_out(model)
     outputs = [value.name for value in model.graph.output]
     builder = Builder(Inference(opset))
     _inputs(model.graph, builder)
@@ -39,9 +45,26 @@ def graph_module(model: ModelProto) -> fx.GraphModule:
     builder.graph.lint()
     graph_module = fx.GraphModule(builder.root, builder.graph, class_name=_class_name(model))
     graph_module.meta["onnx"] = OnnxSource(
-        model, builder.tensors, builder.nodes, builder.modules, builder.parameters, builder.encodings
+        without_parameters(model, builder.modules, builder.parameters),
+        builder.tensors,
+        builder.nodes,
+        builder.modules,
+        builder.parameters,
+        builder.encodings,
+        _folded(model.graph, builder),
     )
     return graph_module.eval()
+
+
+def _folded(graph: GraphProto, builder: Builder) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for node in graph.node:
+        for name in node.output:
+            value = builder.values.get(name)
+            small = isinstance(value, Constant) and value.stored is None and value.tensor.numel() <= _SMALL
+            if isinstance(value, Constant) and small and value.tensor.dtype != torch.bfloat16:
+                found[name] = value.tensor.numpy().copy()
+    return found
 
 
 def _class_name(model: ModelProto) -> str:
@@ -99,7 +122,7 @@ class _Walk:
         needed = _needed(list(nodes), wanted)
         users: dict[str, list[NodeProto]] = {}
         for node in needed:
-            for name in _reads(node):
+            for name in reads(node):
                 users.setdefault(name, []).append(node)
         for name in wanted:
             users.setdefault(name, []).append(NodeProto(op_type="the output of the graph"))
@@ -198,17 +221,5 @@ def _needed(nodes: list[NodeProto], outputs: Iterable[str]) -> list[NodeProto]:
     for node in reversed(nodes):
         if wanted.intersection(node.output):
             kept.append(node)
-            wanted.update(_reads(node))
+            wanted.update(reads(node))
     return kept[::-1]
-
-
-def _reads(node: NodeProto) -> set[str]:
-    """The tensors a node takes, those that its subgraphs take from outside included."""
-    found = {name for name in node.input if name}
-    for attribute in node.attribute:
-        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            for inner in all_graphs(graph):
-                for part in inner.node:
-                    found.update(name for name in part.input if name)
-                found.update(value.name for value in inner.output)
-    return found

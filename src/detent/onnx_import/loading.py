@@ -16,15 +16,7 @@ __all__ = ["load"]
 
 
 def load(model: str | os.PathLike[str] | ModelProto, weights: str | os.PathLike[str] | None = None) -> fx.GraphModule:
-    """An ONNX model, or the file of one, as a GraphModule in eval mode with trainable parameters.
-
-    Operations with weights are torch modules, named after the ONNX nodes; the others are functions. Inputs and
-    outputs are those of the file, in its order. `source_of(result)` maps every fx node, module and parameter back to
-    the names in the file. Q/DQ pairs are taken out of the graph; `source_of(result).encodings` keeps their scales.
-    What cannot be imported exactly is refused with `OnnxError`.
-
-    With `weights`, a Caffe network: `load("net.prototxt", "net.caffemodel")`.
-    """
+    """As `detent.load` says, which is this for a file that Detent did not deploy."""
     if weights is not None:
         if isinstance(model, ModelProto):
             raise OnnxError("load a ModelProto with weights", "it has its own", "give a .prototxt and a .caffemodel")

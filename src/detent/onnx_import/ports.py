@@ -6,10 +6,11 @@ import torch
 from onnx import TensorProto
 from torch import Tensor, nn
 
+from detent.errors import OnnxError
 from detent.onnx_import.source import source_of
 from detent.onnx_import.tensors import TORCH_TYPES
 
-__all__ = ["example_inputs", "ports_of"]
+__all__ = ["example_inputs", "ports_of", "refuse_other_reals"]
 
 
 def ports_of(network: nn.Module) -> dict[str, tuple[int | str, ...]]:
@@ -25,6 +26,20 @@ def ports_of(network: nn.Module) -> dict[str, tuple[int | str, ...]]:
                 for axis, dim in enumerate(dims)
             )
     return found
+
+
+def refuse_other_reals(network: nn.Module) -> None:
+    """An imported network whose real numbers are not float32 has no place for Q and DQ, whose scales are."""
+    graph = source_of(network).model.graph
+    held: list[tuple[str, torch.dtype | None]] = [(name, held.dtype) for name, held in network.named_parameters()]
+    held += [(value.name, TORCH_TYPES.get(value.type.tensor_type.elem_type)) for value in graph.input]
+    for name, dtype in held:
+        if dtype is not None and dtype.is_floating_point and dtype != torch.float32:
+            raise OnnxError(
+                "quantize an ONNX model",
+                f"{name!r} is {str(dtype).removeprefix('torch.')}",
+                "export the model in float32: its weights become integers anyway",
+            )
 
 
 def example_inputs(network: nn.Module, *, free: int = 1) -> tuple[Tensor, ...]:

@@ -28,7 +28,7 @@ def _quantize(call: Call) -> Any:
     encoding, followers = _encoding(call), call.users()
     if encoding is None or not followers or not all(_matches(call, node, encoding) for node in followers):
         return _codes(call, encoding)
-    name = call.node.input[0]
+    name = call.builder.clipped.get(call.node.input[0], call.node.input[0])
     if name in call.builder.encodings and not _same(call.builder.encodings[name], encoding):
         name = followers[0].output[0]  # a second pair on one tensor, with other numbers
     call.builder.encodings[name] = encoding
@@ -46,7 +46,7 @@ def _clipped_at_zero(call: Call, encoding: OnnxEncoding) -> Any:
     if int(encoding.zero_point) != least or _never_negative(value, dict(builder.root.named_modules())):
         return value
     clipped = builder.function(f"{value.name}_relu", F.relu, (value,), {})
-    builder.tensors[clipped.name] = call.node.input[0]
+    builder.tensors[clipped.name] = builder.clipped.get(call.node.input[0], call.node.input[0])
     builder.nodes[clipped.name] = ()
     return clipped
 

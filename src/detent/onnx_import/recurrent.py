@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,8 +21,15 @@ _DIRECTIONS = ("forward", "reverse", "bidirectional")
 Step = Callable[[Tensor, "tuple[Tensor, ...]"], "tuple[Tensor, ...]"]
 
 
-def _checked(call: Call) -> dict[str, Any]:
-    """The attributes all three share; what is not computed is refused."""
+class Layout(NamedTuple):
+    """Which way the steps go, and whether the batch comes before them."""
+
+    direction: str
+    batch_first: bool
+
+
+def _layout(call: Call) -> Layout:
+    """From the attributes all three share; what is not computed is refused."""
     kind, direction = call.node.op_type, call.text("direction", "forward")
     if direction not in _DIRECTIONS:
         call.refuse(f"the direction {direction!r}", "export the model again")
@@ -32,17 +39,20 @@ def _checked(call: Call) -> dict[str, Any]:
         call.refuse(f"the activations {activations}", f"only {_DEFAULT[kind]} are imported")
     if call.attribute("clip") is not None or call.integer("input_forget"):
         call.refuse("clipped cells or coupled gates", "export the model without them")
-    return {"direction": direction, "batch_first": bool(call.integer("layout"))}
+    return Layout(direction, bool(call.integer("layout")))
+
+
+def _is_plain(call: Call, layout: Layout) -> bool:
+    """Whether torch's module computes it: constant weights, and sequences that are all as long as the tensor."""
+    constant = all(isinstance(call.inputs[at], Constant) for at in range(1, 4) if call.has(at))
+    return constant and not call.has(4) and not layout.batch_first and not isinstance(call.value(0), Constant)
 
 
 def _lstm(call: Call) -> Any:
-    shared = _checked(call)
-    constant = all(isinstance(call.inputs[at], Constant) for at in range(1, 4) if call.has(at))
-    plain = not call.has(4) and not call.has(7) and not shared["batch_first"]
-    if constant and plain and not isinstance(call.value(0), Constant):
-        return lstm_module(call, shared["direction"])
-    given = [call.optional(at) for at in (0, 1, 2, 3, 4, 5, 6, 7)]
-    return call.parts(lstm, *given, kind="lstm", **shared)
+    layout = _layout(call)
+    if _is_plain(call, layout) and not call.has(7):
+        return lstm_module(call, layout.direction)
+    return call.parts(lstm, *map(call.optional, range(8)), kind="lstm", layout=layout)
 
 
 def lstm(
@@ -55,8 +65,7 @@ def lstm(
     c0: Tensor | None,
     peepholes: Tensor | None,
     *,
-    direction: str,
-    batch_first: bool,
+    layout: Layout,
 ) -> tuple[Tensor, ...]:
     def cell(way: int) -> Step:
         bias = 0 if b is None else sum(b[way].chunk(2))
@@ -71,17 +80,14 @@ def lstm(
 
         return step
 
-    return _run(x, r, cell, (h0, c0), lengths, direction=direction, batch_first=batch_first)
+    return _run(x, r, cell, (h0, c0), lengths, layout)
 
 
 def _gru(call: Call) -> Any:
-    shared, reset_after = _checked(call), bool(call.integer("linear_before_reset"))
-    constant = all(isinstance(call.inputs[at], Constant) for at in range(1, 4) if call.has(at))
-    plain = reset_after and not call.has(4) and not shared["batch_first"]
-    if constant and plain and not isinstance(call.value(0), Constant):
-        return gru_module(call, shared["direction"])
-    given = [call.optional(at) for at in (0, 1, 2, 3, 4, 5)]
-    return call.parts(gru, *given, kind="gru", reset_after=reset_after, **shared)
+    layout, reset_after = _layout(call), bool(call.integer("linear_before_reset"))
+    if _is_plain(call, layout) and reset_after:
+        return gru_module(call, layout.direction)
+    return call.parts(gru, *map(call.optional, range(6)), kind="gru", layout=layout, reset_after=reset_after)
 
 
 def gru(
@@ -92,8 +98,7 @@ def gru(
     lengths: Tensor | None,
     h0: Tensor | None,
     *,
-    direction: str,
-    batch_first: bool,
+    layout: Layout,
     reset_after: bool,
 ) -> tuple[Tensor, ...]:
     def cell(way: int) -> Step:
@@ -113,12 +118,11 @@ def gru(
 
         return step
 
-    return _run(x, r, cell, (h0,), lengths, direction=direction, batch_first=batch_first)
+    return _run(x, r, cell, (h0,), lengths, layout)
 
 
 def _rnn(call: Call) -> Any:
-    given = [call.optional(at) for at in (0, 1, 2, 3, 4, 5)]
-    return call.parts(rnn, *given, **_checked(call))
+    return call.parts(rnn, *map(call.optional, range(6)), layout=_layout(call))
 
 
 def rnn(
@@ -129,14 +133,13 @@ def rnn(
     lengths: Tensor | None,
     h0: Tensor | None,
     *,
-    direction: str,
-    batch_first: bool,
+    layout: Layout,
 ) -> tuple[Tensor, ...]:
     def cell(way: int) -> Step:
         bias = 0 if b is None else sum(b[way].chunk(2))
         return lambda at, state: (torch.tanh(at @ w[way].t() + state[0] @ r[way].t() + bias),)
 
-    return _run(x, r, cell, (h0,), lengths, direction=direction, batch_first=batch_first)
+    return _run(x, r, cell, (h0,), lengths, layout)
 
 
 def _run(
@@ -145,14 +148,13 @@ def _run(
     cell: Callable[[int], Step],
     initial: tuple[Tensor | None, ...],
     lengths: Tensor | None,
-    *,
-    direction: str,
-    batch_first: bool,
+    layout: Layout,
 ) -> tuple[Tensor, ...]:
     """All steps in each direction: (Y, the last states), shaped as ONNX has them.
 
     A sequence that is shorter than the others gives zeros behind its end, and the states it ended with.
     """
+    direction, batch_first = layout
     steps = x.transpose(0, 1) if batch_first else x
     ways = ["forward", "reverse"] if direction == "bidirectional" else [direction]
     outputs, finals = [], []

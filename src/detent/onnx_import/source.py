@@ -65,10 +65,12 @@ class OnnxParameter:
 class OnnxSource:
     """What `load` knows of the file. It is never copied: the copies of a GraphModule share it.
 
-    `model`: the ModelProto, with its external data read in. `tensors`: name of an fx node -> name of the ONNX tensor
-    it computes. `nodes`: name of an fx node -> names of the ONNX nodes it stands for (a node without a name is called
-    by its first output). `modules`: the same by module path. `parameters`: path of a parameter or buffer -> where
-    its values stand. `encodings`: name of an ONNX tensor -> what its Q/DQ pair says.
+    `model`: the ModelProto, with its external data read in; initializers that are nothing but weights and biases of
+    modules have their name, type and shape in it and no values, which the modules hold. `tensors`: name of an fx node
+    -> name of the ONNX tensor it computes. `nodes`: name of an fx node -> names of the ONNX nodes it stands for (a node
+    without a name is called by its first output). `modules`: the same by module path. `parameters`: path of a parameter
+    or buffer -> where its values stand. `encodings`: name of an ONNX tensor -> what its Q/DQ pair says. `folded`: name
+    of an ONNX tensor that nodes compute from constants alone, such as a shape -> its value, where that is small.
     """
 
     model: Any
@@ -77,6 +79,7 @@ class OnnxSource:
     modules: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     parameters: Mapping[str, OnnxParameter] = field(default_factory=dict)
     encodings: Mapping[str, OnnxEncoding] = field(default_factory=dict)
+    folded: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> OnnxSource:
         return self

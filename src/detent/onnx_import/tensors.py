@@ -64,10 +64,16 @@ def torch_type(data_type: int, *, asked: str) -> torch.dtype:
 def decode(tensor: TensorProto, name: str) -> Tensor:
     """The values; codes of a type that torch does not have come in the next wider one it has."""
     count = _count(tensor, name)
-    _check_length(tensor, name, count)
+    # Asked for once: each time the bytes are copied.
+    raw = tensor.raw_data if tensor.HasField("raw_data") else None
+    _check_length(tensor, name, count, raw)
     try:
         if tensor.data_type == TensorProto.BFLOAT16:
-            return _bfloat16(tensor, count)
+            return _bfloat16(tensor, count, raw)
+        if raw is not None and tensor.data_type in TORCH_TYPES:
+            stored = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).newbyteorder("<")
+            array = np.frombuffer(raw, stored).reshape(tuple(tensor.dims))
+            return torch.from_numpy(array.astype(stored.newbyteorder("="), copy=True))
         array = onnx.numpy_helper.to_array(tensor)
         wider = _WIDER.get(type_name(tensor.data_type))
         if wider is not None:
@@ -89,7 +95,7 @@ def _count(tensor: TensorProto, name: str) -> int:
     return count
 
 
-def _check_length(tensor: TensorProto, name: str, count: int) -> None:
+def _check_length(tensor: TensorProto, name: str, count: int, raw: bytes | None) -> None:
     kind = type_name(tensor.data_type)
     if kind in ("STRING", "UNDEFINED") or tensor.HasField("segment"):
         raise OnnxError(f"read the tensor {name!r}", f"it holds {kind.lower()} data", "import a model without such")
@@ -98,10 +104,10 @@ def _check_length(tensor: TensorProto, name: str, count: int) -> None:
     if tensor.data_location == TensorProto.EXTERNAL:
         raise _broken(name, "its data is external and was not read")
     bits = _BITS.get(kind) or 8 * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-    if tensor.HasField("raw_data"):
+    if raw is not None:
         wanted = math.ceil(count * bits / 8)
-        if len(tensor.raw_data) != wanted:
-            raise _broken(name, f"{len(tensor.raw_data)} bytes where its shape wants {wanted}")
+        if len(raw) != wanted:
+            raise _broken(name, f"{len(raw)} bytes where its shape wants {wanted}")
         return
     field = onnx.helper.tensor_dtype_to_field(tensor.data_type)
     wanted = math.ceil(count * bits / 8) if kind in _BITS else count
@@ -109,9 +115,9 @@ def _check_length(tensor: TensorProto, name: str, count: int) -> None:
         raise _broken(name, f"{len(getattr(tensor, field))} values where its shape wants {wanted}")
 
 
-def _bfloat16(tensor: TensorProto, count: int) -> Tensor:
-    if tensor.HasField("raw_data"):
-        bits = np.frombuffer(tensor.raw_data, dtype="<u2").astype(np.int16)
+def _bfloat16(tensor: TensorProto, count: int, raw: bytes | None) -> Tensor:
+    if raw is not None:
+        bits = np.frombuffer(raw, dtype="<u2").astype(np.int16)
     else:
         bits = np.fromiter(tensor.int32_data, dtype=np.int32, count=count).astype(np.uint16).astype(np.int16)
     return torch.from_numpy(bits.copy()).view(torch.bfloat16).reshape(tuple(tensor.dims))

@@ -22,6 +22,11 @@ class Window(NamedTuple):
     def symmetric(self) -> bool:
         return self.begin == self.end
 
+    @property
+    def reach(self) -> tuple[int, ...]:
+        """How many elements the kernel spans with its dilation."""
+        return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
+
 
 def torch_pads(begin: tuple[int, ...], end: tuple[int, ...]) -> list[int]:
     """As `F.pad` takes them: the last axis first."""
