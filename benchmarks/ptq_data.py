@@ -47,6 +47,11 @@ class Task:
     def accuracy(self, predictions: Tensor) -> float:
         return 100 * float((predictions == self.labels).double().mean())
 
+    def standard_error(self, one: Tensor, other: Tensor) -> float:
+        """Of the difference of two accuracies on the same images: what both get right, or wrong, adds nothing to it."""
+        apart = (one == self.labels).double() - (other == self.labels).double()
+        return 100 * float(apart.std() / len(apart) ** 0.5)
+
 
 def missing(task: str) -> str | None:
     """Why a task cannot be run here; None if it can."""

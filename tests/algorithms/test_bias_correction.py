@@ -9,7 +9,7 @@ from torch import nn
 from detent.algorithms import bias_correction
 from detent.algorithms.bias_correction_core import clipped_normal_mean, expected_shift
 from detent.errors import NotCalibratedError, RecipeError
-from tests.algorithms.nets import Convs, images, noise, ready
+from tests.algorithms.nets import Chain, Convs, images, noise, ready
 
 THREE_BITS = {"weight": {"bits": 3, "granularity": "per_tensor"}}
 
@@ -49,6 +49,46 @@ def test_channels_have_no_mean_error_left(backend):
         error = torch.cat([prepared(x) - net(x) for x in data[:5]]).mean(0)
     scale = torch.cat([net(x) for x in data[:5]]).std().item()
     assert error.abs().max() < 0.05 * scale
+
+
+def test_the_end_of_a_branch_is_corrected_for_the_sum(monkeypatch):
+    """Sums that drift (the DPU's half_up, rounded twice): corrected where they show, they do not add up."""
+    monkeypatch.setattr("detent.preparing.align_addends", lambda _: [])
+    net, data = Chain(), [torch.randn(8, 3, 10, 10) for _ in range(4)]
+    prepared = ready(net, data, backend="vitis")
+
+    def mean_error():
+        with torch.no_grad():
+            return float(torch.cat([prepared(x) - net(x) for x in data[:3]]).mean((0, 2, 3)).abs().max())
+
+    drift, before = mean_error(), noise(prepared, net, data)
+    report = bias_correction(prepared, data)
+    assert report.outputs.kept
+    assert mean_error() < 0.4 * drift
+    assert noise(prepared, net, data) < before
+    # The place of the last branch is the sum: what was measured is the error of the network's own output.
+    assert report.changes[-1].place == "branches.11"
+
+
+def test_a_bias_with_a_grid_of_its_own_gets_one_that_fits():
+    """On vitis a bias has eight bits of its own: biases of 0.1 leave no room for a correction of 0.5."""
+    net, data = nn.Sequential(nn.Conv2d(3, 4, 1)), [torch.randn(16, 3, 6, 6) + 3 for _ in range(4)]
+    with torch.no_grad():
+        net[0].bias.copy_(torch.tensor([0.1, -0.1, 0.05, 0.0]))
+    prepared = ready(net, data, backend="vitis")
+    layer = prepared.get_submodule("0")
+    with torch.no_grad():
+        layer.parametrizations.weight[0].scale.mul_(128)  # so coarse that most weights are zero
+
+    def mean_error():
+        with torch.no_grad():
+            return float(torch.cat([prepared(x) - net(x) for x in data[:3]]).mean((0, 2, 3)).abs().max())
+
+    before = mean_error()
+    assert before > 0.3
+    assert bias_correction(prepared, data).changes[0].kept
+    assert float(layer.parametrizations.bias[0].qparams().scale) * 128 > 0.3
+    assert mean_error() < 0.05 * before
 
 
 def test_the_model_it_is_compared_with_stays_the_float_one():

@@ -47,6 +47,17 @@ def test_too_small_a_share_changes_nothing():
     assert split_channels(model, (x,), share=0.01).get_submodule("3").in_channels == 16
 
 
+def test_only_the_pairs_that_are_chosen_are_split():
+    model, x, asked = net(), torch.randn(2, 3, 8, 8), []
+
+    def never(first, second):
+        asked.append((first, second))
+        return False
+
+    assert split_channels(model, (x,), share=0.15, between=never).get_submodule("3").in_channels == 16
+    assert asked == [("0", "3")]
+
+
 def test_an_impossible_share_is_refused(refuses):
     with refuses(RecipeError, "split_channels(share=0)", "it is a share of the channels", "choose 0 < share <= 1"):
         split_channels(net(), (torch.randn(2, 3, 8, 8),), share=0)

@@ -1,6 +1,7 @@
 """BETTER PARAMETERS: what makes a prepared model more accurate without training it."""
 
 from detent.algorithms.adaround import adaround
+from detent.algorithms.addends import align_addends
 from detent.algorithms.analysis import Analysis, TensorLoss, analyse
 from detent.algorithms.bias_correction import bias_correction
 from detent.algorithms.brecq import brecq, qdrop
@@ -25,6 +26,7 @@ __all__ = [
     "SumOfTwo",
     "TensorLoss",
     "adaround",
+    "align_addends",
     "analyse",
     "bias_correction",
     "brecq",

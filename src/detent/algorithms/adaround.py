@@ -21,6 +21,7 @@ from detent.algorithms.reconstruction import Reconstruction, reconstruct
 from detent.algorithms.refusals import needs_quantizer
 from detent.algorithms.report import Change, Report, better, record
 from detent.algorithms.walk import Walk, walks
+from detent.algorithms.whole import Whole
 from detent.quantizers import AdaRound
 
 __all__ = ["adaround"]
@@ -43,6 +44,7 @@ def adaround(
     changes: list[Change] = []
     skipped: dict[str, str] = {}
     notes: list[str] = []
+    whole = Whole(prepared, judge)
     for walk in walks(prepared, train, judge):
         notes.extend(walk.notes)
         for layer in layers_of(walk.region, walk.path, walk.mode):
@@ -52,14 +54,16 @@ def adaround(
                 continue
             walk.to(layer.node)
             changes.append(_learn(walk, layer, options))
+    judged, outputs = whole.judged(changes)
     return record(
         prepared,
         Report(
             algorithm="adaround",
             metric="squared error",
-            changes=tuple(changes),
+            changes=judged,
             skipped=skipped,
             notes=tuple(notes),
+            outputs=outputs,
         ),
     )
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from detent.errors import TensorError
 
-__all__ = ["as_list", "held_back", "outputs_of", "run"]
+__all__ = ["as_list", "few", "held_back", "outputs_of", "run"]
 
 _HELD_BACK = 4  # the last quarter
 
@@ -36,6 +36,17 @@ def held_back(batches: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         return list(batches), list(batches)
     cut = rows - max(1, rows // _HELD_BACK)
     return [_cut(batches[0], slice(0, cut))], [_cut(batches[0], slice(cut, rows))]
+
+
+def few(batches: Sequence[Any], rows: int) -> list[Any]:
+    """The first batches, as many as have so many rows together; at least one. Batches without rows count as one."""
+    found: list[Any] = []
+    for batch in batches:
+        if found and rows <= 0:
+            break
+        found.append(batch)
+        rows -= _rows(batch) or 1
+    return found
 
 
 def run(prepared: Any, batch: Any) -> Any:

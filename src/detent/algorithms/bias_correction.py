@@ -1,7 +1,9 @@
 """Bias correction: the mean error that quantizing leaves in each channel of a layer is taken out of its bias.
 
 Empirical: layers are taken in order, each with the inputs that the quantized layers before it really give, so that
-what one layer is corrected by is not corrected again by the next. Analytic: without data, from the statistics of the
+what one layer is corrected by is not corrected again by the next. A layer that ends the branch of a residual block is
+corrected for the sum: what has become of the trunk is taken out with it. Otherwise the branch, brought back to its
+float mean, would no longer work against the drift of the trunk. Analytic: without data, from the statistics of the
 batch norm before a layer, where the model still has it (batch-norm strategies other than 0).
 """
 
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -17,12 +19,16 @@ from torch import Tensor, fx
 
 from detent.algorithms.batches import as_list, held_back
 from detent.algorithms.bias_correction_core import clipped_normal_mean, expected_shift
+from detent.algorithms.errors_core import Deviation
 from detent.algorithms.floating import remember_float
 from detent.algorithms.layer_data import pairs
 from detent.algorithms.layers import Layer, layers_of, source_of
+from detent.algorithms.measuring import measured
 from detent.algorithms.refusals import needs_calibration
 from detent.algorithms.report import Change, Report, better, record
+from detent.algorithms.snapshot import Snapshot
 from detent.algorithms.walk import Walk, walks
+from detent.algorithms.whole import Whole
 from detent.errors import RecipeError
 from detent.graph import FoldedBatchNorm, kind_of
 from detent.quantizers import Quantizer
@@ -34,11 +40,15 @@ Method = Literal["empirical", "analytic"]
 
 @dataclass(frozen=True)
 class _Place:
-    """A bias, the nodes behind the last of which it is added, and the batch norm among them that it is of."""
+    """A bias, the nodes behind the last of which it is added, and the batch norm among them that it is of.
+
+    `quantizer` is that of the bias itself, where it has one of its own.
+    """
 
     bias: Tensor
     nodes: tuple[fx.Node, ...]
     norm: Any
+    quantizer: Quantizer | None
 
 
 def bias_correction(prepared: Any, batches: Iterable[Any], *, method: Method = "empirical") -> Report:
@@ -50,6 +60,7 @@ def bias_correction(prepared: Any, batches: Iterable[Any], *, method: Method = "
     changes: list[Change] = []
     skipped: dict[str, str] = {}
     notes: list[str] = []
+    whole = Whole(prepared, judge)
     for walk in walks(prepared, train, judge):
         notes.extend(walk.notes)
         for layer in layers_of(walk.region, walk.path, walk.mode):
@@ -59,14 +70,16 @@ def bias_correction(prepared: Any, batches: Iterable[Any], *, method: Method = "
                 skipped[layer.name] = change
             else:
                 changes.append(change)
+    judged, outputs = whole.judged(changes)
     return record(
         prepared,
         Report(
             algorithm="bias_correction",
             metric="squared error",
-            changes=tuple(changes),
+            changes=judged,
             skipped=skipped,
             notes=tuple(notes),
+            outputs=outputs,
         ),
     )
 
@@ -78,30 +91,65 @@ def _correct(walk: Walk, layer: Layer, method: Method) -> Change | str:
         return "it has no bias and no batch norm behind it"
     if layer.calls > 1:
         return f"it is called {layer.calls} times"
-    off = _mean_error(walk, layer, place) if method == "empirical" else _expected_error(walk, layer, place)
-    if off is None:
-        return "no batch norm is left before it whose statistics could be used"
-    before, after = (_error_without(walk, layer, place, taken) for taken in (torch.zeros_like(off), off))
+    if method == "empirical":
+        place = _with_sum(walk, layer, place)
+        off = _mean_error(walk, layer, place)
+    else:
+        expected = _expected_error(walk, layer, place)
+        if expected is None:
+            return "no batch norm is left before it whose statistics could be used"
+        off = expected
+    before, kept = _error(walk, place), Snapshot([place.bias, *(place.quantizer.buffers() if place.quantizer else ())])
+    remember_float(walk.prepared, place.bias)
+    _take_off(place, off)
+    after = _error(walk, place)
     helped = better(before, after)
-    if helped:
-        remember_float(walk.prepared, place.bias)
-        with torch.no_grad():
-            place.bias.sub_(off)
+    if not helped:
+        kept.restore()
     return Change(place=layer.name, before=before, after=after, kept=helped)
+
+
+@torch.no_grad()
+def _take_off(place: _Place, off: Tensor) -> None:
+    """Off the bias; its own grid, if it has one, is made to fit again."""
+    place.bias.sub_(off)
+    if place.quantizer is not None:
+        place.quantizer.initialise(measured(place.quantizer, [place.bias.detach()]))
 
 
 def _where(walk: Walk, layer: Layer) -> _Place | None:
     """The bias of the layer, or that of the batch norm which is folded into it or stands behind it."""
     if layer.folded is not None:
-        return None if layer.folded.bias is None else _Place(layer.folded.bias, (layer.node,), None)
+        return None if layer.folded.bias is None else _Place(layer.folded.bias, (layer.node,), None, None)
     if layer.bias_parameter is not None:
-        return _Place(layer.bias_parameter, (layer.node,), None)
+        return _Place(layer.bias_parameter, (layer.node,), None, layer.bias_quantizer)
     after = next(iter(layer.node.users)) if len(layer.node.users) == 1 else None
     kind = kind_of(after, walk.modules) if after is not None else None
     if after is None or after.op != "call_module" or kind is None or kind.name != "batchnorm":
         return None
     norm: Any = walk.modules[str(after.target)]
-    return None if norm.bias is None or norm.running_var is None else _Place(norm.bias, (layer.node, after), norm)
+    if norm.bias is None or norm.running_var is None:
+        return None
+    return _Place(norm.bias, (layer.node, after), norm, None)
+
+
+def _with_sum(walk: Walk, layer: Layer, place: _Place) -> _Place:
+    """The place up to the sum that the layer's output goes into, if it goes there alone and no other layer between."""
+    node = place.nodes[-1]
+    while len(node.users) == 1:
+        node = next(iter(node.users))
+        kind = kind_of(node, walk.modules)
+        name = kind.name if kind is not None else None
+        if name == "add" and node.meta.get("shape") == layer.node.meta.get("shape") and "alpha" not in node.kwargs:
+            nodes = walk.nodes[walk.index(layer.node) : walk.index(node) + 1]
+            alone = [
+                part for part in nodes if part in {one.node for one in layers_of(walk.region, walk.path, walk.mode)}
+            ]
+            return replace(place, nodes=tuple(nodes)) if alone == [layer.node] else place
+        passed = node.op == "call_module" and isinstance(walk.modules[str(node.target)], Quantizer)
+        if not passed and name not in ("identity", "dropout"):
+            return place
+    return place
 
 
 def _mean_error(walk: Walk, layer: Layer, place: _Place) -> Tensor:
@@ -113,13 +161,12 @@ def _mean_error(walk: Walk, layer: Layer, place: _Place) -> Tensor:
     return (total / max(count, 1)).to(layer.weight)
 
 
-def _error_without(walk: Walk, layer: Layer, place: _Place, off: Tensor) -> float:
-    """The squared error on held-back data if `off` is taken off."""
-    total, count = 0.0, 0
+def _error(walk: Walk, place: _Place) -> float:
+    """The squared error on held-back data."""
+    deviation = Deviation()
     for wanted, got in pairs(walk, place.nodes, walk.judge_calls()):
-        rows = _by_channel(got - wanted, layer) - off.reshape(-1, 1)
-        total, count = total + float(rows.double().square().sum()), count + rows.numel()
-    return total / max(count, 1)
+        deviation.add(wanted, got)
+    return deviation.mean_squared
 
 
 def _by_channel(value: Tensor, layer: Layer) -> Tensor:

@@ -18,6 +18,7 @@ from detent.algorithms.reconstruction import Choice, Reconstruction, reconstruct
 from detent.algorithms.refusals import needs_quantizer
 from detent.algorithms.report import Change, Report, record
 from detent.algorithms.walk import walks
+from detent.algorithms.whole import Whole
 from detent.quantizers import AdaRound
 
 __all__ = ["block_by_block", "brecq", "qdrop"]
@@ -79,6 +80,7 @@ def block_by_block(
     changes: list[Change] = []
     skipped: dict[str, str] = {}
     notes: list[str] = []
+    whole = Whole(prepared, judge)
     for walk in walks(prepared, train, judge):
         layers = layers_of(walk.region, walk.path, walk.mode)
         if choose is rounding_and_scales:
@@ -87,7 +89,13 @@ def block_by_block(
         for block in blocks_of(walk.graph, walk.modules, layers):
             walk.to(block.nodes[0])
             changes.append(reconstruct(walk, block, options, choose))
+    judged, outputs = whole.judged(changes)
     report = Report(
-        algorithm=algorithm, metric="squared error", changes=tuple(changes), skipped=skipped, notes=tuple(notes)
+        algorithm=algorithm,
+        metric="squared error",
+        changes=judged,
+        skipped=skipped,
+        notes=tuple(notes),
+        outputs=outputs,
     )
     return record(prepared, report)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from detent.algorithms.batches import as_list, held_back, outputs_of, run
+from detent.algorithms.batches import as_list, few, held_back, outputs_of, run
 from detent.algorithms.ceilings import ceilings_of, drop_ceiling, put_back
 from detent.algorithms.chains import Pair, pairs_of
 from detent.algorithms.equalization_core import (
@@ -26,12 +26,11 @@ from detent.algorithms.equalization_core import (
     ranges_of_outputs,
     scale_inputs,
 )
-from detent.algorithms.errors_core import Deviation
 from detent.algorithms.floating import as_float, evaluating, refuse_changed
 from detent.algorithms.layers import Layer, layers_of, modules_of, regions_of
 from detent.algorithms.report import Change, Report, better, record
 from detent.algorithms.snapshot import Snapshot
-from detent.graph import observing
+from detent.algorithms.trial import TRIAL_ROWS, calibrate, output_error
 
 __all__ = ["equalize"]
 
@@ -52,10 +51,12 @@ def equalize(
     """Equalize every chain of layers; measure what it does to the quantized outputs; keep it if they come nearer.
 
     `relu6`: also through ReLU6, whose ceiling is then dropped. `absorb`: move biases that keep a ReLU open to the next
-    layer. Afterwards the model is calibrated on the batches that were not held back.
+    layer. The ways to do it are compared on a few hundred samples; the best is then done with all batches that were not
+    held back, and the model is calibrated on them.
     """
     refuse_changed(prepared, "equalize")
-    train, judge = held_back(as_list(batches))
+    train, held = held_back(as_list(batches))
+    trial, judge = few(train, TRIAL_ROWS), few(held, TRIAL_ROWS)
     pairs = [
         pair
         for path, region in regions_of(prepared).items()
@@ -64,13 +65,13 @@ def equalize(
     with evaluating(prepared):
         with as_float(prepared):
             wanted = outputs_of(prepared, judge)
-        before = _error(prepared, train, judge, wanted)
-        best, after = _best(prepared, pairs, _variants(pairs, absorb=absorb, relu6=relu6), rounds, train, judge, wanted)
+        before = output_error(prepared, trial, judge, wanted)
+        best, after = _best(prepared, pairs, _variants(pairs, absorb=absorb, relu6=relu6), rounds, trial, judge, wanted)
         helped = best is not None and better(before, after)
         used = [] if best is None or not helped else _usable(pairs, best)
         if best is not None and helped:
             _apply(prepared, used, best, rounds, train)
-        _calibrate(prepared, train)
+        calibrate(prepared, train)
     changes = [Change(place="outputs", before=before, after=after, kept=helped, note=best.name)] if best else []
     notes = [pair.name + (", without the ceiling of its ReLU6" if pair.ceilings else "") for pair in used]
     return record(
@@ -119,7 +120,7 @@ def _best(
     for variant in variants:
         kept, ceilings = Snapshot.of(prepared), ceilings_of(pairs)
         _apply(prepared, _usable(pairs, variant), variant, rounds, train)
-        errors[variant] = _error(prepared, train, judge, wanted)
+        errors[variant] = output_error(prepared, train, judge, wanted)
         kept.restore()
         put_back(prepared, ceilings)
     best = min(errors, key=lambda variant: errors[variant], default=None)
@@ -262,21 +263,3 @@ def _watch(prepared: Any, layers: Sequence[Layer], train: Sequence[Any], see: Ca
 
 def _groups(layer: Layer) -> int:
     return 1 if layer.kind == "linear" else int(layer.op.groups)
-
-
-# ---- what it does to the outputs ----
-
-
-def _calibrate(prepared: Any, train: Sequence[Any]) -> None:
-    with observing(prepared):
-        for batch in train:
-            run(prepared, batch)
-
-
-def _error(prepared: Any, train: Sequence[Any], judge: Sequence[Any], wanted: Sequence[Sequence[Tensor]]) -> float:
-    _calibrate(prepared, train)
-    deviation = Deviation()
-    for ours, theirs in zip(outputs_of(prepared, judge), wanted, strict=True):
-        for got, want in zip(ours, theirs, strict=True):
-            deviation.add(want, got)
-    return deviation.relative

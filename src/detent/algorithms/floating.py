@@ -13,7 +13,7 @@ from detent.errors import RecipeError
 from detent.graph.derived_bias import DerivedBias
 from detent.quantizers import Quantizer
 
-__all__ = ["as_float", "evaluating", "only_quantizing", "refuse_changed", "remember_float"]
+__all__ = ["Originals", "as_float", "evaluating", "only_quantizing", "refuse_changed", "remember_float"]
 
 _ORIGINALS = "float_originals"
 
@@ -35,6 +35,16 @@ def refuse_changed(prepared: nn.Module, algorithm: str) -> None:
         raise RecipeError(
             f"{algorithm} on this model", "another algorithm has already changed its weights", f"run {algorithm} first"
         )
+
+
+class Originals:
+    """Which values are noted now; `restore` forgets those that were noted since."""
+
+    def __init__(self, prepared: nn.Module):
+        self._prepared, self._noted = prepared, dict(prepared.__dict__.get(_ORIGINALS, {}))
+
+    def restore(self) -> None:
+        self._prepared.__dict__[_ORIGINALS] = self._noted
 
 
 @contextmanager

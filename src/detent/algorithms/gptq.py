@@ -20,6 +20,7 @@ from detent.algorithms.moments_core import Moments, has_columns
 from detent.algorithms.refusals import needs_calibration
 from detent.algorithms.report import Change, Report, better, record
 from detent.algorithms.walk import Walk, walks
+from detent.algorithms.whole import Whole
 from detent.numerics import IntGrid, Scheme
 from detent.quantizers import Fixed, Lsq, Quantizer
 
@@ -37,6 +38,7 @@ def gptq(
     changes: list[Change] = []
     skipped: dict[str, str] = {}
     notes: list[str] = []
+    whole = Whole(prepared, judge)
     for walk in walks(prepared, train, judge):
         notes.extend(walk.notes)
         for layer in layers_of(walk.region, walk.path, walk.mode):
@@ -46,14 +48,16 @@ def gptq(
                 continue
             walk.to(layer.node)
             changes.append(_quantize(walk, layer, act_order=act_order, damping=damping))
+    judged, outputs = whole.judged(changes)
     return record(
         prepared,
         Report(
             algorithm="gptq",
             metric="squared error",
-            changes=tuple(changes),
+            changes=judged,
             skipped=skipped,
             notes=tuple(notes),
+            outputs=outputs,
         ),
     )
 

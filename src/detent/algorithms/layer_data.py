@@ -28,10 +28,18 @@ def pairs(walk: Walk, nodes: Sequence[fx.Node], calls: Sequence[Call]) -> Iterat
 
 def _last(walk: Walk, nodes: Sequence[fx.Node], values: Values) -> Tensor:
     found = dict(values)
+    if len(nodes) > 1:  # an operation behind the layer may write into what it is given
+        found.update(
+            {source: _copied(found[source]) for node in nodes for source in node.all_input_nodes if source in found}
+        )
     for node in nodes:
         found[node] = compute(node, found, walk.modules, walk.region)
     result: Tensor = found[nodes[-1]]
     return result
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
 
 
 def moments_of(walk: Walk, layer: Layer, calls: Sequence[Call]) -> Moments:

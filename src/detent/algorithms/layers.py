@@ -67,6 +67,12 @@ class Layer:
         return found if isinstance(found, Quantizer) else None
 
     @property
+    def bias_quantizer(self) -> Quantizer | None:
+        """What quantizes the bias by a scale of its own; None if it is float or follows from other scales."""
+        found = _quantizer(self.module, "bias")
+        return found if isinstance(found, Quantizer) else None
+
+    @property
     def channels(self) -> int:
         return int(self.op.out_features if self.kind == "linear" else self.op.out_channels)
 

@@ -24,11 +24,11 @@ from detent.errors import RecipeError
 from detent.numerics import IntGrid, Scheme
 from detent.quantizers import Quantizer
 
-__all__ = ["BitChoice", "Sensitivity", "choose_precision", "sensitivity"]
+__all__ = ["FLOAT_BITS", "BitChoice", "Sensitivity", "choose_precision", "sensitivity"]
 
 Budget = Literal["size", "bit_operations"]
 
-_FLOAT_BITS = 32
+FLOAT_BITS = 32  # a weight of so many bits is not quantized
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +72,17 @@ class BitChoice:
     @property
     def rules(self) -> list[dict[str, Any]]:
         """For `Recipe.from_dict({..., "rules": choice.rules})`."""
-        return [{"match": {"name": name}, "weight": {"bits": bits}} for name, bits in self.bits.items()]
+        return [
+            {"match": {"name": name}, **({"weight": {"bits": bits}} if bits < FLOAT_BITS else {"quantize": False})}
+            for name, bits in self.bits.items()
+        ]
 
 
 def sensitivity(prepared: Any, batches: Iterable[Any], *, bits: Sequence[int] = (2, 4, 8)) -> Sensitivity:
-    """Measure, for each quantized layer, what its weight costs at each width. A few dozen samples are enough."""
+    """Measure, for each quantized layer, what its weight costs at each width; 32 bits are float, and cost nothing.
+
+    A few dozen samples are enough.
+    """
     needs_calibration(prepared, "sensitivity")
     data = as_list(batches)
     layers = {layer.name: layer for layer in all_layers(prepared) if _is_integer(layer)}
@@ -134,6 +140,8 @@ def _is_integer(layer: Layer) -> bool:
 
 def _noise(prepared: Any, layer: Layer, width: int, data: Sequence[Any], wanted: Sequence[Sequence[Tensor]]) -> float:
     """At the outputs, with the weight of one layer at another width and all else float."""
+    if width >= FLOAT_BITS:
+        return 0.0
     quantizer = layer.quantizer
     assert quantizer is not None
     weight = layer.weight.detach()
@@ -172,4 +180,4 @@ def _input_bits(layer: Layer) -> int:
     source = source_of(layer.node)
     module: Any = modules_of(layer.region).get(str(source.target)) if source is not None else None
     grid = module.scheme.grid if isinstance(module, Quantizer) else None
-    return grid.bits if isinstance(grid, IntGrid) else _FLOAT_BITS
+    return grid.bits if isinstance(grid, IntGrid) else FLOAT_BITS

@@ -33,6 +33,8 @@ class Change:
 class Report:
     """What one algorithm changed, and what it left alone and why. Prints as a table.
 
+    `outputs`, where it works on parts of the network, is what became of the outputs of the whole.
+
     >>> kept = Change(place="conv1", before=0.5, after=0.25, kept=True)
     >>> print(Report(algorithm="adaround", metric="squared error", changes=(kept,), skipped={"fc": "float"}))
     adaround: 1 kept, 0 rolled back (squared error on held-back data)
@@ -46,6 +48,7 @@ class Report:
     changes: tuple[Change, ...]
     skipped: dict[str, str]
     notes: tuple[str, ...] = ()
+    outputs: Change | None = None
 
     @property
     def rolled_back(self) -> tuple[Change, ...]:
@@ -53,7 +56,7 @@ class Report:
 
     def __str__(self) -> str:
         rows = [("place", "before", "after", "")]
-        for change in self.changes:
+        for change in (*self.changes, *([self.outputs] if self.outputs is not None else ())):
             done = "kept" if change.kept else "rolled back"
             rows.append(
                 (
@@ -86,6 +89,7 @@ class Report:
             "changes": [change.to_dict() for change in self.changes],
             "skipped": dict(self.skipped),
             "notes": list(self.notes),
+            "outputs": None if self.outputs is None else self.outputs.to_dict(),
         }
 
 
@@ -105,6 +109,9 @@ def record(prepared: Any, report: Report) -> Report:
 
 def _lines(report: Report) -> Iterable[str]:
     yield report.summary()
+    if report.outputs is not None and not report.outputs.kept:
+        whole = report.outputs
+        yield f"{report.algorithm}: all undone, noise at the outputs {whole.before:.4g} would become {whole.after:.4g}"
     for change in report.rolled_back:
         yield f"{report.algorithm}: {change.place} rolled back, {change.before:.4g} would become {change.after:.4g}"
     for place, reason in report.skipped.items():

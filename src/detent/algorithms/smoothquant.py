@@ -1,7 +1,8 @@
 """SmoothQuant on a prepared model, before it is calibrated: what is folded into the norm or layer before linear layers.
 
 The strength alpha is searched for each place by the error of the outputs of its linear layers, quantized as they will
-be; where no alpha helps on held-back data, nothing is changed.
+be; where no alpha helps on held-back data, nothing is changed, and nothing at all where the outputs of the network
+would be farther from the float ones.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from detent.algorithms.batches import as_list, held_back
+from detent.algorithms.batches import as_list, few, held_back, outputs_of
 from detent.algorithms.equalization_core import ranges_of_inputs
 from detent.algorithms.errors_core import Deviation
-from detent.algorithms.floating import evaluating, refuse_changed
+from detent.algorithms.floating import as_float, evaluating, refuse_changed
 from detent.algorithms.layers import Layer, layers_of, modules_of, regions_of, source_of
 from detent.algorithms.measuring import measured, put_on_grid
 from detent.algorithms.recording import record_values
 from detent.algorithms.report import Change, Report, better, record
 from detent.algorithms.smoothquant_core import smoothing
+from detent.algorithms.snapshot import Snapshot
+from detent.algorithms.trial import TRIAL_ROWS, calibrate, output_error
+from detent.algorithms.whole import verdict
 from detent.graph import Region, kind_of
 from detent.numerics import QParams
 from detent.quantizers import Quantizer
@@ -44,12 +48,21 @@ class _Place:
 
 
 def smoothquant(prepared: Any, batches: Iterable[Any], *, alpha: float | None = None) -> Report:
-    """Smooth the inputs of linear layers; `alpha` is searched for each place unless given."""
+    """Smooth the inputs of linear layers; `alpha` is searched for each place unless given.
+
+    All of it is undone if the outputs of the network get worse. The model is calibrated on a few samples for that:
+    calibrate it afterwards.
+    """
     refuse_changed(prepared, "smoothquant")
     train, judge = held_back(as_list(batches))
+    trial, held = few(train, TRIAL_ROWS), few(judge, TRIAL_ROWS)
     changes: list[Change] = []
     skipped: dict[str, str] = {}
     with evaluating(prepared):
+        kept = Snapshot.of(prepared)
+        with as_float(prepared):
+            wanted = outputs_of(prepared, held)
+        before = output_error(prepared, trial, held, wanted)
         for path, region in regions_of(prepared).items():
             for mode in region.graphs:
                 places, left = _places(region, path, mode)
@@ -58,9 +71,13 @@ def smoothquant(prepared: Any, batches: Iterable[Any], *, alpha: float | None = 
                     change = _smooth(prepared, region, mode, place, train, judge, alpha)
                     if change is not None:
                         changes.append(change)
-    return record(
-        prepared, Report(algorithm="smoothquant", metric="squared error", changes=tuple(changes), skipped=skipped)
-    )
+        after = output_error(prepared, trial, held, wanted)
+        judged, outputs = verdict(changes, before, after)
+        if not outputs.kept:
+            kept.restore()
+            calibrate(prepared, trial)
+    report = Report(algorithm="smoothquant", metric="squared error", changes=judged, skipped=skipped, outputs=outputs)
+    return record(prepared, report)
 
 
 def _places(region: Region, path: str, mode: str) -> tuple[list[_Place], dict[str, str]]:

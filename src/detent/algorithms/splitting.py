@@ -7,7 +7,7 @@ computed twice, and each copy counts half: the float network is the same, the ra
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,11 +22,18 @@ from detent.graph import Region, capture, fold_batch_norms
 __all__ = ["split_channels"]
 
 
-def split_channels(model: nn.Module, example_inputs: Sequence[Any], *, share: float = 0.05) -> nn.Module:
+def split_channels(
+    model: nn.Module,
+    example_inputs: Sequence[Any],
+    *,
+    share: float = 0.05,
+    between: Callable[[str, str], bool] | None = None,
+) -> nn.Module:
     """A float model that computes the same, to be prepared instead of `model`, which is left as it was.
 
     Up to `share` of the channels between two layers are doubled, always those that the next weight is largest for.
-    Batch norms are merged into the layers before them.
+    `between` says by the names of the two layers whether theirs may be; all may without it. Batch norms are merged into
+    the layers before them.
     """
     if not 0 < share <= 1:
         raise RecipeError(f"split_channels(share={share})", "it is a share of the channels", "choose 0 < share <= 1")
@@ -35,7 +42,7 @@ def split_channels(model: nn.Module, example_inputs: Sequence[Any], *, share: fl
     for path, region in regions_of(captured.module).items():
         if len(region.graphs) == 1:
             for pair in pairs_of(layers_of(region, path), modules_of(region)):
-                if _can_split(pair):
+                if _can_split(pair) and (between is None or between(pair.first.name, pair.second.name)):
                     _split(pair, region, share)
             region.recompile()
     return captured.module

@@ -1,4 +1,4 @@
-"""`detent algorithms`: every observer and quantizer that is registered, and what each asks of a scheme."""
+"""`detent algorithms`: what a recipe can name: observers, quantizers, and the algorithms that run at calibration."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ __all__ = ["algorithms"]
 def algorithms(
     json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
 ) -> None:
-    """List the observers (how a range is found) and the quantizers (how it is simulated and trained).
+    """List observers (how a range is found), quantizers (how it is simulated and trained) and what improves on them.
+
+    The third table is of the algorithms that need no training: a recipe lists them under "algorithms".
 
     Example: detent algorithms --json
     """
+    from detent.algorithms import ALGORITHMS
     from detent.observers import OBSERVERS
     from detent.quantizers import QUANTIZERS
 
@@ -27,6 +30,14 @@ def algorithms(
             name: {**_facts(cls), "roles": list(cls.roles), "default observer": cls.default_observer}
             for name, cls in sorted(QUANTIZERS.items())
         },
+        "algorithms": {
+            name: {
+                "what": entry.about,
+                "runs": entry.phase,
+                "options": _options(entry.run, inspect.Parameter.KEYWORD_ONLY),
+            }
+            for name, entry in ALGORITHMS.items()
+        },
     }
     if json:
         print(json_format.dumps(tables, indent=2))
@@ -35,16 +46,20 @@ def algorithms(
 
 
 def _facts(cls: Any) -> dict[str, Any]:
-    options = inspect.signature(cls).parameters
-    common = ("scheme", "shape", "role", "name")
     return {
         "what": (inspect.getdoc(cls) or "").split("\n")[0],
         "schemes": cls.requires.summary(),
-        "options": {
-            name: None if option.default is inspect.Parameter.empty else option.default
-            for name, option in options.items()
-            if name not in common
-        },
+        "options": _options(cls),
+    }
+
+
+def _options(what: Any, *kinds: Any) -> dict[str, Any]:
+    """What it takes besides the tensor at hand, with defaults; only parameters of some kinds, if they are given."""
+    common = ("scheme", "shape", "role", "name")
+    return {
+        name: None if option.default is inspect.Parameter.empty else option.default
+        for name, option in inspect.signature(what).parameters.items()
+        if name not in common and (not kinds or option.kind in kinds)
     }
 
 
@@ -56,9 +71,10 @@ def _print_tables(tables: dict[str, dict[str, dict[str, Any]]]) -> None:
     console = Console()
     for title, rows in tables.items():
         table = Table(title=title, title_justify="left", title_style="bold")
-        for column in ("name", "what it does", "schemes", "options"):
+        third = "runs" if title == "algorithms" else "schemes"
+        for column in ("name", "what it does", third, "options"):
             table.add_column(column, overflow="fold")
         for name, facts in rows.items():
             options = ", ".join(f"{key}={value}" for key, value in facts["options"].items())
-            table.add_row(name, escape(facts["what"]), facts["schemes"], options)
+            table.add_row(name, escape(facts["what"]), facts[third], options)
         console.print(table)

@@ -53,7 +53,7 @@ _ENTRIES = (
         "equalize",
         "calibrate; channels of neighbouring layers equalized, biases corrected (Nagel et al., ICCV 2019)",
         _fixed(),
-        _fixed("mse"),  # without ceilings a few activations reach far: on MobileNetV2 this halves the noise
+        _fixed("mse"),  # without ceilings a few activations reach far: MobileNetV2 has 0.024 of noise, not 0.035
         "equalize",
         "bias_correction",
     ),

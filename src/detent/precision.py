@@ -1,0 +1,140 @@
+"""Mixed precision by what the engine takes: every layer built alone, timed at each width, and chosen within a budget.
+
+A layer alone has the quantization of its inputs and the way back to floats counted with it, and operations without
+weights are in nobody's time: the sum is a model of the network's latency that is good for comparing widths.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+from detent.algorithms import BitChoice, choose_precision, sensitivity
+from detent.algorithms.layers import Layer, all_layers, source_of
+from detent.algorithms.mixed_precision import FLOAT_BITS
+from detent.artifact import Artifact, deploy
+from detent.engines import ENGINES, Engine
+from detent.errors import EngineError
+from detent.preparing import calibrate, prepare
+from detent.recipes import Recipe
+
+__all__ = ["layer_latency", "search_precision"]
+
+_WARM_UP = 3
+
+Prices = dict[str, dict[int, float]]
+
+
+def search_precision(
+    prepared: Any,
+    batches: Iterable[Any],
+    budget: float,
+    *,
+    of: Literal["latency", "size", "bit_operations"] = "latency",
+    bits: Sequence[int] = (8, FLOAT_BITS),
+) -> BitChoice:
+    """The widths with the least noise within `budget` milliseconds (or bytes, or bit operations); 32 bits are float.
+
+    Milliseconds are those of `layer_latency`, so the engine of the backend must be installed.
+    """
+    found = sensitivity(prepared, batches, bits=bits)
+    return choose_precision(found, budget, of=layer_latency(prepared, bits=bits) if of == "latency" else of)
+
+
+def layer_latency(
+    prepared: Any,
+    *,
+    bits: Sequence[int] = (8, FLOAT_BITS),
+    threads: int = 1,
+    repeats: int = 30,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Prices:
+    """Milliseconds of every quantized layer for one sample, at each width of its weight, on the backend's engine.
+
+    The fastest of `repeats` runs, the widths of a layer taking turns. For `choose_precision(..., of=...)`.
+    """
+    engine = _engine(prepared)
+    layers = {layer.name: layer for layer in all_layers(prepared) if layer.quantizer is not None}
+    with tempfile.TemporaryDirectory() as folder:
+        return {
+            name: _timed(_engines(prepared, layer, engine, bits, threads, Path(folder) / str(index)), repeats, clock)
+            for index, (name, layer) in enumerate(layers.items())
+        }
+
+
+def _engine(prepared: Any) -> type[Engine]:
+    name = prepared.backend.engine
+    if name is None:
+        raise EngineError(
+            f"the latency of layers on {prepared.backend.name!r}",
+            "no engine runs that backend here",
+            "give choose_precision prices of your own, measured on the device",
+        )
+    engine: type[Engine] = ENGINES[name]
+    engine.require()
+    return engine
+
+
+def _engines(
+    prepared: Any, layer: Layer, engine: type[Engine], bits: Sequence[int], threads: int, folder: Path
+) -> dict[int, Callable[[], Any]]:
+    """What runs one layer, for each width."""
+    found: dict[int, Callable[[], Any]] = {}
+    source = source_of(layer.node)
+    assert source is not None
+    x = torch.rand(1, *source.meta["shape"][1:])
+    alone = _alone(layer)
+    integer = next((width for width in bits if width < FLOAT_BITS), None)
+    for width in bits:
+        # Without quantization it does not matter which integers the file is made for.
+        artifact = _deployed(prepared, alone, x, integer if width >= FLOAT_BITS else width, folder / str(width))
+        if width >= FLOAT_BITS:
+            loaded = engine.load(artifact, threads=threads, as_float=True)
+        else:
+            loaded = engine.fastest(artifact, threads=threads)
+        found[width] = _run(loaded, {next(iter(artifact.graph.inputs)): x.numpy()})
+    return found
+
+
+def _run(engine: Engine, inputs: Mapping[str, Any]) -> Callable[[], Any]:
+    return lambda: engine.run(inputs)
+
+
+def _alone(layer: Layer) -> nn.Module:
+    """The float operation itself, as a network."""
+    op = layer.op
+    # A parametrized module has a class of its own, below the one it was made by.
+    made_by: Any = type(op).__mro__[1] if parametrize.is_parametrized(op) else type(op)
+    plain: Any = made_by.__new__(made_by)
+    nn.Module.__init__(plain)
+    plain.__dict__.update({key: value for key, value in vars(op).items() if key not in vars(nn.Module())})
+    for name, value in (("weight", layer.weight_parameter), ("bias", layer.bias_parameter)):
+        plain.register_parameter(name, None if value is None else nn.Parameter(value.detach().clone()))
+    return nn.Sequential(plain).eval()
+
+
+def _deployed(prepared: Any, alone: nn.Module, x: torch.Tensor, width: int | None, folder: Path) -> Artifact:
+    recipe = Recipe.from_dict({"name": "layer", "weight": {} if width is None else {"bits": width}})
+    ready = prepare(alone, (x,), backend=prepared.backend, recipe=recipe)
+    calibrate(ready, [x])
+    return deploy(ready, folder)
+
+
+def _timed(runs: Mapping[int, Callable[[], Any]], repeats: int, clock: Callable[[], float]) -> dict[int, float]:
+    if repeats < 1:
+        raise EngineError(f"layer_latency(repeats={repeats})", "nothing would be measured", "give 1 or more")
+    times: dict[int, list[float]] = {width: [] for width in runs}
+    for turn in range(_WARM_UP + repeats):
+        for width, run in runs.items():
+            start = clock()
+            run()
+            if turn >= _WARM_UP:
+                times[width].append((clock() - start) * 1e3)
+    return {width: min(taken) for width, taken in times.items()}

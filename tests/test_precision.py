@@ -1,0 +1,79 @@
+"""Widths by what an engine takes: real milliseconds, a budget that is kept, a recipe that is deployed and runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import detent.precision
+from detent.backends import BACKENDS
+from detent.engines import ENGINES
+from detent.errors import EngineError
+from detent.precision import layer_latency, search_precision
+from detent.recipes import Recipe
+from tests.algorithms.nets import Convs, images, ready
+
+LAYERS = ["stem", "expand", "depthwise", "project", "fc"]
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_every_layer_is_timed_on_the_engine_at_each_width(backend):
+    if ENGINES[BACKENDS[backend].engine].version() is None:
+        pytest.skip(f"{backend} is not installed")
+    found = layer_latency(ready(Convs(), images(2), backend=backend), repeats=3)
+    assert list(found) == LAYERS
+    for row in found.values():
+        assert list(row) == [8, 32]
+        assert all(0 < milliseconds < 1000 for milliseconds in row.values())
+
+
+def test_the_fastest_run_counts_in_milliseconds():
+    # Three turns of both widths warm up, and only their beginnings are read; then two turns that count.
+    lengths = [0.003, 0.5, 0.002, 0.25]
+    readings = iter([*[0.0] * 6, *(reading for length in lengths for reading in (0.0, length))])
+    net = torch.nn.Sequential(torch.nn.Linear(4, 3))
+    prepared = ready(net, [torch.randn(8, 4)], backend="onnxruntime")
+    assert layer_latency(prepared, repeats=2, clock=lambda: next(readings)) == {"0": {8: 2.0, 32: 250.0}}
+
+
+def test_a_budget_in_milliseconds_leaves_float_what_it_can_pay_for(monkeypatch, tmp_path):
+    """Prices that are known, so that the answer is: integers take 1 ms, floats 3 ms, and there are 7 ms for five."""
+    net, data = Convs(), images(3)
+    prepared = ready(net, data, backend="onnxruntime")
+    monkeypatch.setattr(detent.precision, "layer_latency", lambda *_, **__: {n: {8: 1.0, 32: 3.0} for n in LAYERS})
+    choice = search_precision(prepared, data[:1], 7.5)
+    assert choice.price == 7.0
+    floats = [name for name, bits in choice.bits.items() if bits == 32]
+    assert len(floats) == 1
+
+    recipe = Recipe.from_dict({"name": "mixed", "rules": choice.rules})
+    mixed = detent.prepare(net, (data[0],), backend="onnxruntime", recipe=recipe)
+    detent.calibrate(mixed, data)
+    quantized = {entry.tensor.rsplit(".", 1)[0] for entry in mixed.plan.quantized if entry.role == "weight"}
+    assert quantized == set(LAYERS) - set(floats)
+    artifact = detent.deploy(mixed, tmp_path / "out")
+    assert artifact.verify(data[:1]).holds
+
+
+def test_other_budgets_need_no_engine():
+    prepared = ready(Convs(), images(2), backend="tensorrt")
+    choice = search_precision(prepared, images(1), 2000, of="size")
+    assert choice.price <= 2000
+    with pytest.raises(EngineError, match="no engine runs that backend here"):
+        search_precision(prepared, images(1), 5.0)
+
+
+def test_an_engine_that_is_missing_names_what_to_install(monkeypatch):
+    prepared = ready(Convs(), images(2), backend="onnxruntime")
+    prepared.backend = replace(prepared.backend, engine="openvino")
+    monkeypatch.setattr(ENGINES["openvino"], "version", classmethod(lambda _: None))
+    with pytest.raises(EngineError, match=r"detent\[openvino\]"):
+        layer_latency(prepared)
+
+
+def test_nothing_measured_is_refused():
+    prepared = ready(torch.nn.Sequential(torch.nn.Linear(4, 3)), [torch.randn(8, 4)], backend="onnxruntime")
+    with pytest.raises(EngineError, match="nothing would be measured"):
+        layer_latency(prepared, repeats=0)
