@@ -12,6 +12,9 @@ import detent
 from detent.recipes import Recipe
 from detent.training import Batches, Ema, Processes, Run, Schedule, parameter_groups, seed_everything
 
+# Some virtual machines name AMX among their features and stop a process that uses it; these kernels run everywhere.
+STEADY_KERNELS = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16"}
+
 
 class Blobs:
     """Images of three classes; each is noise with a bright patch where its class has it."""

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-
-from torch import Tensor
+from typing import Any
 
 from detent.training import Log, LSQEpochLoop
 from tests.training.jobs import make_run
@@ -17,8 +16,8 @@ EPOCHS = 4
 
 
 class Telling(LSQEpochLoop):
-    def run_iter(self, inputs: Tensor, labels: Tensor) -> float:
-        loss = super().run_iter(inputs, labels)
+    def run_iter(self, batch: Any) -> float:
+        loss = super().run_iter(batch)
         print(self.work.progress.step, flush=True)
         return loss
 

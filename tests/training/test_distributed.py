@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from detent.errors import DataError
 from detent.training import Batches, Processes
 from tests.training.distributed_job import CASES, trained
-from tests.training.jobs import Blobs, make_run, noisy
+from tests.training.jobs import STEADY_KERNELS, Blobs, make_run, noisy
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The states that two processes wrote."""
     where = tmp_path_factory.mktemp("ranks")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **STEADY_KERNELS}
     done = subprocess.run(
         [*command, str(ROOT / "tests/training/distributed_job.py"), str(where)],
         env=environment,
@@ -39,13 +39,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("case", CASES)
 def test_two_processes_are_one(folder: Path, case: str) -> None:
     """That the scales are the same on both ranks is asserted in the job, bit for bit."""
-    alone = trained(case, Processes())
+    alone = trained(CASES[case], Processes())
     together = load_file(folder / case)
     assert alone.keys() == together.keys()
-    start = make_run(recipe=CASES[case][0], strategy=CASES[case][1], dropout=0.0).prepared.state_dict()
+    start = make_run(recipe=CASES[case].recipe, strategy=CASES[case].strategy, dropout=0.0).prepared.state_dict()
     assert float((alone["fc.bias"] - start["fc.bias"]).abs().max()) > 1e-3, "it learns far more than the tolerance"
+    # What the issue of training asks for; and for float64 what 24 steps make of roundings of 1e-16 (5e-14 was seen).
+    limit = 1e-11 if CASES[case].double else 1e-5
     for name, value in alone.items():
-        torch.testing.assert_close(together[name], value, rtol=1e-5, atol=1e-5, msg=lambda text, n=name: f"{n}: {text}")
+        torch.testing.assert_close(
+            together[name], value, rtol=limit, atol=limit, msg=lambda text, n=name: f"{n}: {text}"
+        )
+
+
+def test_mixed_precision_on_two_processes_is_near_float32(folder: Path) -> None:
+    """Ranks are compared in the job; bfloat16 has 8 bits, and a step of training moves less than one part in 256."""
+    mixed, plain = load_file(folder / "mixed"), load_file(folder / "lsq, batch norms alone")
+    assert not torch.equal(mixed["fc.bias"], plain["fc.bias"])
+    for name, value in plain.items():
+        torch.testing.assert_close(mixed[name], value, rtol=2**-6, atol=2**-6, msg=lambda text, n=name: f"{n}: {text}")
+
+
+def test_a_sharded_model_is_refused(folder: Path) -> None:
+    said = (folder / "sharded.txt").read_text()
+    assert "parameters are sharded" in said
+    assert "a loop of your own" in said
 
 
 # --- who gets which samples --------------------------------------------------------------------------------
@@ -79,6 +97,13 @@ def test_workers_see_the_same() -> None:
     here = Batches(Blobs(16), 8, shuffle=True, seed=3, augment=noisy)
     there = Batches(Blobs(16), 8, shuffle=True, seed=3, augment=noisy, workers=1)
     assert all(torch.equal(a, b) for (a, _), (b, _) in zip(here, there, strict=True))
+
+
+def test_a_rank_may_have_no_part_of_the_last_batch() -> None:
+    sizes = [[len(labels) for _, labels in Batches(Blobs(17), 8, rank=rank, ranks=2)] for rank in range(2)]
+    assert sizes == [[4, 4, 1], [4, 4]]
+    with pytest.raises(DataError, match="1 samples on 2 processes"):
+        Batches(Blobs(1), 8, ranks=2)
 
 
 def test_uneven_parts_are_refused() -> None:

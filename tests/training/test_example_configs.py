@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from detent.compat.vitis import VitisConfig
+from detent.compat.vitis.translation import recipe_of
 from detent.training.config import Config
 from detent.training.config_files import load_config
 from detent.training.session import train
 
-CONFIGS = sorted((Path(__file__).resolve().parents[2] / "examples" / "configs").glob("*.yaml"))
+ROOT = Path(__file__).resolve().parents[2]
+CONFIGS = sorted((ROOT / "examples" / "configs").glob("*.yaml"))
 
 
 def small(config: Config) -> Config:
@@ -34,6 +37,14 @@ def test_an_example_runs(path: Path, tmp_path: Path) -> None:
     assert (outcome.artifact.folder / "model.onnx").is_file()
     assert outcome.verdict is not None
     assert outcome.verdict.holds, str(outcome.verdict)
+
+
+def test_std_of_powers_of_two_is_what_the_json_of_the_document_says() -> None:
+    ours = load_config(next(path for path in CONFIGS if path.stem == "vitis_pof2_std"))
+    theirs = VitisConfig.load(ROOT / "examples" / "vitis" / "configs" / "int_pof2_std.json")
+    assert ours.recipe.replace(name="vitis") == recipe_of(theirs, [])
+    assert ours.backend == "detent.compat.vitis.translation:VITIS_CPU"
+    assert theirs.target_device == "CPU"
 
 
 def test_all_of_them_are_here() -> None:

@@ -1,4 +1,4 @@
-"""The callbacks, in the real trainers where they are installed."""
+"""The callbacks, in the real trainers, which are imported where they are used: each takes seconds."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import nn
 
 from detent.graph import FoldedBatchNorm, quantizers_of
 from detent.recipes import Recipe, TensorRequest
+from detent.training.integrations import hugging_face_callback, lightning_callback
 from detent.training.phases import Phases
 from tests.training.jobs import Blobs, make_run
 
@@ -54,26 +55,43 @@ def test_a_calibrated_model_is_not_calibrated_again() -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, moving_state(phases.prepared), strict=True))
 
 
+def assert_phases(phases: Phases, states: list[list[torch.Tensor]]) -> None:
+    """`states` are those before each of 2 steps in each of 3 epochs; from the second epoch on all stands still."""
+
+    def same(a: int, b: int) -> bool:
+        return all(torch.equal(*pair) for pair in zip(states[a], states[b], strict=True))
+
+    assert len(states) == 6
+    assert all(torch.isfinite(value).all() for value in states[0]), "it is calibrated before the first step"
+    assert not same(0, 1)
+    assert not same(1, 2)
+    assert same(2, 3)
+    assert same(3, 5)
+    assert all(quantizer.calibrated for quantizer in quantizers_of(phases.prepared))
+    assert all(m.frozen for m in phases.prepared.modules() if isinstance(m, FoldedBatchNorm))
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_lightning(tmp_path: Path) -> None:
-    pl = pytest.importorskip("lightning.pytorch", reason="the extra `train` is not installed")
-    from detent.training.integrations import lightning_callback
+    import lightning.pytorch as pl
 
     phases = phases_of(4)
+    states: list[list[torch.Tensor]] = []
 
-    class Module(pl.LightningModule):  # type: ignore[misc, name-defined]
+    class Module(pl.LightningModule):
         def __init__(self) -> None:
             super().__init__()
             self.net = phases.prepared
 
         def training_step(self, batch: Any, _: int) -> torch.Tensor:
+            states.append(moving_state(self.net))
             return F.cross_entropy(self.net(batch[0]), batch[1])
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.net.parameters(), lr=0.01)
 
     trainer = pl.Trainer(
-        max_epochs=2,
+        max_epochs=3,
         accelerator="cpu",
         logger=False,
         enable_checkpointing=False,
@@ -83,17 +101,15 @@ def test_lightning(tmp_path: Path) -> None:
         callbacks=[lightning_callback(phases)],
     )
     trainer.fit(Module(), torch.utils.data.DataLoader(Blobs(16), batch_size=8))
-    assert all(quantizer.calibrated for quantizer in quantizers_of(phases.prepared))
-    assert all(m.frozen for m in phases.prepared.modules() if isinstance(m, FoldedBatchNorm))
+    assert_phases(phases, states)
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_hugging_face(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    pytest.importorskip("accelerate", reason="accelerate, which its Trainer needs, is not installed")
-    from detent.training.integrations import hugging_face_callback
+    import transformers
 
     phases = phases_of(4)
+    states: list[list[torch.Tensor]] = []
 
     class Model(nn.Module):
         def __init__(self) -> None:
@@ -101,13 +117,14 @@ def test_hugging_face(tmp_path: Path) -> None:
             self.net = phases.prepared
 
         def forward(self, pixels: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+            states.append(moving_state(self.net))
             logits = self.net(pixels)
             return {"loss": F.cross_entropy(logits, labels), "logits": logits}
 
     rows = [{"pixels": image, "labels": label} for image, label in (Blobs(16)[i] for i in range(16))]
     arguments = transformers.TrainingArguments(
         output_dir=str(tmp_path),
-        num_train_epochs=2,
+        num_train_epochs=3,
         per_device_train_batch_size=8,
         use_cpu=True,
         report_to=[],
@@ -116,5 +133,4 @@ def test_hugging_face(tmp_path: Path) -> None:
     )
     trainer = transformers.Trainer(Model(), arguments, train_dataset=rows, callbacks=[hugging_face_callback(phases)])
     trainer.train()
-    assert all(quantizer.calibrated for quantizer in quantizers_of(phases.prepared))
-    assert all(m.frozen for m in phases.prepared.modules() if isinstance(m, FoldedBatchNorm))
+    assert_phases(phases, states)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -167,11 +168,11 @@ def test_validation_has_both_models() -> None:
 class Poisoned(LSQEpochLoop):
     """From the ninth step on a weight is NaN."""
 
-    def run_iter(self, inputs: Tensor, labels: Tensor) -> float:
+    def run_iter(self, batch: Any) -> float:
         if self.work.progress.step == 8:
             with torch.no_grad():
                 dict(self.work.prepared.named_parameters())["fc.bias"].fill_(torch.nan)
-        return super().run_iter(inputs, labels)
+        return super().run_iter(batch)
 
 
 def test_nan_stops_and_the_last_good_checkpoint_stays(tmp_path: Path) -> None:
@@ -190,7 +191,7 @@ def test_inf_in_the_data_names_the_first_layer() -> None:
     run = make_run()
     LSQEpochLoop(run, max_epochs=1).prepare_for_run_epoch()
     with pytest.raises(RangeError, match=r"first layer whose output holds NaN or Inf is '.+'"):
-        run.step(run.prepared, torch.full((8, 3, 8, 8), torch.nan), torch.zeros(8, dtype=torch.int64))
+        run.step(run.prepared, (torch.full((8, 3, 8, 8), torch.nan), torch.zeros(8, dtype=torch.int64)))
 
 
 # --- optimizer, loss, average, rates, log --------------------------------------------------------------------
@@ -210,17 +211,17 @@ def test_parameter_groups() -> None:
 
 def test_objective() -> None:
     logits, labels = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
-    plain = Objective()(logits, labels, ())
+    plain = Objective()(logits, (logits, labels))
     assert torch.equal(plain, F.cross_entropy(logits, labels))
-    smooth = Objective(label_smoothing=0.1)(logits, labels, ())
+    smooth = Objective(label_smoothing=0.1)(logits, (logits, labels))
     assert torch.equal(smooth, F.cross_entropy(logits, labels, label_smoothing=0.1))
     teacher = nn.Identity()
     told = Objective(teacher=teacher, weight=1.0, temperature=2.0)
-    assert float(told(logits, labels, (logits,))) == pytest.approx(0, abs=1e-6)
+    assert float(told(logits, (logits, labels))) == pytest.approx(0, abs=1e-6)
     other = torch.randn(4, 3)
     p, q = torch.softmax(other / 2, 1), torch.softmax(logits / 2, 1)
     expected = 4 * (p * (p / q).log()).sum(1).mean()
-    torch.testing.assert_close(told(logits, labels, (other,)), expected)
+    torch.testing.assert_close(told(logits, (other, labels)), expected)
 
 
 def test_average() -> None:
@@ -255,4 +256,25 @@ def test_log(tmp_path: Path) -> None:
     again.close()
     rows = list(csv.reader((tmp_path / "log.csv").read_text().splitlines()))
     assert rows == [["step", "epoch", "name", "value"], ["1", "1", "loss", "0.5"], ["2", "1", "loss", "0.125"]]
-    assert (again.note is None) == (tmp_path / "events").is_dir()
+    assert again.note is None
+
+
+def test_tensorboard_reads_the_events(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    log = Log(tmp_path)
+    log.write(1, 1, {"train.loss": 0.5})
+    log.write(2, 1, {"train.loss": 0.25})
+    log.close()
+    events = EventAccumulator(str(tmp_path / "events"))
+    events.Reload()
+    assert [(e.step, e.value) for e in events.Scalars("train.loss")] == [(1, 0.5), (2, 0.25)]
+
+
+def test_without_tensorboard_the_log_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    log = Log(tmp_path)
+    log.write(1, 1, {"loss": 0.5})
+    assert "detent[train]" in str(log.note)
+    assert (tmp_path / "log.csv").read_text().splitlines()[1] == "1,1,loss,0.5"
+    assert not (tmp_path / "events").exists()

@@ -87,10 +87,10 @@ def test_resume_with_measured_ranges(tmp_path: Path, recipe: Any, stop: int) -> 
     QATEpochLoop(whole, max_epochs=3, stop_observing_begin=3).run()
 
     class Stopping(QATEpochLoop):
-        def run_iter(self, inputs: Tensor, labels: Tensor) -> float:
+        def run_iter(self, batch: Any) -> float:
             if self.work.progress.step == stop:
                 raise InterruptedHereError
-            return super().run_iter(inputs, labels)
+            return super().run_iter(batch)
 
     with pytest.raises(InterruptedHereError):
         Stopping(make_run(tmp_path, recipe=recipe, checkpoint_interval=1), max_epochs=3, stop_observing_begin=3).run()

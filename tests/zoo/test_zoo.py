@@ -15,6 +15,7 @@ from torch import nn
 import detent
 from detent.errors import DataError
 from detent.zoo import ZOO, load_pretrained, mobilenet_v2, regnetx_200mf, resnet20
+from detent.zoo.timm_names import from_timm
 from tests import models
 
 THEIRS = {
@@ -76,14 +77,38 @@ TIMM = {
 
 @pytest.mark.parametrize("name", TIMM)
 def test_names_of_timm(name: str) -> None:
-    from detent.zoo.timm_names import from_timm
-
     model = ZOO[name](classes=3, width=0.25)
     # Blocks that expand are told from those that do not by a name of theirs.
     marks = ["blocks.1.0.conv_pwl.weight", "blocks.1.1.conv_pwl.weight"] if name != "regnetx_200mf" else []
     found = from_timm(model, [theirs for theirs, _ in TIMM[name]] + marks)
     assert [found[theirs] for theirs, _ in TIMM[name]] == [ours for _, ours in TIMM[name]]
     assert {ours for _, ours in TIMM[name]} <= set(model.state_dict())
+
+
+def lite_of_timm(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Its tensors under the names timm has for them."""
+    norms = ("weight", "bias", "running_mean", "running_var")
+    names = ["conv_stem.weight", "conv_head.weight", "classifier.weight", "classifier.bias"]
+    names += [f"{bn}.{kind}" for bn in ("bn1", "bn2") for kind in norms]
+    for stage, depth in enumerate((1, 2, 2, 3, 3, 4, 1)):
+        layers = ("conv_dw", "conv_pw") if stage == 0 else ("conv_pw", "conv_dw", "conv_pwl")
+        for block in (f"blocks.{stage}.{i}" for i in range(depth)):
+            names += [f"{block}.{layer}.weight" for layer in layers]
+            names += [f"{block}.bn{i + 1}.{kind}" for i in range(len(layers)) for kind in norms]
+    return {theirs: model.state_dict()[ours] for theirs, ours in from_timm(model, names).items()}
+
+
+@pytest.mark.parametrize("options", [{"tf_padding": True}, {"norm_eps": 1e-5}], ids=["tf", "not tf"])
+def test_timms_two_forms_of_a_network_must_be_named(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Seen with timm 1.0 itself: loaded into the other form, outputs are off by a tenth."""
+    model = ZOO["efficientnet_lite0"](classes=3, width=0.25, **options)
+    torch.save(lite_of_timm(model), tmp_path / "w.pth")
+    other = ZOO["efficientnet_lite0"](classes=3, width=0.25, **options)
+    load_pretrained(other, tmp_path / "w.pth")
+    inputs = torch.randn(1, 3, 32, 32)
+    assert torch.equal(other.eval()(inputs), model.eval()(inputs))
+    with pytest.raises(DataError, match=r"tf_padding: false, norm_eps: 1e-05 for efficientnet_lite0"):
+        load_pretrained(ZOO["efficientnet_lite0"](classes=3, width=0.25), tmp_path / "w.pth")
 
 
 def test_wrappers_prefixes_and_formats(tmp_path: Path) -> None:

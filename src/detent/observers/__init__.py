@@ -1,5 +1,6 @@
 """RANGES: from the batches of a tensor to its scale and zero point, one method a file."""
 
+from detent.observers.batch_by_batch import BatchByBatch
 from detent.observers.fixed import Fixed
 from detent.observers.histogram import Histogram
 from detent.observers.isotone import Isotone
@@ -18,6 +19,7 @@ from detent.registry import Registry
 
 __all__ = [
     "OBSERVERS",
+    "BatchByBatch",
     "Fixed",
     "Histogram",
     "Isotone",

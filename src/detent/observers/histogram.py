@@ -81,6 +81,13 @@ class Histogram:
         total.counts = over_ranks(total.counts, "sum")
         return total
 
+    def emptied(self) -> Histogram:
+        """A histogram of nothing, with as many rows and bins."""
+        nothing = Histogram(self.bins)
+        nothing.counts, nothing._empty = torch.zeros_like(self.counts), self._empty
+        nothing._exponent = torch.full_like(self._exponent, _LEAST_EXPONENT)
+        return nothing
+
     def folded(self) -> Tensor:
         """Counts of the magnitudes, (rows, bins / 2): bin i holds x in [i, i + 1) and -x in (i, i + 1] widths."""
         return self.counts[:, self.half :] + self.counts[:, : self.half].flip(1)
@@ -98,12 +105,20 @@ class Histogram:
 
         Values and how many they stand for, both float64, (rows, points).
         """
-        used = self.counts.any(0).nonzero()
-        first, last = int(used[0]), int(used[-1]) + 1
+        bins = self._bins_in_use()
         offsets = (torch.arange(per_bin, device=self.counts.device, dtype=torch.float64) + 0.5) / per_bin
-        values = self.edges()[:, first:last, None] + offsets * self.width[:, None, None]
-        weights = self.counts[:, first:last, None].double() / per_bin
+        values = self.edges().gather(1, bins)[:, :, None] + offsets * self.width[:, None, None]
+        weights = self.counts.gather(1, bins)[:, :, None].double() / per_bin
         return values.flatten(1), weights.expand(values.shape).flatten(1)
+
+    def _bins_in_use(self) -> Tensor:
+        """Indices of bins, (rows, some): all occupied ones of each row, and empty ones where others have more.
+
+        A channel of a weight occupies a few hundred of thousands of bins.
+        """
+        occupied = self.counts > 0
+        most = int(occupied.sum(1).max())
+        return occupied.byte().sort(dim=1, descending=True, stable=True).indices[:, :most]
 
     def _coarsen_to(self, exponent: Tensor) -> None:
         steps = exponent - self._exponent

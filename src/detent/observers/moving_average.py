@@ -5,21 +5,22 @@ from __future__ import annotations
 from torch import Tensor
 
 from detent.numerics import QParams, Scheme, choose_qparams
-from detent.observers.moving import MovingRange
-from detent.observers.observer import Observer
+from detent.observers.batch_by_batch import BatchByBatch, Part
+from detent.observers.moving import Ends, checked_momentum, moved
 
 __all__ = ["MovingAverage"]
 
 
-class MovingAverage(Observer):
+class MovingAverage(BatchByBatch):
     """Smooths over batches, so that a single odd one does not set the range for good."""
 
     def __init__(self, scheme: Scheme, *, name: str = "tensor", momentum: float = 0.9):
         super().__init__(scheme, name=name)
-        self._moving = MovingRange(momentum)
+        self.momentum = checked_momentum(momentum)
 
-    def _observe(self, x: Tensor, low: Tensor, high: Tensor) -> None:  # noqa: ARG002
-        self._moving.update(low, high)
+    def _after(self, state: Ends | None, batch: Part) -> Ends:
+        return moved(state, (batch.low, batch.high), self.momentum)
 
     def _qparams(self, low: Tensor, high: Tensor) -> QParams:  # noqa: ARG002
-        return choose_qparams(*self._moving.ends(), self.scheme)
+        bottom, top = self._known()
+        return choose_qparams(bottom, top, self.scheme)

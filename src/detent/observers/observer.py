@@ -20,9 +20,11 @@ __all__ = ["Observer"]
 class Observer(ABC):
     """Sees the batches of one tensor, then answers with its scale and zero point.
 
-    `observe` may be called any number of times, with batches of any size; memory stays bounded. `qparams`
-    may be asked for at any time and changes nothing. In a distributed job every rank asks, and every rank
-    gets the same answer. A NaN or Inf anywhere in what was seen is an error that names the tensor.
+    `observe` may be called any number of times, with batches of any size; memory stays bounded (but see
+    `BatchByBatch` for distributed jobs). `qparams` may be asked for at any time and changes nothing. In a
+    distributed job every rank asks, and every rank gets the same answer: that of one process that saw everything,
+    the i-th batches of the ranks being parts of one batch. A NaN or Inf anywhere in what was seen is an error
+    that names the tensor.
 
     Subclasses say which schemes they have a meaning for (`requires`), what they do with a batch
     (`_observe`), and what they answer (`_qparams`):

@@ -6,10 +6,10 @@ from torch import Tensor
 
 from detent.errors import RangeError
 from detent.numerics import QParams, Scheme, choose_qparams
+from detent.observers.batch_by_batch import BatchByBatch, Part
 from detent.observers.histogram import Histogram
 from detent.observers.histogram_observer import HistogramObserver, default_bins
-from detent.observers.moving import MovingRange
-from detent.observers.observer import Observer
+from detent.observers.moving import Ends, checked_momentum, moved
 
 __all__ = ["MovingPercentile", "Percentile"]
 
@@ -26,7 +26,7 @@ class Percentile(HistogramObserver):
         return choose_qparams(*clipped, self.scheme)
 
 
-class MovingPercentile(Observer):
+class MovingPercentile(BatchByBatch):
     """The percentile of each batch, averaged exponentially over the batches."""
 
     def __init__(
@@ -39,17 +39,18 @@ class MovingPercentile(Observer):
         bins: int | None = None,
     ):
         super().__init__(scheme, name=name)
-        self.percentile = _checked(percentile)
         self._bins = default_bins(scheme) if bins is None else bins
-        self._moving = MovingRange(momentum)
+        self.percentile, self.momentum = _checked(percentile), checked_momentum(momentum)
 
-    def _observe(self, x: Tensor, low: Tensor, high: Tensor) -> None:
-        batch = Histogram(self._bins)
-        batch.add(self.scheme.granularity.rows(x))
-        self._moving.update(*_clip(batch, self.percentile, low, high, symmetric=self.scheme.symmetric))
+    def _after(self, state: Ends | None, batch: Part) -> Ends:
+        assert batch.histogram is not None
+        symmetric = self.scheme.symmetric
+        ends = _clip(batch.histogram, self.percentile, batch.low, batch.high, symmetric=symmetric)
+        return moved(state, ends, self.momentum)
 
     def _qparams(self, low: Tensor, high: Tensor) -> QParams:  # noqa: ARG002
-        return choose_qparams(*self._moving.ends(), self.scheme)
+        bottom, top = self._known()
+        return choose_qparams(bottom, top, self.scheme)
 
 
 def _clip(

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from detent.errors import RangeError
-from detent.numerics import IntGrid, PerChannel, PerTensor, QParams, Scheme, next_power_of_two
+from detent.numerics import IntGrid, PerChannel, PerTensor, Scheme, next_power_of_two
 from detent.numerics.requirement import Requirement
-from detent.observers.cost import rounding_cost
 from detent.observers.histogram import Histogram
 
 __all__ = ["POWER_OF_TWO_ONLY", "best_exponent", "checked_candidates"]
@@ -43,11 +42,25 @@ def best_exponent(histogram: Histogram, low: Tensor, high: Tensor, scheme: Schem
     if grid.signed:
         step = torch.maximum(step, low / (grid.qmin - 0.5))
     coarsest = torch.log2(next_power_of_two(torch.where(step > 0, step, _ZERO_STEP)))
-    values, weights = histogram.points(per_bin=2)
+    rows, values, weights = _occupied(histogram)
     best, least = coarsest, torch.full_like(coarsest, torch.inf)
     for finer in range(candidates):
-        qparams = QParams.symmetric(torch.exp2(coarsest - finer))
-        cost = rounding_cost(values, weights, qparams, scheme, norm=2)
+        scale = torch.exp2(coarsest - finer)
+        codes = grid.encode(values / scale[rows], torch.zeros((), dtype=values.dtype), scheme.rounding.without_chance())
+        error = values - codes * scale[rows]
+        cost = torch.bincount(rows, weights * error.square(), minlength=len(coarsest))
         better = cost < least
         best, least = torch.where(better, coarsest - finer, best), torch.where(better, cost, least)
     return best.to(torch.int64)
+
+
+def _occupied(histogram: Histogram) -> tuple[Tensor, Tensor, Tensor]:
+    """The data as weighted points, two in each bin that is not empty: the row, the value, how many it stands for.
+
+    A channel of a weight has far fewer values than a histogram has bins: all bins of all channels would be hundreds of
+    times as many points.
+    """
+    rows, bins = histogram.counts.nonzero(as_tuple=True)
+    width, counts = histogram.width[rows], histogram.counts[rows, bins].double() / 2
+    values = [(bins - histogram.half + offset).double() * width for offset in (0.25, 0.75)]
+    return rows.repeat(2), torch.cat(values), counts.repeat(2)

@@ -8,6 +8,7 @@ from detent.training.loops import LSQEpochLoop, PTQLoop, QATEpochLoop
 from detent.training.objective import Objective
 from detent.training.parameter_groups import parameter_groups
 from detent.training.phases import Phases
+from detent.training.precision import Precision
 from detent.training.processes import Processes, joined_processes
 from detent.training.random_state import seed_everything
 from detent.training.run import Progress, Run
@@ -23,6 +24,7 @@ __all__ = [
     "Objective",
     "PTQLoop",
     "Phases",
+    "Precision",
     "Processes",
     "Progress",
     "QATEpochLoop",

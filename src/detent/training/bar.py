@@ -16,9 +16,9 @@ class Bar:
     def __init__(self, progress: Any = None, task: Any = None):
         self._progress, self._task = progress, task
 
-    def advance(self, done: int, loss: float, accuracy: float) -> None:
+    def advance(self, done: int, loss: float, accuracy: float | None = None) -> None:
         if self._progress is not None:
-            facts = f"loss {loss:.4f}  top-1 {100 * accuracy:.1f} %"
+            facts = f"loss {loss:.4f}" + ("" if accuracy is None else f"  top-1 {100 * accuracy:.1f} %")
             self._progress.update(self._task, completed=done, facts=facts)
 
 

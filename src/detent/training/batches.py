@@ -6,7 +6,7 @@ from the start or resumes in front of it: neither the order nor the augmentation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -14,26 +14,27 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from detent.errors import DataError
+from detent.training.batch import mapped
 
 __all__ = ["Augment", "Batches", "Samples"]
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
-"""From one sample to another, drawing from the generator it is handed."""
+"""From the first input of a sample to another, drawing from the generator it is handed."""
 
 
 class Samples(Protocol):
-    """A data set: how many, and one (input, label)."""
+    """A data set: how many, and one sample; `detent.training.batch` says of what forms."""
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int, /) -> tuple[Any, Any]: ...
+    def __getitem__(self, index: int, /) -> Any: ...
 
 
 class Batches:
     """Batches of `batch_size` samples, over all ranks together; `rank` of `ranks` takes every `ranks`-th of them.
 
-    Shuffled, an epoch leaves out what does not fill a batch; in order, the last batch is smaller. `epoch` is the one
-    that is gone through next, and `skip` batches of it are left out.
+    Shuffled, an epoch leaves out what does not fill a batch; in order, the last batch is smaller, and a rank that has
+    no part of it does not get it. `epoch` is the one that is gone through next, and `skip` batches of it are left out.
     """
 
     def __init__(
@@ -56,6 +57,10 @@ class Batches:
                 "the processes would get parts of different sizes",
                 f"choose a multiple of {ranks}",
             )
+        if len(samples) < ranks:
+            raise DataError(
+                f"{len(samples)} samples on {ranks} processes", "some would get none", "start fewer processes"
+            )
         self.samples, self.batch_size, self.shuffle, self.seed = samples, batch_size, shuffle, seed
         self.augment, self.workers, self.rank, self.ranks, self.limit = augment, workers, rank, ranks, limit
         self.epoch, self.skip, self.device = 0, 0, device
@@ -70,16 +75,16 @@ class Batches:
         count = whole if self.shuffle else -(-len(self.samples) // self.batch_size)
         return count if self.limit is None else min(count, self.limit)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def __iter__(self) -> Iterator[Any]:
         given = _Given(self.samples, self.augment, self.seed, self.epoch)
         loader: DataLoader[Any] = DataLoader(
             given,
-            batch_sampler=list(self._indices())[self.skip :],
+            batch_sampler=[part for part in list(self._indices())[self.skip :] if part],
             num_workers=self.workers,
             generator=torch.Generator().manual_seed(self.seed),  # or the loader would draw from the global one
         )
-        for inputs, labels in loader:
-            yield inputs.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
+        for batch in loader:
+            yield mapped(batch, lambda tensor: tensor.to(self.device, non_blocking=True))
 
     def _indices(self) -> Iterator[list[int]]:
         """Of each batch, the samples that belong to this rank."""
@@ -92,7 +97,7 @@ class Batches:
             yield batch[self.rank :: self.ranks].tolist()
 
 
-class _Given(Dataset[tuple[Any, Any]]):
+class _Given(Dataset[Any]):
     """The samples of one epoch, augmented."""
 
     def __init__(self, samples: Samples, augment: Augment | None, seed: int, epoch: int):
@@ -101,11 +106,14 @@ class _Given(Dataset[tuple[Any, Any]]):
     def __len__(self) -> int:
         return len(self.samples)
 
-    def __getitem__(self, index: int) -> tuple[Any, Any]:
-        value, label = self.samples[index]
-        if self.augment is not None:
-            value = self.augment(value, _generator(self.seed, self.epoch, index))
-        return value, label
+    def __getitem__(self, index: int) -> Any:
+        sample = self.samples[index]
+        if self.augment is None:
+            return sample
+        if isinstance(sample, Mapping):
+            raise DataError("augment a sample", "it is a dict, and no input of it is the first", "augment it yourself")
+        first, *rest = sample
+        return (self.augment(first, _generator(self.seed, self.epoch, index)), *rest)
 
 
 def _generator(*key: int) -> torch.Generator:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from detent.data import Preprocessing
 from detent.errors import DataError, DetentError, RecipeError
 from detent.preparing import prepare
 from detent.recipes.refusal import nearest
+from detent.training.batch import example_of
 from detent.training.batches import Batches, Samples
 from detent.training.config import Config
 from detent.training.datasets import (
@@ -29,20 +31,21 @@ from detent.training.ema import Ema
 from detent.training.import_paths import is_import_path, named
 from detent.training.log import Log
 from detent.training.loops import LSQEpochLoop, PTQLoop, QATEpochLoop
-from detent.training.objective import Objective
+from detent.training.objective import LossFunction, Objective
 from detent.training.parameter_groups import parameter_groups
+from detent.training.precision import Precision
 from detent.training.processes import Processes
 from detent.training.run import Run
 from detent.training.schedules import Schedule
 from detent.zoo import ZOO, load_pretrained
 
-__all__ = ["batches_of", "float_model", "loop_of", "prepared_model", "run_of", "samples_of"]
+__all__ = ["batches_of", "check_names", "float_model", "loop_of", "prepared_model", "run_of", "samples_of"]
 
 
 def float_model(config: Config) -> nn.Module:
     """The model with its weights, before anything is done to it."""
     asked = config.model
-    make = named(asked.name, "model") if is_import_path(asked.name) else _known(ZOO, "model", asked.name)
+    make = named(asked.name, "model") if is_import_path(asked.name) else _known(ZOO, "the model", asked.name)
     model = _called(make, f"model {asked.name}", **asked.options)
     if not isinstance(model, nn.Module):
         raise RecipeError(f"the model {asked.name!r}", f"it makes a {type(model).__name__}", "name an nn.Module")
@@ -60,7 +63,7 @@ def samples_of(config: Config, split: str) -> Samples:
             named(asked.name, "data set"), f"data set {asked.name}", folder, split, **asked.options
         )
         return found
-    make = _known(_DATA_SETS, "data set", asked.name)
+    make = _known(_DATA_SETS, "the data set", asked.name)
     if folder is None and asked.name != "made_up":
         raise DataError(f"the data set {asked.name}", "no folder is given", "add data.folder, or say --data FOLDER")
     return _called(make, f"data set {asked.name}", folder, split, **asked.options)  # type: ignore[no-any-return]
@@ -74,9 +77,9 @@ def prepared_model(config: Config, model: nn.Module, samples: Samples) -> Any:
         if not isinstance(backend, Backend):
             raise RecipeError(f"the backend {config.backend!r}", f"it is a {type(backend).__name__}", "name a Backend")
     else:
-        _known(BACKENDS, "backend", config.backend)
-    example = samples[0][0].unsqueeze(0)
-    return prepare(model, (example,), backend=backend, recipe=config.recipe)
+        _known(BACKENDS, "the backend", config.backend)
+    example = example_of(samples[0])
+    return prepare(model, example.args, example_kwargs=example.kwargs, backend=backend, recipe=config.recipe)
 
 
 def batches_of(config: Config, samples: Samples, processes: Processes, **options: Any) -> Batches:
@@ -106,7 +109,6 @@ def run_of(config: Config, folder: Path | None, processes: Processes) -> Run:
         augment=crop_and_flip if config.data.augment else None,
         limit=config.data.train_batches,
     )
-    teacher = model.to(processes.device) if config.loss.distillation else None
     total = len(train) * config.train.epochs
     return Run(
         prepared,
@@ -114,12 +116,14 @@ def run_of(config: Config, folder: Path | None, processes: Processes) -> Run:
         train,
         batches_of(config, test, processes, limit=config.data.val_batches),
         batches_of(config, data, processes, shuffle=True, limit=config.data.calibration_batches),
-        objective=Objective(config.loss.label_smoothing, teacher, config.loss.distillation, config.loss.temperature),
+        objective=_objective(config, model, processes),
+        metrics={name: _function(str(path), f"metric {name}") for name, path in config.metrics.items()},
         schedule=Schedule(config.schedule.name, total, len(train) * config.schedule.warmup_epochs, config.schedule.end),
         ema=None if config.train.ema is None else Ema(prepared, config.train.ema),
         folder=folder,
         checkpoint_interval=config.train.checkpoint_interval,
         processes=processes,
+        precision=Precision(config.train.precision, processes.device),
         log=Log(None),
         seed=config.train.seed,
     )
@@ -149,6 +153,26 @@ def loop_of(config: Config, run: Run) -> PTQLoop | QATEpochLoop | LSQEpochLoop:
                     "leave it out, or use the loop qat",
                 )
             return LSQEpochLoop(run, **common)
+
+
+def _objective(config: Config, model: nn.Module, processes: Processes) -> LossFunction:
+    asked = config.loss
+    if asked.function is None:
+        teacher = model.to(processes.device) if asked.distillation else None
+        return Objective(asked.label_smoothing, teacher, asked.distillation, asked.temperature)
+    others = [key for key in asked.to_dict() if key != "function"]
+    if others:
+        raise RecipeError(
+            f"loss.{others[0]} beside loss.function", "the function is the whole loss", f"leave {others[0]} out"
+        )
+    return _function(asked.function, "loss")
+
+
+def _function(path: str, what: str) -> Callable[..., Any]:
+    found: Callable[..., Any] = named(path, what)
+    if not callable(found) or isinstance(found, type):
+        raise RecipeError(f"the {what} {path!r}", f"it is a {type(found).__name__}", "name a function")
+    return found
 
 
 def _optimizer(config: Config, prepared: nn.Module) -> torch.optim.Optimizer:
@@ -182,10 +206,29 @@ _DATA_SETS: dict[str, Callable[..., Any]] = {
 }
 
 
+def check_names(config: Config, source: str) -> None:
+    """Refuse a name that is in no table, and an option it does not take, with the file and the key that say it."""
+    for section, asked, table in (("model", config.model, ZOO), ("data", config.data, _DATA_SETS)):
+        if not is_import_path(asked.name):
+            make = _known(table, f"{source}: {section}.name =", asked.name)
+            _check_options(make, f"{source}: {section}.options", asked.options)
+    if not is_import_path(config.backend):
+        _known(BACKENDS, f"{source}: backend =", config.backend)
+
+
+def _check_options(make: Any, where: str, options: Mapping[str, Any]) -> None:
+    taken = signature(make).parameters.values()
+    known = [parameter.name for parameter in taken if parameter.kind is Parameter.KEYWORD_ONLY]
+    for key, value in options.items():
+        if key not in known:
+            found = f"known are {', '.join(known)}" if known else "there are no options"
+            raise RecipeError(f"{where}.{key} = {value!r}", found, nearest(key, known, "remove it"))
+
+
 def _known(table: Mapping[str, Any], what: str, name: str) -> Any:
     if name not in table:
         advice = nearest(name, table, "use one of these, or package.module:Name for your own")
-        raise RecipeError(f"the {what} {name!r}", f"known are {', '.join(sorted(table))}", advice)
+        raise RecipeError(f"{what} {name!r}", f"known are {', '.join(sorted(table))}", advice)
     return table[name]
 
 

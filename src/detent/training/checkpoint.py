@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -130,16 +129,17 @@ def _described(tensor: Tensor) -> str:
 def _write(path: Path, content: bytes) -> None:
     """All of `content` under `path`, or what was there before."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    # Always the same name, so that what a kill leaves behind is written over by the next one.
+    partial = path.with_name(f".{path.name}.partial")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with partial.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(name, path)
+        os.replace(partial, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(name)
+            partial.unlink()
         raise
     # The rename itself must reach the disk too.
     folder = os.open(path.parent, os.O_RDONLY)

@@ -7,11 +7,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, PlainValidator
 
+from detent.errors import DetentError
 from detent.recipes import Options, Recipe, find
 from detent.recipes.checks import Text, a_list, one_of, within
 from detent.recipes.options import Scalar
 from detent.recipes.refusal import RefusalError
 from detent.recipes.section import Section
+from detent.training.precision import PrecisionName
 from detent.training.schedules import ScheduleName
 
 __all__ = [
@@ -44,13 +46,23 @@ def _between(least: float, most: float) -> AfterValidator:
 
 
 def _recipe(value: object) -> object:
-    return find(value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    try:
+        return find(value)
+    except DetentError as error:
+        raise RefusalError(error.found, error.to_do) from None
 
 
 def _pairs(value: object) -> object:
     if not isinstance(value, list | tuple):
         raise RefusalError(f"it is a {type(value).__name__}", "give a list of [epoch, interval]")
     return tuple(tuple(pair) if isinstance(pair, list) else pair for pair in value)
+
+
+def _as_text(value: object) -> object:
+    """`precision: 32` in a file is a number."""
+    return str(value) if type(value) is int else value
 
 
 class ModelConfig(Section, frozen=True):
@@ -92,6 +104,7 @@ class TrainConfig(Section, frozen=True):
     ema: Annotated[float, _between(0, 1)] | None = None
     seed: Annotated[int, within(0, _MANY)] = 0
     device: Annotated[DeviceName | None, one_of(DeviceName)] = None
+    precision: Annotated[PrecisionName, one_of(PrecisionName, "32"), BeforeValidator(_as_text)] = "32"
 
 
 class OptimizerConfig(Section, frozen=True):
@@ -113,8 +126,12 @@ class ScheduleConfig(Section, frozen=True):
 
 
 class LossConfig(Section, frozen=True):
-    """`distillation` is the weight of what the float model says, from 0, none, to 1, nothing else."""
+    """`distillation` is the weight of what the float model says, from 0, none, to 1, nothing else.
 
+    `function` is the import path of a function of (outputs, batch) in place of all of these.
+    """
+
+    function: Text | None = None
     label_smoothing: Annotated[float, _between(0, 1)] = 0.0
     distillation: Annotated[float, _between(0, 1)] = 0.0
     temperature: Annotated[float, _between(1e-3, 1e3)] = 1.0
@@ -136,7 +153,10 @@ class Registrations(Section, frozen=True):
 
 
 class Config(Section, frozen=True):
-    """A whole run: what is trained, on what, for which backend, by which recipe, and how."""
+    """A whole run: what is trained, on what, for which backend, by which recipe, and how.
+
+    `metrics` are names to import paths of functions of (outputs, batch); the best checkpoint is the best by the first.
+    """
 
     name: Text
     model: ModelConfig
@@ -147,6 +167,7 @@ class Config(Section, frozen=True):
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     loss: LossConfig = LossConfig()
+    metrics: _Options = Options()
     deploy: DeployConfig = DeployConfig()
     imports: Registrations = Registrations()
 

@@ -10,6 +10,7 @@ from detent.errors import DetentError, RecipeError
 from detent.observers import OBSERVERS
 from detent.quantizers import QUANTIZERS
 from detent.recipes.files import FORMATS, read
+from detent.training.build import check_names
 from detent.training.config import Config, Registrations
 from detent.training.import_paths import named
 
@@ -26,7 +27,9 @@ def load_config(path: str | Path) -> Config:
     for table, names in ((OBSERVERS, asked.observers), (QUANTIZERS, asked.quantizers)):
         for name, where in names.items():
             table.register(name, named(str(where), table.kind))
-    return Config.from_dict(data, source=str(path))
+    config = Config.from_dict(data, source=str(path))
+    check_names(config, str(path))
+    return config
 
 
 def laid_over(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import nullcontext
+from math import isnan
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from detent.errors import RecipeError
 from detent.graph import FoldedBatchNorm, quantizers_of
 from detent.training.bar import progress_bar
+from detent.training.metrics import score
 from detent.training.run import BEST, Progress, Run
 from detent.training.synced_norms import batch_norms_of, synced_batch_norms
-from detent.training.validation import validate
 
 __all__ = ["EpochLoop"]
 
@@ -80,20 +82,18 @@ class EpochLoop(ABC):
             synced_batch_norms(run.prepared, run.processes.count),
             progress_bar(title, len(batches), shown=run.processes.first) as bar,
         ):
-            for inputs, labels in batches:
-                loss = self.run_iter(inputs, labels)
+            for batch in batches:
+                loss = self.run_iter(batch)
                 done = run.progress
-                bar.advance(done.batch, loss, done.right / max(1.0, done.seen))
+                bar.advance(done.batch, loss, done.right / done.seen if done.seen else None)
                 if run.checkpoint_interval and done.step % run.checkpoint_interval == 0:
                     run.save()
 
-    def run_iter(self, inputs: Tensor, labels: Tensor) -> float:
+    def run_iter(self, batch: Any) -> float:
         """One step."""
         if self._model is None:
-            self._model = self.work.processes.parallel(
-                self.work.prepared, some_unused=self._some_unused(inputs, labels)
-            )
-        return self.work.step(self._model, inputs, labels)
+            self._model = self.work.processes.parallel(self.work.prepared, some_unused=self._some_unused(batch))
+        return self.work.step(self._model, batch)
 
     def prepare_for_val(self) -> None:
         """Evaluation mode, in which every range stands still."""
@@ -103,7 +103,7 @@ class EpochLoop(ABC):
         """Validate the model, with averaged weights where there are some."""
         run = self.work
         with run.ema.in_place() if run.ema is not None else nullcontext():
-            return validate(run.prepared, run.val, run.processes)
+            return run.validate()
 
     def validates(self, epoch: int) -> bool:
         """Whether this epoch ends with a validation."""
@@ -131,9 +131,12 @@ class EpochLoop(ABC):
 
     def _end_epoch(self, metrics: dict[str, float]) -> None:
         run, done = self.work, self.work.progress
-        means = {"train.loss": done.loss_sum / max(1, done.batch), "train.top1": done.right / max(1.0, done.seen)}
-        better = bool(metrics) and self.validates(self.epoch) and metrics["quantized.top1"] > done.best
-        best = metrics["quantized.top1"] if better else done.best
+        means = {"train.loss": done.loss_sum / max(1, done.batch)}
+        if done.seen:
+            means["train.top1"] = done.right / done.seen
+        found = score(metrics) if metrics and self.validates(self.epoch) else None
+        better = found is not None and not isnan(found) and (done.best is None or found > done.best)
+        best = found if better else done.best
         if run.processes.first:
             shown = metrics if self.validates(self.epoch) else {}
             rate = {"lr": float(run.optimizer.param_groups[0]["lr"])}
@@ -144,7 +147,7 @@ class EpochLoop(ABC):
             run.save(BEST)
         run.processes.wait()
 
-    def _some_unused(self, inputs: Tensor, labels: Tensor) -> bool:
+    def _some_unused(self, batch: Any) -> bool:
         """Whether a parameter has no part in the loss, which a parallel wrapper must be told.
 
         The biases of layers before a folded batch norm have none until it is frozen. Found by one pass whose effects
@@ -155,7 +158,7 @@ class EpochLoop(ABC):
             return False
         buffers = {name: value.clone() for name, value in run.prepared.named_buffers()}
         state = torch.get_rng_state()
-        loss = run.objective(run.prepared(inputs), labels, (inputs,))
+        _, loss = run.loss(run.prepared, batch)
         learned = [p for p in run.prepared.parameters() if p.requires_grad]
         found = torch.autograd.grad(loss, learned, allow_unused=True)
         torch.set_rng_state(state)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from detent.errors import RangeError
+from detent.training.batch import call
 
 __all__ = ["broken_parameters", "first_broken_layer", "stopped"]
 
@@ -19,7 +20,7 @@ def broken_parameters(model: nn.Module) -> list[str]:
 
 
 @torch.no_grad()
-def first_broken_layer(model: nn.Module, inputs: tuple[Any, ...]) -> str | None:
+def first_broken_layer(model: nn.Module, batch: Any) -> str | None:
     """The layer whose output is the first, in the order they run, to hold NaN or Inf."""
     found: list[str] = []
 
@@ -32,20 +33,20 @@ def first_broken_layer(model: nn.Module, inputs: tuple[Any, ...]) -> str | None:
 
     hooks = [module.register_forward_hook(note(name)) for name, module in model.named_modules() if name]
     try:
-        model(*inputs)
+        call(model, batch)
     finally:
         for hook in hooks:
             hook.remove()
     return found[0] if found else None
 
 
-def stopped(model: nn.Module, inputs: tuple[Any, ...], loss: float, step: int, kept: Path | None) -> RangeError:
-    """Why training stops: the step, the layer, and where the last good state is."""
+def stopped(model: nn.Module, batch: Any, loss: float, step: int, kept: Path | None) -> RangeError:
+    """Why training stops: the step, the layer, and where the last good state is. `batch` is the one it broke on."""
     parameters = broken_parameters(model)
     if parameters:
         where = f"NaN or Inf is in {', '.join(parameters[:4])}{' and others' if len(parameters) > 4 else ''}"
     else:
-        layer = first_broken_layer(model, inputs)
+        layer = first_broken_layer(model, batch)
         where = f"the first layer whose output holds NaN or Inf is {layer!r}" if layer else "every layer is finite"
     found = f"the loss is {loss} at step {step}; {where}"
     advice = "lower the learning rates, or look at the data"

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from detent.errors import SchemeError
 from detent.graph import observing, quantizers_of
 from detent.preparing import calibrate
-from detent.quantizers import MovingRange
+from detent.quantizers import Quantizer
+from detent.training.batch import ModelInputs, call
 from detent.training.epoch_loop import EpochLoop
 from detent.training.run import Run
-from detent.training.validation import validate
 
 __all__ = ["LSQEpochLoop", "PTQLoop", "QATEpochLoop"]
 
@@ -30,7 +30,7 @@ class PTQLoop:
         self.prepare_for_run_epoch()
         self.run_epoch()
         self.prepare_for_val()
-        metrics = validate(run.prepared, run.val, run.processes)
+        metrics = run.validate()
         if run.processes.first:
             run.log.write(0, 0, metrics)
         run.save()
@@ -44,7 +44,7 @@ class PTQLoop:
     def run_epoch(self) -> None:
         """Calibrate, unless a checkpoint brought the ranges."""
         if not all(quantizer.calibrated for quantizer in quantizers_of(self.work.prepared)):
-            calibrate(self.work.prepared, self.work.calibration)
+            calibrate(self.work.prepared, ModelInputs(self.work.calibration))
 
     def prepare_for_val(self) -> None:
         """Nothing is left to set."""
@@ -82,12 +82,12 @@ class QATEpochLoop(EpochLoop):
         """Measure ranges at the start of an epoch; inside one the checkpoint has them."""
         stops = self.stop_observing_begin is not None and self.epoch >= self.stop_observing_begin
         if not self.calibrated():
-            calibrate(self.work.prepared, self.work.calibration)
+            calibrate(self.work.prepared, ModelInputs(self.work.calibration))
         elif not stops and self.work.progress.batch == 0:
             _measure_again(self.work)
         self.train_mode()
         for quantizer in quantizers_of(self.work.prepared):
-            if stops and isinstance(quantizer, MovingRange):
+            if stops and quantizer.moves:
                 quantizer.eval()
 
 
@@ -107,8 +107,7 @@ class LSQEpochLoop(EpochLoop):
         if not self.calibrated():
             batches = self.work.train
             batches.epoch, batches.skip = self.work.progress.epoch, 0
-            inputs, _ = next(iter(batches))
-            calibrate(prepared, [inputs])
+            calibrate(prepared, ModelInputs([next(iter(batches))]))
         self.train_mode()
 
 
@@ -122,8 +121,8 @@ def _measure_again(run: Run) -> None:
     prepared.eval()
     quantized = prepared.recipe.calibration.inputs == "quantized"
     with observing(prepared, quantized=quantized):
-        for inputs, _ in run.calibration:
-            prepared(inputs)
+        for batch in run.calibration:
+            call(prepared, batch)
     for quantizer, state in kept.items():
         quantizer.load_state_dict(state)
 
@@ -132,6 +131,5 @@ def _copied(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in state.items()}
 
 
-def _keeps_its_range(quantizer: nn.Module) -> bool:
-    moves = isinstance(quantizer, MovingRange)
-    return moves or any(True for _ in quantizer.parameters(recurse=False))
+def _keeps_its_range(quantizer: Quantizer) -> bool:
+    return quantizer.moves or any(True for _ in quantizer.parameters(recurse=False))

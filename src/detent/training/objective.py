@@ -1,7 +1,8 @@
-"""What training makes small: cross entropy with smoothed labels, and what a float teacher says."""
+"""What training makes small: the model's own loss, or cross entropy with smoothed labels and a float teacher."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,15 +11,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from detent.errors import TensorError
+from detent.training.batch import call, labels_of
 
-__all__ = ["Objective"]
+__all__ = ["LossFunction", "Objective", "checked_loss", "logits_of", "own_loss"]
+
+LossFunction = Callable[[Any, Any], Tensor]
+"""From the outputs of the model and the batch they are of to one number, the mean over the batch."""
 
 
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """`(1 - weight) * cross entropy + weight * T^2 * KL(teacher || student)` of logits softened by the temperature T.
+    """The loss the model computed itself, if it did; else that of a classifier.
 
-    Hinton et al., "Distilling the Knowledge in a Neural Network", 2015. Without a teacher it is the cross entropy.
+    That is `(1 - weight) * cross entropy + weight * T^2 * KL(teacher || student)` of logits softened by the temperature
+    T (Hinton et al., "Distilling the Knowledge in a Neural Network", 2015); without a teacher the cross entropy.
     """
 
     label_smoothing: float = 0.0
@@ -26,27 +32,54 @@ class Objective:
     weight: float = 0.5
     temperature: float = 1.0
 
-    def __call__(self, outputs: Any, labels: Tensor, inputs: tuple[Any, ...]) -> Tensor:
+    def __call__(self, outputs: Any, batch: Any) -> Tensor:
         """The loss of a batch: the mean over its samples."""
-        logits = _logits(outputs)
+        own = own_loss(outputs)
+        if own is not None:
+            return self._alone(own)
+        logits, labels = logits_of(outputs), labels_of(batch)
+        if logits is None or not isinstance(labels, Tensor):
+            raise TensorError(
+                f"a loss of outputs of type {type(outputs).__name__} and labels of type {type(labels).__name__}",
+                "the model is no classifier, and gives no loss",
+                "let it return its loss, or a dict with 'loss', or name a loss function of (outputs, batch)",
+            )
         loss = F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
         if self.teacher is None:
             return loss
         self.teacher.eval()
         with torch.no_grad():
-            target = _logits(self.teacher(*inputs))
+            target = logits_of(call(self.teacher, batch))
+        assert target is not None
         soft = self.temperature
         distance = F.kl_div(
             F.log_softmax(logits / soft, 1), F.log_softmax(target / soft, 1), reduction="batchmean", log_target=True
         )
         return (1 - self.weight) * loss + self.weight * soft**2 * distance
 
+    def _alone(self, own: Tensor) -> Tensor:
+        if self.label_smoothing or self.teacher is not None:
+            raise TensorError(
+                "smoothed labels or a teacher", "the model computes its own loss", "leave them out, or return logits"
+            )
+        return own
 
-def _logits(outputs: Any) -> Tensor:
-    if not isinstance(outputs, Tensor):
-        raise TensorError(
-            f"a loss of outputs of type {type(outputs).__name__}",
-            "the loops train classifiers, whose output is one tensor of logits",
-            "write a loop of your own: the prepared model is an ordinary module",
-        )
-    return outputs
+
+def own_loss(outputs: Any) -> Tensor | None:
+    """The loss that the model computed: its only output, without axes, or "loss" of a dict."""
+    found = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+    return found if isinstance(found, Tensor) and found.ndim == 0 else None
+
+
+def logits_of(outputs: Any) -> Tensor | None:
+    """A number for each class of each sample, if that is what the model gives: its only output, or "logits"."""
+    found = outputs.get("logits") if isinstance(outputs, Mapping) else outputs
+    return found if isinstance(found, Tensor) and found.ndim > 1 else None
+
+
+def checked_loss(loss: Any) -> Tensor:
+    """What a loss function gave, refused where it is not one number."""
+    if not isinstance(loss, Tensor) or loss.ndim:
+        found = f"of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+        raise TensorError(f"train on a loss that is {found}", "a loss is a tensor without axes", "take the mean")
+    return loss

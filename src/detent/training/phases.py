@@ -9,7 +9,6 @@ from torch import nn
 
 from detent.graph import FoldedBatchNorm, quantizers_of
 from detent.preparing import calibrate
-from detent.quantizers import MovingRange
 from detent.training.synced_norms import batch_norms_of
 
 __all__ = ["Phases"]
@@ -48,7 +47,7 @@ class Phases:
                 _keep_in_eval(norm)
         if self.stop_observing_begin is not None and epoch >= self.stop_observing_begin:
             for quantizer in quantizers_of(self.prepared):
-                if isinstance(quantizer, MovingRange):
+                if quantizer.moves:
                     _keep_in_eval(quantizer)
 
 

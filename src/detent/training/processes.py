@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from detent.errors import EngineError
 
-__all__ = ["Processes", "joined_processes"]
+__all__ = ["Processes", "joined_processes", "refuse_sharded"]
 
 _KEEP_BUFFERS = ("forward_sync_buffers", "broadcast_buffers")
 
@@ -64,6 +64,19 @@ class Processes:
         """Until all processes are here."""
         if self.count > 1:
             dist.barrier()
+
+
+def refuse_sharded(model: nn.Module) -> None:
+    """The loops keep whole parameters on every process; a model that FSDP has shared out has none."""
+    from torch.distributed.tensor import DTensor
+
+    sharded = [name for name, parameter in model.named_parameters() if isinstance(parameter, DTensor)]
+    if sharded:
+        raise EngineError(
+            f"train a model whose parameters are sharded, {sharded[0]} and {len(sharded) - 1} others",
+            "the loops keep whole parameters on every process and average gradients",
+            "give the model as `detent.prepare` made it, or train the sharded one in a loop of your own",
+        )
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,18 @@ import torch
 from torch import Tensor
 
 from detent.training import checkpoint
+from detent.training.batch import call, size_of, to_float32
 from detent.training.batches import Batches
 from detent.training.ema import Ema
 from detent.training.failures import broken_parameters, stopped
 from detent.training.log import Log
-from detent.training.objective import Objective
-from detent.training.processes import Processes
+from detent.training.metrics import Metric, top1
+from detent.training.objective import LossFunction, Objective, checked_loss
+from detent.training.precision import Precision
+from detent.training.processes import Processes, refuse_sharded
 from detent.training.random_state import random_state, seed_everything, set_random_state
 from detent.training.schedules import Schedule
+from detent.training.validation import validate
 
 __all__ = ["Progress", "Run"]
 
@@ -31,7 +36,7 @@ class Progress:
     epoch: int = 0
     step: int = 0
     batch: int = 0
-    best: float = -1.0
+    best: float | None = None
     loss_sum: float = 0.0
     right: float = 0.0
     seen: float = 0.0
@@ -43,6 +48,8 @@ class Run:
 
     `calibration` are the batches ranges are measured on. `folder` gets `last.safetensors`, `best.safetensors` and the
     log. With `checkpoint_interval` a checkpoint is written every so many steps, besides one at the end of each epoch.
+    `objective` is any function of (outputs, batch); the default takes the loss a model computed itself, and else that
+    of a classifier. `metrics` are functions of the same, by name.
     """
 
     prepared: Any
@@ -50,15 +57,21 @@ class Run:
     train: Batches
     val: Batches
     calibration: Batches
-    objective: Objective = field(default_factory=Objective)
+    objective: LossFunction = field(default_factory=Objective)
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
     schedule: Schedule = Schedule()
     ema: Ema | None = None
     folder: Path | None = None
     checkpoint_interval: int | None = None
     processes: Processes = Processes()
+    precision: Precision = field(default_factory=Precision)
     log: Log = field(default_factory=lambda: Log(None))
     seed: int = 0
     progress: Progress = field(default_factory=Progress)
+
+    def __post_init__(self) -> None:
+        if self.processes.count > 1:
+            refuse_sharded(self.prepared)
 
     @property
     def last(self) -> Path | None:
@@ -66,29 +79,40 @@ class Run:
         path = None if self.folder is None else self.folder / LAST
         return path if path is not None and path.is_file() else None
 
-    def step(self, model: Any, inputs: Tensor, labels: Tensor) -> float:
+    def step(self, model: Any, batch: Any) -> float:
         """One step of `model`, which is the prepared one or stands for it on several processes; the mean loss."""
         self.schedule.apply(self.optimizer, self.progress.step)
-        outputs = model(inputs)
-        loss = self.objective(outputs, labels, (inputs,))
+        outputs, loss = self.loss(model, batch)
         mean = self.processes.total(loss.detach()) / self.processes.count
         value = float(mean)
         if not bool(torch.isfinite(mean)):
-            raise stopped(self.prepared, (inputs,), value, self.progress.step, self.last)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
+            raise stopped(self.prepared, batch, value, self.progress.step, self.last)
+        self.precision.step(loss, self.optimizer)
         if self.ema is not None:
             self.ema.update()
-        self._count(outputs, labels, value)
+        self._count(outputs, batch, value)
         return value
 
-    def _count(self, outputs: Tensor, labels: Tensor, loss: float) -> None:
-        right = (outputs.detach().argmax(1) == labels).sum().float()
-        counts = self.processes.total(torch.stack([right, right.new_tensor(float(len(labels)))]))
-        progress = self.progress
-        progress.right += float(counts[0])
-        progress.seen += float(counts[1])
+    def loss(self, model: Any, batch: Any) -> tuple[Any, Tensor]:
+        """What `model` answers to a batch, and the loss of it, with gradients."""
+        with self.precision.forward(self.prepared):
+            outputs = call(model, batch)
+        outputs = to_float32(outputs)
+        return outputs, checked_loss(self.objective(outputs, batch))
+
+    def validate(self) -> dict[str, float]:
+        """The metrics of the quantized model and of the float model of the same weights."""
+        # Smoothed labels and a teacher are ways to train, not what a model is judged by.
+        objective = Objective() if isinstance(self.objective, Objective) else self.objective
+        return validate(self.prepared, self.val, self.processes, objective=objective, metrics=self.metrics)
+
+    def _count(self, outputs: Any, batch: Any, loss: float) -> None:
+        progress, share = self.progress, top1(outputs, batch)
+        if share is not None:
+            size = float(size_of(batch))
+            right, seen = self.processes.total(torch.stack([share * size, torch.full_like(share, size)])).tolist()
+            progress.right += right
+            progress.seen += seen
         progress.loss_sum += loss
         progress.step += 1
         progress.batch += 1
@@ -98,11 +122,12 @@ class Run:
         if self.folder is None or not self.processes.first:
             return
         if broken_parameters(self.prepared):
-            raise stopped(self.prepared, (), float("nan"), self.progress.step, self.last)
+            raise stopped(self.prepared, None, float("nan"), self.progress.step, self.last)
         training: dict[str, Any] = {
             "progress": asdict(self.progress),
             "optimizer": self.optimizer.state_dict(),
             "random": random_state(),
+            "precision": self.precision.state_dict(),
         }
         if self.ema is not None:
             training |= {"ema": self.ema.state_dict(), "ema updates": self.ema.updates}
@@ -111,6 +136,8 @@ class Run:
     def resume(self, path: str | Path) -> None:
         """Continue where a checkpoint was written, bit for bit on one process."""
         state = checkpoint.load(path, self.prepared)
+        if "precision" in state:
+            self.precision.load_state_dict(state["precision"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.progress = Progress(**state["progress"])
         if self.ema is not None and "ema" in state:

@@ -8,10 +8,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from detent.artifact import Artifact, deploy
 from detent.errors import ArtifactError
 from detent.recipes.files import write
 from detent.training import checkpoint
+from detent.training.batch import inputs_of, labels_of
 from detent.training.build import batches_of, float_model, loop_of, prepared_model, run_of, samples_of
 from detent.training.config import Config
 from detent.training.log import Log
@@ -97,4 +100,11 @@ def _deployed(config: Config, prepared: Any, folder: Path) -> tuple[Artifact, Ve
     if not count:
         return artifact, None
     batches = batches_of(config, samples_of(config, "test"), Processes())
-    return artifact, artifact.verify(list(islice(batches, count)), latency=False)
+    return artifact, artifact.verify([_for_verify(batch) for batch in islice(batches, count)], latency=False)
+
+
+def _for_verify(batch: Any) -> Any:
+    """Inputs by name where the model takes them so; else in order, with the labels where they are those of classes."""
+    inputs, labels = inputs_of(batch), labels_of(batch)
+    of_classes = isinstance(labels, Tensor) and labels.ndim == 1 and not labels.is_floating_point()
+    return inputs.kwargs or (*inputs.args, *([labels] if of_classes else []))

@@ -43,10 +43,11 @@ def _forward(norm: Any, x: Tensor) -> Tensor:
     if not norm.training:
         out: Tensor = type(norm).forward(norm, x)
         return out
+    kind, x = x.dtype, x.to(norm.running_mean.dtype)  # sums of half precision would lose what small values add
     found = moments_over_ranks(x)
     follow(norm, found)
     factor = torch.rsqrt(found.variance + norm.eps)
     factor = factor if norm.weight is None else factor * norm.weight
     shape = (-1, *[1] * (x.ndim - 2))
     y = (x - found.mean.reshape(shape)) * factor.reshape(shape)
-    return y if norm.bias is None else y + norm.bias.reshape(shape)
+    return (y if norm.bias is None else y + norm.bias.reshape(shape)).to(kind)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from detent.graph import DerivedBias, quantizers_of
-from detent.training.batches import Batches
+from detent.training.batch import call, size_of
+from detent.training.metrics import Metric, answers_of, measured
+from detent.training.objective import LossFunction, Objective, checked_loss
 from detent.training.processes import Processes
 
 __all__ = ["floating", "validate"]
@@ -36,37 +37,45 @@ def _as_it_is(x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def validate(prepared: Any, batches: Batches, processes: Processes | None = None) -> dict[str, float]:
-    """Top-1 accuracy and loss of both, and on which share of samples they answer the same.
+def validate(
+    prepared: Any,
+    batches: Iterable[Any],
+    processes: Processes | None = None,
+    *,
+    objective: LossFunction | None = None,
+    metrics: Mapping[str, Metric] | None = None,
+) -> dict[str, float]:
+    """The metrics and the loss of both, and on which share of samples they answer the same.
 
-    Keys: `quantized.top1`, `quantized.loss`, `float.top1`, `float.loss`, `agreement`; accuracies are from 0 to 1.
+    Keys of a classifier: `quantized.top1`, `quantized.loss`, `float.top1`, `float.loss`, `agreement`, from 0 to 1 but
+    for the losses. `metrics` takes the place of `top1`; where there are no classes there is no `agreement`.
     """
     everyone = processes or Processes()
     training = {module: module.training for module in prepared.modules()}
     prepared.eval()
-    sums = torch.zeros(6, dtype=torch.float64, device=everyone.device)
+    sums: dict[str, Tensor] = {}
     try:
-        for inputs, labels in batches:
-            quantized = prepared(inputs)
-            with floating(prepared):
-                reference = prepared(inputs)
-            answers, references = quantized.argmax(1), reference.argmax(1)
-            counted = (answers == labels, references == labels, answers == references)
-            losses = [F.cross_entropy(logits, labels, reduction="sum") for logits in (quantized, reference)]
-            sums += torch.stack([*(c.sum().double() for c in counted), *(x.double() for x in losses), _count(labels)])
+        for batch in batches:
+            for name, value in _of_batch(prepared, batch, objective or Objective(), metrics or {}).items():
+                added = torch.stack([value * size_of(batch), torch.full_like(value, size_of(batch))])
+                sums[name] = sums[name] + added if name in sums else added
     finally:
         for module, flag in training.items():
             module.training = flag
-    right, float_right, same, loss, float_loss, count = everyone.total(sums).tolist()
-    named = {
-        "quantized.top1": right,
-        "quantized.loss": loss,
-        "float.top1": float_right,
-        "float.loss": float_loss,
-        "agreement": same,
-    }
-    return {name: value / count for name, value in named.items()}
+    totals = everyone.total(torch.stack(list(sums.values())))
+    return {name: float(total[0] / total[1]) for name, total in zip(sums, totals, strict=True)}
 
 
-def _count(labels: Tensor) -> Tensor:
-    return torch.tensor(float(len(labels)), dtype=torch.float64, device=labels.device)
+def _of_batch(prepared: Any, batch: Any, objective: LossFunction, metrics: Mapping[str, Metric]) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    quantized = call(prepared, batch)
+    with floating(prepared):
+        reference = call(prepared, batch)
+    for kind, outputs in (("quantized", quantized), ("float", reference)):
+        loss = checked_loss(objective(outputs, batch)).double()
+        values = measured(outputs, batch, metrics)
+        found |= {f"{kind}.{name}": value.to(loss.device) for name, value in {**values, "loss": loss}.items()}
+    answers, references = answers_of(quantized, batch), answers_of(reference, batch)
+    if answers is not None and references is not None:
+        found["agreement"] = (answers == references).double().mean()
+    return found

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from detent.errors import DataError
-from detent.zoo.timm_names import from_timm
+from detent.zoo.timm_names import from_timm, refuse_another_form
 
 __all__ = ["load_pretrained", "read_weights"]
 
@@ -49,6 +49,8 @@ def load_pretrained(model: nn.Module, path: str | Path) -> None:
     """Load weights into `model`; every tensor must be there, of the right shape, and none left over."""
     given = read_weights(path)
     renamed = from_timm(model, given)
+    if renamed:
+        refuse_another_form(model)
     given = {renamed.get(name, name): value for name, value in given.items()}
     own = model.state_dict()
     # Old files lack the counters of batch norms, which only training with momentum=None reads.

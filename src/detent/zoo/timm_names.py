@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterable
 
 from torch import nn
 
+from detent.errors import DataError
 from detent.zoo.efficientnet_lite import EfficientNetLite
 from detent.zoo.mobilenet_v2 import MobileNetV2
 from detent.zoo.regnet import RegNetX
 
-__all__ = ["from_timm"]
+__all__ = ["from_timm", "refuse_another_form"]
 
-_Translator = Callable[[str], str]
+# Padding and epsilon of timm's two EfficientNet-Lite0, whose tensors have the same names and shapes.
+_LITE_FORMS = {(True, 1e-3): "tf_efficientnet_lite0", (False, 1e-5): "efficientnet_lite0"}
 
 
 def from_timm(model: nn.Module, names: Iterable[str]) -> dict[str, str]:
@@ -27,6 +29,21 @@ def from_timm(model: nn.Module, names: Iterable[str]) -> dict[str, str]:
         case RegNetX() if "stem.conv.weight" in given:
             return {name: _regnet(name) for name in given}
     return {}
+
+
+def refuse_another_form(model: nn.Module) -> None:
+    """Refuse timm's weights for a network that computes like none of timm's: they would load, and answer wrongly."""
+    if isinstance(model, EfficientNetLite) and (model.tf_padding, model.norm_eps) not in _LITE_FORMS:
+        forms = [f"{_form(*form)} for {name}" for form, name in _LITE_FORMS.items()]
+        raise DataError(
+            "timm's weights of EfficientNet-Lite0",
+            f"the network has {_form(model.tf_padding, model.norm_eps)}, as none of timm's has",
+            f"say in the options of the model {', or '.join(forms)}; the file does not tell which it is",
+        )
+
+
+def _form(tf_padding: bool, norm_eps: float) -> str:
+    return f"tf_padding: {str(tf_padding).lower()}, norm_eps: {norm_eps}"
 
 
 def _numbered(names: list[str], first: int) -> dict[str, int]:

@@ -17,10 +17,12 @@ __all__ = ["hugging_face_callback"]
 def hugging_face_callback(phases: Phases) -> Any:
     """Calibrates when training begins, and enters the phases at their epochs."""
     try:
-        from transformers import TrainerCallback  # type: ignore[import-not-found, unused-ignore]
+        from transformers import TrainerCallback
     except ImportError:
         raise EngineError(
-            "a callback for Hugging Face's Trainer", "transformers is not installed", "pip install transformers"
+            "a callback for Hugging Face's Trainer",
+            "transformers is not installed",
+            "pip install 'detent[transformers]'",
         ) from None
 
     class Quantization(TrainerCallback):  # type: ignore[misc, unused-ignore]

@@ -17,7 +17,7 @@ __all__ = ["lightning_callback"]
 def lightning_callback(phases: Phases) -> Any:
     """Calibrates when fitting begins, and enters the phases at their epochs."""
     try:
-        from lightning.pytorch import Callback  # type: ignore[import-not-found, unused-ignore]
+        from lightning.pytorch import Callback
     except ImportError:
         raise EngineError(
             "a callback for Lightning", "lightning is not installed", "pip install 'detent[train]'"

@@ -1,0 +1,96 @@
+"""A batch, taken apart: what the model is called with, and the labels behind it.
+
+- A tuple: inputs, and labels last, `(image, label)` or `(left, right, label)`.
+- A tuple whose only input is a dict: the model takes it by keyword, `({"left": ..., "right": ...}, label)`.
+- A dict: all of it goes to the model by keyword, for models that compute their own loss; its "labels" are the labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from copy import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import default_collate
+
+from detent.errors import DataError
+from detent.graph import Inputs
+
+__all__ = ["ModelInputs", "call", "example_of", "inputs_of", "labels_of", "mapped", "size_of", "to_float32"]
+
+
+def inputs_of(batch: Any) -> Inputs:
+    """What the model is called with."""
+    if isinstance(batch, Mapping):
+        return Inputs((), dict(batch))
+    if not isinstance(batch, (tuple, list)) or len(batch) < 2:
+        raise DataError(
+            f"train on a batch of type {type(batch).__name__}",
+            "it is neither inputs with labels behind them nor a dict",
+            "let the data set give (input, label), (input, ..., label), or a dict",
+        )
+    *inputs, _ = batch
+    if len(inputs) == 1 and isinstance(inputs[0], Mapping):
+        return Inputs((), dict(inputs[0]))
+    return Inputs(tuple(inputs), {})
+
+
+def labels_of(batch: Any) -> Any:
+    """The labels; None where a dict has none."""
+    return batch.get("labels") if isinstance(batch, Mapping) else batch[-1]
+
+
+def call(model: Callable[..., Any], batch: Any) -> Any:
+    """The outputs of `model` for a batch."""
+    inputs = inputs_of(batch)
+    return model(*inputs.args, **inputs.kwargs)
+
+
+def size_of(batch: Any) -> int:
+    """How many samples are in it: the first axis of its first tensor."""
+    sizes: list[int] = []
+    mapped(batch, lambda tensor: sizes.append(len(tensor)) if tensor.ndim else None)
+    return sizes[0] if sizes else 1
+
+
+def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
+    """The same structure with every tensor changed; dicts and tuples keep their types."""
+    match value:
+        case Tensor():
+            return change(value)
+        case MutableMapping():
+            changed = copy(value)
+            for key, part in value.items():
+                changed[key] = mapped(part, change)
+            return changed
+        case tuple() if hasattr(value, "_fields"):
+            return type(value)(*(mapped(part, change) for part in value))
+        case tuple() | list():
+            return type(value)(mapped(part, change) for part in value)
+        case _:
+            return value
+
+
+def example_of(sample: Any) -> Inputs:
+    """The inputs of a batch of this sample alone."""
+    return inputs_of(default_collate([sample]))
+
+
+class ModelInputs:
+    """Batches without their labels, as `detent.calibrate` takes them; can be gone through again."""
+
+    def __init__(self, batches: Iterable[Any]):
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._batches:
+            inputs = inputs_of(batch)
+            yield inputs.kwargs or inputs.args
+
+
+def to_float32(outputs: Any) -> Any:
+    """Half precision made float32 again: losses and metrics are sums."""
+    half = (torch.float16, torch.bfloat16)
+    return mapped(outputs, lambda tensor: tensor.float() if tensor.dtype in half else tensor)

@@ -1,0 +1,75 @@
+"""The progress bar, on a real terminal and where there is none."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+CONFIG = {
+    "name": "bar",
+    "model": {"name": "resnet20", "options": {"classes": 3, "width": 0.25}},
+    "data": {"name": "made_up", "options": {"count": 64, "size": 16, "classes": 3}, "batch_size": 4},
+    "backend": "tensorrt",
+    "recipe": "lsq",
+    "train": {"loop": "lsq", "epochs": 2},
+    "deploy": {"enabled": False},
+}
+
+
+def command(folder: Path) -> list[str]:
+    (folder / "c.yaml").write_text(yaml.safe_dump(CONFIG))
+    return [sys.executable, "-m", "detent.cli", "train", str(folder / "c.yaml"), "-o", str(folder / "run")]
+
+
+def on_a_terminal(command: list[str]) -> tuple[str, str]:
+    """What a program prints, and what it writes to stderr, which is a terminal of 100 columns."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100", "TERM": "xterm"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env=environment)
+    os.close(theirs)
+    assert process.stdout is not None
+    shown = b""
+    try:
+        while process.poll() is None or select.select([ours], [], [], 0)[0]:
+            if select.select([ours], [], [], 0.1)[0]:
+                try:
+                    shown += os.read(ours, 65536)
+                except OSError:  # Linux: the other end is closed
+                    break
+        out = process.stdout.read().decode()
+        assert process.wait(60) == 0, shown.decode()
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        os.close(ours)
+    return out, shown.decode()
+
+
+def test_on_a_terminal_it_shows_loss_accuracy_and_time_left(tmp_path: Path) -> None:
+    out, shown = on_a_terminal(command(tmp_path))
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+    for epoch in ("epoch 1/2", "epoch 2/2"):
+        lines = [line for line in re.split(r"[\r\n]+", plain) if line.startswith(epoch)]
+        facts = [re.search(r"(\d+)/16 loss (\d\.\d{4})  top-1 (\d+\.\d) % (\S+)", line) for line in lines]
+        seen = [found for found in facts if found]
+        assert seen, f"{epoch}: {lines[-3:]}"
+        assert all(float(found[2]) > 0 and 0 <= float(found[3]) <= 100 for found in seen)
+        assert any(re.fullmatch(r"0:00:\d\d", found[4]) for found in seen), "time left"
+    assert "\x1b[" not in out, "what a program reads holds no bars"
+    assert "quantized.top1" in out
+
+
+def test_elsewhere_it_is_quiet(tmp_path: Path) -> None:
+    done = subprocess.run(command(tmp_path), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "epoch" not in done.stdout + done.stderr
+    assert "loss 0" not in done.stderr
+    assert done.stderr == ""
