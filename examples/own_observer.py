@@ -4,21 +4,18 @@ import torch
 
 import detent
 from detent.numerics import QParams, choose_qparams
-from detent.observers import OBSERVERS, Observer
+from detent.observers import OBSERVERS, BatchByBatch
 
 
-class MedianOfBatches(Observer):
+class MedianOfBatches(BatchByBatch):
     """The median over batches of each batch's ends: one odd batch changes nothing."""
 
-    def __init__(self, scheme, *, name="tensor"):
-        super().__init__(scheme, name=name)
-        self._ends = []
-
-    def _observe(self, x, low, high):
-        self._ends.append(torch.stack([low, high]))
+    def _after(self, ends, batch):
+        """What is known after a batch, which in a distributed job is put together from the parts of all ranks."""
+        return [*(ends or []), torch.stack([batch.low, batch.high])]
 
     def _qparams(self, low, high) -> QParams:
-        bottom, top = torch.stack(self._ends).median(0).values
+        bottom, top = torch.stack(self._known()).median(0).values
         return choose_qparams(bottom, top, self.scheme)
 
 

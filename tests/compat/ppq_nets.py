@@ -44,6 +44,30 @@ def save_net(path: Path) -> Path:
     return path
 
 
+def save_chain(path: Path) -> Path:
+    """Three convolutions one after another, of which the second has some inputs that it weighs far more than others."""
+    rng = np.random.default_rng(3)
+    shapes = {"w1": (8, 3, 3, 3), "w2": (8, 8, 3, 3), "w3": (4, 8, 3, 3)}
+    weights = {name: rng.normal(0, 0.2, shape).astype(np.float32) for name, shape in shapes.items()}
+    weights["w2"][:, 5] *= 6
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["c1"], "conv1", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c1"], ["r1"], "relu1"),
+        helper.make_node("Conv", ["r1", "w2"], ["c2"], "conv2", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c2"], ["r2"], "relu2"),
+        helper.make_node("Conv", ["r2", "w3"], ["y"], "conv3", pads=[1, 1, 1, 1]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "chain",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4, 8, 8])],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    onnx.save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
 def batches(count: int = 8) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
     return [torch.randn(2, 3, 8, 8, generator=generator) for _ in range(count)]

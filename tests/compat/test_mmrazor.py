@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.utils.data import DataLoader
 
 from detent.compat.mmrazor import (
@@ -13,18 +19,31 @@ from detent.compat.mmrazor import (
     LearnableFakeQuantize,
     LSQObserver,
     MMArchitectureQuant,
+    NativeQuantizer,
     PTQLoop,
     QATEpochBasedLoop,
     Runner,
 )
+from detent.compat.mmrazor.own_loss import total_loss
 from detent.compat.mmrazor.qconfig import recipe_of
 from detent.compat.mmrazor.schedule import schedule_of
-from detent.errors import DataError, DetentError, RecipeError, RegistrationError, SchemeError, UnknownNameError
+from detent.errors import (
+    DataError,
+    DetentError,
+    RecipeError,
+    RegistrationError,
+    SchemeError,
+    TensorError,
+    UnknownNameError,
+)
 from detent.graph import quantizers_of
 from detent.observers import OBSERVERS
 from detent.quantizers import QUANTIZERS
-from tests.compat.mmrazor_nets import ImageClassifier, Pictures
+from tests.compat.mmrazor_job import trained as trained_alone
+from tests.compat.mmrazor_nets import ImageClassifier, LevellingHead, Pictures
+from tests.training.jobs import STEADY_KERNELS
 
+ROOT = Path(__file__).resolve().parents[2]
 HEAD = "tests.compat.mmrazor_nets.ClsHead"
 
 
@@ -174,6 +193,23 @@ def test_each_quantizer_has_a_backend(quantizer, backend, dtype):
     assert len(model.prepared.plan.quantized) >= 5
 
 
+@pytest.mark.parametrize("dtype", ["quint8", "qint8"])
+def test_a_quantizer_of_ones_own_for_another_backend(dtype):
+    @MODELS.register_module()
+    class NcnnQuantizer(NativeQuantizer):
+        backend = "ncnn"
+
+    scheme = {"qdtype": dtype, "is_symmetry": True, "is_symmetric_range": dtype == "qint8"}
+    if dtype == "qint8":
+        plan = architecture("NcnnQuantizer", a_qscheme=scheme).prepared.plan
+        assert {str(entry.scheme) for entry in plan.quantized if entry.role == "activation"} == {
+            "int8 narrow symmetric per-tensor half_away"
+        }
+    else:
+        with pytest.raises(SchemeError, match="on 'ncnn'"):
+            architecture("NcnnQuantizer", a_qscheme={**scheme, "is_symmetry": False})
+
+
 def test_is_qat_false_is_for_calibration_only():
     learnable = {"type": "LearnableFakeQuantize"}
     quantizer = {"type": "OpenVINOQuantizer", "is_qat": False}
@@ -211,6 +247,62 @@ def test_qat_trains_weights_with_measured_ranges():
     assert any(not torch.equal(value, before[name]) for name, value in model.prepared.named_parameters())
     never = QATEpochBasedLoop(runner, loader(), 1)
     assert (never.stop_observing_begin, never.freeze_bn_begin) == (None, None)
+
+
+def trained(head, **options) -> tuple[MMArchitectureQuant, dict[str, float]]:
+    net = ImageClassifier()
+    net.head = head
+    model = MMArchitectureQuant(
+        net,
+        {
+            "type": "OpenVINOQuantizer",
+            "global_qconfig": qconfig(),
+            "tracer": {"skipped_methods": [f"tests.compat.mmrazor_nets.{type(head).__name__}._get_loss"]},
+        },
+        data_preprocessor={"type": "ClsDataPreprocessor", "mean": [110.0] * 3, "std": [40.0] * 3},
+        input_shapes=(2, 3, 8, 8),
+        **options,
+    )
+    runner = Runner(model, val_dataloader=loader(), optim_wrapper={"optimizer": {"type": "Adam", "lr": 0.05}})
+    return model, QATEpochBasedLoop(runner, loader(shuffle=True), 12, val_interval=12).run()
+
+
+def off_by(model: MMArchitectureQuant) -> torch.Tensor:
+    return model.eval()(model.data_preprocessor(Pictures().images)).detach() - 3
+
+
+def test_a_model_is_trained_on_what_its_loss_mode_says():
+    model, metrics = trained(LevellingHead())
+    assert off_by(model).abs().mean() < 0.3  # 3 before
+    assert metrics["quantized.loss"] == pytest.approx(float(off_by(model).square().mean()), rel=1e-4)
+    assert set(metrics) == {"quantized.top1", "quantized.loss", "float.top1", "float.loss", "agreement"}
+
+
+def test_without_a_loss_mode_it_is_trained_on_cross_entropy():
+    model, metrics = trained(LevellingHead(), forward_modes=("tensor",))
+    assert off_by(model).abs().mean() > 1
+    assert metrics["quantized.loss"] < 0.5  # 1.1 by chance
+
+
+def test_two_processes_train_as_one_with_twice_the_batch(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **STEADY_KERNELS}
+    job = [str(ROOT / "tests" / "compat" / "mmrazor_job.py"), str(tmp_path / "together")]
+    done = subprocess.run([*command, *job], env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    together, alone = load_file(tmp_path / "together"), trained_alone(8)
+    assert together.keys() == alone.keys()
+    torch.manual_seed(0)
+    assert (alone["head.fc.bias"] - ImageClassifier().head.fc.bias.detach()).abs().max() > 1e-3, "it learned"
+    for name, value in alone.items():
+        # Sums in another order, over six steps of a rate that keeps what they differ in small.
+        torch.testing.assert_close(together[name], value, rtol=1e-5, atol=1e-5, msg=lambda text, n=name: f"{n}: {text}")
+
+
+def test_losses_without_a_loss_are_refused():
+    with pytest.raises(TensorError, match="accuracy"):
+        total_loss({"accuracy": torch.tensor(1.0)})
+    assert total_loss(torch.tensor([1.0, 2.0])) == 1.5
 
 
 def test_what_is_no_data_or_no_optimizer():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from abc import abstractmethod
 from pathlib import Path
+from types import ModuleType
 from typing import Dict, List, Optional, Tuple, Union  # noqa: UP035, as in the document
 
 import pytest
@@ -27,7 +29,7 @@ from detent.compat.mmrazor import (
 )
 from detent.engines import ENGINES
 from detent.errors import RecipeError
-from tests.compat.mmrazor_nets import BASE, ImageClassifier, Pictures
+from tests.compat.mmrazor_nets import BASE, ClsHead, ImageClassifier, Pictures, ResNetClassifier
 
 # ## Overall
 OVERALL = """
@@ -104,7 +106,12 @@ test_cfg = val_cfg
 
 @pytest.fixture(autouse=True)
 def _registries(monkeypatch):
-    """What a test registers is gone after it; the architecture stands for mmcls's."""
+    """What a test registers is gone after it; the architecture and its head stand for mmcls's."""
+    heads = ModuleType("mmcls.models.heads")
+    heads.ClsHead = ClsHead
+    for name in ("mmcls", "mmcls.models"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, heads.__name__, heads)
     for registry in (MODELS, LOOPS, TASK_UTILS):
         monkeypatch.setattr(registry, "_own", {})
     MODELS.register_module()(ImageClassifier)
@@ -113,16 +120,18 @@ def _registries(monkeypatch):
 
 
 @pytest.fixture
-def cfg(tmp_path: Path) -> Config:
-    """The document's config on a base of ours, with a head of ours in place of mmcls's."""
+def cfg(tmp_path: Path, request: pytest.FixtureRequest) -> Config:
+    """The document's config, on a base of ours."""
     checkpoint = tmp_path / "float.pth"
-    torch.save({"state_dict": ImageClassifier().state_dict()}, checkpoint)
+    kind = getattr(request, "param", ImageClassifier)
+    MODELS.register_module("ImageClassifier", force=True)(kind)
+    torch.save({"state_dict": kind().state_dict()}, checkpoint)
     base = tmp_path / "mmcls" / "resnet" / "resnet18_8xb16_cifar10.py"
     base.parent.mkdir(parents=True)
     base.write_text(BASE)
     text = "_base_ = ['mmcls::resnet/resnet18_8xb16_cifar10.py']\n" + GAPS.format(checkpoint=str(checkpoint)) + DOCUMENT
     path = tmp_path / "lsq_openvino.py"
-    path.write_text(text.replace("mmcls.models.heads.ClsHead", "tests.compat.mmrazor_nets.ClsHead"))
+    path.write_text(text)
     found = Config.fromfile(path, scopes={"mmcls": tmp_path / "mmcls"})
     found["model"]["input_shapes"] = (2, 3, 8, 8)
     found["train_cfg"]["max_epochs"] = 10
@@ -167,12 +176,15 @@ def test_the_plan_is_what_the_qconfig_says(cfg):
     assert sorted(model.prepared.runners) == ["loss", "predict", "tensor"]
 
 
+@pytest.mark.parametrize("cfg", [ImageClassifier, ResNetClassifier], indirect=True, ids=["small", "resnet18"])
 def test_lsq_on_openvino_trains_deploys_and_is_as_accurate_as_simulated(cfg, tmp_path):
     pytest.importorskip("openvino", reason="the deployed model is run by it")
+    cfg["train_cfg"]["val_interval"] = 10
+    cfg["optim_wrapper"]["optimizer"]["lr"] = 0.02
     runner = runner_of(cfg)
     runner.train()
     model = runner.model.eval()
-    pictures = Pictures(30, seed=1)
+    pictures = Pictures(300, seed=1)
     images = model.data_preprocessor(pictures.images)
     with torch.no_grad():
         simulated = model(images).argmax(1)
@@ -301,7 +313,7 @@ def document_loop():
 
         def prepare_for_run_epoch(self):
             if self.is_first_batch:
-                inputs, _ = next(iter(self.work.train))
+                inputs, *_ = next(iter(self.work.train))
                 detent.calibrate(self.work.prepared, [inputs])
                 self.is_first_batch = False
             self.train_mode()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import operator
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -12,13 +14,16 @@ from torch import nn
 
 from detent.compat.mqbench import (
     BackendType,
+    LogarithmicQuantizer_process,
     convert_deploy,
     disable_all,
     enable_calibration,
+    enable_calibration_quantization,
     enable_calibration_woquantization,
     enable_quantization,
     prepare_by_platform,
     ptq_reconstruction,
+    remove_fakequantize_and_collect_params,
 )
 from detent.errors import DeployError, NotCalibratedError, RecipeError, UnknownNameError
 
@@ -58,8 +63,9 @@ def calibrated(backend=BackendType.Tensorrt, custom=None, *, is_qat=False):
 
 
 @pytest.mark.parametrize("is_qat", [False, True], ids=["ptq", "qat"])
-@pytest.mark.parametrize("backend", list(BackendType), ids=lambda one: one.name)
-def test_every_backend_deploys(backend, is_qat, tmp_path):
+@pytest.mark.parametrize("name", list(BackendType.__members__))
+def test_every_backend_deploys(name, is_qat, tmp_path):
+    backend = BackendType[name]
     model = calibrated(backend, is_qat=is_qat)
     if is_qat:
         model.train()
@@ -98,6 +104,33 @@ def test_clip_ranges(backend, path, tmp_path):
     assert (tmp_path / "net_deploy_model.onnx").is_file()
 
 
+def test_the_logarithmic_nodes_of_nnie_are_collected_and_removed(tmp_path):
+    convert_deploy(calibrated(BackendType.NNIE), BackendType.NNIE, output_path=tmp_path, model_name="net")
+    by_deploying = json.loads((tmp_path / "net_gfpq_param_dict.json").read_text())
+    quantized = onnx.load(tmp_path / "net.onnx").graph
+    own = [node.input[0] for node in quantized.node if node.op_type == "NNIEQuantize"]
+    assert {"x", "first.0.weight", "first_2", "second_2", "fc.weight"} <= set(own)
+    network, collected = LogarithmicQuantizer_process().remove_fakequantize_and_collect_params(
+        tmp_path / "net.onnx", "again"
+    )
+    assert collected == by_deploying
+    assert list(collected["nnie"]["gfpq_param_dict"]) == ["first_0", "second_0", "add", "fc"]
+    onnx.checker.check_model(network)
+    session = onnxruntime.InferenceSession(tmp_path / "again_deploy_model.onnx")
+    (given,) = session.run(None, {"x": images().numpy()})
+    expected = onnxruntime.InferenceSession(tmp_path / "net_deploy_model.onnx").run(None, {"x": images().numpy()})[0]
+    assert np.array_equal(given, expected)
+
+
+def test_q_and_dq_are_collected_and_removed(tmp_path):
+    convert_deploy(calibrated(), BackendType.Tensorrt, output_path=tmp_path, model_name="net")
+    network, context = remove_fakequantize_and_collect_params(tmp_path / "net.onnx", "again", backend="tensorrt")
+    assert "QuantizeLinear" not in {node.op_type for node in network.graph.node}
+    said = json.loads((tmp_path / "net_clip_ranges.json").read_text())["tensorrt"]["blob_range"]
+    scales = {name: one["scale"] for name, one in context["tensorrt"].items()}
+    assert {name: 127 * scales[name] for name in ("x", "add")} == pytest.approx({n: said[n] for n in ("x", "add")})
+
+
 def test_phases():
     model = prepare_by_platform(net(), BackendType.Tensorrt, is_qat=False).eval()
     enable_calibration(model)
@@ -126,6 +159,18 @@ def test_only_the_quantizers_that_are_named_are_calibrated():
         enable_calibration_woquantization(model, "activations")
 
 
+def test_calibrating_with_quantization_sees_what_the_quantized_layers_before_give():
+    model = calibrated()
+    before = {q: q.qparams().scale.clone() for q in model.prepared.activation_quantizers.values()}
+    enable_calibration_quantization(model)
+    observed = model(images())
+    enable_quantization(model)
+    assert not torch.equal(observed, net()(images())), "it ran quantized"
+    (first, *others) = before
+    assert torch.equal(first.qparams().scale, before[first]), "the network's input is the same"
+    assert all(not torch.equal(q.qparams().scale, before[q]) for q in others)
+
+
 def test_extra_qconfig_dict():
     custom = {
         "extra_qconfig_dict": {
@@ -149,6 +194,43 @@ def test_extra_quantizer_dict():
     kept = {entry.tensor for entry in calibrated(custom=custom).prepared.plan.kept_float}
     assert "second.0.weight" in kept
     assert "first.0.weight" not in kept
+
+
+@pytest.mark.parametrize(
+    ("excluded", "kept"),
+    [
+        ({"exclude_function_type": [operator.add]}, {"second_2"}),
+        ({"exclude_function_type": [torch.nn.functional.linear]}, {"pool", "fc.weight"}),
+        ({"exclude_node_name": ["pool"]}, {"add"}),
+        ({"exclude_module_name": ["fc"]}, {"pool", "fc.weight"}),
+        ({"exclude_module_name": ["second.0"]}, {"second.0.weight"}),
+    ],
+    ids=["add", "linear", "node", "module", "inner-module"],
+)
+def test_what_is_excluded_stays_float(excluded, kept):
+    usual = {entry.tensor for entry in calibrated().prepared.plan.quantized}
+    plan = calibrated(custom={"extra_quantizer_dict": excluded}).prepared.plan
+    missing = usual - {entry.tensor for entry in plan.quantized}
+    assert kept <= missing
+    assert "first.0.weight" not in missing
+    assert "x" not in missing, "its other readers are quantized still"
+
+
+def test_concrete_args_choose_a_branch():
+    class Branching(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.narrow, self.wide = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 4, 3)
+
+        def forward(self, x, is_wide=True):
+            return self.wide(x) if is_wide else self.narrow(x)
+
+    for chosen in (False, True):
+        model = prepare_by_platform(Branching().eval(), BackendType.Tensorrt, {"concrete_args": {"is_wide": chosen}})
+        enable_calibration(model.eval())
+        model(images())
+        weights = [entry.tensor for entry in model.prepared.plan.quantized if entry.role == "weight"]
+        assert weights == ["wide.weight" if chosen else "narrow.weight"]
 
 
 def test_preserved_attributes_are_bound_to_the_prepared_model():

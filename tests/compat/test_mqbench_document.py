@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -10,6 +13,9 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from onnx import numpy_helper
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
 from torch import nn
 from torch.nn import Parameter
 
@@ -33,30 +39,39 @@ from detent.compat.mqbench import (
     register_model_quantizer,
     solver,
 )
-from detent.errors import RecipeError, UnknownNameError
+from detent.errors import RecipeError, SchemeError, UnknownNameError
+from detent.recipes import Recipe
 from tests.compat.registering import Registered
+from tests.models import resnet18
 
 # ---- Add a backend: the quantization function ----
+
+
+def f_1(x, s, z, n, p):
+    return torch.clamp(torch.round(x / s) + z, n, p)
+
+
+def f_2_to_6(x, q, s, z, n, p, grad_outputs):
+    v = torch.round(x / s) + z
+    inside = (v >= n) & (v <= p)
+    grad_s = (grad_outputs * torch.where(inside, q - z - x / s, q - z)).sum().reshape(s.shape)
+    return grad_outputs * inside, grad_s, torch.zeros_like(z), None, None
 
 
 class ExampleQuant(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, s, z, n, p):
-        q = torch.clamp(torch.round(x / s) + z, n, p)
-        ctx.save_for_backward(x, q, s, z)
-        ctx.ends = n, p
-        return (q - z) * s
+        q = f_1(x, s, z, n, p)
+        ctx.save_for_backward(x, q, s, z)  # of tensors only: n and p are numbers
+        ctx.n, ctx.p = n, p
+        qx = (q - z) * s
+        return qx  # noqa: RET504
 
     @staticmethod
     def backward(ctx, grad_outputs):
         x, q, s, z = ctx.saved_tensors
-        n, p = ctx.ends
-        v = torch.round(x / s) + z
-        inside = (v >= n) & (v <= p)
-        grad_x = grad_outputs * inside
-        grad_s = (grad_outputs * torch.where(inside, q - z - x / s, q - z)).sum().reshape(s.shape)
-        grad_z = torch.zeros_like(z)
-        return grad_x, grad_s, grad_z, None, None
+        grad_x, grad_s, grad_z, grad_n, grad_p = f_2_to_6(x, q, s, z, ctx.n, ctx.p, grad_outputs)
+        return grad_x, grad_s, grad_z, grad_n, grad_p
 
     @staticmethod
     def symbolic(g, x, scale, zero_point, quant_min, quant_max):
@@ -65,7 +80,7 @@ class ExampleQuant(torch.autograd.Function):
 
 class ExampleFakeQuantize(QuantizeBase):
     def __init__(self, observer, scale=1.0, zero_point=0.0, use_grad_scaling=True, **observer_kwargs):
-        super().__init__(observer, **observer_kwargs)
+        super(ExampleFakeQuantize, self).__init__(observer, **observer_kwargs)  # noqa: UP008
         self.scale = Parameter(torch.tensor([scale]))
         self.zero_point = Parameter(torch.tensor([zero_point]))
 
@@ -85,29 +100,25 @@ class ExampleFakeQuantize(QuantizeBase):
 
 
 class ExampleObserver(ObserverBase):
-    def __init__(
-        self,
-        dtype=torch.quint8,
-        qscheme=torch.per_tensor_affine,
-        reduce_range=False,
-        quant_min=None,
-        quant_max=None,
-        ch_axis=-1,
-        pot_scale=False,
-        factory_kwargs=None,
-    ):
-        super().__init__(dtype, qscheme, reduce_range, quant_min, quant_max, ch_axis, pot_scale, factory_kwargs)
+    def __init__(self, dtype=torch.quint8, qscheme=torch.per_tensor_affine,
+                reduce_range=False, quant_min=None, quant_max=None, ch_axis=-1, pot_scale=False,
+                factory_kwargs=None):  # fmt: skip
+        super(ExampleObserver, self).__init__(dtype, qscheme, reduce_range, quant_min, quant_max,  # noqa: UP008
+                                            ch_axis, pot_scale, factory_kwargs)  # fmt: skip
 
     def forward(self, x_orig):
         r"""Records the running minimum and maximum of ``x``."""
         x = x_orig.to(self.min_val.dtype)
-        # Nine tenths of the greatest value: g(x), so that the test can tell it from every observer of our own.
-        self.collected = (0.9 * x.abs().max() / self.quant_max, torch.tensor(0))
+        self.collected = self.g(x)
         return x
 
+    def g(self, x):
+        """Nine tenths of the greatest value, so that the test can tell it from every observer of our own."""
+        return 0.9 * x.abs().max() / self.quant_max, torch.tensor(0), self.quant_min, self.quant_max
+
     def calculate_qparams(self):
-        s, z = self.collected
-        return s, z
+        s, z, n, q = self.collected
+        return s, z, n, q
 
 
 # ---- Add quantization nodes ----
@@ -117,8 +128,7 @@ class ExampleMod(nn.Sigmoid):
     """A module of the user's own."""
 
 
-def example_func(x):
-    return torch.tanh(x)
+example_func = torch.tanh
 
 
 REGISTERED = Registered()
@@ -146,16 +156,31 @@ class ExampleQuantizer(ModelQuantizer):
 
     @property
     def function_type_to_quant_input(self) -> list:
-        return [torch.add, torch.tanh] + self.additional_function_type  # noqa: RUF005
+        return [  # noqa: RUF005
+            torch.add,
+            example_func,
+        ] + self.additional_function_type
 
 
 # ---- Deploy ----
 
 
+logger = logging.getLogger("example")
+
+
+def do_translate(model, context):
+    return [node.op_type for node in model.graph.node], context
+
+
 class ExampleProcess(LinearQuantizer_process):
-    def translate(self, model, context):
-        # model is the onnx, context is the quantization info'd dict
-        return [node.op_type for node in model.graph.node], context
+    def remove_fakequantize_and_collect_params(self, onnx_path, model_name, backend):
+        model, context = super().remove_fakequantize_and_collect_params(onnx_path, model_name, backend)
+        if backend == 'example':  # fmt: skip
+            # model is the onnx, context
+            # context is the quantization info'd dict
+            example_model = do_translate(model, context)
+            logger.info("Finish example model converting process.")
+        return example_model
 
 
 DEPLOYED: list[Any] = []
@@ -200,20 +225,62 @@ def test_the_example_backend_from_the_function_to_the_vendors_json(tmp_path):
 
     DEPLOYED.clear()
     convert_deploy(model, EXAMPLE, {"x": [1, 3, 4, 4]}, output_path=tmp_path, model_name="net")
+    graph = onnx.load(tmp_path / "net.onnx").graph
+    arrays = {one.name: numpy_helper.to_array(one) for one in graph.initializer}
+    own = {node.input[0]: node for node in graph.node if node.op_type == "ExampleQuant"}
+    assert set(own) == {"x", "conv.weight", "relu", "mod", "tanh", "fc.weight"}, "written by ExampleQuant.symbolic"
+    assert [(a.name, a.i) for a in own["relu"].attribute] == [("quant_max", 127), ("quant_min", -128)]
+    assert list(own["x"].input) == ["x", "x/scale", "x/zero_point"]
+    assert arrays["x/scale"].tolist() == [pytest.approx(trained["x"])]
+    assert not {"QuantizeLinear", "DequantizeLinear"} & {node.op_type for node in graph.node}
+
     written = json.loads((tmp_path / "net_clip_ranges.json").read_text())["example"]
+    assert set(written) == set(own)
     assert set(written["x"]) == {"scale", "zero_point", "quant_min", "quant_max", "round_mode"}
     assert written["x"]["scale"] == pytest.approx(trained["x"])
     assert written["x"]["quant_max"] == 127
     operations, context = DEPLOYED[0]
-    assert "QuantizeLinear" not in operations
-    assert "Conv" in operations
+    assert operations == ["Conv", "Relu", "Sigmoid", "Tanh", "Reshape", "Gemm", "Identity"]
     assert context["example"] == written
 
-    session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "net" / "model.onnx")
     (given,) = session.run(None, {"x": images.numpy()})
     # Sigmoid and tanh of another library may differ in their last bits; no value here lies on the edge of a code.
     np.testing.assert_allclose(given, model(images).detach().numpy(), atol=1e-3)
     onnx.checker.check_model(onnx.load(tmp_path / "net_deploy_model.onnx"))
+
+
+class ExampleQuantKernel(OpRun):
+    """What the node means, for the reference evaluator of onnx."""
+
+    op_domain = ""
+
+    def _run(self, x, scale, zero_point, quant_min=None, quant_max=None):
+        codes = np.clip(np.rint(x / scale) + zero_point, quant_min, quant_max)
+        return (((codes - zero_point) * scale).astype(np.float32),)
+
+
+ExampleQuantKernel.__name__ = "ExampleQuant"  # by which it is found
+
+
+def test_the_network_with_nodes_of_ones_own_computes_what_the_one_with_q_and_dq_does(tmp_path):
+    torch.manual_seed(0)
+    images = torch.randn(2, 3, 32, 32)
+    narrow = {"a_qscheme": {"bit": 8, "symmetry": True, "per_channel": False, "symmetric_range": True}}  # with Clips
+    net = resnet18(width=0.125, classes=4, depths=(1, 1, 1, 1)).eval()
+    model = prepare_by_platform(net, EXAMPLE, {"extra_qconfig_dict": narrow}).eval()
+    enable_calibration(model)
+    model(images)
+    convert_deploy(model, EXAMPLE, output_path=tmp_path, model_name="net")
+    own = onnx.load(tmp_path / "net.onnx")
+    assert not {"QuantizeLinear", "Clip"} & {node.op_type for node in own.graph.node}
+    (given,) = ReferenceEvaluator(own, new_ops=[ExampleQuantKernel]).run(None, {"x": images.numpy()})
+    plain = onnxruntime.SessionOptions()
+    plain.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(tmp_path / "net" / "model.onnx", plain)
+    (expected,) = session.run(None, {"x": images.numpy()})
+    # Two libraries sum in another order; no value here lies on the edge of a code.
+    np.testing.assert_allclose(given, expected, rtol=0, atol=1e-5)
 
 
 def test_without_the_quantizer_class_the_module_takes_in_floats():
@@ -229,6 +296,15 @@ def test_a_module_that_no_backend_speaks_of_is_refused():
 
     with pytest.raises(RecipeError, match="no operation that backends speak of"):
         prepare_by_platform(Net(), EXAMPLE, {"extra_quantizer_dict": {"additional_module_type": (Unheard,)}})
+
+
+def test_an_observer_with_one_scale_for_many_channels_is_refused():
+    own = {"w_fakequantize": ExampleFakeQuantize, "w_observer": ExampleObserver, "w_qscheme": {"per_channel": True}}
+    model = prepare_by_platform(Net(), BackendType.Tensorrt, {"extra_qconfig_dict": own})
+    enable_calibration(model)
+    model(torch.randn(4, 3, 4, 4))
+    with pytest.raises(SchemeError, match="gives 1 scales where there are 4"):
+        enable_quantization(model)
 
 
 # ---- Benchmark: running experiments ----
@@ -354,21 +430,64 @@ bnfold: 4
 """
 
 
-def test_the_solver_trains_and_deploys(tmp_path, capsys):
+def test_the_solver_trains_and_deploys(tmp_path):
     (tmp_path / "config.yaml").write_text(CONFIG + REST)
-    code = solver.main(["--config", str(tmp_path / "config.yaml"), "--output", str(tmp_path / "run")])
-    said = capsys.readouterr()
-    assert code == 0, said.err
-    manifest = json.loads((tmp_path / "run" / "artifact" / "manifest.json").read_text())
+    command = [sys.executable, "-u", "-m", "detent.compat.mqbench.solver", "--config", "config.yaml"]
+    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert answer.returncode == 0, answer.stderr
+    assert "quantized.top1" in answer.stdout
+    manifest = json.loads((tmp_path / "mqbench_run" / "artifact" / "manifest.json").read_text())
     assert manifest["recipe"]["weight"]["quantizer"] == "lsq"
     assert manifest["recipe"]["weight"]["bits"] == 4
     assert manifest["recipe"]["batch_norm"] == {"strategy": 4}
 
 
 @pytest.mark.parametrize(
+    ("backend", "symmetric", "granularity", "scale"),
+    [
+        ("academic", True, "per_tensor", "float"),
+        ("tensorrt", True, "per_channel", "float"),
+        ("snpe", False, "per_tensor", "float"),
+        ("acl", False, "per_channel", "float"),
+        ("tvm", True, "per_tensor", "power_of_two"),
+        ("fbgemm", False, "per_channel", "float"),
+        ({"symmetry": True, "per_channel": False, "pot_scale": True}, True, "per_tensor", "power_of_two"),
+    ],
+    ids=str,
+)
+def test_backends_of_the_solver(backend, symmetric, granularity, scale):
+    said = solver.recipe_of({"qparams": {"w_method": "lsq", "a_method": "lsq", "bit": 4}, "backend": backend})
+    recipe = Recipe.from_dict(said)
+    assert (recipe.weight.symmetric, recipe.weight.granularity, recipe.weight.scale) == (symmetric, granularity, scale)
+    assert (recipe.activation.symmetric, recipe.activation.granularity) == (symmetric, "per_tensor")
+    assert (recipe.activation.signed == "auto") == (backend == "academic")
+
+
+# ---- Self-implementing a hardware configuration ----
+
+
+def test_a_hardware_configuration():
+    backend, qparams = "tflitemicro", {"w_method": "lsq", "a_method": "lsq", "bit": 8}
+    foldbn_config = get_foldbn_config(4)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 2, 1))
+    if backend == "snpe":
+        backend_params = dict(ada_sign=False, symmetry=False, per_channel=False, pot_scale=False)  # noqa: C408
+    elif backend == "tflitemicro":
+        backend_params = dict(ada_sign=False, symmetry=True, per_channel=False, pot_scale=True)  # noqa: C408
+
+    model_qconfig = get_qconfig(**qparams, **backend_params)
+    model = quantize_fx.prepare_qat_fx(model, {"": model_qconfig}, foldbn_config)
+
+    enable_calibration(model)
+    model(torch.randn(2, 3, 6, 6))
+    assert {str(entry.scheme) for entry in model.prepared.plan.quantized} == {"int8 symmetric per-tensor power-of-two"}
+
+
+@pytest.mark.parametrize(
     ("old", "new", "said"),
     [
         ("backend: academic", "backend: tpu", "allowed are academic, tensorrt"),
+        ("backend: academic", "backend: {symetry: true}", "allowed are ada_sign, symmetry"),
         ("bit: 4", "bits: 4", "allowed are w_method, a_method, bit"),
         ("w_method: lsq", "w_method: lsk", "known are lsq"),
     ],

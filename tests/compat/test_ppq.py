@@ -30,7 +30,7 @@ from detent.compat.ppq import (
 )
 from detent.compat.ppq.platforms import BACKEND_OF
 from detent.compat.ppq.quantizer import register_network_quantizer
-from detent.errors import DetentError, EngineError, NotCalibratedError, SchemeError, UnknownNameError
+from detent.errors import DetentError, EngineError, NotCalibratedError, RecipeError, SchemeError, UnknownNameError
 from detent.graph import FloatTensor
 from detent.numerics import Rounding
 from tests.compat.ppq_nets import batches, save_net
@@ -194,12 +194,60 @@ def test_settings_name_algorithms(own, graph):
     assert plan["x"].observer == "kl"
 
 
+def test_ssd_is_equalization_with_its_loss_measured(own, graph):
+    setting = QuantizationSetting(ssd_equalization=True)
+    setting.ssd_setting.iteration = 2
+    own(setting=setting)
+    (algorithm,) = graph.prepared.recipe.algorithms
+    assert (algorithm.name, algorithm.options) == ("equalize", {"rounds": 2})
+    (report,) = graph.prepared.algorithm_notes
+    assert report.metric == "noise over signal"
+
+
+def test_parameters_have_an_observer_of_their_own(own):
+    setting = QuantizationSetting()
+    setting.quantize_parameter_setting.calib_algorithm = "MSE"
+    plan = own(setting=setting)
+    assert (plan["conv1.weight"].observer, plan["x"].observer) == ("mse", "percentile")
+
+
+@pytest.mark.parametrize("fusion", [True, False])
+def test_without_fusion_what_is_inside_of_a_chain_is_quantized(graph, fusion):
+    made = Quantizer(TargetPlatform.PPL_CUDA_INT8, graph)
+    made.quantize(batches()[0], batches(), TorchExecutor(graph, "cpu"), QuantizationSetting(fusion=fusion), 4)
+    quantized = {entry.tensor for entry in graph.prepared.plan.quantized}
+    assert ("c1" in quantized) != fusion, "what conv1 gives to its ReLU"
+
+
 def test_lsq_optimization_tunes_weights_and_scales(own, graph):
     setting = QuantizationSetting(lsq_optimization=True)
     setting.lsq_optimization_setting.steps = 2
     plan = own(setting=setting)
     assert {plan[name].quantizer for name in ("x", "conv1.weight")} == {"lsq"}
     assert [one.name for one in graph.prepared.recipe.algorithms] == ["finetune_weights"]
+
+
+def test_lsq_optimization_of_weights_alone(own, graph):
+    setting = QuantizationSetting(lsq_optimization=True)
+    setting.lsq_optimization_setting.steps, setting.lsq_optimization_setting.lr = 2, 1e-4
+    setting.lsq_optimization_setting.is_scale_trainable = False
+    plan = own(setting=setting)
+    assert {plan[name].quantizer for name in ("x", "conv1.weight")} == {"fixed"}
+    assert graph.prepared.recipe.algorithms[0].options == {"steps": 2, "weight_rate": 1e-4, "scale_rate": 1e-4}
+
+
+def test_blockwise_reconstruction_learns_the_rounding(own, graph):
+    setting = QuantizationSetting(blockwise_reconstruction=True)
+    setting.blockwise_reconstruction_setting.steps = 5
+
+    def narrow(_, config):
+        weight = config.input_quantization_config[1]
+        weight.num_of_bits, weight.quant_min, weight.quant_max = 3, -4, 3
+
+    plan = own(narrow, setting=setting)
+    assert plan["conv1.weight"].quantizer == "adaround"
+    (report,) = graph.prepared.algorithm_notes
+    assert (report.algorithm, len(report.changes)) == ("brecq", 3)
 
 
 def test_a_caffe_network_is_quantized_too(tmp_path):
@@ -219,6 +267,35 @@ def test_a_backend_s_own_files_are_exported(graph, tmp_path):
     export_ppq_graph(graph, TargetPlatform.ONNX, tmp_path / "float.onnx", tmp_path / "config.json")
     assert set(json.loads((tmp_path / "config.json").read_text())) == {"configs", "dispatchings", "values"}
     assert (tmp_path / "float.onnx").is_file()
+
+
+def test_a_quantizer_of_ones_own_is_exported_as_ppq_s_table(own, graph, tmp_path):
+    own()
+    export_ppq_graph(graph, TargetPlatform.ONNX, tmp_path / "float.onnx", tmp_path / "config.json")
+    held = json.loads((tmp_path / "config.json").read_text())
+    assert {held["dispatchings"][name] for name in ("conv1", "conv2", "fc")} == {"EXTENSION"}
+    assert held["dispatchings"]["add"] == "FP32"
+    assert list(held["configs"]["conv1"]) == ["x", "w1"], "under the names of the file"
+    stored = {one.name for one in onnx.load(tmp_path / "float.onnx").graph.initializer}
+    assert {"w1", "w2", "w3"} <= stored
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("default_setting", {}),
+        ("trt_setting", {}),
+        ("ascend_setting", {"fusion": False}),
+        ("dsp_setting", {"equalization": True, "rounds": 3}),
+        ("fpga_setting", {"equalization": True, "rounds": 10}),
+        ("metax_pertensor_setting", {"equalization": True, "rounds": 10}),
+    ],
+)
+def test_settings_of_the_factory(name, said):
+    setting = getattr(QuantizationSettingFactory, name)()
+    assert setting.fusion == said.get("fusion", True)
+    found = [one["options"]["rounds"] for one in setting.algorithms()]
+    assert found == ([said["rounds"]] if said.get("equalization") else [])
 
 
 PLATFORMS = sorted(BACKEND_OF, key=lambda one: one.name)
@@ -303,16 +380,26 @@ def test_configs_that_mean_nothing_here_are_refused(own, change, found):
         own(change)
 
 
-def test_settings_without_a_counterpart_are_refused(own, graph):
-    with pytest.raises(DetentError, match="ssd_equalization"):
-        own(setting=QuantizationSetting(ssd_equalization=True))
-    with pytest.raises(UnknownNameError, match="aggresive"):
-        dispatch_graph(graph, TargetPlatform.TRT_INT8, QuantizationSetting(dispatcher="aggresive"))
+def test_settings_that_undo_each_other_are_refused(own):
+    with pytest.raises(DetentError, match="equalization and ssd_equalization"):
+        own(setting=QuantizationSetting(equalization=True, ssd_equalization=True))
+    with pytest.raises(DetentError, match="lsq_optimization and blockwise_reconstruction"):
+        own(setting=QuantizationSetting(lsq_optimization=True, blockwise_reconstruction=True))
+
+
+def test_a_field_that_means_nothing_here_cannot_be_set():
+    setting = QuantizationSettingFactory.default_setting()
+    with pytest.raises(RecipeError, match="it has steps, lr, is_scale_trainable here"):
+        setting.lsq_optimization_setting.block_size = 8
+    with pytest.raises(RecipeError, match="matrix_factorization"):
+        setting.matrix_factorization = True
 
 
 def test_a_platform_without_a_quantizer_names_those_that_have_one(graph):
-    with pytest.raises(UnknownNameError, match="TRT_INT8"):
-        Quantizer(TargetPlatform.HEXAGON_INT8, graph)
+    for platform in TargetPlatform:
+        if platform not in BACKEND_OF:
+            with pytest.raises(UnknownNameError, match="TRT_INT8"):
+                Quantizer(platform, graph)
 
 
 def test_what_is_not_quantized_is_not_exported(graph, tmp_path):

@@ -27,6 +27,7 @@ from detent.compat.ppq import (
     load_onnx_graph,
     register_network_quantizer,
 )
+from detent.deploy.formats.ppq_json import read_ppq
 from detent.graph import FloatTensor
 from tests.compat.ppq_nets import batches, save_net
 
@@ -231,6 +232,18 @@ def test_the_academic_model_exports_and_computes_the_same(model_path, tmp_path):
     got = session.run(None, {"x": data.numpy()})[0]
     # The same fake-quantized float arithmetic in another order of summation: a few float32 units of outputs near 1.
     np.testing.assert_allclose(got, executor.forward(data)[0].numpy(), rtol=0, atol=2e-6)
+
+
+def test_the_academic_model_is_exported_as_ppq_s_own_table(model_path, tmp_path):
+    register_network_quantizer(quantizer=ACADEMICQuantizer, platform=TargetPlatform.ACADEMIC_INT8)
+    graph, _ = run_document(model_path, TargetPlatform.ACADEMIC_INT8, batches())
+    export_ppq_graph(graph, TargetPlatform.ONNX, tmp_path / "float.onnx", tmp_path / "config.json")
+    held = read_ppq((tmp_path / "config.json").read_bytes())
+    assert held.platforms["conv1"] == "ACADEMIC_INT8"
+    data, weight, bias = (held.configs["conv1"][name] for name in ("x", "w1", "b1"))
+    assert (data.bits, weight.bits, bias.bits) == (8, 8, 30)
+    assert bias.scale == pytest.approx(data.scale * weight.scale)
+    assert "ASYMMETRICAL" in data.properties
 
 
 def test_my_quantizer_takes_the_place_of_ppl_cuda(model_path):

@@ -147,6 +147,7 @@ def test_flags_reach_the_core(tmp_path):
         ({"include_cel": True}, "include_cel", "include_cle"),
         ({"target_device": "TPU"}, "target_device = 'TPU'", "DPU, CPU, GPU"),
         ({"include_cle": "yes"}, "include_cle = 'yes'", "true, false"),
+        ({"keep_add_layer_accuracy": True}, "keep_add_layer_accuracy = True", "false on a DPU"),
         (cpu(bit_width=1), "overall_quantize_config.bit_width = 1", "2 to 16"),
         (cpu(bit_width="8"), "bit_width = '8'", "2 to 16"),
         (cpu(round_mode="nearest"), "round_mode = 'nearest'", "half_even, half_up, half_down, floor, std_round"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,10 @@ from detent.artifact import Artifact
 from detent.compat.vitis import DeQuantStub, QatProcessor, QuantStub
 from detent.compat.vitis.auto_module import wrap
 from detent.deploy.formats.vitis_quant_info import read_quant_info
-from tests.models import resnet18
+from tests.models import resnet18 as narrow_resnet18
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted((ROOT / "examples" / "vitis" / "configs").glob("*.json"))
-MAIN = ROOT / "examples" / "vitis" / "main.py"
 METHODS = {
     "int_float_scale_lsq": ("lsq", "lsq"),
     "int_float_scale_min_max": ("vitis_statistic", "vitis_statistic"),
@@ -32,10 +30,15 @@ METHODS = {
 # ---- Usage, step 1 ----
 
 
+def resnet18(pretrained):  # noqa: ARG001, torchvision's, with fewer layers
+    return narrow_resnet18(width=0.125, classes=4, depths=(1, 1, 1, 1))
+
+
+# Use QuantStub and DeQuantStub to specify quantization scope
 class ModelWithQuantStub(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, pretrained=False) -> None:
         super().__init__()
-        self._model = resnet18(width=0.125, classes=4, depths=(1, 1, 1, 1))
+        self._model = resnet18(pretrained)
         self.quant_stub = QuantStub()
         self.dequant_stub = DeQuantStub()
 
@@ -48,13 +51,13 @@ class ModelWithQuantStub(nn.Module):
 # ---- Usage, step 2 ----
 
 
-def train(model, batches):
+def train(model, train_loader, val_loader=(), criterion=nn.functional.cross_entropy, device_ids=()):  # noqa: ARG001
     # Small steps: what is tested is that it trains, not how well.
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     losses = []
     model.train()
-    for images, labels in batches:
-        loss = nn.functional.cross_entropy(model(images), labels)
+    for images, labels in train_loader:
+        loss = criterion(model(images), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -84,7 +87,8 @@ def test_usage(tmp_path):
     quantized_model = qat_processor.trainable_model()
 
     # Train the quantized model
-    losses = train(quantized_model, data)
+    train_loader, val_loader, criterion, device_ids = data, data, nn.functional.cross_entropy, [0]
+    losses = train(quantized_model, train_loader, val_loader, criterion, device_ids)
     assert losses[-1] < losses[0]
 
     assert {entry.quantizer for entry in quantized_model.plan.quantized} == {"tqt"}
@@ -134,34 +138,6 @@ def test_every_config_trains_and_deploys(config, tmp_path):
 
 def test_there_are_the_documents_configs():
     assert {path.stem for path in CONFIGS} == set(METHODS)
-
-
-@pytest.mark.parametrize(
-    ("model_name", "config"), [("resnet18", "int_pof2_tqt"), ("MobileNetV2", "int_float_scale_lsq")]
-)
-def test_quick_start_commands(model_name, config, tmp_path, monkeypatch, capsys):
-    common = [
-        f"--model_name={model_name}",
-        f"--config_file={MAIN.parent / 'configs' / config}.json",
-        f"--qat_ckpt={tmp_path / 'qat.pth'}",
-        f"--output_dir={tmp_path / 'out'}",
-        "--tiny",
-        "--epochs=1",
-        "--batch_size=4",
-        "--image_size=32",
-        "--classes=4",
-    ]
-    monkeypatch.syspath_prepend(str(MAIN.parent))
-    main = runpy.run_path(str(MAIN))["main"]
-    main(["--mode=train", *common])
-    trained = capsys.readouterr().out
-    assert trained.startswith("epoch 1: loss ")
-    main(["--mode=deploy", *common])
-    answer = capsys.readouterr().out
-    simulated, deployed = answer.splitlines()[0].removeprefix("accuracy simulated ").split(", deployed ")
-    assert simulated == deployed
-    assert (tmp_path / "out" / "ModelWithQuantStub.onnx").is_file()
-    assert (tmp_path / "out" / "xmodel" / "quant_info.json").is_file() == (config == "int_pof2_tqt")
 
 
 # ---- Supported quantizers: the two blocks of JSON ----
@@ -217,6 +193,50 @@ def test_a_power_of_two_scale_is_enough_for_tqt(tmp_path):
 
 
 # ---- Auto module ----
+
+
+def test_operators_replaced_by_modules_by_hand():
+    class Add(nn.Module):
+        def __init__(self):
+            super().__init__()
+
+        def forward(self, x, y):
+            return x + y
+
+    class Mul(nn.Module):
+        def __init__(self):
+            super().__init__()
+
+        def forward(self, x, y):
+            return x * y
+
+    class MyModel(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.add = Add()
+            self.mul = Mul()  # the document has self.Mul here, and self.mul below
+
+        def forward(self, x, y, z):
+            tmp = self.add(x, y)
+            ret = self.mul(tmp, z)
+            return ret  # noqa: RET504
+
+    x, y, z = (torch.rand((2, 2)) for _ in range(3))
+    quantized = QatProcessor(MyModel(), (x, y, z)).trainable_model()
+    # "QAT can insert quantizers for tensor x, y, tmp and z"
+    assert [entry.tensor for entry in quantized.plan.quantized] == ["x", "y", "z", "add", "mul"]
+
+
+def test_operators_need_not_be_modules():
+    class MyModel(nn.Module):
+        def forward(self, x, y, z):
+            tmp = x + y
+            ret = tmp * z
+            return ret  # noqa: RET504
+
+    x, y, z = (torch.rand((2, 2)) for _ in range(3))
+    assert len(QatProcessor(MyModel(), (x, y, z)).trainable_model().plan.quantized) == 5
+    assert torch.equal(wrap(MyModel(), x, y=y, z=z)(x, y, z), (x + y) * z)
 
 
 def test_auto_module():

@@ -65,7 +65,7 @@ class MMArchitectureQuant(nn.Module):
         self.__dict__["architecture"] = built  # beside the tree: only what is prepared is trained
         self.quantizer = MODELS.build(quantizer)
         self.data_preprocessor = MODELS.build(data_preprocessor) if data_preprocessor else nn.Identity()
-        self.input_shapes = tuple(input_shapes)
+        self.forward_modes, self.input_shapes = tuple(forward_modes), tuple(input_shapes)
         generator = torch.Generator().manual_seed(0)
         self._example = torch.randn(self.input_shapes, generator=generator)
         labels = torch.zeros(self.input_shapes[0], dtype=torch.int64)
@@ -77,6 +77,8 @@ class MMArchitectureQuant(nn.Module):
         )
 
     def forward(self, inputs: Tensor, data_samples: Any = None, mode: str = "tensor") -> Any:
+        if self.forward_modes == (mode,):
+            return self.prepared(inputs, data_samples)
         return self.prepared(inputs, data_samples, mode=mode)
 
     def calibrate_step(self, data: Mapping[str, Any] | Tensor) -> None:

@@ -12,10 +12,11 @@ from torch.utils.data import DataLoader, RandomSampler
 
 from detent import training
 from detent.compat.mmrazor.architecture import MMArchitectureQuant
+from detent.compat.mmrazor.own_loss import OwnLossRun
 from detent.compat.mmrazor.registry import LOOPS, MODELS
 from detent.compat.mmrazor.schedule import schedule_of
 from detent.errors import DataError, RecipeError, UnknownNameError
-from detent.training import Batches, Run, parameter_groups
+from detent.training import Batches, Processes, Run, joined_processes, parameter_groups
 
 __all__ = ["LSQEpochBasedLoop", "PTQLoop", "QATEpochBasedLoop", "Runner"]
 
@@ -23,8 +24,10 @@ __all__ = ["LSQEpochBasedLoop", "PTQLoop", "QATEpochBasedLoop", "Runner"]
 class Runner:
     """What a loop is given: the model, the data, and the optimizer as a config describes it.
 
-    Dataloaders are torch's, or dicts with `dataset`, `batch_size` and perhaps `sampler=dict(shuffle=True)`; a data set
-    gives (image, label).
+    Dataloaders are torch's, or dicts with `dataset`, `batch_size` (of each process) and perhaps
+    `sampler=dict(shuffle=True)`. A data set gives (image, data sample); of a classifier that is the label. A model is
+    trained on what its `loss` mode gives; one that was prepared without it on the cross entropy of what it gives.
+    `device` is "cpu" or "cuda"; by default a GPU where there is one.
     """
 
     def __init__(
@@ -37,10 +40,12 @@ class Runner:
         param_scheduler: Any = None,
         work_dir: str | Path | None = None,
         seed: int = 0,
+        device: str | None = None,
     ):
         self.model: MMArchitectureQuant = MODELS.build(model)
         self.train_dataloader, self.val_dataloader = train_dataloader, val_dataloader
         self.work_dir, self.seed = None if work_dir is None else Path(work_dir), seed
+        self.device, self.processes = device, Processes()
         self._scheduler = param_scheduler
         self._optimizer = dict((optim_wrapper or {}).get("optimizer", {"type": "SGD", "lr": 0.01}))
 
@@ -61,17 +66,20 @@ class Runner:
     train_cfg: dict[str, Any]
 
     def train(self) -> dict[str, float]:
-        """Run the loop of `train_cfg`; the metrics."""
+        """Run the loop of `train_cfg`, on all processes that `torchrun` started; the metrics."""
         given = {key: value for key, value in self.train_cfg.items() if key != "by_epoch"}  # every loop here is
-        loop = LOOPS.build(given, runner=self, dataloader=self.train_dataloader)
-        metrics: dict[str, float] = loop.run()
+        with joined_processes(self.device) as self.processes:
+            loop = LOOPS.build(given, runner=self, dataloader=self.train_dataloader)
+            metrics: dict[str, float] = loop.run()
+        self.processes = Processes()
         return metrics
 
     def run_on(self, train: Any, calibration: Any = None) -> Run:
         """Detent's run of this model on these data."""
-        prepared = self.model.prepared
+        prepared = self.model.prepared.to(self.processes.device)
         batches = self._batches(train)
-        return Run(
+        kind = OwnLossRun if {"loss", "tensor"} <= set(prepared.runners) else Run
+        return kind(
             prepared=prepared,
             optimizer=self._made_optimizer(prepared),
             train=batches,
@@ -79,6 +87,7 @@ class Runner:
             calibration=self._batches(train if calibration is None else calibration),
             schedule=schedule_of(self._scheduler, lr=float(self._optimizer["lr"]), steps_per_epoch=len(batches)),
             folder=self.work_dir,
+            processes=self.processes,
             seed=self.seed,
         )
 
@@ -101,7 +110,16 @@ class Runner:
             dataset, size = given["dataset"], given["batch_size"]
         else:
             raise DataError(f"a dataloader of type {type(given).__name__}", "it is none", "give a DataLoader or a dict")
-        return Batches(_Preprocessed(dataset, self.model.data_preprocessor), size, shuffle=shuffle, seed=self.seed)
+        here = self.processes
+        return Batches(
+            _Preprocessed(dataset, self.model.data_preprocessor),
+            size * here.count,
+            shuffle=shuffle,
+            seed=self.seed,
+            rank=here.rank,
+            ranks=here.count,
+            device=here.device,
+        )
 
 
 class _Preprocessed:
@@ -111,10 +129,11 @@ class _Preprocessed:
     def __len__(self) -> int:
         return len(self._samples)
 
-    def __getitem__(self, index: int, /) -> tuple[Any, Any]:
-        image, label = self._samples[index]
+    def __getitem__(self, index: int, /) -> tuple[Any, ...]:
+        """What `forward` takes, `inputs` and `data_samples`, and the latter again as the labels."""
+        image, data_sample = self._samples[index]
         ready: Tensor = self._preprocessor(image)
-        return ready, label
+        return ready, data_sample, data_sample
 
 
 class PTQLoop(training.PTQLoop):

@@ -18,7 +18,7 @@ DTYPES: Mapping[str, tuple[str, str]] = {
     "native": ("qint8", "quint8"),
     "academic": ("qint8", "quint8"),
 }
-"""For each backend, the `qdtype` of weights and of activations."""
+"""For each of MMRazor's backends, the `qdtype` of weights and of activations. Others say themselves what they offer."""
 
 _ENTRIES = tuple(f"{role}_{part}" for role in "wa" for part in ("observer", "fake_quant", "qscheme"))
 _QSCHEME = (
@@ -46,18 +46,18 @@ def recipe_of(global_qconfig: Mapping[str, Any], backend: str) -> Recipe:
     lacking = [name for name in _ENTRIES if name not in global_qconfig]
     if lacking:
         raise RecipeError("global_qconfig", f"it has no {', '.join(lacking)}", "give all six entries")
-    wanted = dict(zip("wa", DTYPES[backend], strict=True))
-    weight, activation = (_request(role, global_qconfig, backend, wanted[role]) for role in "wa")
+    wanted = dict(zip("wa", DTYPES.get(backend, ()), strict=False))
+    weight, activation = (_request(role, global_qconfig, backend, wanted.get(role)) for role in "wa")
     return Recipe.from_dict({"name": "mmrazor", "weight": weight, "activation": activation}, source="global_qconfig")
 
 
-def _request(role: str, given: Mapping[str, Any], backend: str, wanted: str) -> dict[str, Any]:
+def _request(role: str, given: Mapping[str, Any], backend: str, wanted: str | None) -> dict[str, Any]:
     scheme, where = given[f"{role}_qscheme"], f"{role}_qscheme"
     _refuse_keys(where, scheme, _QSCHEME)
     dtype, symmetric = scheme.get("qdtype", "quint8"), scheme.get("is_symmetry", True)
     observer, kind = _method(f"{role}_observer", given, _OBSERVERS)
     quantizer, _ = _method(f"{role}_fake_quant", given, _FAKE_QUANTS)
-    if dtype != wanted:
+    if dtype != (wanted or dtype):
         raise SchemeError(
             f"{where} with qdtype {dtype!r}", f"{backend} takes {wanted!r} there", f"set qdtype={wanted!r}"
         )

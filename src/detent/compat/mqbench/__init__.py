@@ -1,12 +1,7 @@
 """MQBench's entry points, as its documents have them, over Detent's core."""
 
 from detent.compat.mqbench.base import ObserverBase, QuantizeBase
-from detent.compat.mqbench.deploying import (
-    LinearQuantizer_process,
-    convert_deploy,
-    register_deploy_function,
-    remove_fakequantize_and_collect_params,
-)
+from detent.compat.mqbench.deploying import convert_deploy, register_deploy_function
 from detent.compat.mqbench.model_quantizer import ModelQuantizer, register_model_quantizer
 from detent.compat.mqbench.phases import (
     disable_all,
@@ -16,12 +11,19 @@ from detent.compat.mqbench.phases import (
     enable_quantization,
 )
 from detent.compat.mqbench.platform import BackendType, prepare_by_platform, register_backend
+from detent.compat.mqbench.processes import (
+    LinearQuantizer_process,
+    LogarithmicQuantizer_process,
+    remove_fakequantize_and_collect_params,
+    remove_fakequantize_and_collect_params_nnie,
+)
 from detent.compat.mqbench.qconfig import get_foldbn_config, get_qconfig, register_method
 from detent.compat.mqbench.reconstruction import ptq_reconstruction
 
 __all__ = [
     "BackendType",
     "LinearQuantizer_process",
+    "LogarithmicQuantizer_process",
     "ModelQuantizer",
     "ObserverBase",
     "QuantizeBase",
@@ -40,4 +42,5 @@ __all__ = [
     "register_method",
     "register_model_quantizer",
     "remove_fakequantize_and_collect_params",
+    "remove_fakequantize_and_collect_params_nnie",
 ]

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from detent import observers, quantizers
+from detent.errors import SchemeError
 from detent.numerics import IntGrid, PerChannel, PerTensor, QParams, Scheme, choose_qparams
 from detent.observers import Observer
 from detent.quantizers import Quantizer, Role
 
-__all__ = ["ObserverBase", "QuantizeBase", "register_pair"]
+__all__ = ["ObserverBase", "QuantizeBase", "Simulating", "register_pair"]
 
 
 class ObserverBase(nn.Module):
@@ -91,7 +92,7 @@ def register_pair(fake_quantize: type[QuantizeBase], observer: type[ObserverBase
         observers.register(measured, type(observer.__name__, (_Observing,), {"made_of": observer}))
     if simulated not in quantizers.QUANTIZERS:
         parts = {"made_of": fake_quantize, "observed_by": observer, "default_observer": measured}
-        quantizers.register(simulated, type(fake_quantize.__name__, (_Simulating,), parts))
+        quantizers.register(simulated, type(fake_quantize.__name__, (Simulating,), parts))
     return simulated, measured
 
 
@@ -123,10 +124,17 @@ class _Observing(Observer):
 
     def _qparams(self, low: Tensor, high: Tensor) -> QParams:  # noqa: ARG002
         scale, zero_point = self._observer.calculate_qparams()[:2]
+        for name, value in (("scales", scale), ("zero points", zero_point)):
+            if value.numel() != self._shape.numel():
+                raise SchemeError(
+                    f"{type(self._observer).__name__} for {self.name!r}, which is {self.scheme}",
+                    f"calculate_qparams gives {value.numel()} {name} where there are {self._shape.numel()}",
+                    "let it look at ch_axis, or say per_channel=False in the qscheme",
+                )
         return QParams(scale.float().reshape(self._shape), zero_point.round().long().reshape(self._shape))
 
 
-class _Simulating(Quantizer):
+class Simulating(Quantizer):
     """One of the user's fake quantizers, in the place of the core's."""
 
     made_of: ClassVar[type[QuantizeBase]]

@@ -1,7 +1,8 @@
 """`python -m detent.compat.mqbench.solver --config config.yaml`: the benchmark's config, trained and deployed.
 
 `qparams: {w_method, a_method, bit}`, `backend` and `bnfold` are the benchmark's; the other sections (name, model, data,
-train, optimizer, ...) are those of `detent train`.
+train, optimizer, ...) are those of `detent train`. `backend` names a hardware setting, or is one of your own:
+`{symmetry: true, per_channel: false, pot_scale: true}`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ BACKEND_PARAMS: Mapping[str, dict[str, Any]] = {
 """The benchmark's hardware settings: symmetry, granularity and scales. Where quantizers stand is `academic`'s for
 all of them, because no chip of these has the 4 bits that the benchmark compares."""
 
+_HARDWARE = ("ada_sign", "symmetry", "per_channel", "pot_scale")
 _QPARAMS = ("w_method", "a_method", "bit", "w_observer", "a_observer")
 
 
@@ -37,13 +39,19 @@ def recipe_of(config: Mapping[str, Any]) -> dict[str, Any]:
     for key in ("qparams", "backend"):
         if key not in config:
             raise RecipeError("config.yaml", f"it has no {key!r}", f"add {key}")
-    if config["backend"] not in BACKEND_PARAMS:
-        raise RecipeError(f"backend: {config['backend']!r}", f"allowed are {', '.join(BACKEND_PARAMS)}", "use one")
+    backend, hardware = config["backend"], config["backend"]
+    if isinstance(hardware, Mapping):
+        backend, hardware = "own", checked_keys(hardware, _HARDWARE, "backend")
+    elif hardware in BACKEND_PARAMS:
+        hardware = BACKEND_PARAMS[hardware]
+    else:
+        known = f"{', '.join(BACKEND_PARAMS)}, or a setting with {', '.join(_HARDWARE)}"
+        raise RecipeError(f"backend: {backend!r}", f"allowed are {known}", "use one")
     qparams = checked_keys(config["qparams"], _QPARAMS, "qparams")
-    requests = get_qconfig(**qparams, **BACKEND_PARAMS[config["backend"]])
+    requests = get_qconfig(**qparams, **hardware)
     folded = get_foldbn_config(config.get("bnfold", 4))
     said = {name: request.to_dict() for name, request in requests.items()}
-    name = f"{qparams['w_method']}-{config['backend']}-{qparams['bit']}bit"
+    name = f"{qparams['w_method']}-{backend}-{qparams['bit']}bit"
     return {"name": name, **said, "batch_norm": folded.to_dict()}
 
 

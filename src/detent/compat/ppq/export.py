@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from detent.artifact import Artifact, deploy
-from detent.backends import BACKENDS
 from detent.compat.ppq.graph import BaseGraph
 from detent.compat.ppq.platforms import BACKEND_OF, TargetPlatform
 from detent.errors import DeployError, NotCalibratedError
@@ -46,7 +45,7 @@ def export_ppq_graph(
             f"there are files for {', '.join(one.name for one in (*_FILES, *BACKEND_OF))}",
             "choose one of them",
         )
-    files = _FILES.get(platform) or BACKENDS[BACKEND_OF[platform]].files
+    files = _FILES.get(platform) or BACKEND_OF[platform].files
     with tempfile.TemporaryDirectory() as folder:
         artifact = deploy(graph.prepared, Path(folder) / "made", files=files)
         return _placed(artifact, _names(artifact, files), graph_save_to, config_save_to)

@@ -82,9 +82,14 @@ class BaseGraph:
     """
 
     def __init__(self, module: fx.GraphModule, name: str):
-        self.module, self.name = module, name
+        self.name = name
         self.prepared: Any = None
-        source = source_of(module) if is_imported(module) else None
+        self._source = source_of(module) if is_imported(module) else None
+        self.replace(module)
+
+    def replace(self, module: fx.GraphModule) -> None:
+        """The operations of another network; those that the file has keep their names."""
+        self.module, source = module, self._source
         self.operations = {operation.name: operation for operation in _operations(module, source)}
         nodes = list(module.graph.nodes)
         self.inputs = [_name(node, source) for node in nodes if node.op == "placeholder"]
@@ -95,9 +100,8 @@ class BaseGraph:
 
     def node_of(self, tensor: str) -> str:
         """The fx node that gives the tensor of that name."""
-        source = source_of(self.module) if is_imported(self.module) else None
         for node in self.module.graph.nodes:
-            if _name(node, source) == tensor:
+            if _name(node, self._source) == tensor:
                 return str(node.name)
         raise UnknownNameError(f"tensor {tensor!r} of {self.name!r}", "it has no such tensor", "see graph.operations")
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import Enum
 
+from detent.backends import BACKENDS, Backend, Offer
+from detent.numerics import PerChannel, PerTensor
 from detent.recipes import Recipe
 
 __all__ = ["BACKEND_OF", "RECIPE_OF", "TargetPlatform"]
@@ -77,26 +80,47 @@ _FLOAT = {
     TargetPlatform.NATIVE,
 }
 
-BACKEND_OF: Mapping[TargetPlatform, str] = {
-    TargetPlatform.MNN_INT8: "mnn",
-    TargetPlatform.TRT_INT8: "tensorrt",
-    TargetPlatform.NCNN_INT8: "ncnn",
-    TargetPlatform.OPENVINO_INT8: "openvino",
-    TargetPlatform.TENGINE_INT8: "tengine",
-    TargetPlatform.ASC_INT8: "ascend",
-    TargetPlatform.PPL_CUDA_INT8: "ppl_cuda",
-    TargetPlatform.PPL_DSP_INT8: "ppl_dsp",
-    TargetPlatform.SNPE_INT8: "snpe",
-    TargetPlatform.QNN_DSP_INT8: "qnn",
-    TargetPlatform.NXP_INT8: "nxp",
-    TargetPlatform.FPGA_INT8: "fpga",
-    TargetPlatform.RKNN_INT8: "rknn",
-    TargetPlatform.METAX_INT8_C: "metax",
-    TargetPlatform.ESPDL_INT8: "esp_dl",
-    TargetPlatform.ONNXRUNTIME: "onnxruntime",
-    TargetPlatform.ORT_OOS_INT8: "onnxruntime",
-    TargetPlatform.ACADEMIC_INT8: "academic",
-    TargetPlatform.ACADEMIC_INT4: "academic",
+# Both leave biases float.
+_METAX_T = replace(
+    BACKENDS["metax"],
+    name="metax_int8_t",
+    about="MetaX, one scale a tensor",
+    weight=Offer(signed=(False,), symmetric=(False,)),
+    activation=Offer(signed=(False,), symmetric=(False,)),
+    bias="float",
+)
+_DSP_TI = replace(
+    BACKENDS["ppl_dsp"],
+    name="ppl_dsp_ti_int8",
+    about="OpenPPL, TI's DSP",
+    weight=Offer(granularities=(PerChannel, PerTensor)),
+    activation=Offer(),
+    bias="float",
+    files=("onnx", "ppq_json"),
+)
+
+BACKEND_OF: Mapping[TargetPlatform, Backend] = {
+    TargetPlatform.MNN_INT8: BACKENDS["mnn"],
+    TargetPlatform.TRT_INT8: BACKENDS["tensorrt"],
+    TargetPlatform.NCNN_INT8: BACKENDS["ncnn"],
+    TargetPlatform.OPENVINO_INT8: BACKENDS["openvino"],
+    TargetPlatform.TENGINE_INT8: BACKENDS["tengine"],
+    TargetPlatform.ASC_INT8: BACKENDS["ascend"],
+    TargetPlatform.PPL_CUDA_INT8: BACKENDS["ppl_cuda"],
+    TargetPlatform.PPL_DSP_INT8: BACKENDS["ppl_dsp"],
+    TargetPlatform.SNPE_INT8: BACKENDS["snpe"],
+    TargetPlatform.QNN_DSP_INT8: BACKENDS["qnn"],
+    TargetPlatform.NXP_INT8: BACKENDS["nxp"],
+    TargetPlatform.FPGA_INT8: BACKENDS["fpga"],
+    TargetPlatform.RKNN_INT8: BACKENDS["rknn"],
+    TargetPlatform.METAX_INT8_C: BACKENDS["metax"],
+    TargetPlatform.METAX_INT8_T: _METAX_T,
+    TargetPlatform.PPL_DSP_TI_INT8: _DSP_TI,
+    TargetPlatform.ESPDL_INT8: BACKENDS["esp_dl"],
+    TargetPlatform.ONNXRUNTIME: BACKENDS["onnxruntime"],
+    TargetPlatform.ORT_OOS_INT8: BACKENDS["onnxruntime"],
+    TargetPlatform.ACADEMIC_INT8: BACKENDS["academic"],
+    TargetPlatform.ACADEMIC_INT4: BACKENDS["academic"],
 }
 """The backends that need no quantizer of the user's."""
 

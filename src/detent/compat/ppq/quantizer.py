@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from detent.backends import BACKENDS
 from detent.compat.ppq.config import OperationQuantizationConfig, TensorQuantizationConfig
+from detent.compat.ppq.dispatching import dispatched
 from detent.compat.ppq.executor import TorchExecutor
 from detent.compat.ppq.graph import BaseGraph, Operation, OperationMeta
 from detent.compat.ppq.outcome import note_outcome
 from detent.compat.ppq.platforms import BACKEND_OF, RECIPE_OF, TargetPlatform
 from detent.compat.ppq.policy import QuantizationPolicy, QuantizationProperty, QuantizationStates, RoundingPolicy
 from detent.compat.ppq.settings import QuantizationSetting
+from detent.compat.ppq.splitting import split
 from detent.compat.ppq.translation import exactly, kinds_of, translated
 from detent.errors import RangeError, RecipeError, RegistrationError, UnknownNameError
 from detent.preparing import calibrate, prepare
@@ -101,10 +103,13 @@ class BaseQuantizer:
         graph = self._graph
         if any(operation.platform is TargetPlatform.UNSPECIFIED for operation in graph.operations.values()):
             dispatch_graph(graph, self.target_platform, setting)
-        backend, recipe = self._target(setting)
         given = executor.on_device(inputs)
         names = given if isinstance(given, Mapping) else None
         example = () if names else tuple(given) if isinstance(given, (list, tuple)) else (given,)
+        before = {operation.name: operation.platform for operation in graph.operations.values()}
+        if split(graph, setting, example or tuple((names or {}).values())):
+            self._dispatch_split(before)
+        backend, recipe = self._target(setting)
         prepared = prepare(graph.module, example, backend=backend, recipe=recipe, example_kwargs=names)
         batches = islice(calib_dataloader, calib_steps)
         calibrate(prepared, [executor.on_device(collate_fn(batch) if collate_fn else batch) for batch in batches])
@@ -113,6 +118,14 @@ class BaseQuantizer:
         if self._verbose:
             print(prepared.plan)
         return graph
+
+    def _dispatch_split(self, before: Mapping[str, TargetPlatform]) -> None:
+        """Parts go where the whole went; sums of parts are quantized if sums are."""
+        types = _types(self)
+        for name, operation in self._graph.operations.items():
+            whole = name.rpartition(".")[0]
+            added = self.target_platform if operation.type in types else self.default_platform
+            operation.platform = before.get(name) or before.get(whole) or added
 
     def _target(self, setting: QuantizationSetting) -> tuple[Any, Recipe]:
         for operation in self._graph.operations.values():
@@ -132,8 +145,12 @@ class _BackendQuantizer(BaseQuantizer):
     def _target(self, setting: QuantizationSetting) -> tuple[Any, Recipe]:
         base = RECIPE_OF.get(self.target_platform, Recipe(name="ppq")).to_dict()
         activation, weight = {**base.get("activation", {})}, {**base.get("weight", {})}
-        if setting.quantize_activation_setting.calib_algorithm:
-            activation["observer"] = setting.quantize_activation_setting.calib_algorithm
+        for request, chosen in (
+            (activation, setting.quantize_activation_setting),
+            (weight, setting.quantize_parameter_setting),
+        ):
+            if chosen.calib_algorithm:
+                request["observer"] = chosen.calib_algorithm.lower()
         if setting.activation_quantizer:
             activation["quantizer"] = setting.activation_quantizer
         if setting.weight_quantizer:
@@ -144,7 +161,8 @@ class _BackendQuantizer(BaseQuantizer):
             if operation.platform is not self.target_platform and operation.type in self.quant_operation_types
         ]
         base |= {"activation": activation, "weight": weight, "algorithms": setting.algorithms(), "exclude": left}
-        return BACKEND_OF[self.target_platform], Recipe.from_dict(base)
+        backend = BACKEND_OF[self.target_platform]
+        return (backend if setting.fusion else replace(backend, fusions=())), Recipe.from_dict(base)
 
 
 _QUANTIZERS: dict[TargetPlatform, type[BaseQuantizer]] = {}
@@ -186,16 +204,9 @@ def dispatch_graph(graph: BaseGraph, platform: TargetPlatform, setting: Quantiza
     """Set the platform of each operation: `platform` where its quantizer takes the type, else the default one."""
     setting = setting or QuantizationSetting()
     quantizer = Quantizer(platform, graph)
-    types = _types(quantizer)
-    if setting.dispatcher not in ("conservative", "allin", "pointwise"):
-        raise UnknownNameError(
-            f"the dispatcher {setting.dispatcher!r}",
-            "here the plan follows values through the network, whatever the dispatcher",
-            "use 'conservative' or 'allin', or 'pointwise' for convolutions and linear layers only",
-        )
+    there = dispatched(graph, _types(quantizer), setting.dispatcher)
     for operation in graph.operations.values():
-        wanted = operation.type in types and (setting.dispatcher != "pointwise" or operation.is_computing_op)
-        operation.platform = platform if wanted and operation.kind else quantizer.default_platform
+        operation.platform = platform if operation.name in there else quantizer.default_platform
     for name, chosen in setting.dispatching_table.dispatchings.items():
         if name not in graph.operations:
             raise UnknownNameError(
@@ -215,7 +226,7 @@ def _types(quantizer: BaseQuantizer) -> frozenset[str]:
 
 
 def _types_on(graph: BaseGraph, platform: TargetPlatform) -> frozenset[str]:
-    backend = BACKENDS[BACKEND_OF[platform]]
+    backend = BACKEND_OF[platform]
     kinds = {*backend.rules, *backend.shares}
     return frozenset(
         operation.type for operation in graph.operations.values() if kinds.intersection(kinds_of(operation))

@@ -136,7 +136,8 @@ def _layer_rule(operation: Operation, setting: QuantizationSetting) -> dict[str,
     }
     if weight is not None:
         _check_axis(operation, weight)
-        rule["weight"] = request_of(weight, f"the weight of {operation.name!r}", setting.weight_quantizer)
+        request = request_of(weight, f"the weight of {operation.name!r}", setting.weight_quantizer)
+        rule["weight"] = _observed(request, setting.quantize_parameter_setting.calib_algorithm)
     if bias is not None and not bias.is_passive:
         rule["bias"] = request_of(bias, f"the bias of {operation.name!r}")
     return rule
@@ -154,8 +155,14 @@ def _activation(operation: Operation, setting: QuantizationSetting) -> TensorReq
                 "give them one policy, range and rounding; FP32 for all inputs, or for none",
             )
     request = request_of(configs[0], f"the input of {operation.name!r}", setting.activation_quantizer)
-    instead = setting.quantize_activation_setting.calib_algorithm
-    return TensorRequest(observer=instead).over(request) if instead and request.quantize is not False else request
+    return _observed(request, setting.quantize_activation_setting.calib_algorithm)
+
+
+def _observed(request: TensorRequest, instead: str | None) -> TensorRequest:
+    """With the observer that a setting names for all, if it names one."""
+    if instead is None or request.quantize is False:
+        return request
+    return TensorRequest(observer=instead.lower()).over(request)
 
 
 def _unlike(config: TensorQuantizationConfig, configs: Sequence[TensorQuantizationConfig]) -> bool:

@@ -74,6 +74,9 @@ class VitisConfig:
         device = data.get("target_device", "DPU")
         if device not in _DEVICES:
             raise refused(f"{source}: target_device", device, ", ".join(_DEVICES))
+        if device == "DPU" and data.get("keep_add_layer_accuracy"):
+            to_do = "remove it, or change the target_device to CPU"
+            raise refused(f"{source}: keep_add_layer_accuracy", True, "false on a DPU, which adds 8 bits", to_do)
         opset = data.get("onnx_opset_version")
         if opset is not None and (not isinstance(opset, int) or not 13 <= opset <= 21):
             raise refused(f"{source}: onnx_opset_version", opset, "13 to 21")

@@ -92,6 +92,7 @@ class FollowingRange(Quantizer):
     """
 
     default_observer = BATCHES
+    moves = True
 
     low: Tensor
     high: Tensor

@@ -26,6 +26,8 @@ _ANY = Offer(
     roundings=tuple(Rounding),
 )
 
+_WIDE = 16
+
 VITIS_CPU = replace(
     VITIS,
     name="vitis_cpu",
@@ -71,7 +73,9 @@ def recipe_of(config: VitisConfig, layers: Sequence[Layer]) -> Recipe:
     rules = []
     for layer in layers:
         requests = _requests(tensors_of(config, layers)[layer.name], config, takes_input=layer.takes_input)
-        if _kept(config, layer):
+        if "keep_add_layer_accuracy" in config.flags and layer.kind == "add":
+            requests["activation"] = _wide(requests["activation"])
+        if "keep_first_last_layer_accuracy" in config.flags and layer.is_end:
             rules.append(_exactly(layer, **dict.fromkeys(base, TensorRequest(quantize=False))))
         elif requests != base:
             rules.append(_exactly(layer, **requests))
@@ -127,9 +131,9 @@ def _method(settings: TensorSettings, *, follows: bool) -> TensorRequest:
     )
 
 
-def _kept(config: VitisConfig, layer: Layer) -> bool:
-    ends = "keep_first_last_layer_accuracy" in config.flags and layer.is_end
-    return ends or ("keep_add_layer_accuracy" in config.flags and layer.kind == "add")
+def _wide(request: TensorRequest) -> TensorRequest:
+    """What sums take in is what convolutions give, which is on a grid in any case: one that loses next to nothing."""
+    return request.replace(bits=_WIDE) if request.quantize and (request.bits or 0) < _WIDE else request
 
 
 def _exactly(layer: Layer, *, weight: TensorRequest, bias: TensorRequest, activation: TensorRequest) -> Rule:

@@ -1,0 +1,107 @@
+"""What MQBench's deploy functions call: quantization nodes out of a file again, and their parameters into a JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from detent.compat.mqbench.own_nodes import LOGARITHMIC, OwnNode, own_nodes_of, without_own_nodes
+from detent.deploy import Encoding, float_model, read_qdq
+from detent.deploy.encoding import BOUNDS
+from detent.deploy.formats.nnie_gfpq import gfpq_entries
+from detent.errors import DeployError
+
+__all__ = [
+    "LinearQuantizer_process",
+    "LogarithmicQuantizer_process",
+    "remove_fakequantize_and_collect_params",
+    "remove_fakequantize_and_collect_params_nnie",
+]
+
+
+class LinearQuantizer_process:  # noqa: N801
+    """Takes Q and DQ, and nodes that a user's `symbolic` wrote, out of a file and collects what they say."""
+
+    def remove_fakequantize_and_collect_params(
+        self, onnx_path: str | Path, model_name: str, backend: str
+    ) -> tuple[onnx.ModelProto, dict[str, Any]]:
+        """Writes `<model_name>_deploy_model.onnx` and `<model_name>_clip_ranges.json`, and gives what is in them."""
+        path = Path(onnx_path)
+        quantized = onnx.load(path)
+        ranges = {one.tensor: self.clip_range(self.parse_qparams(one)) for one in own_nodes_of(quantized)}
+        rest = without_own_nodes(quantized)
+        ranges |= {name: self.clip_range(one) for name, one in _encodings(rest).items()}
+        network, context = float_model(rest), {backend: ranges}
+        onnx.save(network, path.parent / f"{model_name}_deploy_model.onnx")
+        _write_json(path.parent / f"{model_name}_clip_ranges.json", context)
+        return network, context
+
+    def parse_qparams(self, own: OwnNode) -> Encoding:
+        """Of a node with the inputs (tensor, scale, zero point): its range is in two more, or in its attributes."""
+        said = own.attributes
+        ends = [one.item() for one in own.constants[2:4]] or [said.get("quant_min"), said.get("quant_max")]
+        if len(own.constants) < 2 or len(ends) != 2 or None in ends:
+            raise DeployError(
+                f"the parameters of {own.node.name!r}",
+                f"{own.node.op_type} has {len(own.constants)} constants and the attributes {', '.join(said) or 'none'}",
+                "let symbolic write tensor, scale, zero_point, quant_min_i and quant_max_i",
+            )
+        low, high = (int(one) for one in ends)
+        scale, zero_point = (one.reshape(()) if one.size == 1 else one.flatten() for one in own.constants[:2])
+        stored = next(name for name, (least, most) in BOUNDS.items() if least <= low and high <= most)
+        return Encoding(scale, zero_point.round(), stored, 0 if scale.ndim else None, qmin=low, qmax=high)
+
+    def clip_range(self, encoding: Encoding) -> dict[str, Any]:
+        """What the JSON says of one tensor."""
+        return {
+            "scale": encoding.scale.tolist(),
+            "zero_point": encoding.zero_point.tolist(),
+            "quant_min": encoding.qmin,
+            "quant_max": encoding.qmax,
+            "round_mode": "half_even",
+        }
+
+
+class LogarithmicQuantizer_process:  # noqa: N801
+    """The same for HiSilicon's NNIE, whose numbers are logarithmic: what is collected are greatest magnitudes."""
+
+    def remove_fakequantize_and_collect_params(
+        self, onnx_path: str | Path, model_name: str
+    ) -> tuple[onnx.ModelProto, dict[str, Any]]:
+        """Writes `<model_name>_deploy_model.onnx` and `<model_name>_gfpq_param_dict.json`, and gives both."""
+        path = Path(onnx_path)
+        quantized = onnx.load(path)
+        weights = {one.name for one in quantized.graph.initializer}
+        nodes = [one for one in own_nodes_of(quantized) if one.node.op_type == LOGARITHMIC]
+        magnitudes = {one.node.output[0]: one.constants[0].item() for one in nodes if one.tensor not in weights}
+        entries, _ = gfpq_entries(
+            quantized.graph.node, lambda node: [magnitudes[name] for name in node.input if name in magnitudes]
+        )
+        network, context = without_own_nodes(quantized), {"nnie": {"gfpq_param_dict": entries}}
+        onnx.save(network, path.parent / f"{model_name}_deploy_model.onnx")
+        _write_json(path.parent / f"{model_name}_gfpq_param_dict.json", context)
+        return network, context
+
+
+def remove_fakequantize_and_collect_params(onnx_path: str | Path, model_name: str, backend: str) -> Any:
+    """As `LinearQuantizer_process` does."""
+    return LinearQuantizer_process().remove_fakequantize_and_collect_params(onnx_path, model_name, backend)
+
+
+def remove_fakequantize_and_collect_params_nnie(onnx_path: str | Path, model_name: str) -> Any:
+    """As `LogarithmicQuantizer_process` does."""
+    return LogarithmicQuantizer_process().remove_fakequantize_and_collect_params(onnx_path, model_name)
+
+
+def _encodings(model: onnx.ModelProto) -> dict[str, Encoding]:
+    graph = read_qdq(model)
+    reads = [read for op in graph.ops for read in op.inputs if read is not None]
+    return {read.tensor: read.encoding for read in reads if read.encoding is not None}
+
+
+def _write_json(path: Path, held: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(held, indent=2) + "\n")
