@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from detent.algorithms import ALGORITHMS
 from detent.backends import BACKENDS
 from detent.observers import OBSERVERS
 from detent.quantizers import QUANTIZERS
@@ -40,6 +41,12 @@ def test_algorithms_as_json_has_every_registered_name():
     assert tables["quantizers"]["tqt"]["schemes"] == "int, symmetric, power-of-two, per-tensor/per-channel"
     assert tables["quantizers"]["qdrop"]["options"] == {"probability": 0.5}
     assert tables["observers"]["percentile"]["options"] == {"percentile": 99.99, "bins": None}
+    assert list(tables["algorithms"]) == list(ALGORITHMS)
+    assert tables["algorithms"]["bias_correction"] == {
+        "what": "mean errors taken out of biases (Nagel et al., 2019)",
+        "runs": "after calibration",
+        "options": {"method": "empirical"},
+    }
 
 
 def test_backends_as_json_has_every_registered_name():

@@ -10,8 +10,9 @@ import typer
 from typer.testing import CliRunner
 
 from detent.cli.deploy import deploy
-from detent.cli.train import train
+from detent.cli.train import show_outcome, train
 from detent.errors import RecipeError
+from detent.training.session import Outcome
 
 CONFIG = """
 name: small
@@ -47,6 +48,17 @@ def test_train_resume_and_deploy(tmp_path: Path) -> None:
     )
     assert made.exit_code == 0, made.output
     assert (tmp_path / "d" / "model.onnx").is_file()
+
+
+def test_shares_are_per_cent_and_other_numbers_are_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = {"quantized.top1": 0.5, "quantized.psnr": 31.25, "quantized.loss": 0.125, "agreement": 0.75}
+    show_outcome(Outcome(values, tmp_path), json=False)
+    assert capsys.readouterr().out.splitlines() == [
+        "quantized.top1: 50.00 %",
+        "quantized.psnr: 31.2500",
+        "quantized.loss: 0.1250",
+        "agreement: 75.00 %",
+    ]
 
 
 def test_a_mistake_is_ours_to_print(tmp_path: Path) -> None:

@@ -22,7 +22,9 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint of the folder.")] = False,
     data: Annotated[Path | None, typer.Option(help="The folder of the data set, in place of the config's.")] = None,
-    pretrained: Annotated[Path | None, typer.Option(help="A file of float weights, in place of the config's.")] = None,
+    pretrained: Annotated[
+        Path | None, typer.Option(help="A file of float weights (torchvision, timm or ours), in place of the config's.")
+    ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs, in place of the config's.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
 ) -> None:
@@ -50,7 +52,8 @@ def show_outcome(outcome: Outcome, *, json: bool) -> None:
         print(json_format.dumps(outcome.to_dict(), indent=2))
     else:
         for name, value in outcome.metrics.items():
-            print(f"{name}: {100 * value:.2f} %" if not name.endswith("loss") else f"{name}: {value:.4f}")
+            share = name == "agreement" or name.endswith(".top1")
+            print(f"{name}: {100 * value:.2f} %" if share else f"{name}: {value:.4f}")
         if outcome.artifact is not None:
             print(f"{outcome.artifact.folder}: {', '.join(sorted(outcome.artifact.manifest['files']))}")
         if outcome.verdict is not None:

@@ -15,6 +15,7 @@ from detent.demo.data import Images
 from detent.demo.network import DemoNet
 from detent.preparing import calibrate, prepare
 from detent.recipes import Recipe, find
+from detent.training import parameter_groups
 
 __all__ = ["JOBS", "Job", "Row", "run"]
 
@@ -108,7 +109,7 @@ def _recipe(job: Job) -> Recipe:
 def _train(prepared: Any, net: DemoNet, images: Tensor, steps: int) -> None:
     """The float network is the teacher: no labels are needed."""
     torch.manual_seed(0)
-    optimizer = torch.optim.Adam(prepared.parameters(), lr=5e-4)
+    optimizer = torch.optim.Adam(parameter_groups(prepared, lr=1e-4, scale_lr=1e-3))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     prepared.train()
     for _ in range(steps):
