@@ -70,8 +70,10 @@ def ran(path: str, x: torch.Tensor) -> np.ndarray:
 VARIANTS = {
     "u8 s8 channels": {"per_channel": True},
     "s8 s8": {"activation_type": QuantType.QInt8},
+    "u8 u8": {"weight_type": QuantType.QUInt8},
     "reduced range": {"per_channel": True, "reduce_range": True},
     "codes between operators": {"quant_format": QuantFormat.QOperator, "per_channel": True},
+    "unsigned codes between operators": {"quant_format": QuantFormat.QOperator, "weight_type": QuantType.QUInt8},
     "signed codes between operators": {"quant_format": QuantFormat.QOperator, "activation_type": QuantType.QInt8},
 }
 
@@ -93,7 +95,7 @@ def test_every_variant_computes_what_it_did_and_is_deployed_as_it_was(files, opt
 def test_weights_on_a_grid_that_the_target_lacks_need_no_data(files):
     made = quantized_by_onnxruntime(files[0], weight_type=QuantType.QUInt8)
     x = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(2))
-    prepared = detent.prepare(load(made), (x,), backend="onnxruntime").eval()
+    prepared = detent.prepare(load(made), (x,), backend="openvino").eval()
     assert all(quantizer.calibrated for quantizer in quantizers_of(prepared))
     with torch.no_grad():
         assert np.abs(prepared(x).numpy() - ran(made, x)).max() < 0.03 * np.abs(ran(made, x)).max()

@@ -12,7 +12,13 @@ ONNXRUNTIME = Backend(
     name="onnxruntime",
     about="ONNX Runtime, CPU provider",
     # 7 bits, `reduce_range`: on a CPU without VNNI pairs of u8 x s8 products saturate (77 % of outputs wrong).
-    weight=Offer(bits=(8, 7), narrow=(True, False), granularities=(PerChannel, PerTensor)),
+    weight=Offer(
+        bits=(8, 7),
+        narrow=(True, False),
+        granularities=(PerChannel, PerTensor),
+        # What quantize_static writes with weight_type=QUInt8. Zero points that differ between channels are not taken.
+        also=(Offer(signed=(False,), symmetric=(False,)),),
+    ),
     # u8: a ReLU is dropped only where the next zero point is the least code, or else the convolution runs in float.
     # PPQ asks for symmetric s8, which ran at 0.95 of the speed of float.
     activation=Offer(signed=(False, True), symmetric=(False, True)),
