@@ -12,16 +12,15 @@ from typing import Any
 import torch
 
 from detent.algorithms.adaround_core import learn_rounding
-from detent.algorithms.batches import as_list, held_back
 from detent.algorithms.blocks import single
 from detent.algorithms.layer_data import moments_of
-from detent.algorithms.layers import Layer, layers_of
+from detent.algorithms.layers import Layer
 from detent.algorithms.moments_core import has_columns
+from detent.algorithms.piecewise import each_layer, piece_by_piece
 from detent.algorithms.reconstruction import Reconstruction, reconstruct
 from detent.algorithms.refusals import needs_quantizer
-from detent.algorithms.report import Change, Report, better, record
-from detent.algorithms.walk import Walk, walks
-from detent.algorithms.whole import Whole
+from detent.algorithms.report import Change, Report, better
+from detent.algorithms.walk import Walk
 from detent.quantizers import AdaRound
 
 __all__ = ["adaround"]
@@ -39,33 +38,12 @@ def adaround(
 ) -> Report:
     """Learn the rounding of every layer of a calibrated model, one layer after another."""
     needs_quantizer(prepared, "adaround", AdaRound)
-    train, judge = held_back(as_list(batches))
     options = Reconstruction(steps=steps, rate=rate, penalty=penalty, warm_up=warm_up, seed=seed)
-    changes: list[Change] = []
-    skipped: dict[str, str] = {}
-    notes: list[str] = []
-    whole = Whole(prepared, judge)
-    for walk in walks(prepared, train, judge):
-        notes.extend(walk.notes)
-        for layer in layers_of(walk.region, walk.path, walk.mode):
-            reason = why_not(layer)
-            if reason:
-                skipped[layer.name] = reason
-                continue
-            walk.to(layer.node)
-            changes.append(_learn(walk, layer, options))
-    judged, outputs = whole.judged(changes)
-    return record(
-        prepared,
-        Report(
-            algorithm="adaround",
-            metric="squared error",
-            changes=judged,
-            skipped=skipped,
-            notes=tuple(notes),
-            outputs=outputs,
-        ),
-    )
+
+    def learn(walk: Walk, layer: Layer) -> Change:
+        return _learn(walk, layer, options)
+
+    return piece_by_piece(prepared, batches, "adaround", each_layer(why_not, learn))
 
 
 def why_not(layer: Layer) -> str | None:

@@ -10,25 +10,24 @@ batch norm before a layer, where the model still has it (batch-norm strategies o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, fx
 
-from detent.algorithms.batches import as_list, held_back
 from detent.algorithms.bias_correction_core import clipped_normal_mean, expected_shift
 from detent.algorithms.errors_core import Deviation
 from detent.algorithms.floating import remember_float
 from detent.algorithms.layer_data import pairs
 from detent.algorithms.layers import Layer, layers_of, source_of
 from detent.algorithms.measuring import measured
+from detent.algorithms.piecewise import LeftAlone, piece_by_piece
 from detent.algorithms.refusals import needs_calibration
-from detent.algorithms.report import Change, Report, better, record
+from detent.algorithms.report import Change, Report, better
 from detent.algorithms.snapshot import Snapshot
-from detent.algorithms.walk import Walk, walks
-from detent.algorithms.whole import Whole
+from detent.algorithms.walk import Walk
 from detent.errors import RecipeError
 from detent.graph import FoldedBatchNorm, kind_of
 from detent.quantizers import Quantizer
@@ -56,48 +55,28 @@ def bias_correction(prepared: Any, batches: Iterable[Any], *, method: Method = "
     if method not in ("empirical", "analytic"):
         raise RecipeError(f"bias correction by {method!r}", "no such method", "use 'empirical' or 'analytic'")
     needs_calibration(prepared, "bias_correction")
-    train, judge = held_back(as_list(batches))
-    changes: list[Change] = []
-    skipped: dict[str, str] = {}
-    notes: list[str] = []
-    whole = Whole(prepared, judge)
-    for walk in walks(prepared, train, judge):
-        notes.extend(walk.notes)
+
+    def layers(walk: Walk) -> Iterator[Change | LeftAlone]:
         for layer in layers_of(walk.region, walk.path, walk.mode):
             walk.to(layer.node)
-            change = _correct(walk, layer, method)
-            if isinstance(change, str):
-                skipped[layer.name] = change
-            else:
-                changes.append(change)
-    judged, outputs = whole.judged(changes)
-    return record(
-        prepared,
-        Report(
-            algorithm="bias_correction",
-            metric="squared error",
-            changes=judged,
-            skipped=skipped,
-            notes=tuple(notes),
-            outputs=outputs,
-        ),
-    )
+            yield _correct(walk, layer, method)
+
+    return piece_by_piece(prepared, batches, "bias_correction", layers)
 
 
-def _correct(walk: Walk, layer: Layer, method: Method) -> Change | str:
-    """What became of one layer, or why it is left alone."""
+def _correct(walk: Walk, layer: Layer, method: Method) -> Change | LeftAlone:
     place = _where(walk, layer)
     if place is None:
-        return "it has no bias and no batch norm behind it"
+        return LeftAlone(layer.name, "it has no bias and no batch norm behind it")
     if layer.calls > 1:
-        return f"it is called {layer.calls} times"
+        return LeftAlone(layer.name, f"it is called {layer.calls} times")
     if method == "empirical":
         place = _with_sum(walk, layer, place)
         off = _mean_error(walk, layer, place)
     else:
         expected = _expected_error(walk, layer, place)
         if expected is None:
-            return "no batch norm is left before it whose statistics could be used"
+            return LeftAlone(layer.name, "no batch norm is left before it whose statistics could be used")
         off = expected
     before, kept = _error(walk, place), Snapshot([place.bias, *(place.quantizer.buffers() if place.quantizer else ())])
     remember_float(walk.prepared, place.bias)

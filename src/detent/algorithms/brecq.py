@@ -7,18 +7,17 @@ probability of their own quantizer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from detent.algorithms.adaround import why_not
-from detent.algorithms.batches import as_list, held_back
 from detent.algorithms.blocks import blocks_of
 from detent.algorithms.layers import layers_of
+from detent.algorithms.piecewise import LeftAlone, piece_by_piece
 from detent.algorithms.reconstruction import Choice, Reconstruction, reconstruct, rounding_and_scales
 from detent.algorithms.refusals import needs_quantizer
-from detent.algorithms.report import Change, Report, record
-from detent.algorithms.walk import walks
-from detent.algorithms.whole import Whole
+from detent.algorithms.report import Change, Report
+from detent.algorithms.walk import Walk
 from detent.quantizers import AdaRound
 
 __all__ = ["block_by_block", "brecq", "qdrop"]
@@ -76,26 +75,13 @@ def block_by_block(
     prepared: Any, batches: Iterable[Any], algorithm: str, options: Reconstruction, choose: Choice
 ) -> Report:
     """Every block of every graph, in order; the report of it, recorded with the model."""
-    train, judge = held_back(as_list(batches))
-    changes: list[Change] = []
-    skipped: dict[str, str] = {}
-    notes: list[str] = []
-    whole = Whole(prepared, judge)
-    for walk in walks(prepared, train, judge):
+
+    def blocks(walk: Walk) -> Iterator[Change | LeftAlone]:
         layers = layers_of(walk.region, walk.path, walk.mode)
         if choose is rounding_and_scales:
-            skipped.update({layer.name: reason for layer in layers if (reason := why_not(layer))})
-        notes.extend(walk.notes)
+            yield from (LeftAlone(layer.name, reason) for layer in layers if (reason := why_not(layer)))
         for block in blocks_of(walk.graph, walk.modules, layers):
             walk.to(block.nodes[0])
-            changes.append(reconstruct(walk, block, options, choose))
-    judged, outputs = whole.judged(changes)
-    report = Report(
-        algorithm=algorithm,
-        metric="squared error",
-        changes=judged,
-        skipped=skipped,
-        notes=tuple(notes),
-        outputs=outputs,
-    )
-    return record(prepared, report)
+            yield reconstruct(walk, block, options, choose)
+
+    return piece_by_piece(prepared, batches, algorithm, blocks)

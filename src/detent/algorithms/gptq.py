@@ -6,21 +6,21 @@ The float weights are replaced by ones that lie on the grid, so the quantizers s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from detent.algorithms.batches import as_list, held_back
 from detent.algorithms.floating import remember_float
 from detent.algorithms.gptq_core import gptq_weight
 from detent.algorithms.layer_data import moments_of
-from detent.algorithms.layers import Layer, layers_of
+from detent.algorithms.layers import Layer
 from detent.algorithms.moments_core import Moments, has_columns
+from detent.algorithms.piecewise import each_layer, piece_by_piece
 from detent.algorithms.refusals import needs_calibration
-from detent.algorithms.report import Change, Report, better, record
-from detent.algorithms.walk import Walk, walks
-from detent.algorithms.whole import Whole
+from detent.algorithms.report import Change, Report, better
+from detent.algorithms.walk import Walk
 from detent.numerics import IntGrid, Scheme
 from detent.quantizers import Fixed, Lsq, Quantizer
 
@@ -34,32 +34,11 @@ def gptq(
 ) -> Report:
     """Quantize the weights of every layer that has second moments; `convs` False leaves convolutions alone."""
     needs_calibration(prepared, "gptq")
-    train, judge = held_back(as_list(batches))
-    changes: list[Change] = []
-    skipped: dict[str, str] = {}
-    notes: list[str] = []
-    whole = Whole(prepared, judge)
-    for walk in walks(prepared, train, judge):
-        notes.extend(walk.notes)
-        for layer in layers_of(walk.region, walk.path, walk.mode):
-            reason = _why_not(layer, convs=convs)
-            if reason:
-                skipped[layer.name] = reason
-                continue
-            walk.to(layer.node)
-            changes.append(_quantize(walk, layer, act_order=act_order, damping=damping))
-    judged, outputs = whole.judged(changes)
-    return record(
-        prepared,
-        Report(
-            algorithm="gptq",
-            metric="squared error",
-            changes=judged,
-            skipped=skipped,
-            notes=tuple(notes),
-            outputs=outputs,
-        ),
-    )
+
+    def quantize(walk: Walk, layer: Layer) -> Change:
+        return _quantize(walk, layer, act_order=act_order, damping=damping)
+
+    return piece_by_piece(prepared, batches, "gptq", each_layer(partial(_why_not, convs=convs), quantize))
 
 
 def _why_not(layer: Layer, *, convs: bool) -> str | None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from detent.errors import RangeError
 from detent.numerics import QParams, Scheme, choose_qparams, with_scale
 from detent.observers import OBSERVERS, Observer
-from detent.observers.ranks import over_ranks
+from detent.observers.ranks import many_ranks, over_ranks
 from detent.quantizers import Quantizer, Role, on_grid
 
 __all__ = ["BATCHES", "STATISTIC", "BatchStatistic", "FollowingRange", "ends_of", "register", "snapped"]
@@ -63,22 +63,36 @@ class BatchStatistic(Observer):
         self._options = {"percentile": percentile} if method == "percentile" else {}
         self._snapped = statistic == "modal" or OBSERVERS[method].requires.scale == "power_of_two"
         self._inner = scheme if self._snapped else replace(scheme, scale="float")
+        self._waiting: list[Observer] = []
         self._ends: list[Tensor] = []
 
     def _observe(self, x: Tensor, low: Tensor, high: Tensor) -> None:  # noqa: ARG002
         observer = OBSERVERS[self._method](self._inner, name=self.name, **self._options)
         observer.observe(x)
-        ends = ends_of(observer.qparams(), self._inner)
-        if self._statistic == "moving" and self._ends:
-            self._ends = [self._ends[0].lerp(ends, 1 - _MOMENTUM)]
-        else:
-            self._ends.append(ends)
+        self._waiting.append(observer)
+        self._device = x.device
+        if not many_ranks():
+            self._take_in(1)
+
+    def _take_in(self, count: int) -> None:
+        """The first `count` batches that wait. Over several ranks each is put together from the parts of all."""
+        for observer in self._waiting[:count]:
+            ends = ends_of(observer.qparams(), self._inner)
+            if self._statistic == "moving" and self._ends:
+                self._ends = [self._ends[0].lerp(ends, 1 - _MOMENTUM)]
+            else:
+                self._ends.append(ends)
+        del self._waiting[:count]
 
     def ends(self) -> Tensor:
-        """The least and the greatest number of the range, stacked; not snapped, unless each batch was."""
-        stacked = torch.stack(self._ends)
-        combine = _COMBINED.get(self._statistic, _COMBINED["mean"])
-        return over_ranks(combine(stacked), "mean")
+        """The least and the greatest number of the range, stacked; not snapped, unless each batch was.
+
+        Asking is what ranks do together, each as often as the others; observing they do not, for one may have more
+        batches. Those that the others have no part of are left out.
+        """
+        if many_ranks():
+            self._take_in(int(over_ranks(torch.tensor(len(self._waiting), device=self._device), "min")))
+        return _COMBINED.get(self._statistic, _COMBINED["mean"])(torch.stack(self._ends))
 
     def _qparams(self, low: Tensor, high: Tensor) -> QParams:  # noqa: ARG002
         return snapped(self.ends(), self.scheme, nearest=self._snapped)
