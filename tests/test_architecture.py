@@ -64,7 +64,7 @@ ALLOWED: dict[str, set[str]] = {
     # Only what was imported is annotated: the names of the file are needed for it.
     "deploy": {"numerics", "observers", "quantizers", "graph", "recipes", "backends", "onnx_import"},
     "engines": {"numerics", "observers", "quantizers", "graph", "recipes", "backends", "deploy"},
-    "twin": {"numerics", "observers", "quantizers", "graph", "recipes", "backends", "deploy"},
+    "twin": {"numerics", "observers", "quantizers", "graph", "onnx_import", "recipes", "backends", "deploy"},
     "preparing": {
         "numerics",
         "observers",
@@ -76,11 +76,12 @@ ALLOWED: dict[str, set[str]] = {
         "onnx_import",
         "adopting",
     },
-    "adopting": {"numerics", "observers", "quantizers", "graph", "onnx_import", "backends"},
+    "adopting": {"numerics", "observers", "quantizers", "graph", "recipes", "onnx_import", "backends"},
     # A file that was deployed is read in the forms of its model.
     "loading": {"onnx_import", "deploy"},
     "retargeting": {
         "numerics",
+        "quantizers",
         "graph",
         "recipes",
         "backends",
@@ -95,7 +96,7 @@ ALLOWED: dict[str, set[str]] = {
     "artifact": {"backends", "deploy", "retargeting", "verification"},
     "evaluation": {"graph", "deploy", "twin"},
     "precision": {"recipes", "backends", "graph", "algorithms", "engines", "preparing", "artifact"},
-    "quantizing": {"recipes", "backends", "onnx_import", "loading", "preparing", "artifact"},
+    "quantizing": {"recipes", "backends", "onnx_import", "loading", "preparing", "artifact", "data"},
     "demo": {"recipes", "preparing", "artifact", "training"},
     "training": CORE | {"zoo"},
     "report": CORE,

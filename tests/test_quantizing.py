@@ -54,6 +54,24 @@ def test_a_module_a_model_in_memory_and_arrays_are_taken(tmp_path):
     ).read_bytes()
 
 
+def test_a_function_and_a_folder_of_arrays_are_taken(tmp_path):
+    model = file_of_a_network()
+    for index, batch in enumerate(images()):
+        np.save(tmp_path / f"{index}.npy", batch.numpy())
+    made = [
+        detent.quantize(model, data, backend="onnxruntime", folder=tmp_path / "out" / str(index))
+        for index, data in enumerate((images(), images, tmp_path, str(tmp_path)))
+    ]
+    scales = [{t["tensor"]: t["scale"] for t in artifact.manifest["tensors"]} for artifact in made]
+    assert scales[1:] == scales[:1] * 3
+
+
+def test_data_that_is_no_batches_is_an_error(tmp_path):
+    for data in (3, lambda: 3):
+        with pytest.raises(RangeError, match="a int, which is no batches"):
+            detent.quantize(file_of_a_network(), data, backend="onnxruntime", folder=tmp_path / "out")
+
+
 def test_labels_behind_the_inputs_of_a_file_are_left_alone(tmp_path):
     labelled = [(batch, torch.zeros(2, dtype=torch.int64)) for batch in images()]
     artifact = detent.quantize(file_of_a_network(), labelled, backend="onnxruntime", folder=tmp_path / "out")

@@ -25,14 +25,22 @@ class Artifact(Package):
         """Run the simulation, the twin and the real engine on `batches`; see `detent.verification.verify`."""
         return verify(self, batches, prepared=self.prepared, **options)
 
-    def retarget(self, backend: str | Backend, folder: str | Path) -> Artifact:
+    def retarget(self, backend: str | Backend, folder: str | Path | None = None) -> Artifact:
         """The same calibrated model for another backend, with placement, bias and sharing derived anew.
 
         Nothing is calibrated again: a tensor whose scale the other scheme cannot hold is refused. An artifact that
-        was loaded is read back from its `model.onnx`.
+        was loaded is read back from its `model.onnx`. Without a `folder`, that of "out" for openvino is
+        "out-openvino", beside it.
         """
         prepared = self.prepared if self.prepared is not None else restored(self)
-        return deploy(retargeted(prepared, backend), folder)
+        moved = retargeted(prepared, backend)
+        here = self.folder.resolve()
+        return deploy(
+            moved,
+            here.with_name(f"{here.name}-{moved.backend.name}") if folder is None else folder,
+            dynamic_batch=any(isinstance(size, str) for port in self.graph.inputs.values() for size in port.shape),
+            mode=None if self.prepared is None else self.manifest["mode"],  # a file holds one
+        )
 
 
 def deploy(

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 import torch
 from torch import nn
 
-from detent.adopting import Known, adopt, as_in_file, initialise, known_of_file
+from detent.adopting import FileNorms, FilePlacement, Known, as_in_file, as_offered, initialise, known_of_file
 from detent.algorithms import ALGORITHMS, align_addends, check, run_algorithm
-from detent.backends import BACKENDS, Backend, plan
+from detent.backends import BACKENDS, Backend, dispatched, plan
 from detent.errors import FloatModelWarning, RecipeError
 from detent.graph import Inputs, Plan, capture, fold_batch_norms, hold_weights, insert, observing, remember_float_names
-from detent.onnx_import import is_imported, refuse_other_reals, source_of
+from detent.onnx_import import is_imported, refuse_codes, refuse_other_reals, source_of
 from detent.recipes import Recipe, find
 
 __all__ = ["calibrate", "prepare", "prepare_own"]
@@ -87,20 +88,27 @@ def _prepared(
         check(algorithm.name, algorithm.options)
     if is_imported(model):
         refuse_other_reals(model)
+        refuse_codes(model)
     captured = capture(model, example_inputs, inplace=inplace, example_kwargs=example_kwargs, **options)
     strategy = target.batch_norm if request.batch_norm.strategy is None else request.batch_norm.strategy
     prepared: Any = captured.module
     # A model from a file has a module for each weight already, under the names that lead back into the file.
     turned = set() if is_imported(prepared) else hold_weights(captured)
     modules = dict(prepared.named_modules())
-    merges = fold_batch_norms(captured, strategy)
-    decided = plan(captured, target, request)
+    has_scales = is_imported(prepared) and bool(source_of(prepared).encodings)
+    norms = FileNorms.of(captured, source_of(prepared), target) if has_scales else FileNorms()
+    merges = fold_batch_norms(captured, strategy, norms.apart)
+    # Where a file says which tensors are float, the target does not leave any out before.
+    decided = plan(captured, replace(target, float_outputs=()) if has_scales else target, request)
     known: Known = {}
-    if is_imported(prepared) and source_of(prepared).encodings:
-        known = known_of_file(source_of(prepared), decided, _modules_by_node(prepared))
-        decided = adopt(decided, known, target, needed=False)
+    if has_scales:
         graphs = [runner.graph for runner in prepared.runners.values()]
-        decided = as_in_file(decided, known, graphs, dict(prepared.named_modules()))
+        source = norms.seen_from(source_of(prepared), {node.name for graph in graphs for node in graph.nodes})
+        known = known_of_file(source, decided, _modules_by_node(prepared), norms.factors if strategy != -1 else {})
+        placement = FilePlacement(source, graphs, dict(prepared.named_modules()), request)
+        decided, known = as_offered(decided, known, target)
+        decided = as_in_file(decided, known, placement, target)
+    decided = replace(decided, ops=dispatched(captured, target, request, decided))
     insert(captured, decided)
     initialise(prepared, known)
     prepared.plan, prepared.backend, prepared.recipe = decided, target, request

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -15,20 +15,25 @@ from torch import nn
 
 from detent.artifact import Artifact, deploy
 from detent.backends import Backend
+from detent.data import Folder
 from detent.errors import RangeError
 from detent.loading import load
+from detent.onnx_import import ports_of, types_of
 from detent.preparing import calibrate, prepare, prepare_own
 from detent.recipes import Recipe, find
 
-__all__ = ["STEPS", "quantize"]
+__all__ = ["BATCH_SIZE", "STEPS", "quantize"]
 
 STEPS = 64
 """Batches that calibrate, if a recipe does not say."""
 
+BATCH_SIZE = 8
+"""Samples in a batch that is read from files."""
+
 
 def quantize(
     model: str | os.PathLike[str] | ModelProto | nn.Module,
-    batches: Iterable[Any],
+    batches: Iterable[Any] | Callable[[], Iterable[Any]] | str | os.PathLike[str],
     *,
     backend: str | Backend,
     recipe: str | Recipe = "ptq",
@@ -38,16 +43,17 @@ def quantize(
 ) -> Artifact:
     """Load, prepare, calibrate and deploy.
 
-    `model` is an ONNX file, or a model in memory. `batches` are as `detent.calibrate` takes them; at most `steps` of
-    them are used, by default what the recipe says or 64. The artifact goes into `folder`, by default named after the
-    model and the backend. With `inplace` a module is itself prepared instead of a copy: half the memory, and an error
-    leaves it half done.
+    `model` is an ONNX file, or a model in memory. `batches` are as `detent.calibrate` takes them, or a function that
+    gives them, or for an ONNX model the path of a `.npy`, a `.npz` or a folder of these; at most `steps` of them are
+    used, by default what the recipe says or 64. The artifact goes into `folder`, by default named after the model and
+    the backend. With `inplace` a module is itself prepared instead of a copy: half the memory, and an error leaves it
+    half done.
     """
     network = model if isinstance(model, nn.Module) else load(model)
     own = inplace or network is not model
     request = find(recipe)
     limit = steps or request.calibration.batches or STEPS
-    waiting = map(_as_tensors, batches)
+    waiting = map(_as_tensors, _batches(batches, network))
     first = next(waiting, None)
     if first is None:
         raise RangeError("quantize without data", "the batches are empty", "give at least one batch")
@@ -61,6 +67,19 @@ def quantize(
     calibrate(prepared, given)
     target = backend if isinstance(backend, str) else backend.name
     return deploy(prepared, Path(folder or f"{_name(model)}-{target}"))
+
+
+def _batches(given: Any, network: nn.Module) -> Iterable[Any]:
+    if isinstance(given, (str, os.PathLike)):
+        return Folder(os.fspath(given), ports_of(network), batch_size=BATCH_SIZE, types=types_of(network))
+    found = given() if callable(given) and not isinstance(given, Iterable) else given
+    if not isinstance(found, Iterable):
+        raise RangeError(
+            "quantize with data",
+            f"a {type(found).__name__}, which is no batches",
+            "give batches, or a function of them",
+        )
+    return found
 
 
 def _name(model: Any) -> str:

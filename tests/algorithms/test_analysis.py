@@ -51,8 +51,8 @@ def test_every_quantizer_is_there_in_the_order_of_the_graph(prepared):
     assert all((loss.accumulated is None) == (loss.role == "weight") for loss in found.tensors)
 
 
-def test_errors_accumulate_along_the_network(prepared):
-    found = analyse(prepared, images(1))
+def test_errors_accumulate_along_the_network():
+    found = analyse(ready(Convs(), images(2), backend="litert"), images(1))
     behind = {loss.tensor: loss for loss in found.tensors if loss.accumulated is not None}
     assert behind["x"].accumulated == pytest.approx(behind["x"].sqnr)  # nothing comes before it
     assert all(loss.accumulated < loss.sqnr for name, loss in behind.items() if name != "x")

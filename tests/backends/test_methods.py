@@ -70,6 +70,8 @@ def test_what_the_backend_has_is_had(backend, request_, tensor, scheme):
         ("vitis", {"weight": {"scale": "float"}}, "'conv.weight'", "it has power-of-two scales"),
         ("vitis", {"activation": {"rounding": "half_even"}}, "'x' as", "it has rounding half_away"),
         ("vitis", {"weight": {"narrow": True}}, "narrow", "it has the full range"),
+        ("onnxruntime", {"activation": {"narrow": True, "signed": True}}, "narrow", "it has the full range"),
+        ("openvino", {"activation": {"narrow": True}}, "narrow", "it has the full range"),
         ("ncnn", {"weight": {"narrow": False}}, "'conv.weight'", "it has the narrow range"),
         ("tflite_micro", {"weight": {"granularity": "per_channel"}}, "'fc.weight'", "it has per-tensor scales"),
         ("ncnn", {"weight": {"grid": "log"}}, "'conv.weight' on a grid of kind 'log'", "it has grids IntGrid"),

@@ -48,6 +48,17 @@ def test_the_output_of_the_network_stays_float_unless_the_backend_says_otherwise
     assert quantized(planned(net, backend=target(both("conv"), quantize_outputs=True))) == ["x", "a", "flatten"]
 
 
+def test_an_output_stays_float_behind_kinds_that_give_real_numbers_as_well():
+    backend = target(both("conv", "linear"), quantize_outputs=True, float_outputs=("linear",))
+    linear = {"a": nn.Linear(6, 6), "b": nn.Linear(6, 6)}
+    found = planned(Net(lambda n, x: n.b(n.a(x)).flatten(1), **linear), backend=backend)
+    assert quantized(found) == ["x", "a"]
+    assert found["b"].reason == "network outputs stay float"
+    assert quantized(planned(Net(lambda n, x: F.relu(n.a(x)), **linear), backend=backend)) == ["x", "relu"]
+    assert quantized(planned(Net(lambda n, x: n.a(x), **convs()), backend=backend)) == ["x", "a"]
+    assert quantized(planned(Net(lambda n, x: (y := n.a(x), n.b(y)), **linear), backend=backend)) == ["x", "a"]
+
+
 def test_an_output_that_another_operation_takes_in_is_quantized_for_that_one():
     found = planned(Net(lambda n, x: (n.a(x), n.b(n.a(x))), **convs()), backend=target(takes("conv")))
     assert found["a_1"].users == ()
@@ -501,6 +512,26 @@ class Causal(nn.Module):
 
     def forward(self, x):
         return torch.softmax(torch.matmul(x, x) + self.bias, -1)
+
+
+def test_single_numbers_may_be_part_of_a_mask():
+    """As files have them: `1 - mask` reads the one from a tensor."""
+
+    class Masked(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("one", torch.tensor(1.0))
+
+        def forward(self, x, mask):
+            return torch.softmax(torch.matmul(x, x) + (self.one - mask.float()) * -1e4, -1)
+
+    found = planned(Masked(), torch.randn(2, 3, 3), torch.ones(3, 3) > 0, backend=SOFTMAX)
+    assert found["add"].reason == "a mask leaves no range for the scores"
+
+
+@pytest.mark.parametrize("least", [-1e4, torch.finfo(torch.float32).min])
+def test_a_number_in_the_place_of_an_infinity_is_one(least):
+    assert planned(Causal(least), torch.randn(2, 3, 3), backend=SOFTMAX)["bias"].reason == "a mask"
 
 
 def test_a_constant_with_infinities_is_a_mask_and_another_is_a_bias():

@@ -168,14 +168,14 @@ def test_outputs_of_the_network_are_quantized_by_nodes_too(tmp_path):
     parts = {"fakequantize": Rounding, "observer": Greatest, "qscheme": scheme}
     own = {f"{side}_{part}": value for side in "wa" for part, value in parts.items()}
     name = register_backend("rounded", extends=BackendType.QDQ, **own)
-    prepared = prepare_by_platform(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), name).eval()
+    prepared = prepare_by_platform(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2), nn.ReLU()), name).eval()
     enable_calibration(prepared)
     prepared(torch.randn(8, 4))
     convert_deploy(prepared, name, output_path=tmp_path, model_name="net")
     registered.withdraw()
     written = onnx.load(tmp_path / "net.onnx")
     own_nodes = {node.input[0] for node in written.graph.node if node.op_type == "Rounded"}
-    assert own_nodes == {"0.weight", "2.weight", "input_1", "_1", "_2"}
+    assert own_nodes == {"0.weight", "2.weight", "input_1", "_1", "_3"}
     assert "QuantizeLinear" not in {node.op_type for node in written.graph.node}
     assert [value.name for value in written.graph.output] == ["output"]
     assert {one.domain: one.version for one in written.opset_import}["mine"] == 1

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
-from detent.data import Folder, Preprocessing
+from detent.data import Folder, Preprocessing, called
 from detent.errors import DataError
 
 IMAGE = {"image": ("batch", 3, 4, 4)}
@@ -60,10 +62,61 @@ def test_pickles_are_never_loaded(tmp_path):
         list(Folder(tmp_path, IMAGE))
 
 
-def test_a_file_of_something_else_is_refused(tmp_path):
-    (tmp_path / "x.npy").write_bytes(b"not an array")
-    with pytest.raises(DataError, match=r"x\.npy"):
+@pytest.mark.parametrize("name", ["x.npy", "x.npz"])
+def test_a_file_of_something_else_is_refused(tmp_path, name):
+    (tmp_path / name).write_bytes(b"PK\x03\x04 and no array")
+    with pytest.raises(DataError, match=rf"{name}.*\n?.*no numpy file"):
         list(Folder(tmp_path, IMAGE))
+
+
+def test_a_large_file_is_not_read_at_once(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((4096, 3, 4, 4)))  # 1.5 MB in float64
+    tracemalloc.start()
+    count = sum(len(batch[0]) for batch in Folder(tmp_path, IMAGE, batch_size=8))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert count == 4096
+    assert peak < 2**18  # a few batches of 1.5 kB, and what reading takes
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [(np.uint8, "float32"), (np.float16, "float32"), (np.int32, "int64"), (np.int64, "int32"), (bool, "float32")],
+)
+def test_numbers_become_those_that_the_network_takes(tmp_path, given, wanted):
+    np.save(tmp_path / "x.npy", np.ones((2, 7), given))
+    ((x,),) = list(Folder(tmp_path, {"x": ("n", 7)}, types={"x": wanted}))
+    assert x.dtype == wanted
+    assert (x == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("array", "wanted", "words"),
+    [
+        (np.full((1, 7), 0.5, np.float32), "int64", "float32 numbers that int64 does not hold"),
+        (np.full((1, 7), 2**40), "int32", "int64 numbers that int32 does not hold"),
+        (np.full((1, 7), 1j), "float32", "complex128"),
+        (np.full((1, 7), np.nan, np.float32), "float32", "NaN"),
+    ],
+    ids=["real-for-whole", "too-large", "complex", "nan"],
+)
+def test_numbers_that_the_network_does_not_take_are_refused_with_the_file(tmp_path, array, wanted, words):
+    np.save(tmp_path / "broken.npy", array)
+    with pytest.raises(DataError, match=rf"broken.npy for the input 'x'.*\n?.*{words}"):
+        list(Folder(tmp_path, {"x": ("n", 7)}, types={"x": wanted}))
+
+
+def test_files_of_other_free_sizes_are_batches_of_their_own(tmp_path):
+    for index, length in enumerate([7, 7, 9]):
+        np.save(tmp_path / f"{index}.npy", np.zeros((2, length), np.int64))
+    batches = list(Folder(tmp_path, {"ids": ("n", "length")}))
+    assert [batch[0].shape for batch in batches] == [(4, 7), (2, 9)]
+
+
+def test_inputs_of_unequal_counts_are_refused(tmp_path):
+    np.savez(tmp_path / "x.npz", a=np.zeros((4, 2)), b=np.zeros((3, 2)))
+    with pytest.raises(DataError, match="4 of a, 3 of b"):
+        list(Folder(tmp_path, {"a": ("n", 2), "b": ("n", 2)}))
 
 
 def test_an_input_that_is_missing_is_named(tmp_path):
@@ -112,3 +165,38 @@ def test_images_of_another_size_than_the_network_takes_are_refused(tmp_path):
 def test_a_mean_or_deviation_that_no_image_has_is_refused(numbers):
     with pytest.raises(DataError, match="for images of 3 channels"):
         Preprocessing(**numbers)
+
+
+def test_a_crop_that_no_picture_has_is_refused():
+    for sizes in ({"crop": (0, 4), "resize": None}, {"crop": (8, 8), "resize": 4}):
+        with pytest.raises(DataError, match="no such part"):
+            Preprocessing(**sizes)
+
+
+def test_pictures_of_other_modes_are_read_as_colors_and_those_of_16_bits_refused(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    how = Preprocessing(resize=4, crop=(4, 4), mean=(0,), std=(1,))
+    red = image.new("RGB", (4, 4), (255, 0, 0))
+    for index, mode in enumerate(["RGB", "P", "RGBA"]):
+        red.convert(mode).save(tmp_path / f"{index}.png")
+    ((x,),) = list(Folder(tmp_path, IMAGE, preprocessing=how))
+    assert (x[:, :, 0, 0] == [1.0, 0.0, 0.0]).all()
+    image.fromarray(np.full((4, 4), 40000, np.uint16)).save(tmp_path / "deep.png")
+    with pytest.raises(DataError, match=r"deep.png.*\n?.*mode I;16"):
+        list(Folder(tmp_path, IMAGE, preprocessing=how))
+
+
+# ---- functions ----
+
+
+def test_batches_of_a_function_that_is_named(tmp_path):
+    (tmp_path / "mine.py").write_text("def batches():\n    yield 1\n    yield 2\n\ndef none():\n    return 3\n")
+    assert list(called(f"{tmp_path}/mine.py:batches")) == [1, 2]
+    assert called(str(tmp_path / "mine.py")) is None
+    for name, words in (
+        ("mine.py:nothing", "no function"),
+        ("mine.py:none", "gave a int"),
+        ("no.py:f", "No such file"),
+    ):
+        with pytest.raises(DataError, match=words):
+            called(f"{tmp_path}/{name}")

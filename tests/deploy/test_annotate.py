@@ -232,6 +232,91 @@ def test_a_layer_norm_in_steps_is_deployed_in_its_steps():
     assert quantized.isdisjoint({"m", "d", "p", "v", "e", "s", "n", "scaled"})
 
 
+def test_a_bias_that_two_convolutions_share_has_the_scale_of_each():
+    nodes = [
+        helper.make_node("Conv", ["image", "w", "b"], ["first"], name="first", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["first"], ["between"], name="relu"),
+        helper.make_node("Conv", ["between", "w", "b"], ["y"], name="second", pads=[1, 1, 1, 1]),
+    ]
+    ends = {"image": ["N", 3, 6, 6]}, {"y": ["N", 3, 6, 6]}
+    _, deployment = annotated(model_of(nodes, *ends, [constant("w", 3, 3, 3, 3), constant("b", 3)]), IMAGES)
+    first, second = (next(n for n in deployment.model.graph.node if n.name == name) for name in ("first", "second"))
+    assert first.input[1] == second.input[1] == "w_dequantized"
+    weight = initializer(deployment.model, "w_scale")
+    for conv, data in ((first, "image"), (second, "between")):
+        held = node(deployment.model, conv.input[2])
+        expected = initializer(deployment.model, f"{data}_scale") * weight
+        np.testing.assert_allclose(initializer(deployment.model, held.input[1]), expected, rtol=1e-6)
+    biases = [tensor.tensor for tensor in deployment.tensors if tensor.role == "bias"]
+    assert len(set(biases)) == 2
+
+
+def test_a_constant_on_a_grid_is_stored_as_codes():
+    nodes = [
+        helper.make_node("Conv", ["image", "w"], ["features"], name="conv"),
+        helper.make_node("Mul", ["gain", "features"], ["scaled"], name="scale"),
+        helper.make_node("Conv", ["scaled", "w2"], ["y"], name="head"),
+    ]
+    constants = [constant("w", 4, 3, 1, 1), constant("gain", 1, 4, 1, 1), constant("w2", 2, 4, 1, 1)]
+    ends = {"image": ["N", 3, 6, 6]}, {"y": ["N", 2, 6, 6]}
+    _, deployment = annotated(model_of(nodes, *ends, constants), IMAGES)
+    held = node(deployment.model, next(n for n in deployment.model.graph.node if n.name == "scale").input[0])
+    assert held.op_type == "DequantizeLinear"
+    assert initializer(deployment.model, held.input[0]).dtype == np.uint8
+    assert "gain" not in {one.name for one in deployment.model.graph.initializer}
+
+
+def test_a_constant_that_nodes_compute_is_on_its_grid():
+    nodes = [
+        helper.make_node("Conv", ["image", "w"], ["features"], name="conv"),
+        helper.make_node("Transpose", ["table"], ["bias"], name="turn", perm=[0, 3, 1, 2]),
+        helper.make_node("Add", ["features", "bias"], ["y"], name="add"),
+    ]
+    constants = [constant("w", 4, 3, 1, 1), constant("table", 1, 6, 6, 4)]
+    ends = {"image": ["N", 3, 6, 6]}, {"y": ["N", 4, 6, 6]}
+    _, deployment = annotated(model_of(nodes, *ends, constants), IMAGES)
+    add = next(n for n in deployment.model.graph.node if n.name == "add")
+    assert [node(deployment.model, name).op_type for name in add.input] == ["DequantizeLinear"] * 2
+
+
+def test_a_norm_whose_numbers_are_constant_nodes():
+    """A group norm as exporters write it: an instance norm of ones and zeros between reshapes."""
+    held = {"ones": np.ones(2, np.float32), "zeros": np.zeros(2, np.float32)}
+    nodes = [
+        helper.make_node("Conv", ["image", "w"], ["features"], name="conv"),
+        *(
+            helper.make_node("Constant", [], [name], name=name, value=numpy_helper.from_array(value))
+            for name, value in held.items()
+        ),
+        helper.make_node("Reshape", ["features", "groups"], ["grouped"], name="apart"),
+        helper.make_node("InstanceNormalization", ["grouped", "ones", "zeros"], ["normed"], name="norm"),
+        helper.make_node("Reshape", ["normed", "planes"], ["y"], name="together"),
+    ]
+    constants = [constant("w", 4, 3, 1, 1)]
+    for name, shape in (("groups", [0, 2, -1]), ("planes", [-1, 4, 6, 6])):
+        constants.append(numpy_helper.from_array(np.array(shape), name))
+    ends = {"image": ["N", 3, 6, 6]}, {"y": ["N", 4, 6, 6]}
+    _, deployment = annotated(model_of(nodes, *ends, constants), IMAGES)
+    assert {"conv", "apart", "norm", "together"} <= {n.name for n in deployment.model.graph.node}
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_a_softmax_before_opset_13_reads_what_is_quantized(axis):
+    """Over all axes from its own on: the converter writes a Flatten before it, unless it is the last one."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["scores"], name="first"),
+        helper.make_node("Softmax", ["scores"], ["shares"], name="softmax", axis=axis),
+        helper.make_node("MatMul", ["shares", "v"], ["y"], name="last"),
+    ]
+    x = RANDOM.standard_normal((3, 4, 8)).astype(np.float32)
+    ends = {"x": ["N", 4, 8]}, {"y": ["N", 4, 5]}
+    _, deployment = annotated(model_of(nodes, *ends, [constant("w", 8, 6), constant("v", 6, 5)], opset=11), x)
+    softmax = next(n for n in deployment.model.graph.node if n.name == "softmax")
+    before = softmax if axis == 2 else node(deployment.model, softmax.input[0])
+    assert before.op_type == ("Softmax" if axis == 2 else "Flatten")
+    assert node(deployment.model, before.input[0]).op_type == "DequantizeLinear"
+
+
 def test_shapes_that_are_known_are_constants():
     nodes = [
         helper.make_node("Conv", ["image", "w"], ["features"], name="conv"),

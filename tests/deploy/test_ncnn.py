@@ -186,12 +186,11 @@ def test_what_ncnn_cannot_compute_so_is_refused_by_name(net: Net, found: str) ->
     [
         (float_net("Erf", 4), "no layer for it"),
         (float_net("Pow", 4, constants=(np.float32(3),)), "neither 2 nor 0.5"),
-        (float_net("Transpose", 2, 3, 4, 5, 6, perm=[0, 5, 3, 1, 4, 2]), "permutes 5 axes"),
         (float_net("Softmax", 4, axis=0), "over the batch"),
         (float_net("MaxPool", 2, 8, 8, kernel_shape=[3, 3], dilations=[2, 2]), "dilation"),
         (float_net("Resize", 2, 8, 8, constants=(np.float32([]), np.float32([1, 1, 1.5, 1.5]))), "half_pixel"),
     ],
-    ids=["erf", "cube", "transpose", "softmax", "dilated-pool", "nearest"],
+    ids=["erf", "cube", "softmax", "dilated-pool", "nearest"],
 )
 def test_float_operations_that_ncnn_lacks_are_refused(model: onnx.ModelProto, found: str) -> None:
     with pytest.raises(DeployError, match=found) as refusal:

@@ -85,6 +85,25 @@ def test_a_pair_behind_a_pair_requantizes():
     ]
 
 
+def test_only_who_requantizes_reads_the_real_numbers():
+    """The product reads the first grid itself, as an engine does, whoever else puts the same numbers on another one."""
+    nodes = [q("x", "x"), dq("x"), q("x_dq", "again"), dq("again")]
+    nodes.append(helper.make_node("Mul", ["x_dq", "again_dq"], ["y"], name="m"))
+    graph = read_qdq(model_of(nodes, grid("x", 0.5) + grid("again", 0.25)))
+    assert [(op.type, op.inputs) for op in graph.ops] == [
+        ("Identity", (Read("x", HALF),)),
+        ("Mul", (Read("x", HALF), Read("x_dq", QUARTER))),
+    ]
+
+
+def test_a_clip_of_the_network_reads_the_grid_before_it():
+    nodes = [q("x", "x"), dq("x"), helper.make_node("Clip", ["x_dq", "low", "high"], ["c"], name="c")]
+    nodes += [q("c", "c"), dq("c", "y")]
+    bounds = [held("low", np.float32(0)), held("high", np.float32(6))]
+    graph = read_qdq(model_of(nodes, grid("x", 0.5) + grid("c", 0.25) + bounds))
+    assert [(op.type, op.inputs[0]) for op in graph.ops] == [("Clip", Read("x", HALF))]
+
+
 def test_a_constant_that_is_quantized_when_the_model_runs_has_constant_codes():
     w = np.array([1.0, -0.5, 0.2, 200.0], np.float32)
     nodes = [q("w", "w"), dq("w"), helper.make_node("Mul", ["x", "w_dq"], ["y"], name="m")]

@@ -18,8 +18,7 @@ import torch
 from torch import nn
 
 import detent
-from detent.deploy import FILES, deployment_of, write
-from detent.deploy import write as write_function
+from detent.deploy import FILES, deployment_of, placing, write
 from detent.deploy.package import MANIFEST, Package
 from detent.errors import ArtifactError, DeployError, NotCalibratedError, UnknownNameError
 from tests.deploy.float_path import prepared_for
@@ -121,7 +120,7 @@ def test_a_full_disk_leaves_the_old_artifact(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(ArtifactError, match="it cannot be written there: No space left on device"):
         write(small(factor=2.0), tmp_path / "out")
     assert (tmp_path / "out" / MANIFEST).read_bytes() == before
     assert hidden(tmp_path) == []
@@ -168,8 +167,7 @@ def test_a_program_that_is_killed_leaves_a_whole_artifact(where, tmp_path):
 
 
 def test_where_folders_cannot_change_places_they_are_moved(tmp_path, monkeypatch):
-    module = sys.modules[write_function.__module__]
-    monkeypatch.setattr(module, "_exchange", lambda *_: False)
+    monkeypatch.setattr(placing, "_exchange", lambda *_: False)
     write(small(), tmp_path / "out")
     before = (tmp_path / "out" / MANIFEST).read_bytes()
     write(small(factor=2.0), tmp_path / "out")
@@ -185,7 +183,7 @@ def test_where_folders_cannot_change_places_they_are_moved(tmp_path, monkeypatch
 
     now = (tmp_path / "out" / MANIFEST).read_bytes()
     monkeypatch.setattr(Path, "rename", refuse)
-    with pytest.raises(PermissionError):
+    with pytest.raises(ArtifactError, match="Permission denied"):
         write(small(), tmp_path / "out")
     assert (tmp_path / "out" / MANIFEST).read_bytes() == now
     assert hidden(tmp_path) == []
@@ -218,6 +216,45 @@ def test_a_file_is_no_folder(tmp_path):
         write(small(), tmp_path / "out")
 
 
+def test_nor_is_anything_else_that_is_there(tmp_path):
+    """It would change places with the artifact, and root may do that with a device."""
+    os.mkfifo(tmp_path / "out")
+    with pytest.raises(ArtifactError, match="it is a file"):
+        write(small(), tmp_path / "out")
+    assert (tmp_path / "out").is_fifo()
+
+
+def test_where_nothing_can_be_written_the_system_says_why(tmp_path):
+    (tmp_path / "file").write_text("a file")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for folder in (tmp_path / "file" / "out", tmp_path / "loop" / "out", tmp_path / ("long" * 100), f"{tmp_path}/\0"):
+        with pytest.raises(ArtifactError, match="it cannot be written there: "):
+            write(small(), folder)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "loop"]
+
+
+def test_what_others_put_beside_the_files_of_an_artifact_stays(tmp_path):
+    out = tmp_path / "out"
+    write(small("openvino"), out)
+    (out / "report.html").write_text("what was found")
+    (out / "mine").mkdir()
+    (out / "mine" / "notes.txt").write_text("years of work")
+    (out / "link").symlink_to("report.html")
+    write(small("onnxruntime"), out)
+    assert {path.name for path in out.iterdir()} == {MANIFEST, "model.onnx", "report.html", "mine", "link"}
+    assert (out / "mine" / "notes.txt").read_text() == "years of work"
+    assert os.readlink(out / "link") == "report.html"
+
+
+def test_a_file_of_somebody_else_is_not_replaced(tmp_path):
+    write(small("onnxruntime"), tmp_path / "out")
+    (tmp_path / "out" / "model.xml").write_text("not ours")
+    with pytest.raises(ArtifactError, match=r"model\.xml is there, and deploy did not write it"):
+        write(small("openvino"), tmp_path / "out")
+    assert (tmp_path / "out" / "model.xml").read_text() == "not ours"
+    assert hidden(tmp_path) == []
+
+
 def test_folders_on_the_way_are_made_and_an_empty_one_is_taken(tmp_path, monkeypatch):
     write(small(), tmp_path / "a" / "b")
     (tmp_path / "empty").mkdir()
@@ -247,6 +284,11 @@ def test_an_island_is_refused_and_nothing_is_written(tmp_path):
     with pytest.raises(DeployError, match="gate"):
         write(prepared, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_one_format_is_given_in_a_list(tmp_path):
+    with pytest.raises(DeployError, match=r"give \['tflite'\]"):
+        write(small(), tmp_path / "out", files="tflite")
 
 
 def test_an_unknown_format_is_refused_with_those_that_are_known(tmp_path):

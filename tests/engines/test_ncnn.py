@@ -144,6 +144,8 @@ CASES: dict[str, tuple[str, tuple[int, ...], tuple[Any, ...], bool, dict[str, An
     "square": ("Pow", IMAGE, (f32(2),), False, {}),
     "clip-above": ("Clip", IMAGE, (None, f32(1.2345678)), False, {}),
     "prelu": ("PRelu", IMAGE, (random(8, 1, 1),), False, {}),
+    "prelu-of-4": ("PRelu", IMAGE, (random(1, 8, 1, 1),), False, {}),
+    "tile": ("Tile", IMAGE, (np.array([1, 2, 1, 3]),), False, {}),
     "add-scalar": ("Add", IMAGE, (f32(1.25),), False, {}),
     "mul-channels": ("Mul", IMAGE, (random(1, 8, 1, 1),), False, {}),
     "mul-width": ("Mul", IMAGE, (random(9),), False, {}),
@@ -156,11 +158,20 @@ CASES: dict[str, tuple[str, tuple[int, ...], tuple[Any, ...], bool, dict[str, An
     "gap-1d": ("GlobalAveragePool", (8, 20), (), False, {}),
     "mean-of-tokens": ("ReduceMean", (6, 8), (np.array([1]),), False, {"keepdims": 0}),
     "sum-of-two": ("ReduceSum", IMAGE, (np.array([1, 3]),), False, {"keepdims": 0}),
+    "norm-of-vectors": ("ReduceL2", (6, 8), (np.array([-1]),), False, {}),
+    "sum-of-magnitudes": ("ReduceL1", IMAGE, (np.array([1]),), False, {"keepdims": 0}),
     "softmax": ("Softmax", IMAGE, (), False, {"axis": 1}),
+    "log-softmax": ("LogSoftmax", (6, 8), (), False, {"axis": -1}),
+    "log-softmax-of-channels": ("LogSoftmax", IMAGE, (), False, {"axis": 1}),
+    "instance-norm": ("InstanceNormalization", IMAGE, (random(8), random(8)), False, {}),
+    "instance-norm-of-a-signal": ("InstanceNormalization", (8, 20), (random(8), random(8)), False, {"epsilon": 1e-3}),
     "layernorm": ("LayerNormalization", (6, 32), (random(32), random(32)), False, {"axis": -1}),
     "layernorm-no-bias": ("LayerNormalization", (3, 6, 32), (random(32),), False, {"axis": -1}),
     "transpose": ("Transpose", IMAGE, (), False, {"perm": [0, 2, 3, 1]}),
     "transpose-4": ("Transpose", (2, 3, 4, 5), (), False, {"perm": [0, 4, 2, 1, 3]}),
+    "transpose-of-5": ("Transpose", (2, 3, 4, 5, 6), (), False, {"perm": [0, 5, 3, 1, 4, 2]}),
+    "transpose-of-6": ("Transpose", (2, 3, 2, 3, 2, 2), (), False, {"perm": [0, 2, 4, 6, 1, 3, 5]}),
+    "transpose-heads": ("Transpose", (9, 3, 2, 4), (), False, {"perm": [2, 0, 3, 1, 4]}),
     "transpose-windows": ("Transpose", (2, 3, 4, 5, 6), (), False, {"perm": [0, 1, 3, 2, 4, 5]}),
     "reshape": ("Reshape", IMAGE, (np.array([0, 2, -1]),), False, {}),
     "flatten": ("Flatten", IMAGE, (), False, {}),
@@ -198,6 +209,79 @@ CASES: dict[str, tuple[str, tuple[int, ...], tuple[Any, ...], bool, dict[str, An
     ),
     "deconv-grouped": ("ConvTranspose", (8, 5, 5), (random(8, 3, 3, 3),), False, {"group": 2, "pads": [0, 1, 1, 0]}),
 }
+
+
+@pytest.mark.parametrize("shape", [(6, 16), (3, 6, 16)], ids=str)
+def test_a_norm_by_the_root_of_the_mean_square(shape: tuple[int, ...]) -> None:
+    weight, x = random(16), random(2, *shape)
+    model, _ = float_net("RMSNormalization", shape, (weight,), False, {"epsilon": 1e-3})
+    model.opset_import[0].version = 23
+    layers = ncnn_model(model)
+    assert type(layers).read(layers.param(), layers.bin()).bin() == layers.bin()
+    expected = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-3) * weight
+    given = Ncnn(layers, read_qdq(model), packing=False).run({"x": x})["y"]
+    np.testing.assert_allclose(given, expected, rtol=2e-5, atol=2e-5)
+
+
+def masked(chosen: str, *, other: float | np.ndarray | None) -> onnx.ModelProto:
+    """One of two tensors, or of a tensor and a constant, where a constant says so."""
+    condition = np.tril(np.ones((6, 6), bool)) if chosen == "x" else ~np.tril(np.ones((6, 6), bool))
+    held = {"c": condition} | ({} if other is None else {"z": np.asarray(other, f32)})
+    inputs = ["c", "x", "z"] if chosen == "x" else ["c", "z", "x"]
+    ports = [helper.make_tensor_value_info(n, 1, ["batch", 2, 6, 6]) for n in ("x", "z") if n not in held]
+    graph = helper.make_graph(
+        [helper.make_node("Where", inputs, ["y"], name="op")],
+        "net",
+        ports,
+        [helper.make_tensor_value_info("y", 1, ["batch", 2, 6, 6])],
+        [numpy_helper.from_array(value, name) for name, value in held.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+@pytest.mark.parametrize("chosen", ["x", "z"])
+@pytest.mark.parametrize("other", [-np.inf, np.inf, -1.5, random(6, 6), None], ids=str)
+def test_a_mask_chooses_exactly(chosen: str, other: float | np.ndarray | None) -> None:
+    model = masked(chosen, other=other)
+    feeds = {port.name: (3 * random(3, 2, 6, 6)).astype(f32) for port in model.graph.input}
+    feeds["x"][0, 0, 3] = -np.inf  # masked once before
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)[0]
+    if other is None:
+        feeds["x"][0, 0, 3], expected[0, 0, 3] = 0.0, np.where(np.isinf(expected[0, 0, 3]), 0.0, expected[0, 0, 3])
+    given = Ncnn(ncnn_model(model), read_qdq(model), packing=False).run(feeds)["y"]
+    np.testing.assert_array_equal(given, expected)
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize(("kind", "gates"), [("LSTM", 4), ("GRU", 3)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_recurrent_layers(kind: str, gates: int, direction: str, bias: bool) -> None:
+    ways, hidden = (2 if direction == "bidirectional" else 1), 5
+    held = {"w": random(ways, gates * hidden, 4), "r": random(ways, gates * hidden, hidden)}
+    held |= {"b": random(ways, 2 * gates * hidden)} if bias else {}
+    options = {"linear_before_reset": 1} if kind == "GRU" else {}
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["steps"], name="t", perm=[1, 0, 2]),
+        helper.make_node(
+            kind, ["steps", *held], ["all"], name="op", hidden_size=hidden, direction=direction, **options
+        ),
+        helper.make_node("Transpose", ["all"], ["y"], name="u", perm=[2, 0, 1, 3]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", 1, ["batch", 7, 4])],
+        [helper.make_tensor_value_info("y", 1, ["batch", 7, ways, hidden])],
+        [numpy_helper.from_array(value, name) for name, value in held.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    feeds = {"x": random(3, 7, 4)}
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)[0]
+    layers = ncnn_model(model)
+    assert type(layers).read(layers.param(), layers.bin()).bin() == layers.bin()
+    given = Ncnn(layers, read_qdq(model), packing=False).run(feeds)["y"]
+    # Seven steps, each with polynomials for exp and tanh.
+    np.testing.assert_allclose(given, expected, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("case", CASES)

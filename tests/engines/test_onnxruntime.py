@@ -189,3 +189,28 @@ class TestRefusals:
         text = '<ir_version: 10, opset_import: ["": 21, "own": 1]> net (float[2] x) => (float[2] y) { y = own.Op (x) }'
         with pytest.raises(EngineError, match="load a network on onnxruntime"):
             OnnxRuntime.load(package(parser.parse_model(text), tmp_path))
+
+
+def test_tensors_behind_a_transpose_that_was_moved_are_in_their_own_order(tmp_path):
+    """It is moved behind the Split, which keeps its name and gives other orders then."""
+    on_grid = "{0}_q = QuantizeLinear ({0}, s, z) {0}_d = DequantizeLinear ({0}_q, s, z)"
+    text = f"""
+    <ir_version: 10, opset_import: ["": 21]>
+    net (float[2, 9, 3, 4, 8] x) => (float[2, 4, 9, 9] o)
+    <float s = {{0.05}}, uint8 z = {{128}}, int64[3] parts = {{1, 1, 1}}, int64[1] first = {{0}}>
+    {{
+        {on_grid.format("x")} t = Transpose <perm = [2, 0, 3, 1, 4]> (x_d) {on_grid.format("t")}
+        a, b, c = Split <axis = 0> (t_d, parts) {on_grid.format("a")} {on_grid.format("b")}
+        q = Squeeze (a_d, first) {on_grid.format("q")} k = Squeeze (b_d, first) {on_grid.format("k")}
+        u = Transpose <perm = [0, 1, 3, 2]> (k_d) {on_grid.format("u")}
+        p = MatMul (q_d, u_d) {on_grid.format("p")} o = Relu (p_d)
+    }}
+    """
+    x = np.random.default_rng(0).normal(size=(2, 9, 3, 4, 8)).astype(np.float32)
+    seen = OnnxRuntime.load(package(parser.parse_model(text), tmp_path)).tensors({"x": x})
+    codes = np.clip(np.rint(x / np.float32(0.05)) + 128, 0, 255).astype(np.uint8).transpose(2, 0, 3, 1, 4)
+    expected = {"x": codes.transpose(1, 3, 0, 2, 4), "t": codes, "a": codes[:1], "b": codes[1:2], "k": codes[1]}
+    expected["u"] = codes[1].transpose(0, 1, 3, 2)
+    assert {"x", "a", "u"} <= seen.keys()
+    for name in seen.keys() & expected.keys():
+        assert np.array_equal(seen[name].reshape(expected[name].shape), expected[name]), name

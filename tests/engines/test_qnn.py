@@ -17,46 +17,34 @@ from detent.twin.htp import Htp
 from detent.twin.interpreter import Twin
 from detent.verification import Verdict
 from tests.models import MODELS
-from tests.twin.nets import Net, Style, small_net
+from tests.twin.nets import Net, Style, mobilenet, resnet18, small_net
 
 pytestmark = [
     pytest.mark.qnn,
     pytest.mark.skipif(Qnn.version() is None, reason="pip install 'detent[qnn]', in an environment of its own"),
 ]
 
-# The share of outputs that differ with any scales, measured over several seeds and rounded up; with scales that are
-# powers of two there is none.
-SHARE = {
-    "conv": 0.06,
-    "conv_relu": 0.03,
-    "conv_relu6": 0.04,
-    "conv_1x1": 0.07,
-    "conv_strided": 0.06,
-    "conv_grouped": 0.06,
-    "conv_transpose": 0.06,
-    "depthwise": 0.08,
-    "depthwise_relu": 0.04,
-    "gemm": 0.07,
-    "gemm_relu": 0.04,
-    "matmul": 0.05,
-    "add": 0.02,
-    "add_relu": 0.02,
-    "mul": 0.002,
-    "sub": 0.01,
-    "avgpool": 0.05,
-    "gap": 0.05,
-    "relu": 0.0,
-    "sigmoid": 0.0,
-    "tanh": 0.0,
-    "hardswish": 0.0,
-    "gelu": 0.0,
-    "maxpool": 0.0,
-    "pad": 0.0,
-    "resize_nearest": 0.0,
-    "depth_to_space": 0.0,
+# No output differs, whatever the scales.
+EQUAL = [
+    *("conv", "conv_relu", "conv_relu6", "conv_1x1", "conv_strided", "conv_dilated", "conv_grouped", "conv_5x5_deep"),
+    *("conv_1d", "conv_3d", "conv_same", "conv_uneven", "conv_transpose", "depthwise", "depthwise_relu"),
+    *("gemm", "gemm_relu", "gemm_plain", "matmul", "matmul_2d"),
+    *("add", "add_relu", "add_channels", "add_constant", "add_row", "sub", "mul", "mul_relu", "mul_constant", "split"),
+    *("avgpool", "gap", "mean", "relu", "sigmoid", "tanh", "hardswish", "hardsigmoid", "elu", "gelu"),
+    *("maxpool", "pad", "resize_nearest", "depth_to_space", "moves", "requantized", "residual"),
+]
+# The share of outputs that differ by 1 LSB, measured over several seeds and kinds of scales and rounded up.
+NEARLY = {
+    "avgpool_padded": 0.01,
+    "avgpool_padded_counted": 0.07,
+    "clip": 0.003,
+    "concat": 0.02,
+    "layernorm": 0.02,
+    "leaky_relu": 0.03,
+    "matmul_dynamic": 0.15,
+    "mul_scalar": 0.01,
+    "resize_linear": 0.06,
 }
-# Differ with powers of two as well.
-LOOSE = {"concat": 0.2, "softmax": 0.45, "layernorm": 0.15, "matmul_dynamic": 0.16, "resize_linear": 0.07}
 
 
 def package(net: Net, folder: Path) -> Package:
@@ -75,16 +63,25 @@ def distances(net: Net, folder: Path) -> np.ndarray:
     return np.concatenate(found)
 
 
-@pytest.mark.parametrize("kind", [*SHARE, *LOOSE])
-def test_within_one_lsb_and_rarely_off(kind, tmp_path):
-    found = distances(small_net(kind, Style(batch=1, seed=1)), tmp_path)
-    assert found.max() <= (2 if kind == "softmax" else 1)
-    assert np.count_nonzero(found) <= (SHARE | LOOSE)[kind] * found.size
+@pytest.mark.parametrize("scales", ["random", "tie", "pot"])
+@pytest.mark.parametrize("kind", EQUAL)
+def test_equal(kind, scales, tmp_path):
+    assert not distances(small_net(kind, Style(batch=1, scales=scales, seed=1)), tmp_path).any()
 
 
-@pytest.mark.parametrize("kind", SHARE)
-def test_equal_with_power_of_two_scales(kind, tmp_path):
-    assert not distances(small_net(kind, Style(batch=1, scales="pot", seed=1)), tmp_path).any()
+@pytest.mark.parametrize("scales", ["random", "tie", "pot"])
+@pytest.mark.parametrize("network", [resnet18, mobilenet])
+def test_a_whole_network_is_equal(network, scales, tmp_path):
+    """ResNet-18 at 224 pixels was equal in 6 of 6, in a minute."""
+    assert not distances(network(Style(batch=1, scales=scales, seed=2), size=96), tmp_path).any()
+
+
+@pytest.mark.parametrize("scales", ["random", "tie", "pot"])
+@pytest.mark.parametrize("kind", NEARLY)
+def test_within_one_lsb_and_rarely_off(kind, scales, tmp_path):
+    found = distances(small_net(kind, Style(batch=1, scales=scales, seed=1)), tmp_path)
+    assert found.max() <= 1
+    assert np.count_nonzero(found) <= NEARLY[kind] * found.size
 
 
 def through(model: nn.Module, x: Tensor, folder: Path) -> Verdict:
@@ -112,19 +109,63 @@ def test_one_that_is_padded_as_well_is_refused(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2"])
-def test_a_deployed_network_operation_by_operation(name, tmp_path):
+@pytest.mark.parametrize(
+    "pool",
+    [
+        nn.AvgPool2d(2),
+        nn.AvgPool2d(4),
+        nn.AvgPool2d(8),
+        nn.AvgPool2d(2, padding=1, count_include_pad=False),
+        nn.AvgPool2d(3, 1, padding=1),
+        nn.AvgPool2d(3, 2, padding=1, count_include_pad=False),
+        nn.AvgPool2d(5, 3),
+    ],
+    ids=str,
+)
+def test_average_pools_in_the_forms_they_are_deployed_in(pool, tmp_path):
+    """Some are up to 255 off in other forms."""
+    torch.manual_seed(0)
+    verdict = through(nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), pool), torch.randn(1, 3, 16, 16), tmp_path)
+    assert verdict.holds, verdict
+    assert max(each.most for each in verdict.tensors if each.what == "twin vs engine") <= 1
+
+
+def compared(verdict: Verdict) -> tuple[int, int]:
+    """How many tensors were compared inside, and how many of their codes differ."""
+    found = [each for each in verdict.tensors if each.what == "twin vs engine"]
+    return len(found), sum(each.differing for each in found)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("resnet18", "resnet50", "resnet20", "mobilenet_v2", "mobilenet_v3_small", "efficientnet_lite0", "regnetx"),
+        *("unet", "residual_cnn", "mobile_cnn", "reused_module", "conv1d_3d", "linear_bn"),
+    ],
+)
+def test_a_deployed_network_is_equal(name, tmp_path):
+    torch.manual_seed(0)
+    inputs = tuple(x[:1] for x in MODELS[name].inputs())
+    prepared = detent.prepare(MODELS[name].build().eval(), inputs, backend="qnn")
+    detent.calibrate(prepared, [inputs])
+    verdict = detent.deploy(prepared, tmp_path / "out").verify([inputs], latency=False)
+    tensors, differing = compared(verdict)
+    assert tensors > 1
+    assert differing == 0
+    assert all(each.equal for each in verdict.outputs if each.what == "twin vs engine")
+    assert verdict.holds
+    assert not verdict.in_float
+
+
+@pytest.mark.parametrize("name", ["vit_block", "vit_small", "yolo_head", "functional_ops"])
+def test_a_deployed_network_with_float_inside_is_within_one_lsb(name, tmp_path):
     torch.manual_seed(0)
     (x,) = MODELS[name].inputs()
     verdict = through(MODELS[name].build(), x[:1], tmp_path)
-    compared = [each for each in verdict.tensors if each.what == "twin vs engine"]
-    assert len(compared) > 20
-    # All of ResNet-18 is within 1 LSB, and all of MobileNetV2 but its first convolution, which is up to 2 off.
-    assert verdict.holds == (name == "resnet18")
-    assert {each.tensor for each in compared if each.most > 1} <= {"features_0_2"}
-    assert max(each.most for each in compared) <= 2
-    assert sum(each.differing for each in compared) <= 0.1 * sum(each.elements for each in compared)
-    assert not verdict.in_float
+    found = [each for each in verdict.tensors if each.what == "twin vs engine"]
+    assert verdict.holds, verdict
+    assert max(each.most for each in found) <= 1
+    assert sum(each.differing for each in found) <= 0.01 * sum(each.elements for each in found)
 
 
 def test_outputs_by_name_and_free_batch(tmp_path):

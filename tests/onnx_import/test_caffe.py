@@ -244,6 +244,22 @@ REFUSED: dict[str, tuple[str, Blobs, str]] = {
         {"l": [numbers(6, 4, 3, 3), numbers(5)]},
         "a bias of",
     ),
+    "weights-of-another-order": (
+        INPUT + layer("Convolution", "convolution_param { num_output: 6 kernel_size: 3 bias_term: false }"),
+        {"l": [numbers(4, 6, 3, 3)]},
+        "a weight of",
+    ),
+    "statistics-of-the-batch": (
+        INPUT + layer("BatchNorm", "batch_norm_param { use_global_stats: false }"),
+        {"l": [numbers(4), numbers(4), torch.ones(1)]},
+        "each batch by itself",
+    ),
+    # Of 8 elements Caffe gives ceil(7 / 3) + 1 = 4 windows, the last one from element 9 on.
+    "windows-beyond-the-end": (
+        INPUT + layer("Pooling", "pooling_param { pool: MAX kernel_size: 1 stride: 3 }"),
+        {},
+        "last window may be empty",
+    ),
     "no-such-bottom": (INPUT + layer("ReLU", bottom="nothing"), {}, "no layer before it gives 'nothing'"),
     "stochastic": (INPUT + layer("Pooling", "pooling_param { pool: STOCHASTIC kernel_size: 2 }"), {}, "stochastic"),
     "no-network": ("name: 'empty'", {}, "computes nothing"),

@@ -21,9 +21,11 @@ from torch import fx
 
 from detent.errors import OnnxError
 from detent.onnx_import import load
+from detent.onnx_import.reading import _opened
 from tests.models import MODELS
 
-MUTANTS, SECONDS, MEGABYTES = 400, 12.0, 1024
+MUTANTS, SECONDS, MEGABYTES = 800, 12.0, 1024
+OPERATORS = sorted(schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == "")
 
 
 def relu_model(**changes: Any) -> ModelProto:
@@ -236,6 +238,45 @@ def test_external_data_beyond_the_file(entries: dict[str, str], tmp_path: Path) 
         load(saved(external("weights.bin", **entries), tmp_path))
 
 
+def test_external_data_without_a_length_is_as_long_as_its_tensor(tmp_path: Path) -> None:
+    (tmp_path / "weights.bin").write_bytes(np.arange(8, dtype=np.float32).tobytes())
+    graph = load(saved(external("weights.bin", offset="8"), tmp_path))
+    assert graph(torch.zeros(2)).tolist() == [2.0, 3.0]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
+def test_external_data_that_is_no_plain_file_is_not_waited_for(kind: str, tmp_path: Path) -> None:
+    place = tmp_path / "weights.bin"
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "folder":
+        place.mkdir()
+    else:
+        place.symlink_to("/dev/zero")
+    with pytest.raises(OnnxError, match="no plain file"):
+        load(saved(external("weights.bin"), tmp_path))
+
+
+def test_a_link_that_takes_the_place_of_a_checked_file_is_not_followed(outside: Path) -> None:
+    (outside.parent / "model" / "weights.bin").symlink_to(outside)
+    with pytest.raises(OnnxError, match="cannot be read"):
+        _opened(outside.parent / "model" / "weights.bin", "read it")
+
+
+def test_tensors_that_all_read_one_file_are_bounded(tmp_path: Path) -> None:
+    """4 kB of names would be 40 MB of weights, and 400 kB 4 GB."""
+    with (tmp_path / "weights.bin").open("wb") as stream:
+        stream.truncate(2**20)
+    model = external("weights.bin")
+    tensor = model.graph.initializer[0]
+    tensor.dims[0] = 2**18
+    for index in range(40):
+        model.graph.initializer.add().CopyFrom(tensor)
+        model.graph.initializer[-1].name = f"w{index}"
+    with pytest.raises(OnnxError, match="again and again"):
+        load(saved(model, tmp_path))
+
+
 def test_a_model_in_memory_has_no_folder() -> None:
     with pytest.raises(OnnxError, match="another file"):
         load(external("weights.bin"))
@@ -273,6 +314,63 @@ def mutated_bytes(content: bytes, dice: random.Random) -> bytes:
     return bytes(data)
 
 
+def number(value: int) -> bytes:
+    """As protobuf writes it."""
+    value &= 2**64 - 1
+    parts = []
+    while value > 127:
+        parts.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*parts, value])
+
+
+def mutated_fields(content: bytes, dice: random.Random) -> bytes:
+    """Fields of the wire format that come in between, are repeated, are far too long or lie inside each other."""
+    data = bytearray(content)
+    for _ in range(dice.randint(1, 4)):
+        at = dice.randrange(len(data))
+        match dice.randrange(5):
+            case 0:
+                data[at:at] = number(dice.choice([-1, 2**31, 2**40, 2**63]))
+            case 1:
+                data[at:at] = bytes([dice.randrange(1, 16) << 3 | dice.randrange(6)]) + number(dice.randrange(300))
+            case 2:
+                begin = dice.randrange(len(data))
+                data[at:at] = data[begin : begin + dice.randint(1, 400)]
+            case 3:
+                data[at] ^= 1 << dice.randrange(8)
+            case _:
+                data[at:at] = (b"\x0a" + number(4)) * dice.randint(1, 300)
+    return bytes(data)
+
+
+def mutated_operators(content: bytes, dice: random.Random) -> bytes:
+    """Any operator in any place, with inputs and outputs that are missing, too many or of others."""
+    model = onnx.load_from_string(content)
+    graph = model.graph
+    names = [name for node in graph.node for name in node.output] + [tensor.name for tensor in graph.initializer]
+    for _ in range(dice.randint(1, 5)):
+        node = dice.choice(graph.node)
+        match dice.randrange(6):
+            case 0:
+                node.op_type = dice.choice(OPERATORS)
+            case 1:
+                node.input.append(dice.choice(names))
+            case 2:
+                del node.output[:]
+            case 3:
+                del node.input[:]
+            case 4:
+                other = dice.choice(graph.node)
+                node.CopyFrom(other)
+            case _:
+                values = np.array([dice.choice([-(2**63), -1, 0, 2**20, 2**40]) for _ in range(dice.randint(0, 4))])
+                graph.initializer.append(numpy_helper.from_array(values, "numbers"))
+                if node.input:
+                    node.input[dice.randrange(len(node.input))] = "numbers"
+    return model.SerializeToString()
+
+
 def mutated_model(content: bytes, dice: random.Random) -> bytes:
     """A file that parses, with numbers, names or parts changed."""
     model = onnx.load_from_string(content)
@@ -307,6 +405,9 @@ def mutated_model(content: bytes, dice: random.Random) -> bytes:
     return model.SerializeToString()
 
 
+MUTATORS = (mutated_bytes, mutated_model, mutated_fields, mutated_operators)
+
+
 def test_mutants_load_or_are_refused(real_files: list[bytes], tmp_path: Path) -> None:
     dice = random.Random(0)
     file = tmp_path / "mutant.onnx"
@@ -315,7 +416,7 @@ def test_mutants_load_or_are_refused(real_files: list[bytes], tmp_path: Path) ->
     for count in range(MUTANTS):
         if time.perf_counter() - start > SECONDS:
             break
-        mutate = mutated_bytes if count % 2 else mutated_model
+        mutate = MUTATORS[count % len(MUTATORS)]
         file.write_bytes(mutate(dice.choice(real_files), dice))
         try:
             assert isinstance(load(file), fx.GraphModule)

@@ -388,6 +388,26 @@ def test_softmax_before_opset_13_is_over_all_later_axes() -> None:
         torch.testing.assert_close(graph(x), expected)
 
 
+def test_before_opset_10_the_k_of_topk_is_an_attribute() -> None:
+    node = helper.make_node("TopK", ["x"], ["y", "i"], k=2)
+    graph = load(model([node], {"x": [1, 4]}, ["y", "i"], opset=9, types={"i": TensorProto.INT64}))
+    values, places = graph(torch.tensor([[1.0, 4.0, 2.0, 3.0]]))
+    assert (values.tolist(), places.tolist()) == ([[4.0, 3.0]], [[1, 3]])
+
+
+def test_a_window_that_leaves_its_attributes_out_has_the_default_ones() -> None:
+    graph = load(
+        model([helper.make_node("HannWindow", ["n"], ["y"])], {"n": []}, ["y"], types={"n": TensorProto.INT64})
+    )
+    torch.testing.assert_close(graph(torch.tensor(8)), torch.hann_window(8, periodic=True), rtol=1e-5, atol=1e-6)
+
+
+def test_the_mask_of_a_dropout_that_no_specification_defines_is_refused() -> None:
+    node = helper.make_node("Dropout", ["x"], ["y", "m"], name="drop")
+    with pytest.raises(OnnxError, match="drop"):
+        load(model([node], {"x": [2]}, ["y", "m"], opset=11, types={"m": TensorProto.BOOL}))
+
+
 @pytest.mark.parametrize("opset", [0, 99])
 def test_unknown_opsets_are_refused(opset: int) -> None:
     with pytest.raises(OnnxError, match="operator sets"):

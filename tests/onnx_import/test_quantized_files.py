@@ -72,9 +72,6 @@ VARIANTS = {
     "s8 s8": {"activation_type": QuantType.QInt8},
     "u8 u8": {"weight_type": QuantType.QUInt8},
     "reduced range": {"per_channel": True, "reduce_range": True},
-    "codes between operators": {"quant_format": QuantFormat.QOperator, "per_channel": True},
-    "unsigned codes between operators": {"quant_format": QuantFormat.QOperator, "weight_type": QuantType.QUInt8},
-    "signed codes between operators": {"quant_format": QuantFormat.QOperator, "activation_type": QuantType.QInt8},
 }
 
 
@@ -133,13 +130,6 @@ def test_its_scales_are_taken_over_and_deployed_again(files, tmp_path):
     assert np.abs(again - theirs).max() <= 1.01 * step  # theirs has a wider grid for weights: -128 to 127
 
 
-def test_an_operator_on_codes_that_lacks_its_parts_is_refused():
-    ports = [[helper.make_tensor_value_info(name, TensorProto.UINT8, [1, 1, 4, 4])] for name in "xy"]
-    graph = helper.make_graph([helper.make_node("QLinearConv", ["x", "s"], ["y"], name="conv")], "net", *ports)
-    with pytest.raises(OnnxError, match="operators on codes"):
-        load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
-
-
 def test_a_dynamically_quantized_file_computes_what_it_did(tmp_path):
     weight = np.random.default_rng(3).standard_normal((16, 5)).astype(np.float32)
     ports = [
@@ -157,6 +147,8 @@ def test_a_dynamically_quantized_file_computes_what_it_did(tmp_path):
     assert "MatMulInteger" in {node.op_type for node in onnx.load_model(made).graph.node}
     x = torch.randn(4, 16, generator=torch.Generator().manual_seed(2))
     np.testing.assert_allclose(load(made)(x).numpy(), ran(made, x), rtol=1e-5, atol=1e-6)
+    with pytest.raises(OnnxError, match="whose scale is measured while it runs"):
+        detent.prepare(load(made), (x,), backend="onnxruntime")
 
 
 def test_it_trains(files):

@@ -84,6 +84,13 @@ def _depthwise_multiplier(b: Builder) -> T:
     return conv(b, image(b, channels=8), 24, group=8)
 
 
+def _relu_on_a_tie(b: Builder) -> T:
+    """The ratio of the two scales is 42.5 / 19 and 85.5 / 38 up to rounding: in float32 a tie, in float64 none."""
+    x = b.input("x", b.style.batch, 16, 10, 10, spread=0.02888728864490986)
+    made = b.float_op("Relu", x)
+    return b.on_grid(made.name, made.value, f32(0.012914317660033703), b.zero_point(relu=True))
+
+
 LITE: dict[str, Callable[[Builder], T]] = {
     "sigmoid_fixed": _fixed("Sigmoid", 1 / 256, -128),
     "tanh_fixed": _fixed("Tanh", 1 / 128, 0),
@@ -98,6 +105,7 @@ LITE: dict[str, Callable[[Builder], T]] = {
     "concat_moved": _concat_moved,
     "pixel_shuffle": _pixel_shuffle,
     "depthwise_multiplier": _depthwise_multiplier,
+    "relu_on_a_tie": _relu_on_a_tie,
 }
 
 

@@ -56,6 +56,10 @@ KINDS = (
     "gelu",
     "pad",
     "moves",
+    "depthwise_13",
+    "add_to_row",
+    "maxpool_ceil",
+    "conv_transpose_gaps",
     "residual",
     *LITE,
 )

@@ -17,6 +17,7 @@ from tests.twin.builder import Builder, Net, Style, T
 __all__ = ["SMALL", "Builder", "Net", "Style", "T", "mobilenet", "resnet18", "small_net"]
 
 Array = npt.NDArray[Any]
+f32 = np.float32
 
 
 def conv(
@@ -355,6 +356,53 @@ def _depth_to_space(b: Builder) -> T:
     return b.quantized(b.float_op("DepthToSpace", x, blocksize=2, mode="CRD"), like=x)
 
 
+# --- sizes and neighbours at which kernels change over ---------------------------------------------------------
+
+
+def _concat_13(b: Builder) -> T:
+    """A block of 8 channels, and 5 that fill none."""
+    x = image(b, channels=13)
+    assert x.scale is not None
+    y = b.input("y", *x.value.shape, spread=float(x.scale) * 3 if b.style.scales == "tie" else None)
+    return b.quantized(b.float_op("Concat", x, y, axis=1), unit=float(x.scale))
+
+
+def _add_to_row(b: Builder) -> T:
+    """The first operand is the one that is repeated."""
+    x = image(b)
+    return add(b, b.input("y", 1, 1, 1, x.value.shape[3]), x)
+
+
+def _clip_beside(b: Builder) -> T:
+    """What is clipped is read by another operation, too."""
+    x = image(b)
+    return b.quantized(b.float_op("Mul", x, b.quantized(b.activation("Relu6", x), relu=True)))
+
+
+def _softmax_of_one(b: Builder) -> T:
+    """Exponentials as large as float32 holds, so that a product with them is infinite."""
+    return b.quantized(b.float_op("Softmax", b.input("x", b.style.batch * 20, 16, 1), axis=-1), relu=True)
+
+
+def _softmax_beyond(b: Builder) -> T:
+    """Shares beyond the greatest code, read by two, so that int8 stays int8."""
+    x = b.input("x", b.style.batch * 20, 32)
+    y = b.float_op("Softmax", x, axis=-1)
+    y = b.on_grid(y.name, y.value, f32(1 / 3000), b.zero_point(relu=True))
+    return b.quantized(b.float_op("Concat", y, x, y, axis=1))
+
+
+def _max_pool_ceil(b: Builder) -> T:
+    """Rounded up, the last window of a row would begin outside, and is none."""
+    x = image(b)
+    return b.quantized(b.float_op("MaxPool", x, kernel_shape=[1, 1], strides=[3, 2], ceil_mode=1), like=x)
+
+
+def _transposed_gaps(b: Builder) -> T:
+    """A stride that is longer than the kernel."""
+    return b.weighted("ConvTranspose", image(b), (16, 12, 1, 2), axis=1, kernel_shape=[1, 2], strides=[2, 3])
+
+
 SMALL: dict[str, Callable[[Builder], T]] = {
     "conv": _conv_net(),
     "conv_relu": _conv_net(then="Relu"),
@@ -426,6 +474,15 @@ SMALL: dict[str, Callable[[Builder], T]] = {
     "softmax_channels": _softmax_channels,
     "depth_to_space": _depth_to_space,
     "avgpool_ceil": _pool(kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1),
+    "depthwise_13": _conv_net(channels=13, inputs=13, group=13),
+    "concat_13": _concat_13,
+    "avgpool_everything": _pool(kernel_shape=[10, 10], strides=[1, 1]),
+    "add_to_row": _add_to_row,
+    "clip_beside": _clip_beside,
+    "softmax_of_one": _softmax_of_one,
+    "softmax_beyond": _softmax_beyond,
+    "maxpool_ceil": _max_pool_ceil,
+    "conv_transpose_gaps": _transposed_gaps,
     "residual": _residual,
 }
 """One net for each operation, and a few of several."""

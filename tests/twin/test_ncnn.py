@@ -89,6 +89,7 @@ def test_the_engine_rounds_that_float_so_too() -> None:
         *("conv_1d", "depthwise", "depthwise_relu", "gemm", "gemm_relu", "matmul", "float_add", "residual"),
         *("add", "add_relu", "mul", "sub", "concat", "avgpool", "avgpool_padded", "avgpool_padded_counted", "maxpool"),
         *("gap", "mean", "resize_nearest", "relu", "clip", "hardswish", "hardsigmoid", "leaky_relu", "pad", "moves"),
+        *("depthwise_13", "maxpool_ceil"),
     ],
 )
 def test_an_operation_and_the_layer_behind_it_are_equal(kind: str, scales: str) -> None:
@@ -106,6 +107,16 @@ def test_depthwise_kernels_round_the_product_or_do_not(
         x = conv(builder, x, 16, kernel, stride=stride, dilation=dilation, group=16, then=then)
         builder.output(conv(builder, x, 8, 1))
         assert differences(ncnn_form(builder.net())) == {}
+
+
+@pytest.mark.parametrize(("kernel", "stride", "pads"), [([2, 3], [2, 2], [1, 0, 1, 0]), ([3, 2], [1, 2], [0, 1, 0, 1])])
+def test_an_average_adds_up_in_order(kernel: list[int], stride: list[int], pads: list[int]) -> None:
+    """Windows of 2 to 6 numbers, of an image that is transposed in memory."""
+    builder = Builder(style("random", batch=4))
+    x = builder.float_op("Transpose", builder.input("x", 4, 9, 7, 5), perm=[0, 2, 1, 3])
+    x = builder.float_op("AveragePool", x, kernel_shape=kernel, strides=stride, pads=pads)
+    builder.output(conv(builder, builder.quantized(x), 8, 1))
+    assert differences(ncnn_form(builder.net())) == {}
 
 
 @pytest.mark.parametrize("scales", SCALES)

@@ -58,15 +58,15 @@ def test_int8_stays_on_integers_around_a_branch() -> None:
     assert [step.ops[0].type for step in floats["onnxruntime"]] == ["Conv", "Relu", "Conv", "Add", "Relu"]
 
 
-def test_a_share_beyond_127_wraps_around_in_int8() -> None:
-    """The scale 2**-9 gives shares up to 512; the runtime's signed kernel cuts at 255 and then keeps 8 bits."""
+def test_a_share_beyond_127_is_127_in_int8() -> None:
+    """The scale 2**-9 gives shares up to 512."""
     grid = {"scale": np.float32(0.5), "zero": np.int8(0)}
     x = np.full((2, 8), -60, np.float32)
     x[0, 0] = x[1, :2] = 0
     net = softmax_of(x, grid, np.float32(2.0**-9), np.int8(-128))
     codes = twin.tensors(net.model, net.feeds, "onnxruntime_arm64")["y"]
-    assert codes[0].tolist() == [-1] + [-128] * 7  # 512 - 128 is beyond 255
-    assert codes[1].tolist() == [-128] * 8  # 256 - 128 is 128
+    assert codes[0].tolist() == [127] + [-128] * 7  # 512 - 128
+    assert codes[1].tolist() == [127] * 2 + [-128] * 6  # 256 - 128
 
 
 def softmax_of(x: np.ndarray, grid: dict[str, np.generic], scale: np.float32, zero: np.int8) -> Net:

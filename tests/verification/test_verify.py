@@ -64,6 +64,22 @@ def test_a_deployed_network_computes_what_the_twin_says(tmp_path):
     assert verdict.in_float == ()
 
 
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino", "litert", "ncnn", "torch_x86"])
+def test_a_linear_layer_behind_a_flattened_image(backend, tmp_path):
+    """Files with channels last hold what is flattened in another order than the network has it."""
+    torch.manual_seed(0)
+    pool = nn.MaxPool2d(2, 2, padding=1, ceil_mode=True)  # its last window would begin outside
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), pool, nn.Flatten(), nn.Linear(128, 5)).eval()
+    x = torch.randn(4, 3, 7, 7)
+    prepared = detent.prepare(net, (x,), backend=backend)
+    detent.calibrate(prepared, [x])
+    engine = ENGINES[detent.backends.BACKENDS[backend].engine]
+    if engine.version() is None:
+        pytest.skip(f"pip install 'detent[{engine.extra}]'")
+    verdict = detent.deploy(prepared, tmp_path / "out").verify([x], latency=False)
+    assert verdict.holds, verdict.problems
+
+
 def test_without_the_model_the_file_itself_is_simulated(tmp_path):
     artifact, x = deployed(tmp_path / "out")
     verdict = Artifact.load(artifact.folder).verify([x], latency=False)
@@ -113,6 +129,38 @@ def test_a_swapped_axis_is_caught_and_located(tmp_path):
     assert "axis 1" in verdict.problems[0]
 
 
+def more_bias(model):
+    bias = initializer(model, "conv1.bias_quantized")
+    bias.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(bias) + 50, bias.name))
+
+
+def swapped_weights(model):
+    one, other = (initializer(model, f"{name}.weight_quantized") for name in ("conv1", "conv2"))
+    one.raw_data = numpy_helper.to_array(one)[::-1].tobytes()
+    other.raw_data = numpy_helper.to_array(other)[::-1].tobytes()
+
+
+def another_padding(model):
+    node = next(node for node in model.graph.node if node.name == "conv1")
+    pads = next(attribute for attribute in node.attribute if attribute.name == "pads")
+    pads.ints[:] = [2, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("change", "tensors"),
+    [(more_bias, ["conv1"]), (swapped_weights, ["conv1", "conv2"]), (another_padding, ["conv1"])],
+    ids=["bias", "weights", "padding"],
+)
+def test_what_only_the_model_knows_is_caught_and_located(change, tensors, tmp_path):
+    """Scales and zero points are the manifest's, and the ReLU behind each layer hides it from the grid: the real
+    numbers of the layer itself say it."""
+    artifact, x = deployed(tmp_path / "out")
+    verdict = rewritten(artifact, change).verify([x], latency=False)
+    assert not verdict.holds
+    assert [problem.split(":")[0] for problem in verdict.problems] == tensors
+    assert all("simulation vs file" in problem for problem in verdict.problems)
+
+
 def test_a_wrong_rounding_is_caught_and_located(tmp_path, monkeypatch):
     class Floors(OnnxRuntime):
         def quantize(self, values, encoding):
@@ -148,7 +196,7 @@ def test_another_arithmetic_than_the_engines_is_caught(tmp_path):
 @pytest.mark.parametrize(("steps", "holds"), [(5, True), (25, False)])
 def test_an_output_far_off_is_caught_where_nothing_inside_is_compared(tmp_path, monkeypatch, steps, holds):
     """Where equality is not claimed, flips may spread to an output, but not that far."""
-    artifact, x = deployed(tmp_path / "out")
+    artifact, x = deployed(tmp_path / "out", "conv_transpose_bn")
     engine = ENGINES["onnxruntime"]
     step = steps * float(artifact.graph.outputs[0].read.encoding.scale)
     run = engine.run
@@ -190,10 +238,32 @@ def test_a_backend_without_an_engine_is_compared_with_the_twin(tmp_path):
     assert "no engine ran" in verdict.line
 
 
+def test_grids_that_onnx_cannot_say_are_said_to_be_missing_in_the_file(tmp_path):
+    artifact, x = deployed(tmp_path / "out", "linear_bn", "nnie")
+    verdict = artifact.verify([x])
+    assert verdict.unsaid == ("x", "fc1.weight", "relu", "fc2.weight")
+    assert verdict.line.startswith("model.onnx is not what was simulated: ONNX cannot say the grids of 4 tensors")
+    assert "single roundings" not in str(verdict)
+
+
 def test_no_data_is_an_error(tmp_path):
     artifact, _ = deployed(tmp_path / "out")
     with pytest.raises(RangeError, match="the batches are empty"):
         artifact.verify([])
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 16, 16), (3, 16, 16), (2, 3, 16, 9)], ids=["channels", "rank", "width"])
+def test_inputs_of_another_shape_are_an_error(shape, tmp_path):
+    artifact, _ = deployed(tmp_path / "out")
+    for one in (artifact, Artifact.load(artifact.folder)):  # with the torch model, and without
+        with pytest.raises(TensorError, match=r"the network takes \('batch', 3, 16, 16\)"):
+            one.verify([torch.randn(shape)], latency=False)
+
+
+def test_labels_that_are_none_are_an_error(tmp_path):
+    artifact, x = deployed(tmp_path / "out")
+    with pytest.raises(TensorError, match=r"labels of shape \(2, 3, 16, 16\) for 2 samples"):
+        artifact.verify([(x, x)], latency=False)
 
 
 def test_data_that_is_not_the_networks_is_an_error(tmp_path):

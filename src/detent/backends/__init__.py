@@ -4,6 +4,7 @@ from detent.backends.academic import ACADEMIC, ACADEMIC_NLP
 from detent.backends.acl import ACL
 from detent.backends.ascend import ASCEND
 from detent.backends.backend import FUSED, MOVES, VANISHES, Backend, BiasRule, Rule, both, chains, takes
+from detent.backends.dispatch import dispatched
 from detent.backends.executorch_xnnpack import EXECUTORCH_XNNPACK
 from detent.backends.fixed_point import ESP_DL, FPGA, NXP
 from detent.backends.litert import LITERT, TFLITE_MICRO
@@ -67,6 +68,7 @@ __all__ = [
     "Rule",
     "both",
     "chains",
+    "dispatched",
     "plan",
     "register",
     "takes",

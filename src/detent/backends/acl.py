@@ -17,7 +17,7 @@ ACL = Backend(
         granularities=(PerChannel, PerTensor),
         also=(Offer(signed=(True, False), symmetric=(False, True)),),
     ),
-    activation=Offer(signed=(True, False), symmetric=(False, True)),
+    activation=Offer(signed=(True, False), narrow=(False,), symmetric=(False, True)),
     bias="int32",
     rules=both(
         "conv",
@@ -45,6 +45,7 @@ ACL = Backend(
     # Kernels with a built-in output scale, as in LiteRT.
     ranges={"sigmoid": (0.0, 255 / 256), "softmax": (0.0, 255 / 256), "tanh": (-1.0, 127 / 128)},
     quantize_outputs=True,
+    opset=21,  # as for LiteRT: a .tflite file has the operations that came after 17, such as Gelu
     arithmetic="tflite_reference",
     files=("tflite", "acl"),
 )

@@ -53,8 +53,8 @@ def chains(
 FUSED = chains(("conv", "conv_transpose", "linear"), norm=True)
 """Weighted operation, batch norm, then an activation that only clips: what nearly every target runs as one."""
 
-VANISHES = ("identity", "dropout", "quant_stub")
-"""Kinds that are gone in a deployed network: what goes in comes out, on every target."""
+VANISHES = ("identity", "dropout", "quant_stub", "margin")
+"""Kinds that are gone in a deployed network, on every target: what goes in comes out, or is part of what is next."""
 
 MOVES = ("reshape", "transpose", "slice", "gather", "expand", "maxpool", "global_maxpool", "pixel_shuffle")
 """Kinds whose output values are input values, so that most targets leave them on their grid."""
@@ -74,7 +74,8 @@ class Backend:
     - `aligns`: kinds all of whose inputs have one scale; if they are in `shares` too, so has their output.
     - `unquantized_edges`: kinds of (producer, consumer) that the target fuses, so that nothing is quantized between
       them although the rules say so. It fuses one input of a consumer: the first that can be.
-    - `quantize_outputs`: whether what the network gives is quantized.
+    - `quantize_outputs`: whether what the network gives is quantized; `float_outputs` are the kinds whose kernels give
+      real numbers as well as codes, so that it need not be where one of them is the last.
 
     How:
 
@@ -92,6 +93,9 @@ class Backend:
     - `forms`: what the ONNX file has in another form than the model, because the engine runs it on integers only so
       (names of `detent.deploy.forms.FORMS`).
     - `opset`: of the ONNX file, at least.
+    - `any_place`: whether the engine computes Q and DQ wherever they stand, if need be in float: then those of an ONNX
+      file that was quantized before stay where they are, whatever the rules say. `file_weight` and `file_activation`
+      are schemes that such a file may have and a recipe not ask for, because they run in float.
     - `arithmetic`, `files` and `engine` name what the twin computes with, what is written, and what runs it.
     """
 
@@ -111,11 +115,15 @@ class Backend:
     per_tensor_weights: tuple[str, ...] = ()
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
     quantize_outputs: bool = False
+    float_outputs: tuple[str, ...] = ()
     ends_bits: int | None = None
     batch_norm: int = 0
     repeats_grids: bool = True
     forms: tuple[str, ...] = ()
     opset: int = 17
+    any_place: bool = False
+    file_weight: Offer | None = None
+    file_activation: Offer | None = None
     arithmetic: str = "onnx_spec"
     files: tuple[str, ...] = ("onnx",)
     engine: str | None = None
@@ -128,6 +136,7 @@ class Backend:
             "aligns": self.aligns,
             "unquantized_edges": tuple(kind for edge in self.unquantized_edges for kind in edge),
             "per_tensor_weights": self.per_tensor_weights,
+            "float_outputs": self.float_outputs,
             "ranges": tuple(self.ranges),
         }
         for where, kinds in named.items():

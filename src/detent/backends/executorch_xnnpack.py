@@ -22,7 +22,7 @@ EXECUTORCH_XNNPACK = Backend(
     aligns=("concat",),
     quantize_outputs=True,
     opset=21,
-    arithmetic="xnnpack",
+    arithmetic="executorch",
     files=("pte",),
     engine="executorch",
 )

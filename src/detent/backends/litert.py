@@ -38,7 +38,7 @@ LITERT = Backend(
     about="LiteRT with XNNPACK",
     # Per channel for FULLY_CONNECTED too, where the first editions of the specification had one scale: measured exact.
     weight=Offer(narrow=(True,), granularities=(PerChannel, PerTensor)),
-    activation=Offer(symmetric=(False, True)),
+    activation=Offer(narrow=(False,), symmetric=(False, True)),
     bias="int32",
     rules={**_MICRO_RULES, **both("gelu", "elu")},
     fusions=(*FUSED, *chains(("add", "sub", "mul"))),
@@ -53,6 +53,7 @@ LITERT = Backend(
         "log_softmax": (-255 / 16, 0.0),
     },
     quantize_outputs=True,
+    forms=("whole_functions",),
     opset=21,
     arithmetic="xnnpack",
     files=("tflite",),

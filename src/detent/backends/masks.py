@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from detent.backends.view import GraphView
 
 __all__ = ["masks"]
 
+_AS_GOOD_AS_INFINITE = -1e4
+
 
 def masks(view: GraphView) -> dict[fx.Node, str]:
     """The tensors of a graph that stay float because of a mask, each with the reason.
 
-    A mask is computed from truth values or whole numbers, or is a constant that holds an infinity. It is one only
-    where it is added to what a softmax takes in; `masked_fill` there counts as well.
+    A mask is computed from truth values, whole numbers and single numbers, or is a constant that holds an infinity or
+    what stands for one. It is one only where it is added to what a softmax takes in; `masked_fill` there counts too.
     """
     made = _made_of_no_reals(view)
     scores: dict[fx.Node, str] = {}
@@ -38,7 +40,7 @@ def _made_of_no_reals(view: GraphView) -> set[fx.Node]:
             continue
         if node.op == "get_attr":
             value = view.constant(node)
-            if value is not None and bool(torch.isinf(value).any()):
+            if value is not None and _masks(value):
                 made.add(node)
         elif view.is_kind(node, "cast", "constant"):
             if all(source in made for source in node.all_input_nodes if source.meta.get("is_real")):
@@ -48,6 +50,11 @@ def _made_of_no_reals(view: GraphView) -> set[fx.Node]:
             if sources and all(source in made for source in sources):
                 made.add(node)
     return made
+
+
+def _masks(constant: Tensor) -> bool:
+    """Whether it may be part of a mask: a single number, or one that holds minus infinity or a number in its place."""
+    return constant.numel() == 1 or bool((constant <= _AS_GOOD_AS_INFINITE).any() or torch.isinf(constant).any())
 
 
 def _before(view: GraphView, softmax: fx.Node) -> list[fx.Node]:

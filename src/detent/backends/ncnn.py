@@ -18,6 +18,7 @@ NCNN = Backend(
     rules=takes("conv", "linear"),
     shares=(),
     conv_axes=(1, 2),
+    forms=("whole_functions",),
     opset=21,
     arithmetic="ncnn",
     files=("ncnn", "ncnn_table"),

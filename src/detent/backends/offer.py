@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from detent.numerics import Granularity, Grid, IntGrid, PerTensor, Rounding, ScaleType, Scheme
+from detent.numerics import Granularity, Grid, IntGrid, PerChannel, PerGroup, PerTensor, Rounding, ScaleType, Scheme
 
-__all__ = ["Offer"]
+__all__ = ["EVERY_ACTIVATION", "EVERY_WEIGHT", "Offer"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +63,20 @@ class Offer:
         if scheme.rounding not in self.roundings:
             wrong.append(f"rounding {_words(mode.value for mode in self.roundings)}")
         return wrong
+
+
+EVERY_ACTIVATION = Offer(
+    bits=(8, 7, 6, 5, 4, 3, 2), signed=(True, False), symmetric=(True, False), granularities=(PerTensor, PerChannel)
+)
+"""All that Q and DQ of 8 bits, and a Clip before them, can say of an activation."""
+
+EVERY_WEIGHT = Offer(
+    bits=(8, 7, 6, 5, 4, 3, 2),
+    signed=(True, False),
+    symmetric=(True, False),
+    granularities=(PerTensor, PerChannel, PerGroup),
+)
+"""All that DQ can say of a weight of at most 8 bits."""
 
 
 def _words(values: Any) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from detent.backends.backend import FUSED, Backend, both, chains
-from detent.backends.offer import Offer
+from detent.backends.offer import EVERY_ACTIVATION, EVERY_WEIGHT, Offer
 from detent.numerics import PerChannel, PerTensor
 
 __all__ = ["ONNXRUNTIME"]
@@ -21,7 +23,8 @@ ONNXRUNTIME = Backend(
     ),
     # u8: a ReLU is dropped only where the next zero point is the least code, or else the convolution runs in float.
     # PPQ asks for symmetric s8, which ran at 0.95 of the speed of float.
-    activation=Offer(signed=(False, True), symmetric=(False, True)),
+    # All codes: with a Clip before Q it has no integer kernels, and 1.31 fails to load some such networks in int8.
+    activation=Offer(signed=(False, True), narrow=(False,), symmetric=(False, True)),
     bias="int32",
     # The kinds with an integer kernel (qdq_selector_action_transformer.cc). A convolution is quantized before an add
     # too, or it runs in float. There is none for transposed convolutions, which are written as convolutions.
@@ -45,8 +48,13 @@ ONNXRUNTIME = Backend(
     # The kernel of softmax computes with floor(1 / scale): other scales wrap around.
     ranges={"softmax": (0.0, 255 / 256)},
     quantize_outputs=True,
-    forms=("conv_transpose_as_conv", "linear_as_gemm", "strided_conv_in_blocks"),
+    # Its integer matrix products, and these alone, have a variant that gives real numbers; there are no ties of logits.
+    float_outputs=("linear", "matmul"),
+    forms=("conv_transpose_as_conv", "hanging_average", "linear_as_gemm", "strided_conv_in_blocks"),
     opset=21,
+    any_place=True,
+    file_weight=replace(EVERY_WEIGHT, bits=(*EVERY_WEIGHT.bits, 16)),
+    file_activation=replace(EVERY_ACTIVATION, bits=(*EVERY_ACTIVATION.bits, 16)),
     arithmetic="onnxruntime",
     engine="onnxruntime",
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from detent.backends.backend import FUSED, MOVES, Backend, chains, takes
-from detent.backends.offer import Offer
+from detent.backends.offer import EVERY_ACTIVATION, EVERY_WEIGHT, Offer
 from detent.numerics import PerChannel, PerTensor
 
 __all__ = ["OPENVINO"]
@@ -14,7 +16,8 @@ OPENVINO = Backend(
     # The documented range of weights is [-127, 127]. MQBench always takes 7 bits, for CPUs whose products saturate.
     weight=Offer(bits=(8, 7), narrow=(True, False), granularities=(PerChannel, PerTensor)),
     # Signed ones have zero point 0; the plugin stores those that a convolution reads as u8 with 128.
-    activation=Offer(signed=(True, False), auto_sign=True, symmetric=(True, False)),
+    # All codes: a Clip before Q was seen to move what its integer kernels give by up to 3 steps.
+    activation=Offer(signed=(True, False), auto_sign=True, narrow=(False,), symmetric=(True, False)),
     rules=takes("conv", "conv_transpose", "linear", "matmul", "add", "mul", "avgpool", "global_avgpool", "mean", "sum"),
     fusions=(*FUSED, *chains(("add", "mul"))),
     # What low-precision transformations call precision-preserved. MQBench leaves a concat float, and with it the
@@ -24,8 +27,13 @@ OPENVINO = Backend(
     # The convolution before a residual add is clamped but not rounded: 13 % of outputs off by one if it is simulated.
     unquantized_edges=(("conv", "add"),),
     repeats_grids=False,
-    forms=("padding_before_average",),
+    forms=("padding_before_average", "hanging_average"),
     opset=21,
+    any_place=True,
+    # It has kernels for channels of what a depthwise convolution takes in; it does not compile 16 bits, and multiplies
+    # in float by weights that have a zero point.
+    file_weight=replace(EVERY_WEIGHT, symmetric=(True,)),
+    file_activation=EVERY_ACTIVATION,
     arithmetic="openvino",
     files=("onnx", "openvino_ir"),
     engine="openvino",

@@ -6,6 +6,7 @@ from torch import fx
 
 from detent.backends.backend import VANISHES, Backend
 from detent.backends.masks import masks
+from detent.backends.sizes import sizes
 from detent.backends.view import GraphView
 from detent.graph import KINDS, WHY_FLOAT
 from detent.recipes import Recipe
@@ -23,7 +24,7 @@ class Placement:
 
     def __init__(self, view: GraphView, backend: Backend, recipe: Recipe, scope: set[fx.Node]):
         self._view, self._backend, self._recipe, self._scope = view, backend, recipe, scope
-        self._masks = masks(view)
+        self._apart = {**masks(view), **sizes(view)}  # tensors that no grid may hold, and why
         self._float_ops: dict[fx.Node, str | None] = {}
         self._asked: dict[fx.Node, dict[fx.Node, None]] = {}  # by whom; a dict, for its order
         self._given: set[fx.Node] = set()
@@ -31,7 +32,7 @@ class Placement:
         # What is moved in float and then put on a grid, and what is carried from there: it has a quantizer of its own,
         # for a tensor that shares one and only moves numbers is taken to be on that grid already.
         self._moved: set[fx.Node] = set()
-        self._notes: dict[fx.Node, str] = dict(self._masks)
+        self._notes: dict[fx.Node, str] = dict(self._apart)
         for node in view.graph.nodes:
             self._ask(node)
         for node in reversed(view.graph.nodes):
@@ -111,7 +112,7 @@ class Placement:
         fused = [user for user in self._view.takers(node) if self._is_fused_edge(node, user)]
         if fused:
             self._notes[node] = f"{self._backend.name} fuses it into {self._view.layer(fused[0])}"
-        elif rule.output and not self._backend.quantize_outputs and self._only_leaves(node):
+        elif rule.output and self._only_leaves(node) and not self._leaves_on_grid(node):
             self._notes[node] = "network outputs stay float"
         elif rule.output and self._can_hold(node):
             self._given.add(node)
@@ -176,7 +177,7 @@ class Placement:
 
     def _can_hold(self, node: fx.Node) -> bool:
         is_value = self._view.is_tensor(node) or self._keeps_scale(node)
-        return is_value and node in self._scope and node not in self._masks
+        return is_value and node in self._scope and node not in self._apart
 
     def _only_leaves(self, node: fx.Node) -> bool:
         """Whether a tensor goes nowhere but out of the network."""
@@ -186,6 +187,10 @@ class Placement:
             or (self._keeps_scale(user) and self._only_leaves(user))
             for user in self._view.takers(node)
         )
+
+    def _leaves_on_grid(self, node: fx.Node) -> bool:
+        """Whether what an operation gives is quantized though it leaves the network."""
+        return self._backend.quantize_outputs and not self._view.is_kind(node, *self._backend.float_outputs)
 
     def _is_fused_edge(self, source: fx.Node, user: fx.Node) -> bool:
         """Whether the target computes `source` inside of `user`: of several such inputs, the first only."""
@@ -213,8 +218,8 @@ class Placement:
         kind = self._view.kinds.get(node)
         if kind is None or node not in self._scope:
             return "outside of the stubs" if kind is not None else self._unknown(node)
-        if node in self._masks:
-            return self._masks[node]
+        if node in self._apart:
+            return self._apart[node]
         if kind.name not in self._backend.rules:
             return f"{self._backend.name} does not quantize what {kind.name} takes in"
         if not self._view.holds_weight(node):

@@ -8,6 +8,7 @@ from dataclasses import replace
 from torch import fx
 
 from detent.backends.activations import Activations
+from detent.backends.aliases import in_names_of_layers
 from detent.backends.backend import Backend
 from detent.backends.context import Context
 from detent.backends.ends import end_layers
@@ -34,6 +35,7 @@ def plan(captured: Captured, backend: Backend, recipe: Recipe) -> Plan:
     operations that this backend alone does not take has a Plan in which all is float.
     """
     seen = views(captured, backend.fusions)
+    recipe = in_names_of_layers(recipe, seen)
     _refuse_unmatched(recipe, seen)
     entries: dict[str, Entry] = {}
     in_scope = scopes(seen)

@@ -26,7 +26,7 @@ SNPE = Backend(
     fusions=(*FUSED, *chains(("add",))),
     shares=(*MOVES, "pad", "resize"),
     quantize_outputs=True,
-    forms=("average_in_padding",),
+    forms=("average_in_padding", "plain_averages"),
     arithmetic="htp",
     files=("onnx", "qualcomm_encodings"),
 )
@@ -45,7 +45,11 @@ QNN = Backend(
     fusions=(*FUSED, *chains(("add",))),
     shares=(*MOVES, "pad", "resize"),
     quantize_outputs=True,
-    forms=("average_in_padding",),
+    # The emulator's softmax is up to 6 steps off on a finer grid.
+    ranges={"softmax": (0.0, 255 / 256)},
+    # A GELU in single steps is not loaded; one operator for it is, from opset 20 on.
+    forms=("average_in_padding", "plain_averages", "whole_functions"),
+    opset=21,
     arithmetic="htp",
     files=("onnx", "qualcomm_encodings"),
     engine="qnn",

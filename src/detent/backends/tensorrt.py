@@ -39,5 +39,6 @@ TENSORRT = Backend(
     # no backend, and quantizes both operands.
     unquantized_edges=(("conv", "add"),),
     repeats_grids=False,
+    any_place=True,
     files=("onnx", "tensorrt_ranges"),
 )

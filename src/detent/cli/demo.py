@@ -28,11 +28,14 @@ def demo(
 
     Example: detent demo --out artifacts
     """
+    import torch
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from detent.demo import JOBS, images, run, trained
 
+    # The network is small: 25 s on one thread, where two waited for each other for minutes beside other work.
+    torch.set_num_threads(1)
     net, data = trained(), images()
     rows: list[Row] = []
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())

@@ -12,7 +12,8 @@ __all__ = ["without"]
 
 
 def without(recipe: Recipe, patterns: Sequence[str]) -> Recipe:
-    """`recipe` with what `patterns` name left out: a kind of operation (`softmax`), or else a glob of layer names."""
+    """`recipe` with what `patterns` name left out: a kind of operation (`softmax`), a type of the file (`Softmax`), or
+    else a glob of names of nodes or layers."""
     from detent.graph import KINDS
     from detent.recipes import Match, Rule
 

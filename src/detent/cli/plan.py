@@ -18,14 +18,14 @@ def plan(
     backend: Annotated[str, typer.Option(help="The target; `detent backends` lists them.")],
     recipe: Annotated[str, typer.Option(help="The name of a recipe, or a file.")] = "ptq",
     exclude: Annotated[
-        list[str] | None, typer.Option(help="Keep float: a name glob or a kind; may be repeated.")
+        list[str] | None, typer.Option(help="Keep float: a node's name (a glob) or type, or a kind; may be repeated.")
     ] = None,
     size: Annotated[int, typer.Option(min=1, help="Stands in for sizes that the file leaves free.")] = 1,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
 ) -> None:
-    """Print the plan of an ONNX model: each tensor, its scheme, or why it is float.
+    """Print the plan of an ONNX model: each tensor, its scheme, or why it is float; then how each operation runs.
 
-    Example: detent plan model.onnx --backend tensorrt --exclude 'head.*'
+    Example: detent plan model.onnx --backend tensorrt --exclude '/head/*' --exclude Softmax
     """
     from detent.onnx_import import example_inputs, load
     from detent.preparing import prepare
@@ -34,4 +34,7 @@ def plan(
     network, request = load(model), find(recipe)
     request = without(request, exclude or ())
     prepared = prepare(network, example_inputs(network, free=size), backend=backend, recipe=request)
-    print(json_format.dumps(prepared.plan.to_dict(), indent=2) if json else prepared.plan)
+    if json:
+        print(json_format.dumps(prepared.plan.to_dict(), indent=2))
+    else:
+        print(prepared.plan, prepared.plan.dispatch(), sep="\n\n")

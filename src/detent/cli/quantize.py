@@ -9,7 +9,17 @@ from typing import Annotated
 import typer
 
 from detent.cli.excluding import without
-from detent.cli.reading import IMAGENET_MEAN, IMAGENET_STD, Crop, Mean, Resize, Std, preprocessing, with_bar
+from detent.cli.reading import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Crop,
+    Mean,
+    Resize,
+    Std,
+    batches_of,
+    preprocessing,
+    with_bar,
+)
 
 __all__ = ["quantize"]
 
@@ -17,10 +27,14 @@ __all__ = ["quantize"]
 def quantize(
     model: Annotated[Path, typer.Argument(help="An ONNX file.")],
     backend: Annotated[str, typer.Option(help="The target; `detent backends` lists them.")],
-    data: Annotated[Path, typer.Option(help="Calibration data: .npy, .npz, or a folder of these or of images.")],
+    data: Annotated[
+        str, typer.Option(help="Calibration data: .npy, .npz, a folder of these or of images, or file.py:function.")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")],
     recipe: Annotated[str, typer.Option(help="The name of a recipe, or a file.")] = "ptq",
-    exclude: Annotated[list[str] | None, typer.Option(help="Keep float: a name glob or a kind; repeatable.")] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="Keep float: a node's name (a glob) or type, or a kind; may be repeated.")
+    ] = None,
     steps: Annotated[int, typer.Option(min=1, max=512, help="At most so many batches calibrate.")] = 64,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples in a batch.")] = 8,
     resize: Resize = None,
@@ -35,18 +49,17 @@ def quantize(
 
     Example: detent quantize model.onnx --backend onnxruntime --data calib/ -o out/
     """
-    from detent.data import Folder
-    from detent.onnx_import import load, ports_of
+    from detent.onnx_import import load, ports_of, types_of
     from detent.quantizing import quantize as run
     from detent.recipes import find
 
     network = load(model)
     ports = ports_of(network)
     how = preprocessing(resize, crop, mean, std)
-    batches = Folder(data, ports, batch_size=batch_size, preprocessing=how)
+    batches = batches_of(data, ports, types_of(network), batch_size=batch_size, how=how)
     request = without(find(recipe), exclude or ())
-    shown = with_bar(batches, "calibrating", steps)
-    artifact = run(network, shown, backend=backend, recipe=request, folder=out, steps=steps, inplace=True)
+    with with_bar(batches, "calibrating", steps) as shown:
+        artifact = run(network, shown, backend=backend, recipe=request, folder=out, steps=steps, inplace=True)
     if json:
         told = {"folder": str(artifact.folder), "files": sorted(artifact.manifest["files"]), "backend": backend}
         print(json_format.dumps({**told, "notes": artifact.manifest["notes"]}, indent=2))

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from detent.data import Preprocessing
+    from detent.data import Inputs, Preprocessing, Types
 
-__all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "Crop", "Mean", "Resize", "Std", "preprocessing", "with_bar"]
+__all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "Crop", "Mean", "Resize", "Std", "batches_of", "preprocessing", "with_bar"]
 
-Resize = Annotated[int | None, typer.Option(help="Images: length of the shorter side.")]
-Crop = Annotated[int | None, typer.Option(help="Images: side of the square cut from the middle.")]
+Resize = Annotated[int | None, typer.Option(min=1, help="Images: length of the shorter side.")]
+Crop = Annotated[int | None, typer.Option(min=1, help="Images: side of the square cut from the middle.")]
 Mean = Annotated[str, typer.Option(help="Images: of pixels / 255, for each channel.")]
 Std = Annotated[str, typer.Option(help="Images: of pixels / 255, for each channel.")]
 
@@ -30,16 +31,37 @@ def preprocessing(resize: int | None, crop: int | None, mean: str, std: str) -> 
     return Preprocessing(resize=resize, crop=(crop, crop), mean=_numbers(mean), std=_numbers(std))
 
 
-def with_bar(batches: Iterable[Any], title: str, total: int) -> Iterator[Any]:
-    """The batches, with a progress bar on a terminal."""
+def batches_of(
+    data: str,
+    inputs: Inputs,
+    types: Types,
+    *,
+    batch_size: int,
+    how: Preprocessing | None,
+) -> Iterable[Any]:
+    """What `--data` names: files, or `file.py:function` or `module:function`, whose result is the batches."""
+    from detent.data import Folder, called
+
+    made = called(data)
+    return made if made is not None else Folder(data, inputs, batch_size=batch_size, preprocessing=how, types=types)
+
+
+@contextmanager
+def with_bar(batches: Iterable[Any], title: str, total: int) -> Iterator[Iterator[Any]]:
+    """The batches, with a progress bar on a terminal until the block ends."""
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(file=sys.stderr), transient=True) as progress:
+    console = Console(file=sys.stderr)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(title, total=total)
-        for batch in batches:
-            yield batch
-            progress.advance(task)
+
+        def shown() -> Iterator[Any]:
+            for batch in batches:
+                yield batch
+                progress.advance(task)
+
+        yield shown()
 
 
 def _numbers(text: str) -> tuple[float, ...]:

@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from detent.cli.reading import IMAGENET_MEAN, IMAGENET_STD, Crop, Mean, Resize, Std, preprocessing, with_bar
+from detent.cli.reading import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Crop,
+    Mean,
+    Resize,
+    Std,
+    batches_of,
+    preprocessing,
+    with_bar,
+)
 
 __all__ = ["verify"]
 
@@ -16,7 +26,10 @@ __all__ = ["verify"]
 def verify(
     folder: Annotated[Path, typer.Argument(help="A folder that deploy wrote.")],
     data: Annotated[
-        Path, typer.Option(help=".npy, .npz, or a folder of these or of images; `labels` in a .npz are used.")
+        str,
+        typer.Option(
+            help=".npy, .npz, a folder of these or of images (`labels` in a .npz are used), or file.py:function."
+        ),
     ],
     engine: Annotated[str | None, typer.Option(help="Run this engine, not the backend's own.")] = None,
     arithmetic: Annotated[str | None, typer.Option(help="The twin computes by this, not the backend's own.")] = None,
@@ -39,15 +52,14 @@ def verify(
     from itertools import islice
 
     from detent.artifact import Artifact
-    from detent.data import Folder
 
     artifact = Artifact.load(folder)
     shapes = {name: port.shape for name, port in artifact.graph.inputs.items()}
     how = preprocessing(resize, crop, mean, std)
-    given = with_bar(
-        islice(Folder(data, shapes, batch_size=batch_size, preprocessing=how), batches), "verifying", batches
-    )
-    verdict = artifact.verify(given, engine=engine, arithmetic=arithmetic, tensors=tensors, latency=latency)
+    types = {name: port.dtype for name, port in artifact.graph.inputs.items()}
+    found = batches_of(data, shapes, types, batch_size=batch_size, how=how)
+    with with_bar(islice(found, batches), "verifying", batches) as given:
+        verdict = artifact.verify(given, engine=engine, arithmetic=arithmetic, tensors=tensors, latency=latency)
     print(json_format.dumps(verdict.to_dict(), indent=2) if json else verdict)
     if not verdict.holds:
         raise typer.Exit(1)

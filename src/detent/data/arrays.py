@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,20 +13,27 @@ import numpy.typing as npt
 
 from detent.errors import DataError
 
-__all__ = ["LABELS", "Inputs", "arrays_in", "batched"]
+__all__ = ["LABELS", "Inputs", "Types", "arrays_in", "batched"]
 
 Array = npt.NDArray[Any]
 Inputs = Mapping[str, tuple[int | str, ...]]
 """Input name to shape, with names for sizes that are free."""
 
+Types = Mapping[str, str]
+"""Input name to numpy type."""
+
 LABELS = ("labels", "label", "targets", "y")
 """Keys of a `.npz` that hold labels."""
 
 
-def arrays_in(path: Path, inputs: Inputs) -> Iterator[tuple[dict[str, Array], Array | None]]:
-    """The batches one file holds: inputs by name, and labels where the file has them."""
+def arrays_in(path: Path, inputs: Inputs, types: Types, rows: int) -> Iterator[tuple[dict[str, Array], Array | None]]:
+    """What one file holds, at most `rows` samples at a time: inputs by name, and labels where the file has them.
+
+    A `.npy` is mapped, not read, so that only those rows are in memory.
+    """
+    held: Any
     try:
-        held = np.load(path, allow_pickle=False)
+        held = np.load(_checked(path), allow_pickle=False, mmap_mode="r")
     except (OSError, ValueError, EOFError) as error:
         raise DataError(f"read {path}", f"it is no numpy file: {error}", "save it with numpy.save or savez") from None
     if isinstance(held, np.ndarray):
@@ -34,17 +43,44 @@ def arrays_in(path: Path, inputs: Inputs) -> Iterator[tuple[dict[str, Array], Ar
                 f"one array for the inputs {', '.join(inputs)}",
                 "use a .npz with an array for each input",
             )
-        name = next(iter(inputs))
-        yield {name: batched(held, inputs[name], path, name)}, None
-        return
-    with held:
-        yield _from_npz(held, inputs, path)
+        arrays, labels = {next(iter(inputs)): held}, None
+    else:
+        with held:
+            arrays, labels = _from_npz(held, inputs, path)
+    whole = {name: _with_batch(arrays[name], shape, path, name) for name, shape in inputs.items()}
+    yield from _cut(whole, labels, types, path, rows)
+
+
+def _checked(path: Path) -> Path:
+    """What numpy would take for a zip file is one: it leaves others open."""
+    with path.open("rb") as stream:
+        is_zip = stream.read(2) == b"PK"
+    if is_zip and not zipfile.is_zipfile(path):
+        raise ValueError("a .npz that is cut off or damaged")
+    return path
+
+
+def _cut(
+    arrays: Mapping[str, Array], labels: Array | None, types: Types, path: Path, rows: int
+) -> Iterator[tuple[dict[str, Array], Array | None]]:
+    lengths = {name: len(array) for name, array in arrays.items() if array.ndim}
+    if labels is not None:
+        labels = np.atleast_1d(labels)
+        lengths["labels"] = len(labels)
+    if len(set(lengths.values())) > 1:
+        said = ", ".join(f"{count} of {name}" for name, count in lengths.items())
+        raise DataError(f"read {path}", f"not as many samples of each: {said}", "save as many of each")
+    for start in range(0, next(iter(lengths.values()), 1), rows):
+        part = slice(start, start + rows)
+        cut = {name: array[part] if array.ndim else array for name, array in arrays.items()}
+        given = {name: _typed(array, types.get(name), path, name) for name, array in cut.items()}
+        yield given, None if labels is None else labels[part]
 
 
 def _from_npz(held: Any, inputs: Inputs, path: Path) -> tuple[dict[str, Array], Array | None]:
     try:
         arrays: dict[str, Array] = {key: held[key] for key in held.files}
-    except ValueError as error:
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"read {path}", str(error), "save plain numbers, no objects") from None
     label = next((key for key in LABELS if key in arrays and key not in inputs), None)
     labels = arrays.pop(label) if label else None
@@ -57,11 +93,15 @@ def _from_npz(held: Any, inputs: Inputs, path: Path) -> tuple[dict[str, Array], 
             f"it holds {', '.join(arrays) or 'nothing'}, not {', '.join(missing)}",
             f"name the arrays {', '.join(inputs)}",
         )
-    return {name: batched(arrays[name], shape, path, name) for name, shape in inputs.items()}, labels
+    return arrays, labels
 
 
-def batched(array: Array, shape: tuple[int | str, ...], path: Path, name: str) -> Array:
-    """With a batch axis; a single sample gets one."""
+def batched(array: Array, shape: tuple[int | str, ...], path: Path, name: str, dtype: str | None = None) -> Array:
+    """With a batch axis, which a single sample gets, and of the type the network takes."""
+    return _typed(_with_batch(array, shape, path, name), dtype, path, name)
+
+
+def _with_batch(array: Array, shape: tuple[int | str, ...], path: Path, name: str) -> Array:
     if array.ndim == len(shape) - 1:
         array = array[np.newaxis]
     fits = array.ndim == len(shape) and all(
@@ -74,8 +114,21 @@ def batched(array: Array, shape: tuple[int | str, ...], path: Path, name: str) -
             f"shape {array.shape}",
             f"the network takes {tuple(shape)}; the first size is free",
         )
-    if array.dtype == np.float64:
-        array = array.astype(np.float32)
-    if array.dtype == object:
-        raise DataError(f"read {path}", "it holds Python objects", "save plain numbers")
     return array
+
+
+def _typed(array: Array, dtype: str | None, path: Path, name: str) -> Array:
+    """A copy in the type the network takes, where that is known: whole numbers may become real ones, not the other
+    way round, and none may change."""
+    asked = f"read {path} for the input {name!r}"
+    if array.dtype.kind not in "fiub":
+        raise DataError(asked, f"numbers of the type {array.dtype}", "save real or whole numbers")
+    wanted = np.dtype(dtype if dtype is not None else np.float32 if array.dtype == np.float64 else array.dtype)
+    if array.dtype.kind == "f" and bool(np.isnan(array).any()):
+        raise DataError(asked, "NaN among the numbers", "find out what computed it, or leave the file out")
+    if wanted.kind == "f":
+        return np.array(array, wanted)
+    made = np.array(array, wanted) if array.dtype.kind != "f" else None
+    if made is None or not np.array_equal(made, array):
+        raise DataError(asked, f"{array.dtype} numbers that {wanted} does not hold", f"save it as {wanted}")
+    return made

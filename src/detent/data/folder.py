@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.data.arrays import Inputs, arrays_in, batched
+from detent.data.arrays import Inputs, Types, arrays_in, batched
 from detent.data.images import SUFFIXES, Preprocessing
 from detent.errors import DataError
 
@@ -22,9 +22,10 @@ class Folder:
     """The batches of a `.npy` or `.npz` file, or of a folder of these or of images, in the order of their names.
 
     Each batch is a tuple of the inputs in the network's order, with labels behind them where the files have some
-    (`labels` in a `.npz`). Can be gone through again; only one batch is in memory at a time. Samples that come one to a
-    file are put together to `batch_size`; larger files are cut. A network whose batch size is fixed gets that size, and
-    what is left over at the end is not used.
+    (`labels` in a `.npz`). Can be gone through again; only one batch is in memory at a time (and of a `.npz`, all it
+    holds). Samples that come one to a file are put together to `batch_size`, as far as they are of one shape; larger
+    files are cut. A network whose batch size is fixed gets that size, and what is left over is not used. Numbers
+    become those of `types`; without it float64 becomes float32.
     """
 
     def __init__(
@@ -34,8 +35,9 @@ class Folder:
         *,
         batch_size: int = 32,
         preprocessing: Preprocessing | None = None,
+        types: Types | None = None,
     ):
-        self.path, self.inputs = Path(path), inputs
+        self.path, self.inputs, self.types = Path(path), inputs, types or {}
         fixed = [shape[0] for shape in inputs.values() if shape and isinstance(shape[0], int)]
         self.batch_size, self._whole = (fixed[0], True) if fixed else (batch_size, False)
         self.preprocessing = preprocessing
@@ -63,6 +65,10 @@ class Folder:
                 raise DataError(
                     f"read data from {self.path}", "some files have labels and some not", "give all or none"
                 )
+            if waiting and [one.shape[1:] for one in part] != [one.shape[1:] for one in waiting[0]]:
+                if count and not self._whole:
+                    yield _joined(waiting)
+                waiting, count = [], 0
             waiting.append(part)
             count += len(part[0])
             while count >= self.batch_size:
@@ -76,9 +82,9 @@ class Folder:
     def _parts(self) -> Iterator[tuple[npt.NDArray[Any], ...]]:
         for file in self.files:
             if file.suffix.lower() in _ARRAYS:
-                for arrays, labels in arrays_in(file, self.inputs):
+                for arrays, labels in arrays_in(file, self.inputs, self.types, self.batch_size):
                     given = tuple(arrays[name] for name in self.inputs)
-                    yield given if labels is None else (*given, np.atleast_1d(labels))
+                    yield given if labels is None else (*given, labels)
             else:
                 yield (self._image(file),)
 
@@ -89,7 +95,7 @@ class Folder:
                 f"read the image {file}", f"the network takes {', '.join(self.inputs)}", "use a .npz for each sample"
             )
         ((name, shape),) = self.inputs.items()
-        return batched(self.preprocessing(file), shape, file, name)
+        return batched(self.preprocessing(file), shape, file, name, self.types.get(name))
 
 
 def _joined(parts: list[tuple[npt.NDArray[Any], ...]]) -> tuple[npt.NDArray[Any], ...]:

@@ -21,7 +21,8 @@ class Preprocessing:
     """From a picture to an array: resize the shorter side, cut out the middle, `(pixel / 255 - mean) / std`.
 
     `resize` is the length of the shorter side (None: the picture is resized to `crop` whatever its shape). `crop` is
-    (height, width). The default is what torchvision's ImageNet classifiers take.
+    (height, width). The default is what torchvision's ImageNet classifiers take. As there, a picture of grays, of a
+    palette or with transparency becomes RGB without the latter, and the orientation that a camera noted is not applied.
     """
 
     resize: int | None = 256
@@ -40,6 +41,12 @@ class Preprocessing:
                     f"{len(numbers)} numbers, or a division by zero",
                     f"give {channels}, or one for all",
                 )
+        if min(self.crop) < 1 or (self.resize is not None and self.resize < max(self.crop)):
+            raise DataError(
+                f"resize {self.resize} and crop {self.crop}",
+                "no such part can be cut out of a picture of that size",
+                "give a crop above zero that is not larger than resize",
+            )
 
     def __call__(self, path: Path) -> npt.NDArray[np.float32]:
         """The picture as one sample with a batch axis."""
@@ -51,8 +58,12 @@ class Preprocessing:
             ) from None
         try:
             with Image.open(path) as opened:
+                if opened.mode.startswith(("I", "F")):
+                    raise DataError(
+                        f"read the image {path}", f"pixels of the mode {opened.mode}", "convert it to 8 bits first"
+                    )
                 picture: Any = opened.convert("L" if self.color == "L" else "RGB")
-        except (UnidentifiedImageError, OSError) as error:
+        except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
             raise DataError(f"read the image {path}", str(error), "remove it, or give images only") from None
         pixels = np.asarray(self._sized(picture), np.float32)
         pixels = pixels[..., np.newaxis] if pixels.ndim == 2 else pixels

@@ -16,8 +16,9 @@ import torch
 from onnx import helper, numpy_helper
 from torch import fx
 
-from detent.deploy.annotate_base import base_model, needed, place_of, without_copied_outputs
+from detent.deploy.annotate_base import base_model, in_order, needed, place_of, without_copied_outputs
 from detent.deploy.deployment import DeployedTensor
+from detent.deploy.encoding import Encoding
 from detent.deploy.export.builder import Builder
 from detent.deploy.export.grids import Grids
 from detent.deploy.export.parameters import Stored, activation_encoding, stored
@@ -44,7 +45,7 @@ class _Annotation:
         self.runner: fx.GraphModule = next(iter(prepared.runners.values()))
         self.grids = Grids(prepared, self.runner)
         self.notes: list[str] = []
-        self.model = base_model(self.source, opset)
+        self.model, self.parts = base_model(self.source, opset)
         self.graph = self.model.graph
         self.by_name = {node.name: node for node in self.graph.node}
         renamed = without_copied_outputs(self.graph)
@@ -69,8 +70,7 @@ class _Annotation:
         for node in list(self.runner.graph.nodes):
             self._activation(node)
         self._insert()
-        names = {name: self._op(name) for name in self.grids.nodes}
-        found = self.grids.deployed(self.stored, self._tensor_name, {k: v for k, v in names.items() if v})
+        found = self.grids.deployed(self.stored, self._tensor_name, self.source.nodes, self.graph.node)
         return Exported(self.model, tuple(map(self._as_stored, found)), self.notes)
 
     def _as_stored(self, tensor: DeployedTensor) -> DeployedTensor:
@@ -81,15 +81,10 @@ class _Annotation:
         granularity = tensor.scheme.granularity
         if tensor.tensor not in held or not isinstance(granularity, (PerChannel, PerGroup)):
             return tensor
-        turned = replace(granularity, axis=1 - granularity.axis)
-        return replace(tensor, scheme=replace(tensor.scheme, granularity=turned))
+        scheme = replace(tensor.scheme, granularity=replace(granularity, axis=1 - granularity.axis))
+        return replace(tensor, scheme=scheme, scale=tensor.scale.T, zero_point=tensor.zero_point.T)
 
     # --- names
-
-    def _op(self, fx_name: str) -> str:
-        """The ONNX node that gives what an fx node gives."""
-        tensor = self.tensors.get(fx_name)
-        return next((node.name for node in self.graph.node if tensor in node.output), "")
 
     def _tensor_name(self, entry: QuantizedTensor) -> str:
         if entry.role == "activation":
@@ -177,13 +172,22 @@ class _Annotation:
                 self.placed[f"{path}.{which}"] = node.input[index], turned
                 node.input[index] = self._written(kept, node.input[index], transposed=turned)
                 continue
-            name = self._initializer(path, which)
-            given = self._written(kept, name, transposed=bool(known and known.transposed))
+            turned = bool(known and known.transposed)
+            name = self._own_name(kept, self._initializer(path, which), transposed=turned)
+            self.placed[f"{path}.{which}"] = name, turned
+            given = self._written(kept, name, transposed=turned)
             if known is None:
                 self._give_bias(nodes, given, path)
             else:
                 for node in nodes:
                     node.input[:] = [given if held == known.initializer else held for held in node.input]
+
+    def _own_name(self, kept: Stored, name: str, *, transposed: bool) -> str:
+        """Another name than that of the file where an operation that shares the parameter holds it on another grid: a
+        bias has the scale of what the operation reads."""
+        held = self.b.coded.get(f"{name}_dequantized")
+        encoding = _turned(kept.encoding) if transposed and kept.encoding is not None else kept.encoding
+        return name if held is None or held[1] == encoding else self.b.fresh(name)
 
     def _written(self, kept: Stored, name: str, *, transposed: bool) -> str:
         """The parameter as a constant of the graph: the name of its real values."""
@@ -202,7 +206,7 @@ class _Annotation:
         codes, encoding = kept.codes, kept.encoding
         if transposed:
             codes = np.ascontiguousarray(codes.T)
-            encoding = encoding if encoding.axis is None else replace(encoding, axis=1 - encoding.axis)
+            encoding = _turned(encoding)
         return self.b.dequantized(codes, encoding, name, given=f"{name}_dequantized")
 
     def _other_parameters(self) -> None:
@@ -261,13 +265,25 @@ class _Annotation:
         if tensor in self.squeezed:  # engines fuse only what is next to them
             squeeze = self.squeezed.pop(tensor)
             squeeze.input[0] = self.b.quantized(Ref(squeeze.input[0], (), torch.float32), encoding).name
+        held = next((one for one in self.graph.initializer if one.name == tensor), None)
+        if held is not None:
+            self.b.initializers[tensor] = held
         given = self.b.quantized(Ref(tensor, (), torch.float32), encoding).name
         self._reread(tensor, given, readers)
+        if all(self.grids.is_quantizer(user) for user in source.users):
+            self._reread_copies(tensor, given)
+
+    def _reread_copies(self, tensor: str, given: str) -> None:
+        """An Identity is no node of the graph that was imported: where all read from the grid, what it passes on is."""
+        known = {name for names in self.source.nodes.values() for name in names}
+        for node in self.graph.node:
+            if node.op_type == "Identity" and node.name not in known:
+                node.input[:] = [given if held == tensor else held for held in node.input]
 
     def _reread(self, tensor: str, given: str, readers: list[str]) -> None:
         wanted = {name for reader in readers for name in self.source.nodes.get(reader, ())}
         for node in self.graph.node:
-            if node.name in wanted:
+            if node.name in wanted or self.parts.get(node.name) in wanted:
                 node.input[:] = [given if held == tensor else held for held in node.input]
         if "output" not in readers or tensor not in {value.name for value in self.graph.output}:
             return
@@ -282,22 +298,8 @@ class _Annotation:
 
     def _insert(self) -> None:
         """Put the new nodes where their inputs are known, and leave out what nothing reads."""
-        waiting = [*self.graph.node, *self.b.nodes]
-        known = (
-            {value.name for value in self.graph.input}
-            | {i.name for i in self.graph.initializer}
-            | set(self.b.initializers)
-        )
-        known.add("")
-        ordered: list[onnx.NodeProto] = []
-        while waiting:
-            ready = [node for node in waiting if all(name in known for name in node.input)]
-            if not ready:
-                raise DeployError("annotate the ONNX graph", "its nodes have no order", "load the file again")
-            ordered.extend(ready)
-            known.update(name for node in ready for name in node.output)
-            done = {id(node) for node in ready}
-            waiting = [node for node in waiting if id(node) not in done]
+        known = {one.name for one in (*self.graph.input, *self.graph.initializer)} | set(self.b.initializers)
+        ordered = in_order([*self.graph.node, *self.b.nodes], known)
         kept = needed(ordered, {value.name for value in self.graph.output})
         read = {name for node in kept for name in node.input} | {value.name for value in self.graph.output}
         constants = [*self.graph.initializer, *self.b.initializers.values()]
@@ -307,3 +309,10 @@ class _Annotation:
         del self.graph.initializer[:]
         self.graph.node.extend(kept)
         self.graph.initializer.extend(held.values())
+
+
+def _turned(encoding: Encoding) -> Encoding:
+    """The grid of a matrix that is held the other way round."""
+    if encoding.axis is None:
+        return encoding
+    return replace(encoding, axis=1 - encoding.axis, scale=encoding.scale.T, zero_point=encoding.zero_point.T)

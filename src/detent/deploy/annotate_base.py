@@ -11,17 +11,27 @@ import onnx.version_converter
 from onnx import helper, numpy_helper
 
 from detent.deploy.float_model import float_model
+from detent.deploy.known_sizes import Known, known_sizes
+from detent.errors import DeployError
 from detent.onnx_import import OnnxSource, is_left_out
 
-__all__ = ["base_model", "needed", "place_of", "without_copied_outputs"]
+__all__ = ["base_model", "in_order", "needed", "place_of", "without_copied_outputs"]
 
 
-def base_model(source: OnnxSource, opset: int) -> onnx.ModelProto:
-    """The file's model without quantization of its own, in an opset that has per-channel Q and DQ."""
+def base_model(source: OnnxSource, opset: int) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """The file's model without quantization of its own, in an opset that has per-channel Q and DQ; and of nodes that
+    another opset needs before one of the file's, the name of that one."""
     model = float_model(source.model)
+    # What no output needs was not read: it may take tensors that are gone.
+    kept = needed(list(model.graph.node), {value.name for value in model.graph.output})
+    del model.graph.node[:]
+    model.graph.node.extend(kept)
+    parts: dict[str, str] = {}
     found = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
     if found < max(13, opset if opset > 17 else 13):
+        before = {node.name: set(node.input) for node in model.graph.node if node.name}
         model = _converted(model, max(opset, 13))
+        parts = _inserted(model.graph, before)
     if model.ir_version < 8:
         model.ir_version = 8
     if opset >= 21 and model.ir_version < 10:
@@ -29,7 +39,7 @@ def base_model(source: OnnxSource, opset: int) -> onnx.ModelProto:
     for node in model.graph.node:
         node.name = node.name or node.output[0]
     _store_folded(model.graph, source.folded)
-    return model
+    return model, parts
 
 
 def _store_folded(graph: onnx.GraphProto, folded: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -59,11 +69,40 @@ def _converted(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     present = [one for one in graph.initializer if one.name not in names]
     del graph.initializer[:]
     graph.initializer.extend(present)
+    _state_ranks(graph, known_sizes(model, 1))
+    named = {node.output[0]: node.name for node in graph.node}
     converted = onnx.version_converter.convert_version(model, opset)
+    taken = {node.name for node in converted.graph.node}
+    for node in converted.graph.node:
+        if not node.name and named.get(node.output[0], "") not in taken:
+            node.name = named[node.output[0]]  # it was put in another's place
     del converted.graph.input[:]
     converted.graph.input.extend(inputs)
     converted.graph.initializer.extend(absent)
     return converted
+
+
+def _inserted(graph: onnx.GraphProto, before: Mapping[str, set[str]]) -> dict[str, str]:
+    """Nodes without a name that read what another node read before they were there, by what they give."""
+    now = {node.name: set(node.input) for node in graph.node if node.name}
+    lost = {tensor: name for name, inputs in before.items() for tensor in inputs - now.get(name, inputs) if tensor}
+    return {
+        node.output[0]: lost[node.input[0]]
+        for node in graph.node
+        if not node.name and node.input and node.input[0] in lost
+    }
+
+
+def _state_ranks(graph: onnx.GraphProto, known: Known) -> None:
+    """Before opset 13 a softmax is one over all axes from its own on. Only where the converter knows that it is the
+    last one it leaves the node as it is, between what is quantized."""
+    stated = {value.name for value in (*graph.value_info, *graph.input)}
+    taken = {node.input[0] for node in graph.node if node.op_type in ("Softmax", "LogSoftmax", "Hardmax")} - stated
+    graph.value_info.extend(
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [f"{name}_{axis}" for axis in range(len(shape))])
+        for name in taken
+        if (shape := known.shapes.get(name)) is not None
+    )
 
 
 def without_copied_outputs(graph: onnx.GraphProto) -> dict[str, str]:
@@ -85,7 +124,7 @@ def place_of(nodes: list[onnx.NodeProto], which: str) -> tuple[onnx.NodeProto, i
     and whether torch has it the other way round; None if it reads none."""
     main = next((node for node in nodes if node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul")), None)
     if main is None:
-        return None
+        return _place_in_norm(nodes, which)
     if which == "weight":
         plain = main.op_type in ("Conv", "ConvTranspose") or any(a.name == "transB" and a.i for a in main.attribute)
         return main, 1, not plain
@@ -93,6 +132,33 @@ def place_of(nodes: list[onnx.NodeProto], which: str) -> tuple[onnx.NodeProto, i
         return (main, 2, False) if len(main.input) > 2 and main.input[2] else None
     add = next((node for node in nodes if node.op_type == "Add"), None)
     return None if add is None else (add, 1 if add.input[0] == main.output[0] else 0, False)
+
+
+def _place_in_norm(nodes: list[onnx.NodeProto], which: str) -> tuple[onnx.NodeProto, int, bool] | None:
+    """The same of a norm, which is one node, or steps that end with a product and a sum."""
+    norm = next((node for node in nodes if node.op_type.endswith("Normalization")), None)
+    if norm is not None:
+        index = 1 if which == "weight" else 2
+        return (norm, index, False) if len(norm.input) > index and norm.input[index] else None
+    made = {name for node in nodes for name in node.output}
+    last = next((node for node in nodes[:0:-1] if node.op_type == ("Mul" if which == "weight" else "Add")), None)
+    constant = [] if last is None else [index for index, name in enumerate(last.input) if name not in made]
+    return (last, constant[0], False) if last is not None and len(constant) == 1 else None
+
+
+def in_order(nodes: list[onnx.NodeProto], known: set[str]) -> list[onnx.NodeProto]:
+    """Every node behind those that give what it reads; `known` is given from the beginning."""
+    waiting, known = nodes, known | {""}
+    ordered: list[onnx.NodeProto] = []
+    while waiting:
+        ready = [node for node in waiting if all(name in known for name in node.input)]
+        if not ready:
+            raise DeployError("annotate the ONNX graph", "its nodes have no order", "load the file again")
+        ordered.extend(ready)
+        known.update(name for node in ready for name in node.output)
+        done = {id(node) for node in ready}
+        waiting = [node for node in waiting if id(node) not in done]
+    return ordered
 
 
 def needed(nodes: list[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProto]:

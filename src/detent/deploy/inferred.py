@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import onnx
 from onnx import helper
+
+from detent.deploy.known_sizes import known_sizes
 
 __all__ = ["Shape", "shapes_of"]
 
@@ -26,7 +29,33 @@ def shapes_of(model: onnx.ModelProto) -> dict[str, Shape]:
         for value in (*graph.input, *graph.value_info, *graph.output)
         if value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape")
     }
-    return found | {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
+    found |= {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
+    return found if _complete(model, found) and not _rounds_up(model) else found | _by_trying(model, found)
+
+
+def _rounds_up(model: onnx.ModelProto) -> bool:
+    """Whether there is a pool with `ceil_mode`, whose size the inference of older opsets has wrong."""
+    pools = [node for node in model.graph.node if node.op_type in ("MaxPool", "AveragePool")]
+    return any(attribute.name == "ceil_mode" and attribute.i for node in pools for attribute in node.attribute)
+
+
+def _complete(model: onnx.ModelProto, found: Mapping[str, Shape]) -> bool:
+    """Whether every tensor has a shape in which only the sizes are free that the inputs have."""
+    free = {size for value in model.graph.input for size in found.get(value.name, ()) if isinstance(size, str)}
+    sizes = [found.get(name, ("?",)) for node in model.graph.node for name in node.output if name]
+    return all(isinstance(size, int) or (size in free and size != "?") for shape in sizes for size in shape)
+
+
+def _by_trying(model: onnx.ModelProto, found: Mapping[str, Shape]) -> dict[str, Shape]:
+    """Shapes behind sizes that are computed: those that are the same for inputs of two sizes are known."""
+    ones, twos = known_sizes(model, 1).shapes, known_sizes(model, 2).shapes
+    tried: dict[str, Shape] = {}
+    for name in ones.keys() & twos.keys():
+        names = found.get(name, ())
+        names = names if len(names) == len(ones[name]) else ("?",) * len(ones[name])
+        pairs = zip(ones[name], twos[name], names, strict=True)
+        tried[name] = tuple(one if one == two else str(size) for one, two, size in pairs)
+    return tried
 
 
 def _shape(value: onnx.ValueInfoProto) -> Shape:

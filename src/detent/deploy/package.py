@@ -43,7 +43,7 @@ class Package:
         try:
             manifest = json.loads(path.read_text())
             version, files = manifest["manifest version"], dict(manifest["files"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise ArtifactError(f"load {path}", f"it is no manifest: {error}", "deploy the model again") from None
         if version != VERSION:
             raise ArtifactError(

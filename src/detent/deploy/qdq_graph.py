@@ -17,14 +17,11 @@ import numpy.typing as npt
 from onnx import numpy_helper
 
 from detent.deploy.encoding import Encoding
+from detent.onnx_import.names import CLIPPED
 
 __all__ = ["CLIPPED", "TRANSPOSED", "Op", "Output", "Port", "QdqGraph", "Read"]
 
 Array = npt.NDArray[Any]
-
-CLIPPED = "_clipped"
-"""Ends the name of what a Clip gives that stands before a QuantizeLinear because fewer codes are used than the type
-has (6 bits in an int8, or -127 to 127): the reader makes it part of the encoding."""
 
 TRANSPOSED = "_transposed"
 """Ends the name of a weight matrix that is stored the other way round than the model has it."""

@@ -62,7 +62,7 @@ class _Reader:
                 self._require_qdq(node)
                 continue  # read by the DequantizeLinear behind it
             if node.op_type == "DequantizeLinear":
-                if self._is_read_as_tensor(node.output[0]):
+                if self._is_requantized(node.output[0]):
                     ops.append(Op("Identity", node.name, (self._dequantized(node),), (node.output[0],)))
                 continue
             reads = tuple(self._read(name) if name else None for name in node.input)
@@ -91,7 +91,7 @@ class _Reader:
 
     def _read(self, name: str) -> Read:
         maker = self._made_by.get(name)
-        if maker is not None and maker.op_type == "DequantizeLinear" and not self._is_read_as_tensor(name):
+        if maker is not None and maker.op_type == "DequantizeLinear":
             return self._dequantized(maker)
         if name in self._arrays:
             self._constants[name] = self._arrays[name]
@@ -133,9 +133,6 @@ class _Reader:
                 encoding.scale, encoding.zero_point, encoding.dtype, encoding.axis, encoding.block, *bounds
             )
             source = clip.input[0]
-        before = self._made_by.get(source)
-        if before is not None and before.op_type == "DequantizeLinear" and not self._is_read_as_tensor(source):
-            raise AssertionError(source)
         return Read(source, encoding)
 
     def _clip_of(self, clip: onnx.NodeProto, encoding: Encoding) -> tuple[int, int] | None:
@@ -180,15 +177,18 @@ class _Reader:
             return Output(name, Read(maker.input[0], self._encoding(maker)), as_codes=True)
         return Output(name, self._read(name))
 
-    def _is_read_as_tensor(self, name: str) -> bool:
-        """Whether what a DequantizeLinear gives is quantized again: then it is a tensor of its own."""
-        users = self._users.get(name, [])
-        if any(user.op_type == "QuantizeLinear" for user in users):
-            return True
-        # ... or clipped on the way there.
+    def _is_requantized(self, name: str) -> bool:
+        """Whether a QuantizeLinear reads what a DequantizeLinear gives: for that one it is a tensor of its own."""
         return any(
-            user.op_type == "Clip" and any(u.op_type == "QuantizeLinear" for u in self._users.get(user.output[0], []))
-            for user in users
+            user.op_type == "QuantizeLinear" or (user.op_type == "Clip" and self._bounds_codes(user))
+            for user in self._users.get(name, [])
+        )
+
+    def _bounds_codes(self, clip: onnx.NodeProto) -> bool:
+        """Whether a Clip belongs to the QuantizeLinear behind it."""
+        users = self._users.get(clip.output[0], [])
+        return any(
+            user.op_type == "QuantizeLinear" and self._clip_of(clip, self._encoding(user)) is not None for user in users
         )
 
     def _input_type(self, name: str) -> str:

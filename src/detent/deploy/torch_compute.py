@@ -12,7 +12,10 @@ from torch import Tensor
 from detent.deploy.torch_call import Call, Function
 from detent.deploy.torch_elementwise import BINARY, UNARY
 
-__all__ = ["COMPUTES"]
+__all__ = ["COMPUTES", "CONV_BY_PLANES"]
+
+CONV_BY_PLANES = "ConvByPlanes"
+"""Not an ONNX operation: a Conv of volumes that was written in another way, for runtimes that have none."""
 
 
 # --- with weights ------------------------------------------------------------------------------------------
@@ -70,6 +73,27 @@ def _conv_transpose(call: Call) -> Tensor:
     )
 
 
+def _conv_by_planes(call: Call) -> Tensor:
+    """A convolution of volumes as convolutions of planes that are added up. Behind its data and bias it reads the
+    weights, one tensor for each place along the depth."""
+    data, bias, *weights = (call.optional(index) for index in range(len(call.values)))
+    assert data is not None
+    kernel = [len(weights), *call[2].shape[2:]]
+    begin, end = _halves(call, data, kernel)
+    strides, dilations = call.get("strides", [1] * 3), call.get("dilations", [1] * 3)
+    x = F.pad(data, [size for pair in reversed(list(zip(begin, end, strict=True))) for size in pair])
+    depth = (x.shape[2] - (kernel[0] - 1) * dilations[0] - 1) // strides[0] + 1
+    found: Tensor | None = None
+    for place, weight in enumerate(weights):
+        first = place * dilations[0]
+        picked = x[:, :, first : first + (depth - 1) * strides[0] + 1 : strides[0]]
+        planes = picked.transpose(1, 2).reshape(-1, x.shape[1], *x.shape[3:])
+        part = F.conv2d(planes, weight, bias, strides[1:], 0, dilations[1:], call.get("group", 1))  # type: ignore[arg-type]
+        found, bias = part if found is None else found + part, None
+    assert found is not None
+    return found.reshape(x.shape[0], depth, *found.shape[1:]).transpose(1, 2)
+
+
 def _gemm(call: Call) -> Tensor:
     a = call[0].t() if call.get("transA", 0) else call[0]
     bias, alpha, beta = call.optional(2), call.get("alpha", 1.0), call.get("beta", 1.0)
@@ -121,18 +145,6 @@ def _global_max_pool(call: Call) -> Tensor:
     return call[0].amax(tuple(range(2, call[0].ndim)), keepdim=True)
 
 
-def _reduce(function: Callable[..., Tensor]) -> Function:
-    def reduced(call: Call) -> Tensor:
-        axes = call.integers(1)
-        axes = call.get("axes") if axes is None else axes
-        if axes is None and call.get("noop_with_empty_axes", 0):
-            return call[0]
-        dims = tuple(range(call[0].ndim)) if axes is None else tuple(axes)
-        return function(call[0], dims, keepdim=bool(call.get("keepdims", 1)))
-
-    return reduced
-
-
 # --- element by element ------------------------------------------------------------------------------------
 
 
@@ -151,11 +163,6 @@ def _clip(call: Call) -> Tensor:
     if low is not None and high is not None:
         return F.hardtanh(call[0], float(low), float(high))  # which ExecuTorch fuses into what is before it
     return torch.clamp(call[0], None if low is None else float(low), None if high is None else float(high))
-
-
-def _divide(call: Call) -> Tensor:
-    a, b = call[0], call[1]
-    return a / b if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc")
 
 
 def _hard_sigmoid(call: Call) -> Tensor:
@@ -202,13 +209,14 @@ COMPUTES: dict[str, Function] = {
     "Clip": _clip,
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
-    "Div": _divide,
+    CONV_BY_PLANES: _conv_by_planes,
     "Elu": lambda call: F.elu(call[0], call.get("alpha", 1.0)),
     "Gelu": lambda call: F.gelu(call[0], approximate=call.get("approximate", "none")),
     "Gemm": _gemm,
     "GlobalAveragePool": _global_average_pool,
     "GlobalMaxPool": _global_max_pool,
     "Greater": _binary(torch.gt),
+    "GreaterOrEqual": _binary(torch.ge),
     "GroupNormalization": _group_norm,
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": _unary(F.hardswish),
@@ -216,18 +224,15 @@ COMPUTES: dict[str, Function] = {
     "LayerNormalization": _layer_norm,
     "LeakyRelu": lambda call: F.leaky_relu(call[0], call.get("alpha", 0.01)),
     "Less": _binary(torch.lt),
+    "LessOrEqual": _binary(torch.le),
     "LogSoftmax": lambda call: F.log_softmax(call[0], call.get("axis", -1)),
-    "Max": _binary(torch.maximum),
     "MaxPool": _max_pool,
-    "Min": _binary(torch.minimum),
     "Not": _unary(torch.logical_not),
     "Or": _binary(torch.logical_or),
     "PRelu": _p_relu,
     "Range": lambda call: torch.arange(*(value.item() for value in (call[0], call[1], call[2]))),
-    "ReduceMax": _reduce(torch.amax),
-    "ReduceMean": _reduce(torch.mean),
-    "ReduceSum": _reduce(torch.sum),
+    "Sign": _unary(torch.sign),
     "Softmax": lambda call: F.softmax(call[0], call.get("axis", -1)),
     "Where": lambda call: torch.where(call[0], call[1], call[2]),
 }
-"""By ONNX operation type."""
+"""By operation type."""

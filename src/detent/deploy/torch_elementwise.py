@@ -32,8 +32,16 @@ UNARY: Mapping[str, Callable[[Tensor], Tensor]] = {
     "Sqrt": torch.sqrt,
     "Tanh": torch.tanh,
 }
+
+
+def _divide(a: Tensor, b: Tensor) -> Tensor:
+    """Integers, such as sizes, are divided towards zero."""
+    return a / b if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc")
+
+
 BINARY: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "Add": torch.add,
+    "Div": _divide,
     "Equal": torch.eq,
     "MatMul": torch.matmul,
     "Mul": torch.mul,

@@ -16,10 +16,12 @@ from detent.deploy.qdq_graph import Op
 from detent.deploy.torch_call import Call, Function
 from detent.deploy.torch_compute import COMPUTES
 from detent.deploy.torch_moves import MOVES
+from detent.deploy.torch_recurrent import RECURRENT
+from detent.deploy.torch_reductions import REDUCTIONS
 
 __all__ = ["FUNCTIONS", "call"]
 
-FUNCTIONS: dict[str, Function] = {**COMPUTES, **MOVES}
+FUNCTIONS: dict[str, Function] = {**COMPUTES, **MOVES, **RECURRENT, **REDUCTIONS}
 """By ONNX operation type."""
 
 

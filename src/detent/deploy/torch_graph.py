@@ -19,13 +19,20 @@ from detent.errors import DeployError
 
 __all__ = ["FloatGrids", "Grids", "TorchGraph", "with_linear_layers"]
 
+_TURNED = "_turned"
+"""Ends the name of a matrix of weights that was transposed here."""
+
 
 class Grids(ABC):
     """What a module does where the network has Q and DQ."""
 
     @abstractmethod
-    def activation(self, values: Tensor, encoding: Encoding) -> Tensor:
-        """Real numbers to the nearest ones of a grid."""
+    def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
+        """What stands for real numbers on a grid; made once for everybody who reads them on it."""
+
+    @abstractmethod
+    def dequantize(self, codes: Tensor, encoding: Encoding) -> Tensor:
+        """Real numbers again, for one reader."""
 
     @abstractmethod
     def constant(self, codes: npt.NDArray[Any], encoding: Encoding) -> Mapping[str, Tensor]:
@@ -39,9 +46,13 @@ class Grids(ABC):
 class FloatGrids(Grids):
     """None: activations stay as they are, weights are what their codes stand for."""
 
-    def activation(self, values: Tensor, encoding: Encoding) -> Tensor:
+    def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
         del encoding
         return values
+
+    def dequantize(self, codes: Tensor, encoding: Encoding) -> Tensor:
+        del encoding
+        return codes
 
     def constant(self, codes: npt.NDArray[Any], encoding: Encoding) -> Mapping[str, Tensor]:
         return {"values": torch.from_numpy(encoding.dequantize(codes))}
@@ -51,15 +62,33 @@ class FloatGrids(Grids):
         return buffers["values"]
 
 
-class _Operation(nn.Module):
-    """One operation. A module of its own, so that an exported program says of each node which operation it is of."""
+class _Reading(nn.Module):
+    """How one input of an operation, or one output of the network, is read: on a grid, or as it is."""
 
-    def __init__(self, op: Op, constants: Mapping[str, npt.NDArray[Any]]):
+    def __init__(self, grids: Grids, encoding: Encoding | None):
+        super().__init__()
+        self._grids, self._encoding = grids, encoding
+
+    def forward(self, value: Tensor | None) -> Tensor | None:
+        if value is None or self._encoding is None:
+            return value
+        return self._grids.dequantize(value, self._encoding)
+
+
+class _Operation(nn.Module):
+    """One operation and its readings. Modules of their own, so that an exported program says of each node which
+    operation, and which of its inputs, it is of."""
+
+    def __init__(self, op: Op, constants: Mapping[str, npt.NDArray[Any]], grids: Grids):
         super().__init__()
         self._op, self._constants = op, constants
+        # Constants are restored before they come here.
+        grid = [None if read is None or read.tensor in constants else read.encoding for read in op.inputs]
+        self.readings = nn.ModuleList(_Reading(grids, encoding) for encoding in grid)
 
     def forward(self, *values: Tensor | None) -> tuple[Tensor, ...]:
-        return call(self._op, values, self._constants)
+        read = [reading(value) for reading, value in zip(self.readings, values, strict=True)]
+        return call(self._op, read, self._constants)
 
 
 class TorchGraph(nn.Module):
@@ -75,55 +104,48 @@ class TorchGraph(nn.Module):
                 "it takes or gives integer codes",
                 "give it a network whose inputs and outputs are real numbers",
             )
-        self._held: dict[str, dict[str, str]] = {}
-        self._encodings: dict[str, Encoding] = {}
+        self._held: dict[Read, dict[str, str]] = {}
         reads = [read for op in graph.ops for read in op.inputs if read is not None]
         for read in (*reads, *(output.read for output in graph.outputs)):
-            if read.tensor in graph.constants and read.tensor not in self._held:
+            if read.tensor in graph.constants and read not in self._held:
                 self._hold(read)
-        self.operations = nn.ModuleList(_Operation(op, graph.constants) for op in graph.ops)
+        self.operations = nn.ModuleList(_Operation(op, graph.constants, grids) for op in graph.ops)
+        given = [None if output.read in self._held else output.read.encoding for output in graph.outputs]
+        self.given = nn.ModuleList(_Reading(grids, encoding) for encoding in given)
 
     def _hold(self, read: Read) -> None:
         array = self._graph.constants[read.tensor]
         if read.encoding is None:
             buffers: Mapping[str, Tensor] = {"values": torch.from_numpy(np.array(array))}
         else:
-            buffers = self._grids.constant(array, read.encoding)
-            self._encodings[read.tensor] = read.encoding
+            codes = array if read.tensor in self._graph.coded else read.encoding.quantize(array)
+            buffers = self._grids.constant(codes, read.encoding)
         index = len(self._held)
-        self._held[read.tensor] = {part: f"constant_{index}_{part}" for part in buffers}
+        self._held[read] = {part: f"constant_{index}_{part}" for part in buffers}
         for part, buffer in buffers.items():
             self.register_buffer(f"constant_{index}_{part}", buffer)
 
-    def _constant(self, tensor: str) -> Tensor:
-        buffers = {part: self.get_buffer(name) for part, name in self._held[tensor].items()}
-        if tensor in self._encodings:
-            return self._grids.restore(buffers, self._encodings[tensor])
-        return buffers["values"]
+    def _constant(self, read: Read) -> Tensor:
+        buffers = {part: self.get_buffer(name) for part, name in self._held[read].items()}
+        return buffers["values"] if read.encoding is None else self._grids.restore(buffers, read.encoding)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         values: dict[Read, Tensor] = {Read(name): value for name, value in zip(self._graph.inputs, inputs, strict=True)}
 
-        def read(form: Read) -> Tensor:
-            if form.tensor in self._held:
-                return self._constant(form.tensor)
-            if form not in values:
-                assert form.encoding is not None, form
-                values[form] = self._grids.activation(values[Read(form.tensor)], form.encoding)
-            return values[form]
+        def form(read: Read) -> Tensor:
+            if read in self._held:
+                return self._constant(read)
+            if read not in values:
+                assert read.encoding is not None, read
+                values[read] = self._grids.quantize(values[Read(read.tensor)], read.encoding)
+            return values[read]
 
         for op, operation in zip(self._graph.ops, self.operations, strict=True):
-            given = operation(*(None if form is None else read(form) for form in op.inputs))
-            for name, value in zip(op.outputs, given, strict=True):
+            made = operation(*(None if read is None else form(read) for read in op.inputs))
+            for name, value in zip(op.outputs, made, strict=True):
                 values[Read(name)] = value
-        outputs = [output.read for output in self._graph.outputs]
-        inside = set(values)
-        return tuple(self._given(read(form), form if form in inside else Read(form.tensor)) for form in outputs)
-
-    def _given(self, value: Tensor, form: Read) -> Tensor:
-        """An output. One that a kernel reads too is put on its grid, where it is, once more: ExecuTorch's delegate
-        gives only zeros for it otherwise."""
-        return value if form.encoding is None else self._grids.activation(value, form.encoding)
+        outputs = zip(self.given, self._graph.outputs, strict=True)
+        return tuple(reading(form(output.read)) for reading, output in outputs)
 
 
 def with_linear_layers(graph: QdqGraph) -> QdqGraph:
@@ -137,22 +159,41 @@ def with_linear_layers(graph: QdqGraph) -> QdqGraph:
     for op in graph.ops:
         if op.outputs[0] in gone:
             continue
-        weight = _linear_weight(graph, op, constants) if op.type == "MatMul" else None
+        turned = _is_untransposed(op)
+        weight = _linear_weight(graph, op, constants) if op.type == "MatMul" or turned else None
         if weight is None:
             ops.append(op)
+            continue
+        if turned:
+            ops.append(replace(op, inputs=(op.inputs[0], weight, *op.inputs[2:]), attributes={"transB": 1}))
             continue
         readers = graph.readers(op.outputs[0])
         add = readers[0][0] if len(readers) == 1 and readers[0][1].encoding is None else None
         inputs: tuple[Read | None, ...] = (op.inputs[0], weight)
         outputs = op.outputs
-        if add is not None and add.type == "Add" and _is_bias(graph, add.inputs[1], op.outputs[0], constants, weight):
-            inputs, outputs = (*inputs, add.inputs[1]), add.outputs
+        added = None if add is None else _added(add, op.outputs[0])
+        if add is not None and _is_bias(graph, added, op.outputs[0], constants, weight):
+            inputs, outputs = (*inputs, added), add.outputs
             gone.add(add.outputs[0])
         ops.append(Op("Gemm", op.name, inputs, outputs, {"transB": 1}))
     used = {read.tensor for op in ops for read in op.inputs if read is not None}
     used |= {output.read.tensor for output in graph.outputs}
     ops = [op for op in ops if used.intersection(op.outputs)]
-    return replace(graph, ops=tuple(ops), constants=constants)
+    coded = {name for name in constants if name not in graph.constants and name.removesuffix(_TURNED) in graph.coded}
+    return replace(graph, ops=tuple(ops), constants=constants, coded=graph.coded | coded)
+
+
+def _is_untransposed(op: Op) -> bool:
+    """Whether it is a Gemm that multiplies with its weights as they are stored, and does nothing else."""
+    plain = op.attributes.get("alpha", 1.0) == op.attributes.get("beta", 1.0) == 1.0
+    return op.type == "Gemm" and plain and not (op.attributes.get("transA", 0) or op.attributes.get("transB", 0))
+
+
+def _added(add: Op, product: str) -> Read | None:
+    """What an Add adds to a product."""
+    if add.type != "Add":
+        return None
+    return next((read for read in add.inputs if read is not None and read.tensor != product), None)
 
 
 def _linear_weight(graph: QdqGraph, op: Op, constants: dict[str, npt.NDArray[Any]]) -> Read | None:
@@ -167,7 +208,7 @@ def _linear_weight(graph: QdqGraph, op: Op, constants: dict[str, npt.NDArray[Any
         return source if source is not None and source.tensor in graph.constants and turned else None
     if read.tensor not in graph.constants or graph.constants[read.tensor].ndim != 2:
         return None
-    name = f"{read.tensor}_turned"
+    name = f"{read.tensor}{_TURNED}"
     constants[name] = np.ascontiguousarray(graph.constants[read.tensor].T)
     encoding = read.encoding
     if encoding is not None and encoding.axis is not None:

@@ -155,10 +155,17 @@ def _filled(shape: list[int], value: np.ndarray[tuple[int, ...], np.dtype[np.gen
     return torch.from_numpy(np.array(value)).reshape([1] * len(shape)).expand(shape)
 
 
+def _dropout(call: Call) -> Tensor:
+    if len(call.op.outputs) > 1:
+        raise call.refusal("it gives its mask")
+    return call[0]
+
+
 MOVES: dict[str, Function] = {
     "Concat": lambda call: torch.cat(_present(call), call.get("axis")),
     "ConstantOfShape": _constant_of_shape,
     "DepthToSpace": _depth_to_space,
+    "Dropout": _dropout,
     "Expand": _expand,
     "Flatten": _flatten,
     "Gather": _gather,
@@ -171,6 +178,7 @@ MOVES: dict[str, Function] = {
     "SpaceToDepth": _space_to_depth,
     "Split": _split,
     "Squeeze": _squeeze,
+    "Tile": lambda call: call[0].repeat(call.required_integers(1)),
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
 }

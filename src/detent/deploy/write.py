@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
 import platform
-import shutil
-import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path, PurePath
@@ -24,15 +19,14 @@ from detent.deploy.files import writer
 from detent.deploy.forms import in_forms
 from detent.deploy.memory import give_back
 from detent.deploy.package import MANIFEST, VERSION, digest
-from detent.errors import ArtifactError, DeployError, NotCalibratedError
+from detent.deploy.placing import place, target_of
+from detent.errors import DeployError, NotCalibratedError
 from detent.graph import Region, quantizers_of
 from detent.numerics import IntGrid
 from detent.onnx_import import is_imported
 from detent.quantizers import Quantizer
 
 __all__ = ["deployment_of", "write"]
-
-_HERE, _RENAME_EXCHANGE = -100, 2  # AT_FDCWD and the flag of renameat2(2)
 
 
 def deployment_of(
@@ -69,11 +63,12 @@ def write(
 ) -> None:
     """Deploy `prepared` into `folder`: all of it, or nothing.
 
-    `files` are the formats to write, in place of those the backend names; `model.onnx` is always among them. A folder
-    that an earlier deploy wrote is replaced; one that holds something else is refused.
+    `files` are the formats to write, in place of those the backend names; `model.onnx` is always among them. The files
+    of an earlier deploy are replaced, and others beside them stay; a folder of other things is refused.
     """
-    target = Path(folder).resolve()
-    _refuse_foreign(target)
+    if isinstance(files, str):
+        raise DeployError(f"deploy with files={files!r}", "it is one name, not a list of them", f"give [{files!r}]")
+    target = target_of(folder)
     deployment = deployment_of(prepared, name=target.name or "model", dynamic_batch=dynamic_batch, mode=mode)
     give_back()  # of what the weights were turned into codes with, before the files are made
     contents: dict[str, bytes] = {}
@@ -82,7 +77,7 @@ def write(
             _require_own(one, file, content, contents)
             contents[file] = content
     contents[MANIFEST] = json.dumps(_manifest(prepared, deployment, contents, mode), indent=1).encode()
-    _replace(target, contents)
+    place(target, contents)
 
 
 def _of_float(prepared: Any) -> list[str]:
@@ -159,24 +154,6 @@ def _described(tensor: DeployedTensor) -> dict[str, Any]:
     }
 
 
-def _refuse_foreign(target: Path) -> None:
-    if target.is_file():
-        raise ArtifactError(f"deploy into {target}", "it is a file", "name a folder")
-    if target.is_dir() and any(target.iterdir()) and not _is_manifest(target / MANIFEST):
-        raise ArtifactError(
-            f"deploy into {target}", "the folder holds files that are no artifact", "name a new or empty folder"
-        )
-
-
-def _is_manifest(path: Path) -> bool:
-    """Whether deploy wrote it: what it stands beside is about to be replaced, and others write a manifest.json too."""
-    try:
-        held = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return False
-    return isinstance(held, dict) and "manifest version" in held
-
-
 def _require_own(writer_name: str, file: str, content: bytes, contents: Mapping[str, bytes]) -> None:
     """Two formats may be read beside the same float network; else each file has one writer."""
     path = PurePath(file)
@@ -186,46 +163,3 @@ def _require_own(writer_name: str, file: str, content: bytes, contents: Mapping[
             f"its file {file!r} would leave the folder, or replace another file of the artifact",
             "give it a name of its own inside the folder",
         )
-
-
-def _replace(target: Path, contents: dict[str, bytes]) -> None:
-    """Write beside the target, then rename: whoever looks sees the old folder or the new one, complete."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    try:
-        for name, content in contents.items():
-            path = made / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-        made.chmod(0o755)
-        _swap(made, target)
-    except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
-        raise
-
-
-def _swap(made: Path, target: Path) -> None:
-    """Put `made` in the place of `target`, and remove what was there."""
-    if not target.exists():
-        made.rename(target)
-    elif _exchange(made, target):
-        shutil.rmtree(made)
-    else:
-        old = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
-        target.rename(old / "artifact")
-        try:
-            made.rename(target)
-        except BaseException:
-            (old / "artifact").rename(target)
-            raise
-        finally:
-            shutil.rmtree(old)
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Two folders change places in one step, where the system can: a program killed at any moment leaves one."""
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
-    return rename is not None and rename(_HERE, bytes(one), _HERE, bytes(other), _RENAME_EXCHANGE) == 0

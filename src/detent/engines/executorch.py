@@ -9,13 +9,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from detent.deploy import Package, Port
+from detent.deploy import Output, Package, Port, QdqGraph, Read
 from detent.deploy.executorch import PLACES_FILE, PTE_FILE, lower_executorch
 from detent.engines import executorch_worker
 from detent.engines.engine import Arrays, Engine, Placement, check_inputs
@@ -32,11 +33,10 @@ class ExecuTorch(Engine):
     name: ClassVar[str] = "executorch"
     extra: ClassVar[str | None] = "executorch"
 
-    def __init__(
-        self, content: bytes, inputs: Mapping[str, Port], outputs: tuple[str, ...], places: Places, threads: int
-    ):
+    def __init__(self, content: bytes, graph: QdqGraph, places: Places, threads: int):
         self.require()
-        self._inputs, self._outputs, self._places = inputs, outputs, places
+        self._graph, self._places, self._threads = graph, places, threads
+        self._open: ExecuTorch | None = None
         self._folder = tempfile.TemporaryDirectory()
         file = Path(self._folder.name) / PTE_FILE
         file.write_bytes(content)
@@ -52,6 +52,8 @@ class ExecuTorch(Engine):
 
     def close(self) -> None:
         """End the worker."""
+        if self._open is not None:
+            self._open.close()
         for stream in (self._worker.stdin, self._worker.stdout):
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):
@@ -89,16 +91,34 @@ class ExecuTorch(Engine):
         else:
             content = package.path(PTE_FILE).read_bytes()
             places = json.loads(package.path(PLACES_FILE).read_text())
-        outputs = tuple(output.name for output in package.graph.outputs)
-        return cls(content, package.graph.inputs, outputs, places, threads)
+        return cls(content, package.graph, places, threads)
 
     def run(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
-        check_inputs({name: port.shape for name, port in self._inputs.items()}, inputs, engine=self.name)
-        sizes = [np.shape(inputs[name])[0] for name, port in self._inputs.items() if _has_batch(port)]
+        ports = self._graph.inputs
+        check_inputs({name: port.shape for name, port in ports.items()}, inputs, engine=self.name)
+        sizes = [np.shape(inputs[name])[0] for name, port in ports.items() if _has_batch(port)]
         if not sizes:
-            return self._sample({name: np.array(inputs[name]) for name in self._inputs})
+            return self._sample({name: np.array(inputs[name]) for name in ports})
         samples = [self._sample(self._one(inputs, index)) for index in range(sizes[0])]
-        return {name: np.concatenate([sample[name] for sample in samples]) for name in self._outputs}
+        return {
+            output.name: np.concatenate([sample[output.name] for sample in samples], self._batch_axis(output.read))
+            for output in self._graph.outputs
+        }
+
+    def tensors(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
+        """From the same network lowered once more with more outputs, if all of it runs where it runs without them:
+        every tensor that is on a grid, as codes."""
+        if self._open is None:
+            graph = _with_all_shown(self._graph)
+            content, places = lower_executorch(graph)
+            self._open = ExecuTorch(content, graph, places, self._threads)
+        if any(tuple(place) != tuple(self._places[name]) for name, place in self._open._places.items()):
+            return {}
+        found = self._open.run(inputs)
+        grids = {output.name: output.read.encoding for output in self._open._graph.outputs}
+        return {
+            name: values if (grid := grids[name]) is None else grid.quantize(values) for name, values in found.items()
+        }
 
     def explain(self) -> list[Placement]:
         found = []
@@ -111,12 +131,28 @@ class ExecuTorch(Engine):
     def _one(self, inputs: Arrays, index: int) -> dict[str, npt.NDArray[Any]]:
         return {
             name: np.array(inputs[name][index : index + 1] if _has_batch(port) else inputs[name])
-            for name, port in self._inputs.items()
+            for name, port in self._graph.inputs.items()
         }
+
+    def _batch_axis(self, read: Read) -> int:
+        """Which axis of a tensor samples are put together along: the one of a free size."""
+        free = [axis for axis, size in enumerate(self._graph.shapes.get(read.tensor, ())) if isinstance(size, str)]
+        return free[0] if free else 0
 
     def _sample(self, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         executorch_worker.send(cast("BinaryIO", self._worker.stdin), list(inputs.values()))
-        return dict(zip(self._outputs, self._answer(), strict=True))
+        return dict(zip((output.name for output in self._graph.outputs), self._answer(), strict=True))
+
+
+def _with_all_shown(graph: QdqGraph) -> QdqGraph:
+    """The same network that gives every tensor which is read on one grid, and its outputs, by their names inside."""
+    reads = [read for op in graph.ops for read in op.inputs if read is not None and read.tensor not in graph.constants]
+    shown = {
+        read.tensor: read for read in reads if read.encoding is not None and graph.grid_of(read.tensor) is not None
+    }
+    given = {output.read.tensor: output.read for output in graph.outputs}
+    outputs = tuple(Output(tensor, read) for tensor, read in {**shown, **given}.items())
+    return replace(graph, outputs=outputs)
 
 
 def _has_batch(port: Port) -> bool:

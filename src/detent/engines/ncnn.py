@@ -115,6 +115,8 @@ class Ncnn(Engine):
         return np.concatenate(samples, free[0]) if free else samples[0]
 
     def _rows(self, inputs: Arrays) -> Iterable[tuple[Array, ...]]:
+        if all(isinstance(size, int) and size != 1 for port in self._graph.inputs.values() for size in port.shape[:1]):
+            return [tuple(inputs.values())]  # a network for one size, which has no batch to ncnn
         counts = {len(array) for array in inputs.values()}
         if len(counts) != 1:
             raise EngineError(
@@ -142,5 +144,7 @@ class Ncnn(Engine):
         return found
 
     def _shaped(self, name: str, values: Array) -> Array:
-        """A copy of a blob, with the shape the ONNX tensor has for one sample."""
-        return values.reshape([1 if isinstance(size, str) else size for size in self._graph.shapes[name]])
+        """A copy of a blob, with the shape that the ONNX tensor has for one sample."""
+        shape = self._graph.shapes[name]
+        free = -1 if sum(isinstance(size, str) for size in shape) == 1 else 1
+        return values.reshape([free if isinstance(size, str) else size for size in shape])

@@ -23,6 +23,8 @@ _KERNELS = (
 _OPERANDS = {**dict.fromkeys(("Conv", "Gemm", "MatMul", "Add", "Mul"), 2), "Where": 3, "Concat": None}
 """How many of its inputs a kernel takes as codes, if not one; None is all."""
 _ACTIVATIONS = ("Relu", "Clip")
+_BARRIERS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Reshape", "Flatten", "LayerNormalization")
+"""No Transpose is moved to their other side."""
 _WITH_ADD = "/MatMulAddFusion"  # ends the name of a MatMul that has become a Gemm with the bias added behind it
 
 
@@ -39,6 +41,7 @@ class FusedGraph:
         self._codes = _codes(fused.graph)
         self._made_by = {name: node for node in original.graph.node for name in node.output}
         self._kept = {name for node in fused.graph.node for name in node.output}
+        self._turned = _behind_moved_transposes(original.graph, fused.graph)
 
     def ran_as(self, op: str) -> Literal["integer", "float", "folded"]:
         node = self._nodes.get(op)
@@ -58,22 +61,28 @@ class FusedGraph:
             if tensor.endswith(CLIPPED) and tensor not in grids:
                 tensor = self._made_by[tensor].input[0]
             codes = self._codes_behind(node)
-            if tensor in grids and codes is not None:
+            # What still has its own name is in its own order: the Transpose that was moved behind it gives it now.
+            if codes is None or (tensor in self._turned and codes != node.output[0]):
+                continue
+            if tensor in grids:
                 found.setdefault(tensor, (codes, grids[tensor]))
         return found
 
     def _codes_behind(self, quantize: onnx.NodeProto) -> str | None:
         """The name of what a QuantizeLinear gave: its own output, or that of the kernel it was fused into."""
         node: onnx.NodeProto | None = quantize
+        tensor = quantize.output[0]
+        if tensor in self._kept:
+            return str(tensor) if tensor in self._codes else None
         while node is not None:
             kept = self._nodes.get(node.name)
-            if kept is not None:
-                return str(kept.output[0]) if kept.output[0] in self._codes else None
-            if quantize.output[0] in self._kept:
-                return str(quantize.output[0])
+            if kept is not None:  # of a Split's outputs, the one that was quantized
+                given = kept.output[list(node.output).index(tensor)]
+                return str(given) if given in self._codes else None
             # Activation functions may be gone, and additions of a bias.
             goes_on = node is quantize or node.op_type in (*_ACTIVATIONS, "Add")
-            node = self._made_by.get(node.input[0]) if goes_on else None
+            tensor = node.input[0]
+            node = self._made_by.get(tensor) if goes_on else None
         return None
 
 
@@ -96,6 +105,18 @@ def _codes(graph: onnx.GraphProto) -> set[str]:
         if not gives_floats and (node.op_type == "QuantizeLinear" or _is_integer_kernel(node) or moves):
             found.update(node.output)
     return found
+
+
+def _behind_moved_transposes(original: onnx.GraphProto, fused: onnx.GraphProto) -> set[str]:
+    """Tensors that a Transpose gives which is gone or permutes otherwise now, and all that is computed from them as far
+    as a Transpose can be moved: what nodes give there may be in another order than the model has it."""
+    now = {node.name: node.attribute for node in fused.node if node.op_type == "Transpose"}
+    turned: set[str] = set()
+    for node in original.node:
+        moved = node.op_type == "Transpose" and list(now.get(node.name, ())) != list(node.attribute)
+        if moved or (node.op_type not in _BARRIERS and turned.intersection(node.input)):
+            turned.update(node.output)
+    return turned
 
 
 def why_float(graph: QdqGraph, op: Op) -> str:
@@ -135,6 +156,8 @@ def _of_output(graph: QdqGraph, op: Op) -> str:
     if len(grids) > 1:
         return "its output is read on several grids"
     assert grids[0] is not None
+    if not grids[0].per_tensor:
+        return "its output has a scale for each channel"
     data = op.inputs[0]
     if op.type in _MOVES and data is not None and data.encoding != grids[0]:
         return "it moves codes only on one grid, and what it gives is on another than what it takes"
@@ -150,6 +173,8 @@ def _why_not_dropped(graph: QdqGraph, op: Op) -> str:
         return _too_few(grid)
     if op.type == "Clip":
         return "this Clip is not the range of its output's grid"
+    if not grid.per_tensor:
+        return "its output has a scale for each channel"
     if int(grid.zero_point) == grid.qmin:
         return ""
     return (

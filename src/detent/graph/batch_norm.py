@@ -32,6 +32,7 @@ __all__ = [
     "FoldedBatchNorm",
     "Moments",
     "foldable",
+    "folding_factor",
     "follow",
     "merge_into",
     "merged",
@@ -66,6 +67,11 @@ def foldable(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> list[tuple[fx
 
 def _calls(graph: fx.Graph, node: fx.Node) -> int:
     return sum(other.op == "call_module" and other.target == node.target for other in graph.nodes)
+
+
+def folding_factor(bn: Any) -> Tensor:
+    """What the running statistics multiply each channel by."""
+    return _factor(bn, bn.running_var).detach()
 
 
 def _factor(bn: Any, variance: Tensor) -> Tensor:

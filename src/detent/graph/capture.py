@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 
 from detent.errors import CaptureError
 from detent.graph.kinds import is_known_module
-from detent.graph.region import Region
+from detent.graph.region import RESERVED, Region
 from detent.graph.running import Inputs, Recorder, brief, fresh, join, record, run, same
 from detent.graph.tracing import Tracer, constants_of, skipping
 from detent.quantizers import Quantizer
@@ -276,6 +276,12 @@ def _refuse_two_devices(model: nn.Module) -> None:
 def _refuse_prepared(model: nn.Module) -> None:
     if any(isinstance(module, Quantizer) for module in model.modules()):
         raise CaptureError("capture a model", "it has quantizers already", "start from the float model")
+    parts = [*model._modules, *model._parameters, *model._buffers]
+    taken = next((name for name in RESERVED if name in parts), None)
+    if taken is not None:
+        raise CaptureError(
+            f"capture a model with a part named {taken!r}", "prepared models keep their own there", "rename the part"
+        )
 
 
 def _refuse_unknown_leaves(model: nn.Module, leaves: Sequence[str | type[nn.Module]]) -> None:

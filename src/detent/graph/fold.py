@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from torch import fx, nn
 
 from detent.errors import SchemeError
@@ -14,8 +16,8 @@ from detent.graph.running import join
 __all__ = ["fold_batch_norms"]
 
 
-def fold_batch_norms(captured: Captured, strategy: int) -> dict[str, str]:
-    """Fold, in place, every batch norm that alone follows a weighted operation.
+def fold_batch_norms(captured: Captured, strategy: int, apart: Collection[str] = ()) -> dict[str, str]:
+    """Fold, in place, every batch norm that alone follows a weighted operation, save those whose modules are `apart`.
 
     Returns the merged ones (strategy 0): name of the batch norm to name of the operation it went into.
     """
@@ -25,7 +27,7 @@ def fold_batch_norms(captured: Captured, strategy: int) -> dict[str, str]:
     if strategy == -1:
         return merges
     for path, region in captured.regions.items():
-        pairs = _pairs(region)
+        pairs = [pair for pair in _pairs(region) if pair[1] not in apart]
         for op_name, bn_name in pairs:
             op, bn = region.get_submodule(op_name), region.get_submodule(bn_name)
             if strategy == 0:

@@ -17,9 +17,19 @@ from detent.graph.recomputing import recompute_weight
 from detent.graph.region import Region
 from detent.quantizers import QUANTIZERS, Quantizer
 
-__all__ = ["insert"]
+__all__ = ["insert", "quantizer_path"]
 
 _HOLDER = "activation_quantizers"
+_TAKEN = frozenset(dir(nn.ModuleDict()))
+
+
+def quantizer_path(node: str) -> str:
+    """Where the quantizer of what a node gives stands in its region.
+
+    >>> quantizer_path("relu"), quantizer_path("values")  # a ModuleDict has values of its own
+    ('activation_quantizers.relu', 'activation_quantizers.values__tensor')
+    """
+    return f"{_HOLDER}.{node}__tensor" if node in _TAKEN else f"{_HOLDER}.{node}"
 
 
 def insert(captured: Captured, plan: Plan) -> None:
@@ -74,12 +84,13 @@ def _on_edges(entry: QuantizedTensor, region: Region, made: Mapping[str, Quantiz
         region.add_module(_HOLDER, nn.ModuleDict().train(region.training))
     holder = region.get_submodule(_HOLDER)
     assert isinstance(holder, nn.ModuleDict)
-    holder[entry.node] = made[entry.shares or entry.tensor].train(region.training)
+    path = quantizer_path(entry.node)
+    holder[path.removeprefix(f"{_HOLDER}.")] = made[entry.shares or entry.tensor].train(region.training)
     for graph in region.graphs.values():
         for node in [n for n in graph.nodes if n.name == entry.node]:
             users = [user for user in node.users if not entry.users or user.name in entry.users]
             with graph.inserting_after(node):
-                quantized = graph.create_node("call_module", f"{_HOLDER}.{entry.node}", (node,))
+                quantized = graph.create_node("call_module", path, (node,))
             quantized.meta = dict(node.meta)
             for user in users:
                 user.replace_input_with(node, quantized)

@@ -68,6 +68,7 @@ KINDS: dict[str, Kind] = _kinds(
     Kind("gather", moves=True, sign=0),
     Kind("expand", moves=True, sign=0),
     Kind("pad", sign=0),
+    Kind("margin", moves=True, sign=0),  # zeros, which every grid has, around what a convolution takes in
     Kind("resize", sign=0),
     Kind("pixel_shuffle", moves=True, sign=0),
     Kind("identity", moves=True, sign=0),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from detent.errors import UnknownNameError
 from detent.numerics import Scheme
 from detent.quantizers import Role
 
-__all__ = ["FloatTensor", "Plan", "QuantizedTensor"]
+__all__ = ["FloatTensor", "Plan", "PlannedOp", "QuantizedTensor"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +48,28 @@ class FloatTensor:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlannedOp:
+    """One operation: on grids ("quantized"), on real numbers ("float", and why), on whole numbers that say sizes
+    ("shape") or on others ("integer"). `op` and `kind` are the name and type of the node, where it is one of a file."""
+
+    op: str
+    kind: str
+    runs: Literal["quantized", "float", "shape", "integer"]
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
-    """For a backend and a recipe: every tensor's scheme and method, or why it is float. Prints as a table."""
+    """For a backend and a recipe: every tensor's scheme and method, or why it is float. Prints as a table.
+
+    `ops` says the same by operation; `dispatch` prints it.
+    """
 
     backend: str
     recipe: str
     entries: tuple[QuantizedTensor | FloatTensor, ...]
     notes: tuple[str, ...] = ()
+    ops: tuple[PlannedOp, ...] = ()
 
     @property
     def quantized(self) -> tuple[QuantizedTensor, ...]:
@@ -96,6 +112,18 @@ class Plan:
         lines.extend(f"note: {note}" for note in self.notes)
         return "\n".join(lines)
 
+    def dispatch(self) -> str:
+        """A table of the operations, and how many run in which way."""
+        rows = [("operation", "kind", "runs", "why"), *((op.op, op.kind, op.runs, op.why) for op in self.ops)]
+        widths = [max(len(row[column]) for row in rows) for column in range(3)]
+        lines = []
+        for row in rows:
+            cells = [cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)]
+            lines.append("  ".join([*cells, row[3]]).rstrip())
+        counts = Counter(op.runs for op in self.ops)
+        lines.append("operations: " + ", ".join(f"{count} {runs}" for runs, count in counts.items()))
+        return "\n".join(lines)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types only."""
         rows: list[dict[str, Any]] = []
@@ -118,4 +146,6 @@ class Plan:
                     "why": entry.why,
                 }
             )
-        return {"backend": self.backend, "recipe": self.recipe, "tensors": rows, "notes": list(self.notes)}
+        ops = [{"op": op.op, "kind": op.kind, "runs": op.runs, "why": op.why} for op in self.ops]
+        said = {"backend": self.backend, "recipe": self.recipe}
+        return {**said, "tensors": rows, "operations": ops, "notes": list(self.notes)}

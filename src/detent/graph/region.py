@@ -9,7 +9,13 @@ from torch import fx, nn
 
 from detent.errors import CaptureError
 
-__all__ = ["Region"]
+__all__ = ["RESERVED", "Region"]
+
+RESERVED = (
+    "activation_quantizers", "algorithm_notes", "backend", "example", "float_names", "input_count", "plan", "recipe",
+    "runners",
+)  # fmt: skip
+"""Attributes that a prepared model has beside its own parts, which therefore may not have these names."""
 
 
 class Region(nn.Module):

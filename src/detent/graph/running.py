@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import inspect
+import io
+import sys
 from collections.abc import Iterator, Mapping
+from contextlib import redirect_stderr
 from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
@@ -55,9 +58,12 @@ def record(runner: fx.GraphModule, module: nn.Module, inputs: Inputs) -> Any:
 
 def run(module: nn.Module, inputs: Inputs) -> Any:
     given = fresh(inputs)
+    told = io.StringIO()  # fx prints a traceback of its own before it raises, which is none of the answer
     try:
-        with torch.no_grad():
-            return module(*given.args, **given.kwargs)
+        with torch.no_grad(), redirect_stderr(told):
+            result = module(*given.args, **given.kwargs)
+        sys.stderr.write(told.getvalue())
+        return result
     except Exception as error:
         raise CaptureError(
             f"run the model on example inputs ({shapes(inputs)})",

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from detent.onnx_import.builder import Constant
 from detent.onnx_import.call import Call, Converter
+from detent.onnx_import.names import CLIPPED
 
 __all__ = ["CONVERTERS"]
 
@@ -28,6 +29,8 @@ def _clip(call: Call) -> Any:
     x = call.value(0)
     if _belongs_to_grid(call):
         call.builder.clipped[call.outputs[0]] = call.node.input[0]
+        if isinstance(low := _bound(call, 1), float) and isinstance(high := _bound(call, 2), float):
+            call.builder.clip_ends[call.outputs[0]] = low, high
         return x
     if call.opset < 11:
         attributes = (call.attribute("min"), call.attribute("max"))
@@ -43,7 +46,7 @@ def _clip(call: Call) -> Any:
 
 def _belongs_to_grid(call: Call) -> bool:
     """Whether it stands before Q because fewer codes are used than the type has; deployed models call it so."""
-    if not call.outputs[0].endswith("_clipped") or not call.users():
+    if not call.outputs[0].endswith(CLIPPED) or not call.users():
         return False
     after = [reader for quantize in call.users() for reader in call.readers(quantize.output[0])]
     return all(node.op_type == "QuantizeLinear" for node in call.users()) and all(
@@ -82,6 +85,7 @@ def _prelu(call: Call) -> Any:
     rank = call.rank()
     if isinstance(slope, Constant) and slope.source is not None and slope.tensor.is_floating_point():
         shape = tuple(slope.tensor.shape)
+        shape = shape[1:] if len(shape) == rank and shape[0] == 1 else shape
         per_channel = rank is not None and rank >= 2 and len(shape) == rank - 1 and set(shape[1:]) <= {1}
         if slope.tensor.numel() == 1 or per_channel:
             module = nn.PReLU(slope.tensor.numel(), device="meta")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from detent.onnx_import.builder import Constant, Value
 from detent.onnx_import.call import Call, Converter
-from detent.onnx_import.decomposed import layer_norm
+from detent.onnx_import.decomposed import layer_norm, rms_norm
 
 __all__ = ["CONVERTERS", "operands"]
 
@@ -52,12 +52,16 @@ def _commutative(function: Callable[..., Any]) -> Converter:
 
 
 def _divide(call: Call) -> Any:
-    norm = layer_norm(call)
+    norm = layer_norm(call) or rms_norm(call)
     if norm is not None:
         return norm
     if call.is_real():
         return _binary(torch.div)(call)
     return call.op(divide, call.value(0), call.value(1), kind="div")
+
+
+def _multiply(call: Call) -> Any:
+    return rms_norm(call) or _commutative(torch.mul)(call)
 
 
 def divide(left: Tensor, right: Tensor) -> Tensor:
@@ -146,7 +150,7 @@ def _einsum(call: Call) -> Any:
 CONVERTERS: dict[str, Converter] = {
     "Add": _commutative(torch.add),
     "Sub": _binary(torch.sub),
-    "Mul": _commutative(torch.mul),
+    "Mul": _multiply,
     "Div": _divide,
     "Pow": _power,
     "Mod": _modulo,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
+from onnx import NodeProto
 from torch import Tensor, fx, nn
 
 from detent.onnx_import.folding import Budget
@@ -43,7 +44,7 @@ Value: TypeAlias = "Constant | fx.Node"
 
 
 class Builder:
-    def __init__(self, inference: Inference):
+    def __init__(self, inference: Inference, ends: Mapping[str, tuple[int, int]] | None = None):
         self.graph, self.root = fx.Graph(), nn.Module()
         self.inference, self.budget = inference, Budget()
         self.values: dict[str, Value] = {}
@@ -52,9 +53,17 @@ class Builder:
         self.modules: dict[str, tuple[str, ...]] = {}
         self.parameters: dict[str, OnnxParameter] = {}
         self.encodings: dict[str, OnnxEncoding] = {}
+        self.makers: dict[str, NodeProto] = {}  # the node of the file that gives a value
+        self.computed: dict[int, str] = {}  # what a constant that nodes compute is called, by the id of its tensor
+        self.sizes: dict[str, tuple[int | None, ...]] = {}  # lists of sizes of which a part is known
         self.emitted: list[fx.Node] = []  # since the importer last looked
+        self.ends = ends or {}  # tensor of codes -> the least and the greatest, where not all of the type are used
         self.clipped: dict[str, str] = {}  # what a Clip that is part of a grid gives -> what it takes
-        self.dissolved: set[str] = set()  # codes that stand for the value they were made from
+        self.clip_ends: dict[str, tuple[float, float]] = {}  # by what it gives, the numbers it clips at
+        self.relus: dict[str, str] = {}  # codes of a grid that did the work of a ReLU -> what that gives
+        self.dissolved: dict[str, str] = {}  # codes that stand for the value they were made from -> its tensor
+        self.gridded: dict[str, str] = {}  # what a DequantizeLinear gives -> the tensor whose encoding it has
+        self.readers: dict[str, set[str]] = {}  # tensor with an encoding -> the nodes that take it from its grid
         self._names = Names()
         self._reads: dict[tuple[object, bool], fx.Node] = {}
         self._shared: dict[tuple[str, bool], nn.Parameter] = {}
@@ -105,6 +114,27 @@ class Builder:
         for known in (self.tensors, self.nodes):
             known.pop(node.name, None)
 
+    # ---- grids ----
+
+    def reads_grids(self, label: str, inputs: Iterable[str]) -> None:
+        """A node takes these tensors: those among them that come from a DequantizeLinear, it takes from a grid."""
+        for name in inputs:
+            if name in self.gridded:
+                self.readers.setdefault(self.gridded[name], set()).add(label)
+
+    def passes_grid(self, inputs: Iterable[str], output: str) -> None:
+        """Where a node gives just what it takes, what reads its output reads the grid of its input."""
+        given = self.values.get(output)
+        for name in inputs:
+            if name in self.gridded and isinstance(given, fx.Node) and self.values.get(name) is given:
+                self.gridded.setdefault(output, self.gridded[name])
+
+    def drop_unread(self) -> None:
+        """Take out what nothing reads: shapes of which only known sizes were picked, numbers of steps that are gone."""
+        for node in reversed(list(self.graph.nodes)):
+            if node.op in ("call_function", "call_module", "get_attr") and not node.users:
+                self.erase(node)
+
     # ---- constants ----
 
     def parameter(self, constant: Constant) -> nn.Parameter:
@@ -128,8 +158,9 @@ class Builder:
             if constant.source is not None:
                 self.parameters[path] = OnnxParameter(constant.source, constant.transposed)
             self._reads[key] = self.graph.create_node("get_attr", path, name=path)
-            if constant.source is not None and not constant.transposed:
-                self.tensors[self._reads[key].name] = constant.source
+            name = constant.source or self.computed.get(id(constant.tensor))
+            if name is not None and not constant.transposed:
+                self.tensors[self._reads[key].name] = name
         return self._reads[key]
 
     def _ready(self, value: Any) -> Any:

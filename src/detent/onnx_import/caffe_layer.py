@@ -46,10 +46,8 @@ class Layer:
     def shaped(self, index: int, what: str, *shape: int) -> nn.Parameter:
         """A weight of the size that the layer says it has."""
         values = self.blob(index, what)
-        count = 1
-        for size in shape:
-            count *= size
-        if values.numel() != count:
+        # Sizes of one are not compared: the old format has four dimensions for everything.
+        if [size for size in values.shape if size != 1] != [size for size in shape if size != 1]:
             self.refuse(
                 f"a {what} of {list(values.shape)}", f"it should be {list(shape)}: is it the right .caffemodel?"
             )

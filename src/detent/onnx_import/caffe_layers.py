@@ -34,6 +34,11 @@ def _pooling(layer: Layer) -> Any:
     pad, ceil = pair(layer, p, "pad", "pad", 0), p.round_mode == 0
     if min(kernel) < 1 or min(stride) < 1:
         layer.refuse(f"kernel {kernel} and stride {stride}", "give sizes above zero")
+    if ceil and any(s > k and not q for s, k, q in zip(stride, kernel, pad, strict=True)):
+        layer.refuse(
+            f"stride {stride} above kernel {kernel}: where sizes are rounded up, Caffe's last window may be empty",
+            "say round_mode: FLOOR, or use a kernel as large as the stride",
+        )
     # Caffe divides by the part of the window inside the padded image, as torch does with pads counted.
     function: Any = F.avg_pool2d if p.pool else F.max_pool2d
     return layer.apply(function, layer.x, kernel, stride=stride, padding=pad, ceil_mode=ceil)

@@ -148,10 +148,12 @@ class Call:
         """A torch function. With `step`, it is one on the way to the output, and named so."""
         return self._builder.function(self._named(step), function, args, kwargs)
 
-    def op(self, compute: Callable[..., Any], /, *inputs: Value | None, kind: str = "", **attributes: Any) -> Any:
-        """A function of this room, of the kind that the table of kinds has for it."""
-        path = label(self.node)
-        return self._builder.op(self._named(""), path, Op(compute, kind, attributes), inputs)
+    def op(
+        self, compute: Callable[..., Any], /, *inputs: Value | None, kind: str = "", step: str = "", **attributes: Any
+    ) -> Any:
+        """A function of this room, of the kind that the table of kinds has for it. `step` as in `apply`."""
+        path = f"{label(self.node)}_{step}" if step else label(self.node)
+        return self._builder.op(self._named(step), path, Op(compute, kind, attributes), inputs)
 
     def parts(
         self, compute: Callable[..., Any], /, *inputs: Value | None, kind: str = "", **attributes: Any

@@ -6,10 +6,11 @@ import operator
 from typing import Any
 
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from detent.onnx_import.builder import Constant, Value
 from detent.onnx_import.call import Call, Converter
+from detent.onnx_import.sizes import bounded
 from detent.onnx_import.windows import Window, pads_given, positive, torch_pads, window_of
 
 __all__ = ["CONVERTERS"]
@@ -43,12 +44,21 @@ def _held(call: Call) -> tuple[Constant, Constant | None] | None:
     return weight, bias
 
 
+def margin(x: Tensor, *, pads: list[int]) -> Tensor:
+    """Zeros around an image, other than torch's convolutions add them: not as many at the end as at the begin."""
+    grown = [
+        size + before + after for size, before, after in zip(reversed(x.shape), pads[::2], pads[1::2], strict=False)
+    ]
+    bounded([*x.shape[: x.ndim - len(grown)], *grown])
+    return F.pad(x, pads)
+
+
 def _conv(call: Call) -> Any:
     x, groups = call.value(0), call.integer("group", 1)
     window = window_of(call, _kernel(call))
     padding: tuple[int, ...] = window.begin
     if not window.symmetric:
-        x = call.apply(F.pad, x, torch_pads(window.begin, window.end), step="padded")
+        x = call.op(margin, x, kind="margin", step="padded", pads=torch_pads(window.begin, window.end))
         padding = (0,) * len(window.kernel)
     held, at = _held(call), len(window.kernel) - 1
     if held is None or isinstance(x, Constant):

@@ -1,22 +1,120 @@
-"""A layer norm that a file has in single steps, as exporters wrote it before opset 17, is `nn.LayerNorm` again.
+"""What a file has in single steps is one operation again, as it was in the code that it was exported from.
 
-    (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * weight + bias
+- a layer norm, as exporters wrote it before opset 17:
+  (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * weight + bias
+- a norm by the root of the mean square: x / sqrt(mean(x^2) + eps) * weight
+- an activation function, such as a GELU before opset 20.
 
-Quantized step by step it would lose most of its precision: the squares span twice the range of `x` in powers of two.
+Quantized step by step they would lose most of their precision: squares span twice the range of `x` in powers of two.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import fx, nn
 
 from detent.onnx_import.builder import Constant
 from detent.onnx_import.call import Call
+from detent.onnx_import.functions import Steps, function_of
 from detent.onnx_import.op import Op
 
-__all__ = ["layer_norm"]
+__all__ = ["layer_norm", "rms_norm", "whole_function"]
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "Gelu": F.gelu,
+    "Mish": F.mish,
+    "HardSwish": F.hardswish,
+    "HardSigmoid": F.hardsigmoid,
+    "Softplus": F.softplus,
+    "LeakyRelu": F.leaky_relu,
+}
+_ARGUMENTS = {("Gelu", "approximate"): "approximate", ("LeakyRelu", "alpha"): "negative_slope"}
+"""What torch calls an attribute; those that are not here are torch's own numbers."""
+
+
+def whole_function(call: Call) -> fx.Node | None:
+    """The activation function, if the node that is converted is the last step of one."""
+    builder = call.builder
+
+    def constant(name: str) -> Any:
+        value = builder.values.get(name)
+        small = isinstance(value, Constant) and value.stored is None and value.tensor.numel() == 1
+        return value.tensor.double().numpy() if isinstance(value, Constant) and small else None
+
+    found = function_of(call.node, Steps(builder.makers.get, call.readers, constant))
+    if found is None or not isinstance(x := builder.values.get(found.x), fx.Node):
+        return None
+    info = builder.inference.info(found.x)
+    if info.dtype != torch.float32 or len(info.dims or ()) < found.axes:
+        return None
+    inner = [node.output[0] for node in found.nodes[:-1]]
+    steps = [value for name in inner if isinstance(value := builder.values.get(name), fx.Node)]
+    if any(isinstance(builder.values.get(name), Constant) for name in inner):
+        return None
+    call.names = (*(name for node in steps for name in builder.nodes[node.name]), *call.names)
+    names = {name: _ARGUMENTS.get((found.op, name)) for name in found.attributes}
+    kwargs = {torch_name: found.attributes[name] for name, torch_name in names.items() if torch_name}
+    made: fx.Node = call.apply(_FUNCTIONS[found.op], x, **kwargs)
+    for node in reversed(steps):
+        builder.erase(node)
+    for name in inner:  # these may be steps of a function that is yet longer
+        builder.values.pop(name, None)
+    return made
+
+
+def rms_norm(call: Call) -> Any | None:
+    """The module, if the product or quotient that is converted is that of a norm by the root of the mean square."""
+    pairs = [(0, 1)] if call.node.op_type == "Div" else [(0, 1), (1, 0)]
+    for index, other in pairs:
+        x, factor, dims = call.inputs[index], call.inputs[other], call.dims(index)
+        if not isinstance(x, fx.Node) or not isinstance(factor, fx.Node) or not dims or not isinstance(dims[-1], int):
+            continue
+        steps = _root_mean_square(call, x, factor, inverse=call.node.op_type == "Mul")
+        if steps is None:
+            continue
+        eps, nodes = steps
+        if not _is_last(nodes[1], len(dims)) or not _only_read_inside(call, nodes, extra=0):
+            return None
+        call.names = (*(name for node in nodes for name in call.builder.nodes[node.name]), *call.names)
+        weight = _follower(call, "Mul", dims[-1])
+        module = nn.RMSNorm(dims[-1], eps, weight is not None, device="meta")
+        if weight is not None:
+            module.weight = call.parameter(weight)
+        made = call.module(module, x, weight=weight)
+        for node in reversed(nodes):
+            call.builder.erase(node)
+        return made
+    return None
+
+
+def _root_mean_square(call: Call, x: fx.Node, factor: fx.Node, *, inverse: bool) -> tuple[float, list[fx.Node]] | None:
+    """The number under the root, and the steps in their order; with `inverse` the factor is one through the root."""
+    root: fx.Node | None = factor
+    if inverse:
+        root = _argument(factor, torch.reciprocal)
+        if root is None and factor.target is torch.div and _number(call, factor.args[0]) == 1:
+            root = factor.args[1] if isinstance(factor.args[1], fx.Node) else None
+    total = _argument(root, torch.sqrt)
+    mean = _argument(total, torch.add)
+    squares = _argument(mean, torch.mean)
+    eps = _number(call, total.args[1]) if total is not None and len(total.args) > 1 else None
+    if root is None or total is None or mean is None or squares is None or eps is None or eps <= 0:
+        return None
+    if not _is_square(call, squares, x):
+        return None
+    return eps, [squares, mean, total, root, *([factor] if inverse else [])]
+
+
+def _only_read_inside(call: Call, nodes: list[fx.Node], *, extra: int) -> bool:
+    """Whether nobody else takes a step, and none is on a grid of its own; `extra` of them are read twice."""
+    inner = [name for node in nodes if (name := call.builder.tensors.get(node.name))]
+    readers = [reader for name in inner for reader in call.readers(name)]
+    alone = len(inner) == len(nodes) and len(readers) == len(nodes) + extra
+    return alone and not call.builder.encodings.keys() & set(inner)
 
 
 def layer_norm(call: Call) -> Any | None:
@@ -31,10 +129,7 @@ def layer_norm(call: Call) -> Any | None:
     x, eps, nodes = steps
     if any(not _is_last(node, len(dims)) for node in nodes if node.target is torch.mean):
         return None
-    inner = [name for node in nodes if (name := call.builder.tensors.get(node.name))]
-    readers = [reader for name in inner for reader in call.readers(name)]
-    # x - mean is read twice, the others once: nobody else takes a step, and none is on a grid of its own.
-    if len(inner) != len(nodes) or len(readers) != len(nodes) + 1 or call.builder.encodings.keys() & set(inner):
+    if not _only_read_inside(call, nodes, extra=1):  # x - mean
         return None
     call.names = (*(name for node in nodes for name in call.builder.nodes[node.name]), *call.names)
     weight, bias = _follower(call, "Mul", dims[-1]), None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,13 +14,21 @@ from torch import fx
 from detent.errors import OnnxError
 from detent.onnx_import.builder import Builder, Constant, Value
 from detent.onnx_import.call import Call, label
+from detent.onnx_import.code_clips import Ends, without_clips
 from detent.onnx_import.control_flow import branch_of
+from detent.onnx_import.decomposed import whole_function
+from detent.onnx_import.fake_quantize import with_pairs
+from detent.onnx_import.flattening import flattened, with_branches
 from detent.onnx_import.inference import Inference
 from detent.onnx_import.opsets import expanded, opset_of, understood
+from detent.onnx_import.pairs import apart, with_relus
+from detent.onnx_import.partial_sizes import infer_partly, known_part
 from detent.onnx_import.qoperators import written_out
 from detent.onnx_import.reading import check_text
+from detent.onnx_import.sequences import without_sequences
 from detent.onnx_import.skeleton import reads, without_parameters
 from detent.onnx_import.source import OnnxSource
+from detent.onnx_import.standard import standardised
 from detent.onnx_import.table import CONVERTERS
 from detent.onnx_import.tensors import TORCH_TYPES, decode, stored_type, torch_type
 
@@ -33,27 +42,47 @@ def graph_module(model: ModelProto) -> fx.GraphModule:
     """The network of `model`, in eval mode, with what is known of its origin in `meta["onnx"]`."""
     check_text(model)
     opset = opset_of(model)
-    model = written_out(model)
+    model, ends = _in_one_form(model)
     outputs = [value.name for value in model.graph.output]
-    builder = Builder(Inference(opset))
+    builder = Builder(Inference(opset), ends)
     _inputs(model.graph, builder)
     walk = _Walk(builder, opset)
     walk.constants(model.graph)
     walk.nodes(expanded(model), outputs)
+    if walk.branches:
+        return graph_module(with_branches(model, walk.branches))
     results = [_result(name, builder) for name in outputs]
+    builder.reads_grids("", outputs)
     builder.graph.output(results[0] if len(results) == 1 else tuple(results))
+    builder.drop_unread()
     builder.graph.lint()
-    graph_module = fx.GraphModule(builder.root, builder.graph, class_name=_class_name(model))
-    graph_module.meta["onnx"] = OnnxSource(
-        without_parameters(model, builder.modules, builder.parameters),
+    made = fx.GraphModule(builder.root, builder.graph, class_name=_class_name(model))
+    made.meta["onnx"] = OnnxSource(
+        with_relus(without_parameters(model, builder.modules, builder.parameters), builder.relus),
         builder.tensors,
         builder.nodes,
         builder.modules,
         builder.parameters,
         builder.encodings,
         _folded(model.graph, builder),
+        {tensor: frozenset(readers) for tensor, readers in builder.readers.items()},
     )
-    return graph_module.eval()
+    return made.eval()
+
+
+def _in_one_form(model: ModelProto) -> tuple[ModelProto, Ends]:
+    """The same network as the walk takes it, and between which codes its Clips held tensors of codes."""
+    try:
+        changed, ends = without_clips(with_pairs(written_out(without_sequences(flattened(standardised(model))))))
+        return apart(changed, ends), ends
+    except OnnxError:
+        raise
+    except Exception as error:  # nodes that lack inputs or outputs
+        raise OnnxError(
+            "import an ONNX model",
+            f"{type(error).__name__}: {error}",
+            "the model contradicts itself: export it again",
+        ) from error
 
 
 def _folded(graph: GraphProto, builder: Builder) -> dict[str, Any]:
@@ -88,6 +117,9 @@ def _inputs(graph: GraphProto, builder: Builder) -> None:
         builder.inference.given(value)
     if not graph.output:
         raise OnnxError(f"import the graph {graph.name!r}", "it has no outputs", "export the model again")
+    twice = next((name for name, count in Counter(value.name for value in graph.output).items() if count > 1), None)
+    if twice is not None:
+        raise OnnxError(f"the output {twice!r}", "it stands there twice", "export the model with an Identity for each")
 
 
 def _result(name: str, builder: Builder) -> fx.Node:
@@ -102,6 +134,7 @@ class _Walk:
 
     def __init__(self, builder: Builder, opset: int):
         self._builder, self._opset = builder, opset
+        self.branches: dict[str, GraphProto] = {}  # of every `If` the one it takes, by the node's name
 
     def constants(self, graph: GraphProto) -> None:
         if graph.sparse_initializer:
@@ -135,8 +168,10 @@ class _Walk:
             absorbed.update(id(other) for other in call.absorbed)
             self._take(call, given)
             self._remember(call)
+            self._builder.makers.update((name, node) for name in call.node.output)
             for converted in (node, *call.absorbed):
                 self._infer(converted)
+            infer_partly(call)
 
     def _convert(self, call: Call) -> Sequence[Value | None]:
         node = call.node
@@ -150,7 +185,7 @@ class _Walk:
         if not understood(node.op_type, self._opset):
             call.refuse(f"opset {self._opset} gives it another meaning", "convert the model to opset 9 to 23")
         try:
-            given = converter(call)
+            given = whole_function(call) or known_part(call) or converter(call)
         except OnnxError:
             raise
         except Exception as error:  # shapes, types or attributes that contradict each other
@@ -163,15 +198,13 @@ class _Walk:
     def _branch(self, call: Call) -> Sequence[Value | None]:
         """An `If` whose condition is known is the branch it takes."""
         graph = branch_of(call)
-        outer = dict(self._builder.values)
+        outer, branches = dict(self._builder.values), dict(self.branches)
         self.constants(graph)
         self.nodes(graph.node, [value.name for value in graph.output])
         given = [self._builder.values.get(value.name) for value in graph.output]
         self._builder.values = outer
-        for name, value, inner in zip(call.outputs, given, graph.output, strict=False):
-            # What a branch computes is known outside by the name of the output of the `If`.
-            if isinstance(value, fx.Node) and inner.name not in outer and name:
-                self._builder.tensors[value.name] = name
+        # Those inside of it are decided again when it is in its place.
+        self.branches = {**branches, label(call.node): graph}
         return given
 
     def _take(self, call: Call, given: Sequence[Value | None]) -> None:
@@ -184,16 +217,21 @@ class _Walk:
             self._give(name, value, f"the output of {label(call.node)!r}")
             if isinstance(value, fx.Node) and value.name not in builder.tensors:
                 builder.tensors[value.name] = name
-                value.meta["onnx"] = name
         missing = [name for name in call.outputs[len(given) :] if name]
         if missing:
             call.refuse(f"its output {missing[0]!r} is not computed", "export the model without it")
 
     def _remember(self, call: Call) -> None:
-        """Which ONNX nodes the fx nodes that were made for them are."""
+        """Which ONNX nodes the fx nodes that were made for them are, and what those take from grids."""
         builder = self._builder
+        for converted in (call.node, *call.absorbed):
+            builder.reads_grids(label(converted), converted.input)
+        for name in call.node.output:
+            builder.passes_grid(call.node.input, name)
+        types = tuple(converted.op_type for converted in (call.node, *call.absorbed))
         for node in builder.emitted:
             builder.nodes[node.name] = call.names
+            node.meta["names"], node.meta["types"] = call.names, types  # what recipes and plans may call it
             if node.op == "call_module":
                 builder.modules[str(node.target)] = call.names
         builder.emitted.clear()
@@ -212,6 +250,8 @@ class _Walk:
         if name in self._builder.values:
             raise OnnxError(asked, f"{name!r} is given twice", "export the model again")
         self._builder.values[name] = value
+        if isinstance(value, Constant) and value.source is None:
+            self._builder.computed.setdefault(id(value.tensor), name)
 
 
 def _needed(nodes: list[NodeProto], outputs: Iterable[str]) -> list[NodeProto]:

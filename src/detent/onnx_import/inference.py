@@ -57,6 +57,11 @@ class Inference:
         if tensor.dtype in _ONNX_TYPES:
             self._types[name] = onnx.helper.make_tensor_type_proto(_ONNX_TYPES[tensor.dtype], tuple(tensor.shape))
 
+    def shaped(self, name: str, dtype: torch.dtype, dims: Sequence[int | None]) -> None:
+        """A tensor whose shape is known otherwise, None for the sizes that are not."""
+        if dtype in _ONNX_TYPES:
+            self._types[name] = onnx.helper.make_tensor_type_proto(_ONNX_TYPES[dtype], list(dims))
+
     def node(self, node: NodeProto, constants: Mapping[str, Tensor]) -> None:
         """The outputs of a node, from what is known of its inputs and from the constants among them."""
         known = {name: self._types[name] for name in node.input if name in self._types}

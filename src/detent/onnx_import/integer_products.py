@@ -6,12 +6,15 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from detent.errors import OnnxError
 from detent.onnx_import.call import Call, Converter
+from detent.onnx_import.op import Op
+from detent.onnx_import.quantization import quantize
 from detent.onnx_import.windows import Window, torch_pads, window_of
 
-__all__ = ["CONVERTERS"]
+__all__ = ["CONVERTERS", "refuse_codes"]
 
 _CONVS = (F.conv1d, F.conv2d, F.conv3d)
 
@@ -52,6 +55,17 @@ def integer_conv(
     conv = _CONVS[len(window.kernel) - 1]
     padded = F.pad(images, torch_pads(window.begin, window.end))
     return conv(padded, kernels, stride=window.strides, dilation=window.dilations, groups=groups).to(torch.int32)
+
+
+def refuse_codes(network: nn.Module) -> None:
+    """An imported network that computes with codes runs, but has nothing that could be trained or deployed again."""
+    for path, module in network.named_modules():
+        if isinstance(module, Op) and module.function in (integer_matmul, integer_conv, quantize):
+            raise OnnxError(
+                "quantize an ONNX model",
+                f"{path!r} computes codes that are not only dequantized, or whose scale is measured while it runs",
+                "quantize the float model that it was made from",
+            )
 
 
 CONVERTERS: dict[str, Converter] = {"MatMulInteger": _matmul, "ConvInteger": _conv}

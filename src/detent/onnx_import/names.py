@@ -7,11 +7,19 @@ import re
 
 from torch import fx, nn
 
-__all__ = ["Names", "identifier"]
+from detent.graph import RESERVED
+
+__all__ = ["CLIPPED", "Names", "identifier"]
+
+CLIPPED = "_clipped"
+"""Ends the name of what a Clip gives that stands before a QuantizeLinear because fewer codes are used than the type
+has (6 bits in an int8, or -127 to 127): whoever reads a deployed file makes it part of the grid."""
+
+_TAKEN = frozenset({*dir(fx.GraphModule), *vars(nn.Module()), *RESERVED, "graph", "meta", "self", "shape_env"})
 
 
 def identifier(name: str) -> str:
-    """`name` with every character that Python does not take replaced.
+    """`name` with every character that Python does not take replaced, and no name that a module or `forward` has.
 
     >>> identifier("/layer1/layer1.0/conv1/Conv_output_0"), identifier("12"), identifier("class")
     ('layer1_layer1_0_conv1_Conv_output_0', 'n12', 'class_')
@@ -19,14 +27,14 @@ def identifier(name: str) -> str:
     text = re.sub(r"[^0-9a-zA-Z_]", "_", name).strip("_") or "unnamed"
     if text[0].isdigit():
         text = f"n{text}"
-    return f"{text}_" if keyword.iskeyword(text) else text
+    return f"{text}_" if keyword.iskeyword(text) or text in _TAKEN else text
 
 
 class Names:
-    """Hands out identifiers, each once, that no attribute of a module has."""
+    """Hands out identifiers, each once."""
 
     def __init__(self) -> None:
-        self._taken: set[str] = {*dir(fx.GraphModule), *vars(nn.Module()), "graph", "meta", "shape_env"}
+        self._taken: set[str] = set(_TAKEN)
         self._last: dict[str, int] = {}
 
     def unique(self, name: str) -> str:

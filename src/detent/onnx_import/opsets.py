@@ -50,20 +50,31 @@ def _since(op_type: str, opset: int) -> int | None:
 
 
 def expanded(model: ModelProto) -> list[NodeProto]:
-    """The nodes, with the model's own functions, and operators ONNX defines by others we know, written out."""
+    """The nodes, with operators that ONNX defines by others we know written out."""
     nodes = list(model.graph.node)
-    if not model.functions and not _defined_by_others(nodes, opset_of(model)):
+    if not _defined_by_others(nodes, opset_of(model)):
         return nodes
+    flat = without_weights(model, nodes)
     try:
-        flat = onnx.inliner.inline_local_functions(without_weights(model, nodes))
         for _ in range(_LAYERS):
             unknown = _defined_by_others(flat.graph.node, opset_of(model))
             if not unknown:
                 break
+            _say_defaults(flat.graph.node, {op_type for _, op_type in unknown}, opset_of(model))
             flat = onnx.inliner.inline_selected_functions(flat, unknown, inline_schema_functions=True)
-    except Exception as error:  # functions that call each other in a circle, or types that cannot be inferred
-        raise OnnxError("write out the functions of a model", str(error), "export it without functions") from error
+    except Exception as error:  # types that cannot be inferred
+        raise OnnxError("write out the operators of a model", str(error), "export it with simpler ones") from error
     return list(flat.graph.node)
+
+
+def _say_defaults(nodes: Iterable[NodeProto], op_types: set[str], opset: int) -> None:
+    """Gives nodes the attributes they leave out, which onnx.inliner would leave out of the definition too."""
+    for node in nodes:
+        if node.domain in _STANDARD and node.op_type in op_types:
+            said = {attribute.name for attribute in node.attribute}
+            known: Any = onnx.defs.get_schema(node.op_type, opset)
+            defaults = [one.default_value for name, one in known.attributes.items() if name not in said]
+            node.attribute.extend(default for default in defaults if default.name)
 
 
 def _defined_by_others(nodes: Iterable[NodeProto], opset: int) -> list[tuple[str, str]]:

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from detent.errors import OnnxError
 from detent.onnx_import.source import source_of
-from detent.onnx_import.tensors import TORCH_TYPES
+from detent.onnx_import.tensors import TORCH_TYPES, stored_type
 
-__all__ = ["example_inputs", "ports_of", "refuse_other_reals"]
+__all__ = ["example_inputs", "ports_of", "refuse_other_reals", "types_of"]
 
 
 def ports_of(network: nn.Module) -> dict[str, tuple[int | str, ...]]:
@@ -26,6 +26,13 @@ def ports_of(network: nn.Module) -> dict[str, tuple[int | str, ...]]:
                 for axis, dim in enumerate(dims)
             )
     return found
+
+
+def types_of(network: nn.Module) -> dict[str, str]:
+    """Input name to numpy type, where numpy has it."""
+    types = {value.name: value.type.tensor_type.elem_type for value in source_of(network).model.graph.input}
+    found = {name: stored_type(number) for name, number in types.items() if number in TORCH_TYPES}
+    return {name: kind for name, kind in found.items() if kind != "bfloat16"}
 
 
 def refuse_other_reals(network: nn.Module) -> None:

@@ -1,7 +1,7 @@
 """Operators that take and give codes (QLinearConv, QGemm ...) as DequantizeLinear, the float operator, QuantizeLinear.
 
-The float operator has the name of the node it stands for. Pooling and moving of codes between such operators is done to
-the real numbers instead, which gives the same codes.
+The float operator has the name of the node it stands for. Pooling, padding and moving of codes is done to the real
+numbers instead, which gives the same codes; an interpolation cuts codes off, and rounds the real numbers.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ __all__ = ["written_out"]
 _VENDOR = "com.microsoft"
 _MOVING = frozenset(
     {"MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Identity", "DepthToSpace"}
-    | {"SpaceToDepth", "Expand", "Tile", "Gather"}
+    | {"SpaceToDepth", "Expand", "Tile", "Gather", "Resize", "Split", "Pad"}
 )
-"""Operators that give only values they were given, so that codes stay codes of the same grid."""
+"""Operators that give only values they were given, or such between them, so that codes stay codes of the same grid."""
+_ORDERING = frozenset({"ArgMax", "ArgMin"})
+"""Operators that ask only which of the values is larger."""
 
 
 def written_out(model: ModelProto) -> ModelProto:
     """`model` itself if it has no such operators."""
-    if not any(_writer(node) for node in model.graph.node):
+    codes = {node.output[0] for node in model.graph.node if node.op_type == "QuantizeLinear"}
+    if not any(_writer(node) or (_moves(node) and node.input[0] in codes) for node in model.graph.node):
         return model
     try:
         return _Writing(model).result()
@@ -42,8 +45,7 @@ def written_out(model: ModelProto) -> ModelProto:
 
 
 def _moves(node: NodeProto) -> bool:
-    nearest = node.op_type == "Resize" and all(a.s == b"nearest" for a in node.attribute if a.name == "mode")
-    return (node.op_type in _MOVING or nearest) and len(node.output) == 1
+    return node.op_type in _MOVING and (len(node.output) == 1 or node.op_type == "Split")
 
 
 def _writer(node: NodeProto) -> Callable[[_Writing, NodeProto], None] | None:
@@ -71,8 +73,11 @@ class _Writing:
             if writer is not None:
                 writer(self, node)
             elif _moves(node) and (grid := self._grid_of(node)) is not None:
-                given = [self.real(node.input[0], grid), *node.input[1:]]
-                self.write(node, node.op_type, given, grid, list(node.attribute))
+                self._move(node, grid)
+            elif node.op_type in _ORDERING and node.input[0] in self._grids:
+                self.write(
+                    node, node.op_type, [self.real(node.input[0], self._grids[node.input[0]])], None, node.attribute
+                )
             else:
                 self.nodes.append(node)
                 if node.op_type == "QuantizeLinear" and not node.attribute:
@@ -86,6 +91,24 @@ class _Writing:
         made.opset_import.extend(domains)
         _forget_types(made.graph, self._taken)
         return made
+
+    def _move(self, node: NodeProto, grid: Grid) -> None:
+        inputs = [self.real(node.input[0], grid), *node.input[1:]]
+        if node.op_type == "Pad" and not any(a.s not in (b"", b"constant") for a in node.attribute if a.name == "mode"):
+            inputs[2:3] = [self._padding(node, grid)]
+        self.write(node, node.op_type, inputs, grid, list(node.attribute))
+
+    def _padding(self, node: NodeProto, grid: Grid) -> str:
+        """What is put around, which as a code is 0 if nothing is said."""
+        given = _given(node, 2)
+        if given in self._grids:
+            return self.real(given, self._grids[given])
+        zero = self.array(grid[1], node) if grid[1] else np.zeros((), np.uint8)
+        code = self.array(given, node) if given else np.zeros((), zero.dtype)
+        value = (code.astype(np.int64) - zero.astype(np.int64)) * self.array(grid[0], node)
+        name = self.fresh(f"{label(node)}_value")
+        self._constants[name] = numpy_helper.from_array(value.astype(np.float32).reshape(()), name)
+        return name
 
     def _grid_of(self, node: NodeProto) -> Grid | None:
         """The grid of the codes that a node moves; of a constant it is the one its reader takes them to be on."""
@@ -119,9 +142,8 @@ class _Writing:
         attributes: Sequence[AttributeProto] = (),
     ) -> None:
         """The float operator in place of `node`, and, if it gives codes, a QuantizeLinear behind it."""
-        codes = node.output[0]
-        made = codes if grid is None else self.fresh(f"{codes}_real")
-        self.nodes.append(helper.make_node(op_type, list(inputs), [made], name=label(node)))
+        made = [codes if grid is None else self.fresh(f"{codes}_real") for codes in node.output]
+        self.nodes.append(helper.make_node(op_type, list(inputs), made, name=label(node)))
         self.nodes[-1].attribute.extend(attributes)
         if grid is not None:
             if not grid[1]:
@@ -130,10 +152,10 @@ class _Writing:
                     "the zero point of what it gives is left out, and with it the type",
                     "store a zero point",
                 )
-            self.nodes.append(
-                helper.make_node("QuantizeLinear", [made, *grid], [codes], name=f"{label(node)}_quantize")
-            )
-            self._grids[codes] = grid
+            for at, (real, codes) in enumerate(zip(made, node.output, strict=True)):
+                name = f"{label(node)}_quantize" + (f"_{at}" if at else "")
+                self.nodes.append(helper.make_node("QuantizeLinear", [real, *grid], [codes], name=name))
+                self._grids[codes] = grid
 
     def array(self, name: str, node: NodeProto) -> np.ndarray:
         if name not in self._constants:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ from detent.onnx_import.tensors import TORCH_TYPES, stored_type
 
 __all__ = ["CONVERTERS"]
 
-_BOUNDS = {"uint8": (0, 255), "int8": (-128, 127), "int16": (-32768, 32767), "int32": (-(2**31), 2**31 - 1)}
-_CODES = (*_BOUNDS, "uint16", "uint4", "int4", "uint2", "int2")
+_COMPUTED = ("uint8", "int8", "int16", "int32")  # as codes, which may go anywhere
+_CODES = (*_COMPUTED, "uint16", "uint4", "int4", "uint2", "int2")
 
 
 def _quantize(call: Call) -> Any:
@@ -28,26 +29,70 @@ def _quantize(call: Call) -> Any:
     encoding, followers = _encoding(call), call.users()
     if encoding is None or not followers or not all(_matches(call, node, encoding) for node in followers):
         return _codes(call, encoding)
-    name = call.builder.clipped.get(call.node.input[0], call.node.input[0])
-    if name in call.builder.encodings and not _same(call.builder.encodings[name], encoding):
-        name = followers[0].output[0]  # a second pair on one tensor, with other numbers
+    name, value = _tensor(call), call.value(0)
+    encoding = _clipped_before(call, encoding)
+    if _lacks_relu(call, encoding):
+        name = f"{name}_relu"
+        value = _relu(call, name)
     call.builder.encodings[name] = encoding
-    call.builder.dissolved.add(call.outputs[0])
-    return _clipped_at_zero(call, encoding)
+    call.builder.dissolved[call.outputs[0]] = name
+    if isinstance(value, Constant):
+        snapped = _on_grid(call, value.tensor, encoding)
+        call.builder.encodings[name] = _with_least(encoding, snapped, call)
+        return replace(value, tensor=snapped) if value.trainable else Constant(snapped, name, learned=False)
+    return value
 
 
-def _clipped_at_zero(call: Call, encoding: OnnxEncoding) -> Any:
-    """The value that is quantized. A grid without negative numbers is a ReLU, and tools leave out the one before it."""
+def _clipped_before(call: Call, encoding: OnnxEncoding) -> OnnxEncoding:
+    """Deployed models clip the real numbers, where fewer codes are used than the type has."""
+    reals = call.builder.clip_ends.get(call.node.input[0])
+    if reals is None or encoding.axis is not None:
+        return encoding
+    low, high = (round(real / float(encoding.scale)) + int(encoding.zero_point) for real in reals)
+    return replace(encoding, ends=(low, high))
+
+
+def _with_least(encoding: OnnxEncoding, values: Tensor, call: Call) -> OnnxEncoding:
+    """A symmetric grid of a weight that uses the least code too, which targets leave out if they may."""
+    shape = tuple(values.shape)
+    least = encoding.limits[0] * torch.from_numpy(_spread(encoding.scale, encoding, shape, call).copy())
+    if encoding.ends or encoding.zero_point.any() or encoding.dtype.startswith("u") or not (values == least).any():
+        return encoding
+    return replace(encoding, ends=encoding.limits)
+
+
+def _on_grid(call: Call, values: Tensor, encoding: OnnxEncoding) -> Tensor:
+    """A constant as the file makes it: norms and formulas compute with it although they have no quantizer."""
+    shape = tuple(values.shape)
+    scale = torch.from_numpy(_spread(encoding.scale, encoding, shape, call).copy()).to(values.dtype)
+    zero = torch.from_numpy(_spread(encoding.zero_point, encoding, shape, call).copy())
+    codes = torch.round(values / scale).long() + zero
+    return (codes.clamp(*encoding.limits) - zero).to(values.dtype) * scale
+
+
+def _tensor(call: Call) -> str:
+    """The name of what is quantized, which may be on the same grid already, or clipped to its ends before."""
+    name: str = call.node.input[0]
+    return call.builder.gridded.get(name, call.builder.clipped.get(name, name))
+
+
+def _lacks_relu(call: Call, encoding: OnnxEncoding) -> bool:
+    """Whether a grid without negative numbers does the work of a ReLU: tools leave out the one before it."""
     value = call.value(0)
-    builder = call.builder
     if not isinstance(value, fx.Node) or value.op == "placeholder" or encoding.axis is not None:
-        return value
-    least = 0 if encoding.dtype.startswith("u") else -(2 ** (int(encoding.dtype.removeprefix("int")) - 1))
-    if int(encoding.zero_point) != least or _never_negative(value, dict(builder.root.named_modules())):
-        return value
-    clipped = builder.function(f"{value.name}_relu", F.relu, (value,), {})
-    builder.tensors[clipped.name] = builder.clipped.get(call.node.input[0], call.node.input[0])
-    builder.nodes[clipped.name] = ()
+        return False
+    modules = dict(call.builder.root.named_modules())
+    return int(encoding.zero_point) == encoding.limits[0] and not _never_negative(value, modules)
+
+
+def _relu(call: Call, name: str) -> Any:
+    """The ReLU, of which `name` is the tensor. It is written into the file as well, for targets with another grid."""
+    builder = call.builder
+    clipped = builder.function(name, F.relu, (call.value(0),), {})
+    builder.relus[call.outputs[0]] = name
+    builder.tensors[clipped.name] = name
+    builder.nodes[clipped.name] = (name,)
+    builder.emitted.remove(clipped)
     return clipped
 
 
@@ -74,7 +119,7 @@ def _codes(call: Call, encoding: OnnxEncoding | None) -> Any:
     if zero is None and not given:
         dtype = torch.uint8
     name = str(dtype).removeprefix("torch.")
-    if name not in _BOUNDS or dtype is None or call.integer("block_size"):
+    if name not in _COMPUTED or dtype is None or call.integer("block_size"):
         call.refuse("codes of this type, or in blocks, go somewhere else than to a DequantizeLinear", "remove it")
     axis = encoding.axis if encoding is not None else call.integer("axis", 1)
     return call.op(quantize, call.value(0), call.value(1), call.optional(2), axis=axis, dtype=dtype)
@@ -82,16 +127,18 @@ def _codes(call: Call, encoding: OnnxEncoding | None) -> Any:
 
 def quantize(x: Tensor, scale: Tensor, zero: Tensor | None, *, axis: int | None, dtype: torch.dtype) -> Tensor:
     """Divide in float32, ties to even, then the zero point, then saturate."""
-    low, high = _BOUNDS[str(dtype).removeprefix("torch.")]
+    info = torch.iinfo(dtype)
     codes = torch.round(x.to(scale.dtype) / _along(scale, x, axis)).double()
     if zero is not None:
         codes = codes + _along(zero, x, axis).double()
-    return codes.clamp(low, high).to(dtype)
+    return codes.clamp(info.min, info.max).to(dtype)
 
 
 def _dequantize(call: Call) -> Any:
     codes, encoding = call.inputs[0], _encoding(call)
-    if call.node.input[0] in call.builder.dissolved:
+    builder = call.builder
+    if call.node.input[0] in builder.dissolved:
+        builder.gridded[call.outputs[0]] = builder.dissolved[call.node.input[0]]
         return codes
     if isinstance(codes, Constant):
         return _stored_weight(call, codes, encoding)
@@ -121,7 +168,9 @@ def _stored_weight(call: Call, codes: Constant, encoding: OnnxEncoding | None) -
     scale = _spread(encoding.scale, encoding, shape, call)
     shifted = (codes.tensor.long() - torch.from_numpy(zero.copy())).to(call.known(1, "scale").dtype)
     result = shifted * torch.from_numpy(scale.copy()).to(shifted.dtype)
-    call.builder.encodings[call.outputs[0]] = encoding
+    if encoding.block is None or encoding.axis is None or shape[encoding.axis] % encoding.block == 0:
+        call.builder.encodings[call.outputs[0]] = _with_least(encoding, result, call)  # no scheme has other blocks
+    call.builder.gridded[call.outputs[0]] = call.outputs[0]
     return Constant(result, call.outputs[0])
 
 
@@ -165,14 +214,23 @@ def _read(call: Call, node: NodeProto, given: list[Value | None], output_dtype: 
         points = np.zeros(numbers.shape, np.int64)
     if dtype not in _CODES:
         return None
+    ends = call.builder.ends.get(node.output[0] if node.op_type == "QuantizeLinear" else node.input[0])
+    if ends is not None and not _are_of_bits(*ends):
+        call.refuse(f"its codes are clipped to {ends[0]} to {ends[1]}", "use the codes of a whole number of bits")
     attributes = {attribute.name: attribute.i for attribute in node.attribute}
     block = int(attributes.get("block_size", 0)) or None
     if block is None and numbers.size == 1:
-        return OnnxEncoding(numbers.reshape(()), points.reshape(()), dtype)
-    axis = int(attributes.get("axis", 1))
+        return OnnxEncoding(numbers.reshape(()), points.reshape(()), dtype, ends=ends)
+    axis, rank = int(attributes.get("axis", 1)), call.rank()
+    axis = axis + rank if axis < 0 and rank is not None else axis
     if points.shape != numbers.shape or (block is None and numbers.ndim != 1):
         call.refuse(f"a scale of {list(numbers.shape)} and a zero point of {list(points.shape)}", "export it again")
-    return OnnxEncoding(numbers, points, dtype, axis, block)
+    return OnnxEncoding(numbers, points, dtype, axis, block, ends)
+
+
+def _are_of_bits(low: int, high: int) -> bool:
+    """Whether the codes are those of a number of bits, with or without the least."""
+    return high > 0 and (high + 1) & high == 0 and low in (0, -high, -high - 1)
 
 
 def _matches(call: Call, followed: NodeProto, encoding: OnnxEncoding) -> bool:
@@ -183,12 +241,13 @@ def _matches(call: Call, followed: NodeProto, encoding: OnnxEncoding) -> bool:
         return False
     other = _read(call, followed, given, 0)
     if len(followed.input) < 3 and other is not None:
-        other = OnnxEncoding(other.scale, other.zero_point, encoding.dtype, other.axis, other.block)
+        other = replace(other, dtype=encoding.dtype)
     return other is not None and _same(encoding, other)
 
 
 def _same(left: OnnxEncoding, right: OnnxEncoding) -> bool:
-    return (left.dtype, left.axis, left.block) == (right.dtype, right.axis, right.block) and bool(
+    kind, other = ((e.dtype, e.axis, e.block, e.ends) for e in (left, right))
+    return kind == other and bool(
         np.array_equal(left.scale, right.scale) and np.array_equal(left.zero_point, right.zero_point)
     )
 

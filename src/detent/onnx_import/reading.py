@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto
 
 from detent.errors import OnnxError
+from detent.onnx_import.tensors import byte_size, check_size
 
 __all__ = ["all_graphs", "check_text", "read_model"]
 
 _DEPTH = 16  # subgraphs in subgraphs
 _MOST = 2**31 - 1  # bytes protobuf can parse
+_REPEATS = 8  # how often a file of external data may be read in all: tensors may share their data
 
 
 def read_model(path: str | os.PathLike[str]) -> ModelProto:
@@ -32,9 +35,10 @@ def read_model(path: str | os.PathLike[str]) -> ModelProto:
         raise OnnxError(
             asked, f"it is no ONNX file, or a damaged one ({error})", "get it, or export it, again"
         ) from None
+    outside = _External(file.resolve().parent, asked)
     for tensor in _tensors(model):
         if tensor.data_location == TensorProto.EXTERNAL:
-            _read_external(tensor, file.resolve().parent, asked)
+            outside.read(tensor)
     return model
 
 
@@ -84,23 +88,49 @@ def _attribute_tensors(attributes: Any) -> Iterator[TensorProto]:
         yield from attribute.tensors
 
 
-def _read_external(tensor: TensorProto, folder: Path, asked: str) -> None:
-    entries = {entry.key: entry.value for entry in tensor.external_data}
-    location = entries.get("location", "")
-    file = _inside(folder, location, f"{asked}: the data of {tensor.name!r}")
+class _External:
+    """Reads the data of tensors from the files of one folder, no more in all than a few times what these hold."""
+
+    def __init__(self, folder: Path, asked: str):
+        self._folder, self._asked = folder, asked
+        self._sizes: dict[Path, int] = {}
+        self._read = 0
+
+    def read(self, tensor: TensorProto) -> None:
+        """Puts the values of `tensor` into it."""
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        asked, location = f"{self._asked}: the data of {tensor.name!r}", entries.get("location", "")
+        file = _inside(self._folder, location, asked)
+        with _opened(file, asked) as stream:
+            size = self._sizes[file] = os.fstat(stream.fileno()).st_size
+            try:
+                offset = int(entries.get("offset", 0))
+                count = int(entries["length"]) if "length" in entries else byte_size(tensor)
+            except ValueError as error:
+                raise _outside(asked, f"{error}") from None
+            if offset < 0 or count < 0 or offset + count > size:
+                raise _outside(asked, f"bytes {offset} to {offset + count} of {location!r}, which has {size}")
+            check_size(tensor, count)
+            self._read += count
+            if self._read > _REPEATS * sum(self._sizes.values()):
+                raise _outside(asked, f"the tensors read {location!r} again and again")
+            stream.seek(offset)
+            tensor.raw_data = stream.read(count)
+        del tensor.external_data[:]
+        tensor.data_location = TensorProto.DEFAULT
+
+
+def _opened(file: Path, asked: str) -> BinaryIO:
+    """The file that was checked: no link that has taken its place since, and no pipe that would be waited for."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
-        offset, length = int(entries.get("offset", 0)), entries.get("length")
-        size = file.stat().st_size
-        count = size - offset if length is None else int(length)
-    except ValueError as error:
-        raise _outside(asked, f"the data of {tensor.name!r} has {error}") from None
-    if offset < 0 or count < 0 or offset + count > size:
-        raise _outside(asked, f"{tensor.name!r} wants bytes {offset} to {offset + count} of {location!r}, of {size}")
-    with file.open("rb") as stream:
-        stream.seek(offset)
-        tensor.raw_data = stream.read(count)
-    del tensor.external_data[:]
-    tensor.data_location = TensorProto.DEFAULT
+        descriptor = os.open(file, flags)
+    except OSError as error:
+        raise _outside(asked, f"{file.name!r} cannot be read: {error.strerror}") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _outside(asked, f"{file.name!r}, which is no plain file")
+    return os.fdopen(descriptor, "rb")
 
 
 def _inside(folder: Path, location: str, asked: str) -> Path:

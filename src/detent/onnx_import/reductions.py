@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from detent.onnx_import.builder import Constant
 from detent.onnx_import.call import Call, Converter
 
 __all__ = ["CONVERTERS"]
@@ -137,9 +138,8 @@ def argument(x: Tensor, *, axis: int, keep: bool, last: bool, largest: bool) -> 
 
 def _top_k(call: Call) -> Any:
     axis, largest = call.integer("axis", -1), bool(call.integer("largest", 1))
-    if call.opset < 10:
-        call.refuse("its k is an attribute", "convert the model to opset 10 or later")
-    return call.parts(top_k, call.value(0), call.value(1), axis=axis, largest=largest)
+    count = Constant(torch.tensor(call.integer("k"))) if call.opset < 10 else call.value(1)
+    return call.parts(top_k, call.value(0), count, axis=axis, largest=largest)
 
 
 def top_k(x: Tensor, k: Tensor, *, axis: int, largest: bool) -> tuple[Tensor, Tensor]:

@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from onnx import NodeProto
+from torch import Tensor, fx, nn
 
 from detent.onnx_import.builder import Constant
 from detent.onnx_import.call import Call, Converter
 from detent.onnx_import.linear import transposed
+from detent.onnx_import.names import CLIPPED
 from detent.onnx_import.sizes import bounded
 
 __all__ = ["CONVERTERS"]
@@ -176,8 +178,15 @@ def space_to_depth(x: Tensor, *, size: int) -> Tensor:
     return blocks.reshape(batch, channels * size**2, height // size, width // size)
 
 
+def _is_grid(node: NodeProto) -> bool:
+    return node.op_type == "QuantizeLinear" or any(name.endswith(CLIPPED) for name in node.output)
+
+
 def _identity(call: Call) -> Any:
-    return call.value(0)
+    """The value itself, or, before a grid that others who read it do not have, a tensor of its own."""
+    x = call.value(0)
+    grid = any(_is_grid(reader) for reader in call.users())
+    return call.module(nn.Identity(), x) if grid and isinstance(x, fx.Node) else x
 
 
 CONVERTERS: dict[str, Converter] = {

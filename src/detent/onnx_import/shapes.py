@@ -146,6 +146,8 @@ def _dropout(call: Call) -> Any:
     training = call.constant(2)
     if call.has(2) and (training is None or bool(training)):
         call.refuse("it is in training mode", "export the model in eval mode")
+    if call.used(1) and call.opset < 12:
+        call.refuse("its mask, which in eval mode the specification does not define", "convert it to opset 12 or later")
     if call.used(1):
         return call.parts(dropout_mask, call.value(0), kind="dropout")
     ratio = call.constant(1) if call.opset >= 12 else None

@@ -54,6 +54,11 @@ def without_parameters(
             kept.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
         else:
             kept.graph.initializer.add().CopyFrom(tensor)
+    # Before IR version 4 initializers were inputs too, which a weight that is quantized cannot be.
+    inputs = [value for value in kept.graph.input if value.name not in {one.name for one in model.graph.initializer}]
+    del kept.graph.input[:]
+    kept.graph.input.extend(inputs)
+    kept.ir_version = max(kept.ir_version, 4)
     return kept
 
 

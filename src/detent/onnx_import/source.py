@@ -20,7 +20,8 @@ class OnnxEncoding:
     """How a Q/DQ pair of the file stores a tensor: `real = scale * (code - zero_point)`, codes of type `dtype`.
 
     `scale` and `zero_point` are 0-d, or 1-d along `axis`, or, with a `block` size, of the tensor's shape with `axis`
-    divided by it.
+    divided by it. `ends` are the least and the greatest code where the file says them: not all codes of the type are
+    used, or a weight uses the least.
     """
 
     scale: npt.NDArray[np.float32]
@@ -28,6 +29,18 @@ class OnnxEncoding:
     dtype: str
     axis: int | None = None
     block: int | None = None
+    ends: tuple[int, int] | None = None
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the greatest code, as far as is known.
+
+        >>> OnnxEncoding(np.float32(0.1), np.int64(0), "int8").limits
+        (-128, 127)
+        """
+        bits = int(self.dtype.lstrip("uint"))
+        whole = (0, 2**bits - 1) if self.dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        return self.ends or whole
 
 
 @dataclass(frozen=True)
@@ -71,6 +84,8 @@ class OnnxSource:
     without a name is called by its first output). `modules`: the same by module path. `parameters`: path of a parameter
     or buffer -> where its values stand. `encodings`: name of an ONNX tensor -> what its Q/DQ pair says. `folded`: name
     of an ONNX tensor that nodes compute from constants alone, such as a shape -> its value, where that is small.
+    `readers`: name of an ONNX tensor that has an encoding -> names of the nodes that take it from its grid, "" for the
+    outputs of the network; other readers take it as it was before it was quantized.
     """
 
     model: Any
@@ -80,6 +95,7 @@ class OnnxSource:
     parameters: Mapping[str, OnnxParameter] = field(default_factory=dict)
     encodings: Mapping[str, OnnxEncoding] = field(default_factory=dict)
     folded: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    readers: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> OnnxSource:
         return self

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from detent.errors import OnnxError
 
-__all__ = ["TORCH_TYPES", "decode", "stored_type", "torch_type", "type_name"]
+__all__ = ["TORCH_TYPES", "byte_size", "check_size", "decode", "stored_type", "torch_type", "type_name"]
 
 TORCH_TYPES: dict[int, torch.dtype] = {
     TensorProto.FLOAT: torch.float32,
@@ -86,6 +86,18 @@ def decode(tensor: TensorProto, name: str) -> Tensor:
         raise _broken(name, f"{type(error).__name__}: {error}") from error
 
 
+def byte_size(tensor: TensorProto) -> int:
+    """How many bytes its values take, as its type and shape say."""
+    count, kind = _count(tensor, tensor.name), _readable(tensor, tensor.name)
+    return math.ceil(count * _bits(tensor.data_type, kind) / 8)
+
+
+def check_size(tensor: TensorProto, found: int) -> None:
+    """Refuses a tensor of another size than `found` bytes."""
+    if found != byte_size(tensor):
+        raise _broken(tensor.name, f"{found} bytes where its shape wants {byte_size(tensor)}")
+
+
 def _count(tensor: TensorProto, name: str) -> int:
     count = 1
     for size in tensor.dims:
@@ -96,23 +108,31 @@ def _count(tensor: TensorProto, name: str) -> int:
 
 
 def _check_length(tensor: TensorProto, name: str, count: int, raw: bytes | None) -> None:
-    kind = type_name(tensor.data_type)
-    if kind in ("STRING", "UNDEFINED") or tensor.HasField("segment"):
-        raise OnnxError(f"read the tensor {name!r}", f"it holds {kind.lower()} data", "import a model without such")
-    if tensor.data_type not in TORCH_TYPES and kind not in _WIDER:
-        torch_type(tensor.data_type, asked=f"read the tensor {name!r}")
+    kind = _readable(tensor, name)
     if tensor.data_location == TensorProto.EXTERNAL:
         raise _broken(name, "its data is external and was not read")
-    bits = _BITS.get(kind) or 8 * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    bits = _bits(tensor.data_type, kind)
     if raw is not None:
-        wanted = math.ceil(count * bits / 8)
-        if len(raw) != wanted:
-            raise _broken(name, f"{len(raw)} bytes where its shape wants {wanted}")
+        check_size(tensor, len(raw))
         return
     field = onnx.helper.tensor_dtype_to_field(tensor.data_type)
     wanted = math.ceil(count * bits / 8) if kind in _BITS else count
     if len(getattr(tensor, field)) != wanted:
         raise _broken(name, f"{len(getattr(tensor, field))} values where its shape wants {wanted}")
+
+
+def _readable(tensor: TensorProto, name: str) -> str:
+    """The name of its type, if it is one that is read."""
+    kind = type_name(tensor.data_type)
+    if kind in ("STRING", "UNDEFINED") or tensor.HasField("segment"):
+        raise OnnxError(f"read the tensor {name!r}", f"it holds {kind.lower()} data", "import a model without such")
+    if tensor.data_type not in TORCH_TYPES and kind not in _WIDER:
+        torch_type(tensor.data_type, asked=f"read the tensor {name!r}")
+    return kind
+
+
+def _bits(data_type: int, kind: str) -> int:
+    return _BITS.get(kind) or 8 * onnx.helper.tensor_dtype_to_np_dtype(data_type).itemsize
 
 
 def _bfloat16(tensor: TensorProto, count: int, raw: bytes | None) -> Tensor:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from detent.registry import Registry
 from detent.twin.arithmetic import Arithmetic, Step
+from detent.twin.executorch import ExecuTorchXnnpack
 from detent.twin.fbgemm import Fbgemm
 from detent.twin.htp import Htp
 from detent.twin.interpreter import Model, Twin
@@ -29,6 +30,7 @@ from detent.twin.xnnpack import Xnnpack
 __all__ = [
     "ARITHMETICS",
     "Arithmetic",
+    "ExecuTorchXnnpack",
     "Fbgemm",
     "Htp",
     "Literal",
@@ -58,6 +60,7 @@ ARITHMETICS: Registry[Arithmetic] = Registry(
     "arithmetic",
     Arithmetic,
     {
+        "executorch": ExecuTorchXnnpack,
         "fbgemm": Fbgemm,
         "htp": Htp,
         "mnn": Mnn,

@@ -57,8 +57,8 @@ def _unary(function: Callable[[Tensor], Tensor]) -> Kernel:
 
 
 def _clip(op: Op, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
-    least = op.attributes.get("min") if low is None else float(low)
-    greatest = op.attributes.get("max") if high is None else float(high)
+    least = op.attributes.get("min") if low is None else low.item()
+    greatest = op.attributes.get("max") if high is None else high.item()
     return x if least is None and greatest is None else x.clamp(least, greatest)
 
 
@@ -142,7 +142,6 @@ _OWN: dict[str, Kernel] = {
     "BatchNormalization": _batch_norm,
     "Cast": _cast,
     "Clip": _clip,
-    "Div": _binary(torch.div),
     "Dropout": lambda _op, x, *_rest: x,
     "Elu": lambda op, x: F.elu(x, float(op.attributes.get("alpha", 1.0))),
     "Gelu": _gelu,

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from detent.deploy import Encoding, Package, QdqGraph, Read, read_qdq
 from detent.deploy.tflite import read_network
-from detent.errors import TensorError
+from detent.errors import DeployError, TensorError
+from detent.onnx_import import written_out
 from detent.twin.arithmetic import Arithmetic, Step
 from detent.twin.program import Instruction, Program
 from detent.twin.requantize import dequantize
@@ -29,17 +30,31 @@ _STORED = {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"}
 
 
 def graph_of(model: Model) -> QdqGraph:
-    """The network of a deployed folder, of an ONNX model or file, or itself."""
+    """The network of a deployed folder, of an ONNX or .tflite file or model, or itself. Operators on codes
+    (QLinearConv ...) are taken for what they say: a DequantizeLinear, the operator, a QuantizeLinear."""
     if isinstance(model, QdqGraph):
         return model
     if isinstance(model, Package):
         return model.graph
     if isinstance(model, onnx.ModelProto):
-        return read_qdq(model)
+        return _with_one_axis(read_qdq(written_out(model)))
     path = Path(model)
     if path.suffix == ".tflite":
         return read_network(path.read_bytes())
-    return Package.load(path).graph if path.is_dir() else read_qdq(onnx.load_model(str(path)))
+    return Package.load(path).graph if path.is_dir() else graph_of(onnx.load_model(str(path)))
+
+
+def _with_one_axis(graph: QdqGraph) -> QdqGraph:
+    """Refuse what the kernels have no form for: before opset 13 a softmax is one over its axis and all behind it."""
+    for op in graph.ops if graph.opset < 13 else ():
+        data = op.inputs[0] if op.type in ("Softmax", "LogSoftmax") else None
+        if data is None:
+            continue
+        axis, rank = int(op.attributes.get("axis", 1)), len(graph.shapes.get(data.tensor, ()))
+        if axis not in (-1, rank - 1):
+            found = f"before opset 13 it is over axis {axis} and all behind it"
+            raise DeployError(f"run {op.type} {op.name!r}", found, "convert the model to opset 13 or above")
+    return graph
 
 
 class Twin:

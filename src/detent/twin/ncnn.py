@@ -39,7 +39,7 @@ class Ncnn(Arithmetic):
     )
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
-        real = values * float(_factor(encoding))
+        real = values.contiguous() * float(_factor(encoding))
         codes = torch.copysign(torch.tensor(0.5), real).add_(real).trunc_()
         plane = real.flatten(2) if real.ndim > 3 else real
         left = plane.shape[-1] % _LANES

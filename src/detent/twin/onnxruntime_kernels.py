@@ -18,6 +18,7 @@ from detent.twin.lowering import float_step
 from detent.twin.onnxruntime_functions import sigmoid, tanh
 from detent.twin.onnxruntime_fusion import MOVERS, BinaryKernel, Fusion, Stored
 from detent.twin.requantize import dequantize, float32_multiplier, per_channel, quantize
+from detent.twin.windows import Window
 
 __all__ = ["makers"]
 
@@ -133,26 +134,30 @@ def table(function: Kernel, op: Op, grid: Stored, output: Stored) -> Kernel:
 
 def softmax(op: Op, grid: Stored, output: Stored) -> Kernel:
     """QLinearSoftmax: a table of exponentials, sums in float32 in order, and the reciprocal of the output's scale
-    *rounded down to an integer* (so 1/255 is exact and 1/200.5 is taken for 1/200). int8 wraps around."""
+    *rounded down to an integer* (so 1/255 is exact and 1/200.5 is taken for 1/200).
+
+    The table leaves room for the sum and not for the product with that reciprocal: over an axis of one element (of `n`
+    elements, if the output's scale is less than `1 / (148 * n)`) it is infinite. As an unsigned integer that is 0, as a
+    signed one the least, which a zero point below 0 turns into the greatest.
+    """
     axis = int(op.attributes.get("axis", -1))
     inverse = float(np.floor(np.float32(1.0) / output.scale))
     scale = float(grid.scale)
+    least, greatest = output.encoding.qmin, output.encoding.qmax
+    overflown = output.zero_point
+    if output.dtype == "int8":
+        overflown = greatest if output.zero_point < 0 else least
 
     def kernel(codes: Tensor) -> Tensor:
         rows = codes.movedim(axis, 0)
         below = (rows - rows.amax(0, keepdim=True)).long() + 255
         parts = _exponentials(scale, rows.shape[0])[below]
-        shares = (parts * inverse).div_(_in_order(list(parts))).round_().add_(output.zero_point)
-        settled = _wrapped(shares) if output.dtype == "int8" else shares.clamp_max_(output.encoding.qmax)
+        shares = (parts * inverse).div_(_in_order(list(parts)))
+        infinite = shares.isinf()
+        settled = shares.round_().add_(output.zero_point).clamp_(least, greatest).masked_fill_(infinite, overflown)
         return settled.movedim(0, axis)
 
     return kernel
-
-
-def _wrapped(codes: Tensor) -> Tensor:
-    """As int8 without saturating, which is what the signed kernel does with a share that is beyond 127; beyond 255 it
-    is taken for 255, which is -1."""
-    return (codes.clamp_max(255) + 128).remainder_(256).sub_(128)
 
 
 def _exponentials(scale: float, length: int) -> Tensor:
@@ -173,10 +178,16 @@ def _in_order(parts: list[Tensor]) -> Tensor:
 
 def average_pool(op: Op, grid: Stored, output: Stored) -> Kernel:
     """QLinearAveragePool: real numbers added in the order of the window, divided, and rounded *with* the zero point,
-    `rne(f32(f32(mean / sy) + zy))`."""
+    `rne(f32(f32(mean / sy) + zy))`. A window as large as an input without padding is a global pool."""
     everything = float(np.prod(op.attributes["kernel_shape"]))
+    window = Window.of(op, op.attributes["kernel_shape"])
+    of_everything = global_average_pool(op, grid, output)
 
     def kernel(codes: Tensor) -> Tensor:
+        padded = any(amount for sides in window.padding(codes.shape[2:]) for amount in sides)
+        if window.kernel == tuple(codes.shape[2:]) and not padded:
+            whole: Tensor = of_everything(codes)
+            return whole
         parts, counts = pool_windows(op, dequantize(codes, grid.encoding))
         mean = _in_order(parts) / (everything if op.attributes.get("count_include_pad") else counts)
         return output.settle(mean.div_(float(output.scale)).add_(output.lifted_zero_point).round_())

@@ -23,6 +23,7 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 
+_NOTHING = ("Identity", "Dropout")
 _PROPAGATES = ("MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice")
 
 
@@ -61,7 +62,7 @@ def merge_double_pairs(graph: QdqGraph) -> QdqGraph:
     A tensor that is requantized for one reader is therefore rounded once, on another grid than the model says.
     """
     for op in graph.ops:
-        first = op.inputs[0] if op.type == "Identity" else None
+        first = op.inputs[0] if op.type in _NOTHING else None
         if first is None or first.encoding is None or first.tensor in graph.coded:
             continue
         second = graph.grid_of(op.outputs[0])

@@ -6,6 +6,7 @@ The numbers that it multiplies with and adds come from the ranges of FakeQuantiz
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -54,9 +55,17 @@ class OpenVino(Arithmetic):
     )
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
+        if encoding.axis is not None:
+            return self._quantize_channels(values, encoding, encoding.axis)
         grid = Range.of(encoding)
         clipped = values.clamp(grid.low, grid.high).mul_(grid.scale)
         return clipped.add_(float(_f32(-_f32(grid.low) * _f32(grid.scale)))).round_().add_(encoding.qmin)
+
+    def _quantize_channels(self, values: Tensor, encoding: Encoding, axis: int) -> Tensor:
+        grids = zip(encoding.scale, encoding.zero_point, strict=True)
+        channels = [replace(encoding, scale=scale, zero_point=zero, axis=None) for scale, zero in grids]
+        parts = zip(values.unbind(axis), channels, strict=True)
+        return torch.stack([self.quantize(part, channel) for part, channel in parts], axis)
 
     def lower(self, graph: QdqGraph) -> list[Step]:
         whole, carried = carry(graph)
@@ -126,8 +135,10 @@ def _constant_bias(graph: QdqGraph, op: Op) -> Floats | None:
 
 
 def _accumulator(graph: QdqGraph, op: Op) -> Accumulator | None:
+    """None where it multiplies in float: by weights that have a zero point too."""
     sums = accumulator(graph, op)
-    return sums if sums is not None and sums.input.dtype in ("uint8", "int8") else None
+    integers = sums is not None and sums.input.dtype in ("uint8", "int8") and sums.weight.symmetric
+    return sums if integers else None
 
 
 def _weighted(

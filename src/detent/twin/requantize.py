@@ -126,4 +126,6 @@ def _code(bound: float, encoding: Encoding) -> int:
 def fma(a: Tensor, b: Tensor | float, c: Tensor | float) -> Tensor:
     """`f32(a * b + c)` with one rounding, for operands of which the product and sum fit in the 53 bits of a float64
     (codes times float32 scales do)."""
-    return (a.to(torch.float64) * b).add_(c).to(torch.float32)
+    product = a.to(torch.float64) * b
+    wider = isinstance(c, Tensor) and c.shape != product.shape
+    return (product + c if wider else product.add_(c)).to(torch.float32)

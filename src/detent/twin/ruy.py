@@ -42,14 +42,15 @@ class Ruy(TfliteFamily):
 
     - quantize: `clip(rne(f32(x * f32(1 / s))) + zp)` in whole groups of 8 elements, else as the reference.
     - convolutions and linear layers: gemmlowp's multiplier, the second rounding half up; with groups as the reference,
-      transposed in whole groups of 8 channels.
+      depthwise and transposed in whole groups of 8 channels.
     - conversions between grids, sums and means: half up in whole groups of 16 elements, else as the reference.
     """
 
     name = "ruy"
     claim = (
-        "equal in every code on x86 with LiteRT 2.3.0; real numbers that it makes of codes are off by a unit of the "
-        "last place of a float32"
+        "equal in every code on x86 with LiteRT 2.3.0, but for sums with an operand that is repeated along channels "
+        "and means of a file with channels second, 1 LSB on ties; real numbers that it makes of codes are off by a "
+        "unit of the last place of a float32"
     )
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
@@ -91,8 +92,9 @@ class Ruy(TfliteFamily):
 
 
 def _rounding(op: Op, acc: Accumulator) -> Multiply:
-    """Convolutions with groups fall back to the reference; transposed ones add up what ruy gave and round that."""
-    if op.type == "ConvTranspose":
-        return in_channel_groups(8)
+    """Convolutions with groups fall back to the reference; depthwise ones have a kernel of their own, and transposed
+    ones add up what ruy gave and round that."""
     grouped = int(op.attributes.get("group", 1)) > 1
-    return multiply if grouped and acc.weights.shape[1] > 1 else ruy_multiply
+    if op.type == "ConvTranspose" or (grouped and acc.weights.shape[1] == 1):
+        return in_channel_groups(8)
+    return multiply if grouped else ruy_multiply

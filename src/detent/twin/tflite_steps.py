@@ -7,6 +7,7 @@ rounds is asked of the arithmetic.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -74,9 +75,13 @@ class TfliteFamily(Arithmetic):
         """Bilinear, on one grid."""
 
     def lower(self, graph: QdqGraph) -> list[Step]:
+        return self.lower_nodes(graph, fused(graph), lambda _: True)
+
+    def lower_nodes(self, graph: QdqGraph, nodes: Iterable[Node], takes: Callable[[Node], bool]) -> list[Step]:
+        """As `lower`, for a runtime that fuses in its own way and gives these kernels only what `takes` says."""
         steps: list[Step] = []
-        for node in fused(graph):
-            step = self._integer(graph, node)
+        for node in nodes:
+            step = self._integer(graph, node) if takes(node) else None
             for each in [step] if step is not None else [float_step(graph, op) for op in node.ops]:
                 steps += [each, *self._conversions(graph, each)]
         return steps

@@ -34,6 +34,8 @@ def float_function(op: Op) -> Callable[[Floats], npt.NDArray[Any]] | None:
         "Elu": lambda v: np.where(v < 0, np.expm1(v.astype(np.float64)), v),
         "Gelu": _gelu(op),
     }
+    if op.type == "Elu" and float(op.attributes.get("alpha", 1.0)) != 1.0:
+        return None  # the format has none: it is written in steps
     return functions.get(op.type)
 
 
@@ -64,10 +66,10 @@ def reference_table(op: Op, x: Encoding, y: Encoding) -> Integers | None:
     raw = multiply(np.clip(shifted, -radius, radius), integer, shift)
     if op.type == "Sigmoid":
         middle = shift_right(logistic(raw, 4), 23)
-        result = np.where(shifted <= -radius, 0, np.where(shifted >= radius, 255, middle))
+        result = np.where(shifted < -radius, 0, np.where(shifted > radius, 255, middle))
         return _saturated(result + y.qmin, y)
     middle = shift_right(tanh(raw, 4), 24)
-    result = np.where(shifted <= -radius, -128, np.where(shifted >= radius, 127, middle))
+    result = np.where(shifted < -radius, -128, np.where(shifted > radius, 127, middle))
     return _saturated(result + y.zero_point, y)
 
 
@@ -83,8 +85,8 @@ def fixed_table(
 
 
 def _relu(x: Encoding, y: Encoding, bounds: tuple[float, float]) -> Integers:
-    """To the grid of the output by a fixed-point product, then clamped there."""
-    integer, shift = multiplier(float(np.float64(x.scale) / np.float64(y.scale)))
+    """To the grid of the output by a fixed-point product, of a ratio in float32, then clamped there."""
+    integer, shift = multiplier(float(np.float32(x.scale) / np.float32(y.scale)))
     result = multiply(_codes(x) - x.zero_point, integer, shift) + y.zero_point
     limits = [y.qmin if bound == -np.inf else y.qmax if bound == np.inf else _bound(bound, y) for bound in bounds]
     return np.asarray(np.clip(result, max(limits[0], y.qmin), min(limits[1], y.qmax)))
@@ -96,8 +98,8 @@ def _bound(bound: float, y: Encoding) -> int:
 
 def _leaky_relu(x: Encoding, y: Encoding, alpha: float) -> Integers:
     shifted = _codes(x) - x.zero_point
-    positive = multiplier(float(np.float64(x.scale) / np.float64(y.scale)))
-    negative = multiplier(float(np.float64(x.scale) * np.float64(np.float32(alpha)) / np.float64(y.scale)))
+    positive = multiplier(float(np.float32(x.scale) / np.float32(y.scale)))
+    negative = multiplier(float(np.float32(x.scale) * np.float32(alpha) / np.float32(y.scale)))
     result = np.where(shifted >= 0, multiply(shifted, *positive), multiply(shifted, *negative))
     return _saturated(result + y.zero_point, y)
 

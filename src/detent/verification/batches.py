@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from detent.deploy import Port
 from detent.errors import TensorError
 from detent.graph import flat
 
@@ -26,11 +27,12 @@ class Batch:
     labels: npt.NDArray[Any] | None
 
 
-def taken_apart(batches: Iterable[Any], names: Sequence[str], positions: int) -> Iterator[Batch]:
+def taken_apart(batches: Iterable[Any], ports: Mapping[str, Port], positions: int) -> Iterator[Batch]:
     """Each batch is a tensor, a tuple of inputs with perhaps labels behind them, or a dict by input name.
 
     `positions` is how many arguments the model takes, which may hold several tensors each.
     """
+    names = list(ports)
     for batch in batches:
         arguments: Any
         labels: Any = None
@@ -49,7 +51,29 @@ def taken_apart(batches: Iterable[Any], names: Sequence[str], positions: int) ->
                 f"the network takes {', '.join(names)}",
                 "give a tuple of the inputs in that order, or a dict by these names",
             )
-        yield Batch(given, arguments, None if labels is None else _array(labels))
+        for name, array in given.items():
+            _require_shape(name, array.shape, ports[name].shape)
+        yield Batch(given, arguments, None if labels is None else _labels(labels, given[names[0]]))
+
+
+def _require_shape(name: str, shape: tuple[int, ...], wanted: tuple[int | str, ...]) -> None:
+    """A size with a name takes any; a file may not tell the shape at all."""
+    fits = len(shape) == len(wanted) and all(isinstance(w, str) or w == s for s, w in zip(shape, wanted, strict=True))
+    if wanted and not fits:
+        raise TensorError(
+            f"a batch with {name!r} of shape {shape}", f"the network takes {wanted}", "give that shape; names are free"
+        )
+
+
+def _labels(value: Any, first: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    labels, samples = _array(value), len(first)
+    if labels.size != samples:
+        raise TensorError(
+            f"labels of shape {labels.shape} for {samples} samples",
+            "what stands behind the inputs of a batch are its labels, one for each sample",
+            "give the number of the right class of each sample, or no labels",
+        )
+    return labels
 
 
 def _array(value: Any) -> npt.NDArray[Any]:

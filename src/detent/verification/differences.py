@@ -32,6 +32,16 @@ def encoding_by_tensor(graph: QdqGraph) -> dict[str, Encoding]:
     return found
 
 
+def _apart(ours: Array, theirs: Array) -> Array:
+    """How far real numbers are apart, of the largest that is finite. An infinity, as of a mask, equals only itself."""
+    finite = np.abs(theirs[np.isfinite(theirs)]).max(initial=0.0)
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(ours - theirs)
+    same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+    found: Array = np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart)) / (float(finite) or 1.0)
+    return found
+
+
 class Tally:
     """Adds up differences over batches."""
 
@@ -59,9 +69,7 @@ class Tally:
             # Half a step is where real numbers on a grid stop being the same number of it.
             self._add(name, ours.size, int((apart >= 0.5).sum()), float(np.round(apart.max(initial=0.0))), "LSB")
             return
-        apart = np.abs(ours.astype(np.float64) - theirs.astype(np.float64))
-        size = float(np.abs(theirs.astype(np.float64)).max(initial=0.0)) or 1.0
-        relative = apart / size
+        relative = _apart(ours.astype(np.float64), theirs.astype(np.float64))
         self._add(
             name,
             ours.size,

@@ -12,7 +12,7 @@ from torch import Tensor, fx
 
 from detent.deploy.eval_mode import eval_mode
 from detent.graph import flat
-from detent.numerics import IntGrid
+from detent.numerics import Granularity, IntGrid, PerChannel
 from detent.onnx_import import is_imported, source_of
 from detent.quantizers import Quantizer
 
@@ -60,13 +60,21 @@ class _Recorder(fx.Interpreter):
         if isinstance(module, Quantizer):
             # Who reads it in float, too, reads it before the quantizer.
             if isinstance(module.scheme.grid, IntGrid) and len(n.all_input_nodes[0].users) == 1:
-                qparams = module.qparams()
-                codes = torch.round(value.double() / qparams.scale.double()) + qparams.zero_point
+                q = module.qparams()
+                scale, zero = (_along(part, value, module.scheme.granularity) for part in (q.scale, q.zero_point))
+                codes = torch.round(value.double() / scale.double()) + zero
                 self.found[n.all_input_nodes[0].name] = codes.cpu().numpy().astype(np.int64)
         elif isinstance(value, Tensor) and n.op != "get_attr":
             # A copy: an operation in place may write into it later.
             self.found[n.name] = value.detach().cpu().numpy().copy()
         return value
+
+
+def _along(numbers: Tensor, value: Tensor, granularity: Granularity) -> Tensor:
+    """Scales or zero points, so that they broadcast against an activation."""
+    if not isinstance(granularity, PerChannel):
+        return numbers
+    return numbers.reshape([-1 if axis == granularity.axis % value.ndim else 1 for axis in range(value.ndim)])
 
 
 def _tensor(value: Any) -> Any:

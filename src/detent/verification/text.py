@@ -21,6 +21,9 @@ def verdict_line(verdict: Verdict) -> str:
         return f"NOT as claimed: {verdict.problems[0]}{more}"
     if verdict.engine is None:
         found = "the files hold what was simulated" if verdict.simulated else "the files hold what the manifest says"
+        if verdict.unsaid:
+            count = len(verdict.unsaid)
+            found = f"model.onnx is not what was simulated: ONNX cannot say the grids of {count} tensors, float there"
         return f"{found}; no engine ran: the twin ({verdict.arithmetic}) stands in for it"
     against = [d for d in verdict.outputs if d.what == "twin vs engine"]
     elements, differing = sum(d.elements for d in against), sum(d.differing for d in against)
@@ -41,7 +44,8 @@ def verdict_text(verdict: Verdict) -> Iterator[str]:
     yield from _table(verdict)
     yield ""
     first = "simulation" if verdict.simulated else "file"
-    if verdict.holds and any(not d.equal for d in verdict.outputs if d.what.startswith(first)):
+    differs = any(not d.equal for d in verdict.outputs if d.what.startswith(first))
+    if verdict.holds and differs and not verdict.unsaid:
         yield f"{first} and twin: single roundings that differ, and spread; detent.exact(prepared) computes as the twin"
     yield from _placed(verdict)
     if verdict.accuracy:

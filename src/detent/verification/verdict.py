@@ -67,7 +67,8 @@ class Verdict:
     simulated. `problems` are sentences that name the tensor.
 
     `simulated` says that the torch model was there. Without it, `model.onnx` computed in float as ONNX defines it
-    stands where the simulation would, and is called "file".
+    stands where the simulation would, and is called "file". `unsaid` are tensors on grids that ONNX cannot say, which
+    are float there: the vendor's file has their numbers, if one can.
     """
 
     backend: str
@@ -83,6 +84,7 @@ class Verdict:
     speed: Speed | None = None
     notes: tuple[str, ...] = field(default_factory=tuple)
     simulated: bool = True
+    unsaid: tuple[str, ...] = ()
 
     @property
     def holds(self) -> bool:

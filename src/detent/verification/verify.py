@@ -28,8 +28,16 @@ _SIMULATED_RATE = 1e-3
 """How often one operation of the float simulation may round the other way than the file says: 3e-6 was measured; a
 wrong rounding gives a tenth or more."""
 
+_TIED_RATE = 2e-2
+"""The same of a bilinear resize: by whole factors it gives sixteenths of steps, so that a number in 16 lies between two
+codes, and the order of a sum decides. 0.0075 was measured; ties rounded the other way would be 0.03."""
+
 _IN_FLOAT = 1 / 128
 """Of the largest value: one step of 8 bits."""
+
+_FLOAT_RATE = 1e-2
+"""How many numbers of one float operation of the simulation may differ from what the file gives for the same inputs:
+none did in 48 networks; one code that was rounded the other way before it would reach a few of them."""
 
 _TWIN_RATE = 0.1
 """How often one operation of the twin may be 1 LSB off where equality is not claimed: 0.05 was measured of the worst
@@ -96,7 +104,7 @@ class _Verification:
         inside = {what: Tally(what) for what in ("twin vs engine", "simulation vs file")}
         hits: dict[str, list[float]] = {}
         samples, first = 0, None
-        for batch in taken_apart(batches, list(self.package.graph.inputs), self.positions):
+        for batch in taken_apart(batches, self.package.graph.inputs, self.positions):
             first = batch.inputs if first is None else first
             samples += len(next(iter(batch.inputs.values())))
             simulated = None if self.simulation is None else self.simulation.run(batch.arguments)
@@ -123,6 +131,7 @@ class _Verification:
             speed=self._speed(first) if latency and self.engine is not None else None,
             notes=tuple(self.notes),
             simulated=self.simulation is not None,
+            unsaid=tuple(t["tensor"] for t in self.manifest["tensors"] if t["scheme"]["grid"]["kind"] != "int"),
         )
 
     def _engine_name(self) -> str | None:
@@ -176,11 +185,19 @@ class _Verification:
             far = not against and found.unit == "LSB" and found.most > _SPREAD
             if found.what == "twin vs engine" and ((equal and not found.equal) or far):
                 yield str(found)
+        # A grid that ONNX does not have (a logarithmic one) is not in the file, and real numbers are then others.
+        complete = all(tensor["scheme"]["grid"]["kind"] == "int" for tensor in self.manifest["tensors"])
         for found in within:
-            if found.what != "simulation vs file" or found.unit != "LSB":
+            most, rate = (1.0, self._simulated_rate(found)) if found.unit == "LSB" else (_IN_FLOAT, _FLOAT_RATE)
+            if found.what != "simulation vs file" or not (complete or found.unit == "LSB"):
                 continue
-            if found.most > 1 or (found.rate > _SIMULATED_RATE and found.differing > 2):
+            if found.most > most or (found.rate > rate and found.differing > 2):
                 yield str(found)
+
+    def _simulated_rate(self, found: Difference) -> float:
+        op = self.package.graph.producer(found.tensor)
+        blends = op is not None and op.type == "Resize" and op.attributes.get("mode", "nearest") == "linear"
+        return _TIED_RATE if blends else _SIMULATED_RATE
 
     def _allowed(self, found: Difference, proven: bool) -> float:
         """How far a tensor may be off: nothing where equality is claimed, one step elsewhere."""

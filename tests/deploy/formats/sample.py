@@ -64,9 +64,11 @@ def deployment(
     bias: Scheme | None = BIAS,
     scales: Mapping[str, float] = SCALES,
     weight_scales: Mapping[str, object] = WEIGHT_SCALES,
+    inputs_only: bool = False,
 ) -> Deployment:
-    """The sample for a backend. With `bias=None` biases are float. A `LogGrid` gives a model without Q and DQ."""
-    builder = _Builder(activation, weight, bias, scales, weight_scales)
+    """The sample for a backend. With `bias=None` biases are float. A `LogGrid` gives a model without Q and DQ. With
+    `inputs_only` nothing is on a grid but what convolutions and linear layers take in."""
+    builder = _Builder(activation, weight, bias, scales, weight_scales, inputs_only)
     return Deployment(name="sample", backend=BACKENDS[backend], model=builder.model(), tensors=tuple(builder.tensors))
 
 
@@ -86,8 +88,10 @@ class _Builder:
         bias: Scheme | None,
         scales: Mapping[str, float],
         weight_scales: Mapping[str, object],
+        inputs_only: bool,
     ):
         self._activation, self._weight, self._bias = activation, weight, bias
+        self._inputs_only = inputs_only
         self._scales, self._weight_scales = scales, weight_scales
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: list[onnx.TensorProto] = []
@@ -98,7 +102,8 @@ class _Builder:
         conv1 = self._layer("Conv", "conv1", x, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
         relu1 = self._quantized(self._node("Relu", "relu1", [conv1]), "relu1")
         conv2 = self._quantized(self._layer("Conv", "conv2", relu1, kernel_shape=[1, 1]), "conv2")
-        add = self._quantized(self._node("Add", "add", [relu1, conv2]), "add")
+        shortcut = "relu1" if self._inputs_only else relu1
+        add = self._quantized(self._node("Add", "add", [shortcut, conv2]), "add")
         pool = self._quantized(self._node("GlobalAveragePool", "pool", [add]), "pool")
         flat = self._quantized(self._node("Flatten", "flat", [pool]), "flat")
         y = self._quantized(self._layer("Gemm", "fc", flat, output="y", transB=1), "fc")
@@ -120,18 +125,26 @@ class _Builder:
         return self._node(op, name, [data, weight, bias], output, **attributes)
 
     def _quantized(self, tensor: str, op: str) -> str:
+        if self._inputs_only and tensor not in INPUTS_OF.values():
+            return tensor
         scheme, scale = self._activation, np.float32(self._scales[tensor])
         if isinstance(scheme.grid, LogGrid):
             scale = np.exp2(np.round(16 * np.log2(scale)) / 16, dtype=np.float32)
         zero = 0 if scheme.symmetric else ZERO_POINTS[tensor]
         if not scheme.symmetric and scheme.grid.signed:
             zero -= 128
-        self._record(tensor, "activation", scheme, scale, zero, op, KINDS[tensor], READERS.get(tensor, ()))
+        readers = tuple(name for name in READERS.get(tensor, ()) if name in INPUTS_OF or not self._inputs_only)
+        self._record(tensor, "activation", scheme, scale, zero, op, KINDS[tensor], readers)
         if isinstance(scheme.grid, LogGrid):
             return tensor
         dtype = _dtype(scheme.grid)
         encoding = [self._constant(f"{tensor}_scale", scale), self._constant(f"{tensor}_zero_point", dtype(zero))]
-        self._node("QuantizeLinear", f"{tensor}_quantize", [tensor, *encoding], f"{tensor}_quantized")
+        source = tensor
+        if scheme.grid.narrow:
+            ends = {"least": scheme.grid.qmin * scale, "most": scheme.grid.qmax * scale}
+            bounds = [self._constant(f"{tensor}_{end}", np.float32(bound)) for end, bound in ends.items()]
+            source = self._node("Clip", f"{tensor}_clip", [tensor, *bounds], f"{tensor}_clipped")
+        self._node("QuantizeLinear", f"{tensor}_quantize", [source, *encoding], f"{tensor}_quantized")
         return self._node(
             "DequantizeLinear", f"{tensor}_dequantize", [f"{tensor}_quantized", *encoding], f"{tensor}_dequantized"
         )

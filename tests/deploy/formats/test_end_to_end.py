@@ -67,18 +67,18 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def deployed() -> Callable[[str], Deployment]:
-    made: dict[str, Deployment] = {}
+def deployed() -> Callable[..., Deployment]:
+    made: dict[tuple[str, str], Deployment] = {}
 
-    def get(backend: str) -> Deployment:
-        if backend not in made:
+    def get(backend: str, network: str = "residual_cnn") -> Deployment:
+        if (backend, network) not in made:
             torch.manual_seed(0)
-            entry = MODELS["residual_cnn"]
+            entry = MODELS[network]
             inputs = entry.inputs()
             prepared = detent.prepare(entry.build().eval(), inputs, backend=backend)
             detent.calibrate(prepared, [inputs])
-            made[backend] = deployment_of(prepared)
-        return made[backend]
+            made[backend, network] = deployment_of(prepared)
+        return made[backend, network]
 
     return get
 
@@ -95,6 +95,42 @@ def test_what_is_written_speaks_of_the_network(deployed, backend, name):
     found = list(NAMES[name](files))
     assert found
     assert set(found) <= known
+
+
+# Linear layers on three dimensions are MatMul and Add, with the matrix the other way round; what is taken out of a
+# dict is a tensor that only the file has a name for.
+@pytest.mark.parametrize("network", ["transformer_block", "dict_io"])
+@pytest.mark.parametrize(("backend", "name"), [case for case in CASES if case[1] not in ("acl", "espdl")])
+def test_names_are_those_of_the_float_network_beside_the_file(deployed, backend, name, network):
+    files = FORMATS[name](deployed(backend, network))
+    content = next((files[file] for file in ("float.onnx", "nxp.onnx") if file in files), None)
+    model = deployed(backend, network).model if content is None else onnx.load_model_from_string(content)
+    known = {value.name for value in (*model.graph.input, *model.graph.initializer)}
+    known |= {one for node in model.graph.node for one in (node.name, *node.output)}
+    assert set(NAMES[name](files)) <= known
+
+
+def test_each_tensor_is_said_to_be_read_by_nodes_that_read_it(deployed):
+    made = deployed("tensorrt", "transformer_block")
+    users = {tensor.tensor: tensor.users for tensor in made.tensors}
+    assert users["norm1"] == ("query/MatMul", "key/MatMul", "value/MatMul")
+    assert users["query.weight"] == ("query/MatMul",)
+    assert {tensor.tensor: tensor.op for tensor in made.tensors}["query.weight"] == "query/MatMul"
+
+
+def test_the_products_of_a_transformer_have_records_with_the_scales_of_their_weights(deployed):
+    made = deployed("ascend", "transformer_block")
+    records = read_records(FORMATS["ascend_record"](made)["ascend_record.txt"])
+    scales = {tensor.tensor: tensor.scale for tensor in made.tensors}
+    assert set(records) == {f"{layer}/MatMul" for layer in ("query", "key", "value", "out", "fc1", "fc2")}
+    assert np.float32(records["query/MatMul"].scale_d) == scales["norm1"]
+    assert np.float32(records["query/MatMul"].scale_w[0]) == scales["query.weight"]
+
+
+def test_products_of_a_transformer_are_dispatched_to_the_target(deployed):
+    configs = read_ppq(FORMATS["ppq_json"](deployed("fpga", "transformer_block"))["ppq_config.json"])
+    assert configs.platforms["query/MatMul"] == "FPGA_INT8"
+    assert set(configs.configs["query/MatMul"]) == {"norm1", "query.weight"}
 
 
 def test_every_activation_of_the_plan_is_in_a_table_by_tensor(deployed):

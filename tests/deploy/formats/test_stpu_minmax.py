@@ -43,6 +43,7 @@ def test_the_range_of_a_sigmoid_is_fixed():
     made = deployment("stpu", weight=INT8)
     next(node for node in made.model.graph.node if node.name == "relu1").op_type = "Sigmoid"
     assert read_stpu(write(made)["stpu_minmax.json"])["relu1"] == StpuEntry(-1.0, 1.0)
+    assert made.notes == ["STPU's sigmoid gives -1 to 1: relu1 has that range, not its own"]
 
 
 @pytest.mark.parametrize("scheme", [{"activation": UINT8}, {"weight": PER_CHANNEL}], ids=["affine", "per-channel"])

@@ -14,7 +14,12 @@ FORM = ("linear_as_gemm",)
 
 
 def network(
-    shape: tuple[int | str, ...] = ("n", 5, 12), *, relu: bool = False, swapped: bool = False, bias: bool = True
+    shape: tuple[int | str, ...] = ("n", 5, 12),
+    *,
+    relu: bool = False,
+    swapped: bool = False,
+    bias: bool = True,
+    ends_float: bool = False,
 ) -> onnx.ModelProto:
     draw, w = np.random.default_rng(0), Writing()
     scale = 2.0 ** draw.integers(-9, -6, 8)
@@ -26,7 +31,7 @@ def network(
     if relu:
         w.node("Relu", [made], "y")
     w.known("y", (*shape[:-1], 8))
-    return w.model(shape, w.on_grid(*(RELU if relu else Y)))
+    return w.model(shape, "y" if ends_float else w.on_grid(*(RELU if relu else Y)))
 
 
 @pytest.mark.parametrize("shape", [("n", 5, 12), (2, 5, 12), ("n", 2, 3, 12)], ids=str)
@@ -43,10 +48,19 @@ def test_the_same_integers(shape: tuple[int | str, ...], relu: bool, swapped: bo
     np.testing.assert_array_equal(run(after, x), wanted)
 
 
+def test_the_same_real_numbers_where_the_result_is_on_no_grid() -> None:
+    before = network(ends_float=True)
+    after = in_forms(before, FORM)
+    assert types(after) == ["Reshape", "Gemm", "Reshape"]
+    x = np.random.default_rng(1).normal(0, 4, (3, 5, 12)).astype(np.float32)
+    # Scales are powers of two, so sums below 2^24 steps are exact in any order.
+    np.testing.assert_array_equal(run(after, x), run(before, x))
+
+
 @pytest.mark.parametrize(
     "model",
-    [network((3, 12)), network(bias=False), network(("n", "m", 12))],
-    ids=["a-matrix", "no-bias", "two-free-sizes"],
+    [network((3, 12)), network(bias=False), network(("n", "m", 12)), network(relu=True, ends_float=True)],
+    ids=["a-matrix", "no-bias", "two-free-sizes", "float-behind-an-activation"],
 )
 def test_left_alone(model: onnx.ModelProto) -> None:
     assert in_forms(model, FORM).SerializeToString() == model.SerializeToString()

@@ -148,7 +148,11 @@ class Builder:
     # --- quantization
 
     def quantized(self, ref: Ref, encoding: Encoding) -> Ref:
-        """`ref` through QuantizeLinear and DequantizeLinear."""
+        """`ref` through QuantizeLinear and DequantizeLinear; a constant is stored as codes."""
+        if ref.name in self.initializers:
+            held = numpy_helper.to_array(self.initializers[ref.name])
+            given = self.fresh(f"{ref.name}_dequantized")
+            return replace(ref, name=self.dequantized(encoding.quantize(held), encoding, ref.name, given=given))
         pooled = self.before_squeeze.pop(ref.name, None)
         if pooled is not None and self.quantizes_pools:
             self._quantize_pooled(pooled, encoding)

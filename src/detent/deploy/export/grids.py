@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import onnx
 from torch import fx
 
 from detent.deploy.deployment import DeployedTensor
 from detent.deploy.export.parameters import Stored
-from detent.graph import Plan, QuantizedTensor
+from detent.deploy.export.readers import parameter_readers, readers
+from detent.graph import Plan, QuantizedTensor, quantizer_path
 from detent.quantizers import Quantizer
 
 __all__ = ["Grids"]
-
-_HOLDER = "activation_quantizers"
 
 
 class Grids:
@@ -32,14 +32,14 @@ class Grids:
         self.kept = {
             name: entry
             for name, entry in self._entries.items()
-            if entry.shares and f"{_HOLDER}.{name}" not in self.modules
+            if entry.shares and quantizer_path(name) not in self.modules
         }
 
     def quantizer_of(self, entry: QuantizedTensor) -> Quantizer:
         """What puts an activation on its grid, also where it shares another's."""
-        while f"{_HOLDER}.{entry.node}" not in self.modules:
+        while quantizer_path(entry.node) not in self.modules:
             entry = next(other for other in self._entries.values() if other.tensor == entry.shares)
-        found: Quantizer = self.modules[f"{_HOLDER}.{entry.node}"]
+        found: Quantizer = self.modules[quantizer_path(entry.node)]
         return found
 
     def users(self, entry: QuantizedTensor) -> tuple[str, ...]:
@@ -56,26 +56,38 @@ class Grids:
         return node.op == "call_module" and isinstance(self.modules[str(node.target)], Quantizer)
 
     def deployed(
-        self, stored: Mapping[str, Stored], tensor_name: Callable[[QuantizedTensor], str], ops: Mapping[str, str]
+        self,
+        stored: Mapping[str, Stored],
+        tensor_name: Callable[[QuantizedTensor], str],
+        written: Mapping[str, Sequence[str]],
+        nodes: Sequence[onnx.NodeProto],
     ) -> Iterator[DeployedTensor]:
-        """Every quantized tensor. `ops` names the ONNX node of an fx node, where it has one."""
-        for entry in self.plan.quantized:
-            if entry.node not in self.nodes:
-                continue  # of another forward mode
+        """Every quantized tensor. `written` names the ONNX nodes of an fx node, which are among `nodes`."""
+        reading = readers(nodes)
+        makers = {name: node.name for node in nodes for name in node.output}
+        entries = [
+            entry for entry in self.plan.quantized if entry.node in self.nodes
+        ]  # others: of another forward mode
+        names = {entry.tensor: tensor_name(entry) for entry in entries}
+        for entry in entries:
+            tensor = names[entry.tensor]
             if entry.role == "activation":
-                qparams, users = self.quantizer_of(entry).qparams(), self.users(entry)
+                qparams, op = self.quantizer_of(entry).qparams(), makers.get(tensor, "")
+                made = {node for user in self.users(entry) for node in written.get(user, ())}
+                users = [reader for reader in reading.get(tensor, ()) if reader in made]
             else:
                 kept = stored[f"{self.nodes[entry.node].target}.{entry.role}"].qparams
                 assert kept is not None
-                qparams, users = kept, (entry.node,)
+                users = parameter_readers(tensor, reading)
+                qparams, op = kept, next(iter(users), "")
             yield DeployedTensor(
-                tensor=tensor_name(entry),
+                tensor=tensor,
                 role=entry.role,
                 kind=entry.kind,
-                op=ops.get(entry.node, ""),
+                op=op,
                 scheme=entry.scheme,
                 scale=qparams.scale.detach().cpu().float().numpy(),
                 zero_point=qparams.zero_point.detach().cpu().long().numpy(),
-                users=tuple(ops.get(user, user) for user in users),
-                shares=entry.shares,
+                users=tuple(users),
+                shares=None if entry.shares is None else names.get(entry.shares, entry.shares),
             )

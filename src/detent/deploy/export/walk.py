@@ -20,11 +20,12 @@ from detent.deploy.export.grids import Grids
 from detent.deploy.export.opaque import inline
 from detent.deploy.export.outputs import write_outputs
 from detent.deploy.export.parameters import Stored, activation_encoding, operation_of, stored
+from detent.deploy.export.readers import sources
 from detent.deploy.export.tables import FUNCTIONS, METHODS, module_writer
 from detent.deploy.export.trees import bound, mapped, tensors_in
 from detent.deploy.export.values import Ref, Traced, trace
 from detent.errors import DeployError
-from detent.graph import DeQuantStub, Functional, QuantStub, Region
+from detent.graph import DeQuantStub, Functional, QuantizedTensor, QuantStub, Region
 from detent.numerics import IntGrid
 from detent.quantizers import Quantizer
 
@@ -63,6 +64,9 @@ class _Walk:
         self.constants: dict[fx.Node, Any] = {}  # what nodes give that depend on no input
         self.stored: dict[str, Stored] = {}
         self.on_grid: dict[str, Encoding] = {}  # what each DequantizeLinear gives
+        self.written: dict[str, list[str]] = {}  # the ONNX nodes of each fx node
+        self.names: dict[str, str] = {}  # the tensor that each fx node gives, before it is quantized
+        self.sources: dict[str, str] = {}
         self.traced = self._trace(dynamic_batch)
         # So that `x_quantized`, made for x, is not the name of a tensor of the model's own.
         self.b.taken.update(node.name for node in self.runner.graph.nodes if node.op not in ("get_attr", "output"))
@@ -74,13 +78,21 @@ class _Walk:
                 write_outputs(self.b, fx.map_arg(node.args[0], lambda n: self.env[n]))
                 continue
             self.b.current = node.name
+            before = len(self.b.nodes)
             value = self.env[node] = self._value(node)
+            self.written[node.name] = [made.name for made in self.b.nodes[before:]]
+            self.sources.update(sources(self.b.nodes[before:], self.sources))
+            if isinstance(value, Ref):
+                self.names[node.name] = self.sources.get(value.name, value.name)
             if node.name in self.grids.kept and isinstance(value, Ref) and self.region.backend.repeats_grids:
                 self.env[node] = self._quantized(value, self.grids.quantizer_of(self.grids.kept[node.name]))
         model = self.b.model(self.region.plan.backend)
-        ops = {node.name: node.name for node in model.graph.node}
-        tensors = self.grids.deployed(self.stored, lambda entry: entry.tensor, ops)
+        tensors = self.grids.deployed(self.stored, self._tensor_name, self.written, model.graph.node)
         return Exported(model, tuple(tensors), self.notes)
+
+    def _tensor_name(self, entry: QuantizedTensor) -> str:
+        """Of an activation: an operation that gives what it takes, as one element of a dict, makes no tensor."""
+        return self.names.get(entry.node, entry.tensor) if entry.role == "activation" else entry.tensor
 
     # --- what the example shows
 

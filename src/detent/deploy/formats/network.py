@@ -15,6 +15,7 @@ import onnx
 from detent.deploy.deployment import DeployedTensor, Deployment
 from detent.deploy.float_model import float_model
 from detent.deploy.formats.limits import by_name
+from detent.deploy.qdq_graph import TRANSPOSED
 
 __all__ = ["FLOAT_MODEL", "KEEPS_VALUES", "Network"]
 
@@ -110,9 +111,11 @@ class Network:
 
 
 def _name_stored(graph: onnx.GraphProto, parameters: Mapping[str, DeployedTensor]) -> None:
-    """In a graph that was read from a file, what a weight's DequantizeLinear gave has the weight's own name again."""
+    """What a weight's DequantizeLinear gave has the weight's own name again. In a graph that was read from a file it
+    had another, and so had a matrix that is stored the other way round."""
     stored = {tensor.name for tensor in graph.initializer}
-    names = {f"{name}{_DEQUANTIZED}": name for name in parameters if name not in stored}
+    missing = [name for name in parameters if name not in stored]
+    names = {f"{name}{suffix}": name for name in missing for suffix in (_DEQUANTIZED, TRANSPOSED)}
     for tensor in graph.initializer:
         tensor.name = names.get(tensor.name, tensor.name)
     for node in graph.node:

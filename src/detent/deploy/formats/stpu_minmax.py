@@ -43,8 +43,8 @@ def write(deployment: Deployment) -> Mapping[str, bytes]:
     network = Network.of(deployment, _NAME)
     ranges: dict[str, dict[str, Any]] = {name: _range(tensor) for name, tensor in network.moved_backwards().items()}
     for node in network.nodes:
-        if node.op_type == "Sigmoid":  # what its table gives, whatever was calibrated
-            ranges[node.output[0]] = {"min": -1.0, "max": 1.0}
+        if node.op_type == "Sigmoid":
+            _set_table(node.output[0], ranges, deployment)
         if node.op_type == "Concat" and node.output[0] in ranges:
             _pass_to_inputs(node, ranges, deployment)
     for node in network.nodes:
@@ -73,6 +73,14 @@ def _range(tensor: DeployedTensor) -> dict[str, float]:
     on_one_scale(tensor, _NAME)
     greatest = float(np.float32(tensor.scale * _GREATEST))
     return {"min": -greatest, "max": greatest}
+
+
+def _set_table(tensor: str, ranges: dict[str, dict[str, Any]], deployment: Deployment) -> None:
+    """What the table of a sigmoid gives, whatever was calibrated."""
+    table = {"min": -1.0, "max": 1.0}
+    if ranges.get(tensor, table) != table:
+        deployment.notes.append(f"STPU's sigmoid gives -1 to 1: {tensor} has that range, not its own")
+    ranges[tensor] = table
 
 
 def _pass_to_inputs(node: onnx.NodeProto, ranges: dict[str, dict[str, Any]], deployment: Deployment) -> None:

@@ -9,9 +9,12 @@ import onnx
 from detent.deploy.forms.average_in_padding import average_in_padding
 from detent.deploy.forms.conv_transpose_as_conv import conv_transpose_as_conv
 from detent.deploy.forms.editing import BLOCKS, PHASES, Editing
+from detent.deploy.forms.hanging_average import hanging_average
 from detent.deploy.forms.linear_as_gemm import linear_as_gemm
 from detent.deploy.forms.padding_before_average import padding_before_average
+from detent.deploy.forms.plain_averages import plain_averages
 from detent.deploy.forms.strided_conv_in_blocks import strided_conv_in_blocks
+from detent.deploy.forms.whole_functions import whole_functions
 from detent.errors import UnknownNameError
 
 __all__ = [
@@ -21,18 +24,24 @@ __all__ = [
     "Editing",
     "average_in_padding",
     "conv_transpose_as_conv",
+    "hanging_average",
     "in_forms",
     "linear_as_gemm",
     "padding_before_average",
+    "plain_averages",
     "strided_conv_in_blocks",
+    "whole_functions",
 ]
 
 FORMS: Mapping[str, Callable[[Editing], None]] = {
     "average_in_padding": average_in_padding,
     "conv_transpose_as_conv": conv_transpose_as_conv,
+    "hanging_average": hanging_average,
     "linear_as_gemm": linear_as_gemm,
     "padding_before_average": padding_before_average,
+    "plain_averages": plain_averages,
     "strided_conv_in_blocks": strided_conv_in_blocks,
+    "whole_functions": whole_functions,
 }
 """What a backend may name in `forms`."""
 

@@ -47,10 +47,10 @@ class Constant:
 @dataclass(frozen=True)
 class Found:
     """An operation that reads a quantized tensor and whose result, perhaps through an activation function, is read on
-    one grid and not otherwise.
+    one grid and not otherwise, or as real numbers.
 
     `nodes` are all of it, `data` and `result` the names of what goes in (real numbers) and comes out; `before` and
-    `behind` the scale and zero point of their grids.
+    `behind` the scale and zero point of their grids, the latter empty if the result is read as real numbers.
     """
 
     nodes: tuple[onnx.NodeProto, ...]
@@ -82,10 +82,13 @@ class Editing:
 
     # --- finding
 
-    def found(self, *nodes: onnx.NodeProto) -> Found | None:
-        """The operation that `nodes` are, each alone reading the one before, if it is quantized before and behind."""
+    def found(self, *nodes: onnx.NodeProto, may_end_float: bool = False) -> Found | None:
+        """The operation that `nodes` are, each alone reading the one before, if it is quantized before and behind.
+
+        With `may_end_float` also if it is read as real numbers, unless through an activation function.
+        """
         data = self._dequantized(nodes[0].input[0])
-        if data is None or data.input[0] in self.initializers:
+        if data is None or data.input[0] in self.initializers or nodes[0].output[0] in self._gone:
             return None
         chain = list(nodes)
         while (reader := self.only_reader(chain[-1].output[0])) is not None and reader.op_type in _ACTIVATIONS:
@@ -95,14 +98,25 @@ class Editing:
         result = chain[-1].output[0]
         readers = self._users.get(result, [])
         grids = {tuple(reader.input[1:]) for reader in readers}
-        if result in self._given or len(grids) != 1 or any(reader.op_type != "QuantizeLinear" for reader in readers):
+        on_grid = result not in self._given and len(grids) == 1 and all(r.op_type == "QuantizeLinear" for r in readers)
+        if not on_grid and not (may_end_float and len(chain) == len(nodes)):
             return None
-        return Found(tuple(chain), nodes[0].input[0], tuple(data.input[1:]), result, grids.pop())
+        behind = grids.pop() if on_grid else ()
+        return Found(tuple(chain), nodes[0].input[0], tuple(data.input[1:]), result, behind)
 
     def only_reader(self, tensor: str) -> onnx.NodeProto | None:
         """The node that alone reads a tensor, as its first input or an addition's."""
         readers = self._users.get(tensor, [])
         return readers[0] if len(readers) == 1 and tensor not in self._given else None
+
+    def maker(self, tensor: str) -> onnx.NodeProto | None:
+        """The node that gives a tensor."""
+        return self._made_by.get(tensor)
+
+    def readers(self, tensor: str) -> list[onnx.NodeProto]:
+        """The nodes that read a tensor, and one more if the network gives it."""
+        end = [onnx.NodeProto(op_type="the output of the graph")] if tensor in self._given else []
+        return [*self._users.get(tensor, []), *end]
 
     def constant(self, name: str) -> Constant | None:
         """The constant behind an input, stored as codes or as real numbers; None if it is computed."""

@@ -14,7 +14,7 @@ __all__ = ["linear_as_gemm"]
 
 
 def linear_as_gemm(editing: Editing) -> None:
-    """Every quantized MatMul with constant weights and an Add of a constant bias."""
+    """Every MatMul of codes with constant weights and an Add of a constant bias."""
     for node in editing.nodes:
         if node.op_type == "MatMul":
             _as_gemm(editing, node)
@@ -28,7 +28,7 @@ def _as_gemm(editing: Editing, product: onnx.NodeProto) -> None:
     weight, held = editing.constant(product.input[1]), editing.constant(bias)
     if weight is None or weight.scale is None or weight.codes.ndim != 2 or held is None or held.codes.ndim != 1:
         return
-    found = editing.found(product, addition)
+    found = editing.found(product, addition, may_end_float=True)
     sizes = None if found is None else editing.sizes(found.result)
     if found is None or sizes is None or len(sizes) <= 2:
         return
@@ -37,6 +37,7 @@ def _as_gemm(editing: Editing, product: onnx.NodeProto) -> None:
     made = editing.write(
         "Gemm", [editing.on_grid(rows, found.before), product.input[1], bias], stem, name=addition.name
     )
-    made = editing.on_grid(editing.activated(made, found.nodes[2:]), found.behind)
+    made = editing.activated(made, found.nodes[2:])
+    made = editing.on_grid(made, found.behind) if found.behind else made
     editing.write("Reshape", [made, editing.integers(sizes, stem)], stem)
     editing.replace(found)

@@ -13,28 +13,34 @@ from onnx import numpy_helper
 from detent.deploy.forms.editing import Editing, Found
 from detent.deploy.forms.original import attributes_of
 
-__all__ = ["padding_before_average"]
+__all__ = ["padded_before", "padding_before_average"]
 
 
 def padding_before_average(editing: Editing) -> None:
-    """Every quantized AveragePool with padding that counts; not one in `ceil_mode`, whose last windows may hang over
-    the padding, or with `auto_pad`."""
+    """Every quantized AveragePool with padding that counts; not one with `auto_pad`."""
     for node in editing.nodes:
         attributes = attributes_of(node)
-        pads = attributes.pop("pads", [])
-        if node.op_type != "AveragePool" or not attributes.pop("count_include_pad", 0) or not any(pads):
+        counts = attributes.get("count_include_pad") and any(attributes.get("pads", []))
+        if node.op_type != "AveragePool" or not counts or attributes.get("auto_pad", "NOTSET") != "NOTSET":
             continue
         found = editing.found(node)
-        if found is None or attributes.get("ceil_mode") or attributes.get("auto_pad", "NOTSET") != "NOTSET":
-            continue
-        if _zero_is_stored_as_zero(editing, found):
-            continue
-        stem, axes = node.output[0], len(pads) // 2
+        if found is not None and not _zero_is_stored_as_zero(editing, found):
+            padded_before(editing, found)
+
+
+def padded_before(editing: Editing, found: Found) -> None:
+    """Write an AveragePool behind its padding: what it takes in then is what counts."""
+    node = found.nodes[0]
+    attributes = attributes_of(node)
+    del attributes["count_include_pad"]
+    pads = attributes.pop("pads", [])
+    stem, axes, data = node.output[0], len(pads) // 2, found.data
+    if any(pads):
         around = [0, 0, *pads[:axes], 0, 0, *pads[axes:]]
-        padded = editing.on_grid(editing.moved("Pad", found.data, [around], stem), found.before)
-        made = editing.write("AveragePool", [padded], stem, name=node.name, **attributes)
-        editing.activated(made, found.nodes[1:])
-        editing.replace(found)
+        data = editing.on_grid(editing.moved("Pad", data, [around], stem), found.before)
+    made = editing.write("AveragePool", [data], stem, name=node.name, **attributes)
+    editing.activated(made, found.nodes[1:])
+    editing.replace(found)
 
 
 def _zero_is_stored_as_zero(editing: Editing, found: Found) -> bool:

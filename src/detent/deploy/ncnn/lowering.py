@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from detent.deploy.known_sizes import known_sizes
 from detent.deploy.ncnn.model import NcnnLayer, NcnnModel, Value
 from detent.deploy.qdq_graph import Op, QdqGraph, Read
 from detent.errors import DeployError
@@ -39,29 +40,15 @@ def sizes(dims: Dims) -> dict[int, Value]:
 
 def sample_shapes(model: onnx.ModelProto) -> dict[str, Dims]:
     """The shapes of all tensors for a batch of one."""
-    single = onnx.ModelProto()
-    single.CopyFrom(model)
-    for value in single.graph.input:
-        dims = value.type.tensor_type.shape.dim
-        for position, dim in enumerate(dims):
-            if not dim.HasField("dim_value"):
-                if position:
-                    raise DeployError(
-                        f"write the input {value.name!r} for ncnn",
-                        f"its size {dim.dim_param or position!r} is free",
-                        "give a network in which only the batch is free",
-                    )
-                dim.dim_value = 1
-    del single.graph.value_info[:]
-    for value in single.graph.output:
-        value.type.tensor_type.ClearField("shape")
-    inferred = onnx.shape_inference.infer_shapes(single, data_prop=True).graph
-    found = {tensor.name: tuple(tensor.dims) for tensor in inferred.initializer}
-    for value in (*inferred.input, *inferred.value_info, *inferred.output):
-        dims = value.type.tensor_type.shape.dim
-        if value.type.tensor_type.HasField("shape") and all(dim.HasField("dim_value") for dim in dims):
-            found[value.name] = tuple(dim.dim_value for dim in dims)
-    return found
+    for value in model.graph.input:
+        for position, dim in enumerate(value.type.tensor_type.shape.dim):
+            if position and not dim.HasField("dim_value"):
+                raise DeployError(
+                    f"write the input {value.name!r} for ncnn",
+                    f"its size {dim.dim_param or position!r} is free",
+                    "give a network in which only the batch is free",
+                )
+    return dict(known_sizes(model, 1).shapes)
 
 
 class Lowering:
@@ -153,6 +140,12 @@ class Lowering:
                 "MemoryData", tensor, (), (tensor,), sizes(self.dims(tensor)), (held.astype(np.float32).ravel(),)
             )
         return tensor
+
+    def memory(self, op: Op, part: str, values: Array) -> str:
+        """The blob of a constant that an operation needs and the network does not have."""
+        blob = f"{op.outputs[0]}:{part}"
+        self._append("MemoryData", self.name(op, part), (), (blob,), sizes(values.shape), (values.ravel(),))
+        return blob
 
     def view(self, tensor: str, dims: Dims) -> str:
         """The blob of a tensor with other sizes, the numbers in the same order."""

@@ -181,10 +181,16 @@ def _held(layer: NcnnLayer) -> list[tuple[int, bool]]:
         return held
     if layer.type == "MemoryData":
         return [(math.prod(number(key) or 1 for key in (0, 1, 11, 2)), False)]
-    if layer.type == "PReLU":
+    if layer.type in ("PReLU", "RMSNorm"):
         return [(number(0), False)]
     if layer.type == "LayerNorm":
         return [(number(0), False)] * 2 if number(2, 1) else []
+    if layer.type == "InstanceNorm":
+        return [(number(0), False)] * 2
+    if layer.type in ("LSTM", "GRU"):
+        ways = 2 if number(2) == 2 else 1
+        gates = 4 if layer.type == "LSTM" else 3
+        return [(number(1), True), (ways * 4 * number(0), True), (ways * gates * number(0) ** 2, True)]
     if layer.type == "Embed":
         return [(number(3), True)]
     return []

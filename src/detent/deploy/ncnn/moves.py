@@ -13,7 +13,19 @@ from detent.deploy.ncnn.lowering import Dims, Lowering, refuse
 from detent.deploy.ncnn.model import Value
 from detent.deploy.qdq_graph import Op
 
-__all__ = ["concat", "depth_to_space", "expand", "gather", "pad", "reshape", "resize", "slice_", "split", "transpose"]
+__all__ = [
+    "concat",
+    "depth_to_space",
+    "expand",
+    "gather",
+    "pad",
+    "reshape",
+    "resize",
+    "slice_",
+    "split",
+    "tile",
+    "transpose",
+]
 
 _SIZES_OF_4 = (
     *("WHDC", "HWDC", "WDHC", "DWHC", "HDWC", "DHWC", "WHCD", "HWCD", "WCHD", "CWHD", "HCWD", "CHWD"),
@@ -25,6 +37,8 @@ _ORDERS: dict[int, tuple[tuple[int, ...], ...]] = {
     4: tuple(tuple("CDHW".index(axis) for axis in reversed(order)) for order in _SIZES_OF_4),
 }
 """The permutations of Permute, outermost axis first, in the order of its parameter 0."""
+
+_MOST = max(_ORDERS)
 
 
 def reshape(low: Lowering, op: Op) -> None:
@@ -40,13 +54,35 @@ def transpose(low: Lowering, op: Op) -> None:
     if len(runs) < 2:
         low.reshape(op)
         return
-    if len(runs) > 4:
-        refuse(op, f"it permutes {len(runs)} axes", "ncnn permutes 4 at most")
     ordered = sorted(runs)
     dims = tuple(math.prod(shape[axis] for axis in run) for run in ordered)
     order = tuple(ordered.index(run) for run in runs)
+    if len(runs) > _MOST:
+        _by_swaps(low, op, dims, order)
+        return
     given = tuple(dims[axis] for axis in order)
     low.layer("Permute", op, [low.view(source, dims)], {0: _ORDERS[len(dims)].index(order)}, dims=given)
+
+
+def _by_swaps(low: Lowering, op: Op, dims: Dims, order: tuple[int, ...]) -> None:
+    """More axes than a blob has: neighbouring blocks of them change places until all are in order."""
+    blob, held, now = low.blob(low.data(op)), low.dims(low.data(op)), list(range(len(dims)))
+    for place, wanted in enumerate(order):
+        at = now.index(wanted)
+        if at == place:
+            continue
+        stop = at + sum(
+            1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(now[at:], order[place:], strict=False))
+        )
+        parts = (now[:place], now[place:at], now[at:stop], now[stop:])
+        view = tuple(math.prod(dims[axis] for axis in part) for part in parts)
+        now = [*parts[0], *parts[2], *parts[1], *parts[3]]
+        given = f"{op.outputs[0]}:swap{place}"
+        low.part(
+            "Permute", op, f"swap{place}", [low.sized(blob, held, view)], [given], {0: _ORDERS[4].index((0, 2, 1, 3))}
+        )
+        blob, held = given, (view[0], view[2], view[1], view[3])
+    low.finish(blob, op.outputs[0])
 
 
 def _runs(perm: list[int], shape: Dims) -> list[tuple[int, ...]]:
@@ -175,6 +211,15 @@ def expand(low: Lowering, op: Op) -> None:
         refuse(op, f"it repeats a tensor of {len(kept)} dimensions", "ncnn has 4 at most")
     repeats = tuple(want // have for want, have in zip(dims, kept, strict=True))
     low.layer("Tile", op, [low.view(source, kept)], {2: repeats})
+
+
+def tile(low: Lowering, op: Op) -> None:
+    """Repeat along axes of one sample."""
+    repeats, source = low.constant(op.inputs[1]), low.data(op)
+    dropped, dims = low.drops(source), low.dims(source)
+    if repeats is None or any(count != 1 for count in repeats[:dropped]) or len(repeats) - dropped != len(dims):
+        refuse(op, "how often is computed, or it repeats samples or more than 4 axes", "repeat axes of one sample")
+    low.layer("Tile", op, [low.blob(source)], {2: tuple(int(count) for count in repeats[dropped:])})
 
 
 def pad(low: Lowering, op: Op) -> None:

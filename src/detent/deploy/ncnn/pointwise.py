@@ -12,7 +12,7 @@ from detent.deploy.ncnn.lowering import Dims, Lowering, refuse
 from detent.deploy.ncnn.model import Value
 from detent.deploy.qdq_graph import Op
 
-__all__ = ["binary", "cast", "clip", "clip_bounds", "named", "prelu"]
+__all__ = ["binary", "cast", "clip", "clip_bounds", "named", "prelu", "where"]
 
 Array = npt.NDArray[Any]
 
@@ -93,8 +93,9 @@ def prelu(low: Lowering, op: Op) -> None:
     slope, tensor = low.constant(op.inputs[1]), low.data(op)
     if slope is None:
         refuse(op, "its slopes are computed", "give constant slopes")
-    dims = low.dims(tensor)
-    along_channels = slope.size == 1 or (slope.size == slope.shape[0] == dims[0] and slope.ndim == len(dims))
+    shape, dims = slope.shape, low.dims(tensor)
+    shape = shape[1:] if len(shape) == len(dims) + 1 and shape[0] == 1 else shape
+    along_channels = slope.size == 1 or (slope.size == shape[0] == dims[0] and len(shape) == len(dims))
     if not along_channels:
         refuse(op, f"slopes of shape {slope.shape}", "give one slope, or one for each channel")
     low.layer("PReLU", op, [low.blob(tensor)], {0: slope.size}, [slope.astype(np.float32).ravel()])
@@ -143,3 +144,33 @@ def _broadcast(low: Lowering, op: Op, tensor: str) -> str:
     shape = low.shape(tensor)
     aligned: Dims = (1,) * (rank - len(shape)) + shape[max(len(shape) - rank, 0) :]
     return low.view(tensor, aligned)
+
+
+def where(low: Lowering, op: Op) -> None:
+    """With a constant condition: what is not chosen is held between bounds that are what is chosen instead."""
+    condition = low.constant(op.inputs[0])
+    if condition is None:
+        refuse(op, "its condition is computed", "ncnn compares nothing; add a mask instead")
+    chosen = condition.astype(bool)
+    held = [low.constant(read) for read in op.inputs[1:3]]
+    if held[0] is None and held[1] is None:
+        parts = [f"{op.outputs[0]}:part{index}" for index in (1, 2)]
+        for index, keep, part in zip((1, 2), (chosen, ~chosen), parts, strict=True):
+            _held_between(low, op, index, keep, np.zeros(()), part)
+        low.layer("BinaryOp", op, parts, {0: _BINARY["Add"]})
+        return
+    index = 1 if held[0] is None else 2
+    other = held[2 - index]
+    assert other is not None
+    _held_between(low, op, index, chosen if index == 1 else ~chosen, other, op.outputs[0])
+
+
+def _held_between(low: Lowering, op: Op, index: int, keep: Array, other: Array, target: str) -> None:
+    """A tensor where `keep` says so, and numbers elsewhere: at least these there, and at most."""
+    blob = _broadcast(low, op, low.data(op, index))
+    for kind, bound in (("Min", np.inf), ("Max", -np.inf)):
+        limits = np.broadcast_to(np.where(keep, bound, other), low.shape(op.outputs[0])).astype(np.float32)
+        memory = low.memory(op, f"{kind.lower()}{index}", limits.reshape(low.dims(op.outputs[0])))
+        given = f"{target}:least" if kind == "Min" else target
+        low.part("BinaryOp", op, f"{kind.lower()}_{index}", [blob, memory], [given], {0: _BINARY[kind]})
+        blob = given

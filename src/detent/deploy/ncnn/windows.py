@@ -9,9 +9,28 @@ from detent.deploy.ncnn.model import Value
 from detent.deploy.ncnn.weighted import is_linear, linear
 from detent.deploy.qdq_graph import Op
 
-__all__ = ["global_pool", "layer_norm", "matmul", "pool", "reduce", "softmax"]
+__all__ = [
+    "global_pool",
+    "instance_norm",
+    "layer_norm",
+    "log_softmax",
+    "matmul",
+    "pool",
+    "reduce",
+    "rms_norm",
+    "softmax",
+]
 
-_REDUCTIONS = {"ReduceSum": 0, "ReduceMean": 3, "ReduceMax": 4, "ReduceMin": 5}
+_REDUCTIONS = {
+    "ReduceSum": 0,
+    "ReduceSumSquare": 2,
+    "ReduceMean": 3,
+    "ReduceMax": 4,
+    "ReduceMin": 5,
+    "ReduceProd": 6,
+    "ReduceL1": 7,
+    "ReduceL2": 8,
+}
 
 
 def pool(low: Lowering, op: Op) -> None:
@@ -28,11 +47,10 @@ def pool(low: Lowering, op: Op) -> None:
     if op.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         refuse(op, f"auto_pad {op.attributes['auto_pad']!r}", "say the padding in numbers")
     total = [size + pads[axis] + pads[axis + rank] - kernel[axis] for axis, size in enumerate(before[2:])]
-    tails = any(size % stride for size, stride in zip(total, strides, strict=True))
-    up = bool(op.attributes.get("ceil_mode", 0)) and tails
-    given = tuple(
-        (-(-size // stride) if up else size // stride) + 1 for size, stride in zip(total, strides, strict=True)
-    )
+    given = tuple(size // stride + 1 for size, stride in zip(total, strides, strict=True))
+    up = bool(op.attributes.get("ceil_mode", 0)) and given != after[2:]
+    if up:
+        given = tuple(-(-size // stride) + 1 for size, stride in zip(total, strides, strict=True))
     include = op.attributes.get("count_include_pad", 0)
     if given != after[2:] or (up and average and include):
         refuse(op, f"ceil_mode gives {after[2:]}, ncnn {given}, or counts what lies outside", "use ceil_mode=0")
@@ -82,6 +100,23 @@ def softmax(low: Lowering, op: Op) -> None:
     low.layer("Softmax", op, [low.blob(source)], {0: axis, 1: 1})
 
 
+def log_softmax(low: Lowering, op: Op) -> None:
+    """x - max - log(sum(exp(x - max)))"""
+    source = low.data(op)
+    axis = low.axis(source, op.attributes.get("axis", -1))
+    if axis is None:
+        refuse(op, "over the batch, or more than 4 dimensions", "use an axis of one sample")
+    over: dict[int, Value] = {1: 0, 3: (axis,), 4: 1, 5: 1}
+    names = [f"{op.outputs[0]}:{part}" for part in ("max", "below", "exp", "sum", "log")]
+    most, below, powers, total, logarithm = names
+    low.part("Reduction", op, "max", [low.blob(source)], [most], {0: _REDUCTIONS["ReduceMax"], **over})
+    low.part("BinaryOp", op, "below", [low.blob(source), most], [below], {0: 1})
+    low.part("UnaryOp", op, "exp", [below], [powers], {0: 7})
+    low.part("Reduction", op, "sum", [powers], [total], {0: _REDUCTIONS["ReduceSum"], **over})
+    low.part("UnaryOp", op, "log", [total], [logarithm], {0: 8})
+    low.layer("BinaryOp", op, [below, logarithm], {0: 1})
+
+
 def layer_norm(low: Lowering, op: Op) -> None:
     """Over the last axis."""
     source = low.data(op)
@@ -95,6 +130,29 @@ def layer_norm(low: Lowering, op: Op) -> None:
     params: dict[int, Value] = {0: size, 1: float(op.attributes.get("epsilon", 1e-5)), 2: 1}
     arrays = [array.astype(np.float32).ravel() for array in (scale, held)]
     low.layer("LayerNorm", op, [low.blob(source)], params, arrays)
+
+
+def rms_norm(low: Lowering, op: Op) -> None:
+    """Over the last axis."""
+    source, scale = low.data(op), low.constant(op.inputs[1])
+    size = low.shape(source)[-1]
+    if op.attributes.get("axis", -1) not in (-1, len(low.shape(source)) - 1) or scale is None:
+        refuse(op, "over several axes, or its scale is computed", "normalise the last axis with a constant scale")
+    params: dict[int, Value] = {0: size, 1: float(op.attributes.get("epsilon", 1e-5)), 2: 1}
+    low.layer("RMSNorm", op, [low.blob(source)], params, [np.broadcast_to(scale, (size,)).astype(np.float32)])
+
+
+def instance_norm(low: Lowering, op: Op) -> None:
+    """Each channel by itself."""
+    source = low.data(op)
+    shape = low.shape(source)
+    scale, shift = (low.constant(op.inputs[index]) for index in (1, 2))
+    if shape[0] != 1 or scale is None or shift is None:
+        refuse(op, "its scale is computed, or it has several samples for one of the network", "give constants")
+    params: dict[int, Value] = {0: shape[1], 1: float(op.attributes.get("epsilon", 1e-5)), 2: 1}
+    arrays = [array.astype(np.float32).ravel() for array in (scale, shift)]
+    dims = (shape[1], 1, int(np.prod(shape[2:])))
+    low.layer("InstanceNorm", op, [low.view(source, dims)], params, arrays, dims=dims)
 
 
 def matmul(low: Lowering, op: Op) -> None:

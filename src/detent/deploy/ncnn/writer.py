@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import onnx
 
 from detent.deploy.deployment import Deployment
-from detent.deploy.ncnn import moves, pointwise, weighted, windows
+from detent.deploy.ncnn import moves, pointwise, recurrent, weighted, windows
 from detent.deploy.ncnn.lowering import Lowering, refuse, sample_shapes
 from detent.deploy.ncnn.model import NcnnModel
 from detent.deploy.ncnn.simplify import fold, without_repetition
@@ -36,9 +36,16 @@ RULES: dict[str, Rule] = {
     "PRelu": pointwise.prelu,
     **dict.fromkeys(("MaxPool", "AveragePool"), windows.pool),
     **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), windows.global_pool),
-    **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"), windows.reduce),
+    **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"), windows.reduce),
+    **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceSumSquare"), windows.reduce),
     "Softmax": windows.softmax,
+    "LogSoftmax": windows.log_softmax,
     "LayerNormalization": windows.layer_norm,
+    "InstanceNormalization": windows.instance_norm,
+    "RMSNormalization": windows.rms_norm,
+    "LSTM": recurrent.lstm,
+    "GRU": recurrent.gru,
+    "Where": pointwise.where,
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"), moves.reshape),
     "Transpose": moves.transpose,
     "Concat": moves.concat,
@@ -46,6 +53,7 @@ RULES: dict[str, Rule] = {
     "Slice": moves.slice_,
     "Gather": moves.gather,
     "Expand": moves.expand,
+    "Tile": moves.tile,
     "Pad": moves.pad,
     "Resize": moves.resize,
     "DepthToSpace": moves.depth_to_space,

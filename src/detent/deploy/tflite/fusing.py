@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,15 +35,15 @@ class Node:
         return self.ops[-1].outputs[0]
 
 
-def fused(graph: QdqGraph) -> list[Node]:
+def fused(graph: QdqGraph, before_activation: Sequence[str] = _BEFORE_ACTIVATION) -> list[Node]:
     """Every operation of `graph` in one node. A node stands where its first operation stood: what else it reads is
-    constant."""
+    constant. `before_activation` are the types that an activation is made a part of, besides linear layers."""
     nodes: list[Node] = []
     taken: set[str] = set()
     for op in graph.ops:
         if op.outputs[0] in taken:
             continue
-        node = _with_activation(graph, _with_bias(graph, Node((op,))))
+        node = _with_activation(graph, _with_bias(graph, Node((op,))), before_activation)
         taken.update(member.outputs[0] for member in node.ops)
         nodes.append(node)
     return nodes
@@ -71,8 +72,8 @@ def _axes_of_constant(graph: QdqGraph, read: Read | None) -> int | None:
     return graph.constants[read.tensor].ndim if read is not None and read.tensor in graph.constants else None
 
 
-def _with_activation(graph: QdqGraph, node: Node) -> Node:
-    if node.main.type not in _BEFORE_ACTIVATION and not _is_linear(graph, node.main):
+def _with_activation(graph: QdqGraph, node: Node, before: Sequence[str]) -> Node:
+    if node.main.type not in before and not _is_linear(graph, node.main):
         return node
     clip = _only_reader(graph, node.output)
     if clip is None or (bounds := clip_bounds(graph, clip)) is None:

@@ -96,6 +96,10 @@ class Lowering:
         signature = self._sizes.signature(tensor)
         return tuple(signature[axis] for axis in last_order(len(signature))) if last else signature
 
+    def sample(self, tensor: str) -> Array | None:
+        """The numbers of a tensor that is computed from sizes and constants, for one sample."""
+        return self.graph.constants.get(tensor, self._sizes.ones.values.get(tensor))
+
     def rank(self, tensor: str) -> int:
         return len(self.shape(tensor))
 
@@ -153,7 +157,7 @@ class Lowering:
 
     def constant(self, name: str, data: Array, encoding: Encoding | None = None) -> int:
         """A constant; the same one is held once."""
-        data = np.ascontiguousarray(data)
+        data = np.ascontiguousarray(data).reshape(data.shape)  # a single number stays one
         key = (f"{name} {data.dtype} {data.shape} {hash(encoding)}", data.tobytes())
         if key not in self._constants:
             dtype = str(data.dtype)

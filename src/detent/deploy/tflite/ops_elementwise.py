@@ -13,7 +13,7 @@ from detent.deploy.tflite.fusing import Node, clip_bounds
 from detent.deploy.tflite.lowering import Form, Lowerer, Lowering, last_order, refusal
 from detent.deploy.tflite.ops_weighted import ACTIVATIONS
 
-__all__ = ["ELEMENTWISE"]
+__all__ = ["ELEMENTWISE", "unary"]
 
 # Scale and zero point that the format prescribes for the output.
 _FIXED = {
@@ -63,7 +63,7 @@ def _operand(low: Lowering, read: Read, rank: int, last: bool, integer: bool) ->
     return low.constant(f"{read.tensor}_channels_last", data.transpose(last_order(rank)), held.encoding)
 
 
-def _unary(kind: str, *, integer: bool = False, **options: Any) -> Lowerer:
+def unary(kind: str, *, integer: bool = False, **options: Any) -> Lowerer:
     """A function of each element; `integer` if LiteRT has it on int8."""
 
     def write(low: Lowering, node: Node) -> None:
@@ -95,7 +95,7 @@ def clip(low: Lowering, node: Node) -> None:
     kinds = {(0.0, np.inf): "RELU", (0.0, 6.0): "RELU6", (-1.0, 1.0): "RELU_N1_TO_1"}
     kind = kinds.get(bounds)
     if kind is not None:
-        _unary(kind, integer=True)(low, node)
+        unary(kind, integer=True)(low, node)
         return
     encoding = low.integer_output(node, read)
     if encoding is not None and low.encoding(read) != encoding:
@@ -107,18 +107,12 @@ def clip(low: Lowering, node: Node) -> None:
 
 def leaky_relu(low: Lowering, node: Node) -> None:
     alpha = float(node.main.attributes.get("alpha", 0.01))
-    _unary("LEAKY_RELU", integer=True, alpha=alpha)(low, node)
-
-
-def elu(low: Lowering, node: Node) -> None:
-    if float(node.main.attributes.get("alpha", 1.0)) != 1.0:
-        raise refusal(node.main, "LiteRT's ELU has alpha = 1", "use alpha = 1")
-    _unary("ELU", integer=True)(low, node)
+    unary("LEAKY_RELU", integer=True, alpha=alpha)(low, node)
 
 
 def gelu(low: Lowering, node: Node) -> None:
     approximate = node.main.attributes.get("approximate", "none") == "tanh"
-    _unary("GELU", integer=True, approximate=approximate)(low, node)
+    unary("GELU", integer=True, approximate=approximate)(low, node)
 
 
 def prelu(low: Lowering, node: Node) -> None:
@@ -134,21 +128,6 @@ def prelu(low: Lowering, node: Node) -> None:
         [index, _operand(low, slope, rank, last, encoding is not None)],
         [low.make(node.output, Form(encoding, last))],
     )
-
-
-def hard_sigmoid(low: Lowering, node: Node) -> None:
-    """clip(alpha x + beta, 0, 1), in float: the format has no such operator."""
-    op, read = node.main, node.main.inputs[0]
-    assert read is not None
-    last = low.made_last(read)
-    index = low.take(read, last=last, integer=False)
-    alpha, beta = float(op.attributes.get("alpha", 0.2)), float(op.attributes.get("beta", 0.5))
-    for kind, value in (("MUL", alpha), ("ADD", beta)):
-        source = low.tensors[index]
-        made = low.temporary(f"{node.output}_{kind.lower()}", index, source.shape, source.signature)
-        low.emit(kind, [index, low.constant("factor", np.array(value, np.float32))], [made])
-        index = made
-    low.emit("RELU_0_TO_1", [index], [low.make(node.output, Form(None, last))])
 
 
 def _softmax(kind: str, **options: Any) -> Lowerer:
@@ -169,42 +148,32 @@ def _softmax(kind: str, **options: Any) -> Lowerer:
     return write
 
 
-def layer_norm(low: Lowering, node: Node) -> None:
-    """(x - mean) / sqrt(variance + epsilon) * weight + bias along the last axis, in float."""
-    op, read = node.main, node.main.inputs[0]
+def _compared(kind: str) -> Lowerer:
+    """A comparison of two tensors, or a logical function of two that are true or false."""
+
+    def write(low: Lowering, node: Node) -> None:
+        reads = [read for read in node.main.inputs if read is not None]
+        last = _layout(low, node, reads)
+        operands = [_operand(low, read, low.rank(node.output), last, False) for read in reads]
+        low.emit(kind, operands, [low.make(node.output, Form(None, last), "bool")])
+
+    return write
+
+
+def _logical_not(low: Lowering, node: Node) -> None:
+    read = node.main.inputs[0]
     assert read is not None
-    rank = low.rank(read.tensor)
-    if int(op.attributes.get("axis", -1)) % rank != rank - 1:
-        raise refusal(op, "it normalizes several axes", "normalize the last axis")
-    x = low.take(read, last=False, integer=False)
-    wide, free = low.tensors[x].shape, low.tensors[x].signature
-    thin = ((*wide[:-1], 1), (*free[:-1], 1))
-    axis = low.integers("axes", [rank - 1])
+    last = low.made_last(read)
+    index = low.take(read, last=last, integer=False)
+    low.emit("LOGICAL_NOT", [index], [low.make(node.output, Form(None, last), "bool")])
 
-    def step(kind: str, inputs: list[int], name: str, sizes: tuple[Any, Any] = (wide, free), **options: Any) -> int:
-        made = low.temporary(f"{node.output}_{name}", x, *sizes)
-        low.emit(kind, inputs, [made], **options)
-        return made
 
-    epsilon = low.constant("epsilon", np.array(op.attributes.get("epsilon", 1e-5), np.float32))
-    mean = step("MEAN", [x, axis], "mean", thin, keepDims=True)
-    centred = step("SUB", [x, mean], "centred")
-    variance = step("MEAN", [step("MUL", [centred, centred], "squares"), axis], "variance", thin, keepDims=True)
-    inverse = step("RSQRT", [step("ADD", [variance, epsilon], "shifted", thin)], "inverse", thin)
-    value = step("MUL", [centred, inverse], "normal")
-    factors = [
-        (kind, read)
-        for kind, read in zip(("MUL", "ADD"), (*op.inputs[1:], None, None), strict=False)
-        if read is not None
-    ]
-    for position, (kind, factor) in enumerate(factors):
-        operand = low.take(factor, last=False, integer=False)
-        if position == len(factors) - 1:
-            low.emit(kind, [value, operand], [low.make(node.output, Form(None))])
-        else:
-            value = step(kind, [value, operand], "scaled")
-    if not factors:
-        low.alias(node.output, Form(None), value)
+def where(low: Lowering, node: Node) -> None:
+    """One tensor or the other, in float."""
+    reads = [read for read in node.main.inputs if read is not None]
+    last = _layout(low, node, reads)
+    operands = [_operand(low, read, low.rank(node.output), last, False) for read in reads]
+    low.emit("SELECT_V2", operands, [low.make(node.output, Form(None, last), low.tensors[operands[1]].dtype)])
 
 
 ELEMENTWISE: dict[str, Lowerer] = {
@@ -217,23 +186,30 @@ ELEMENTWISE: dict[str, Lowerer] = {
     "Min": _binary("MINIMUM", activation=False),
     "Relu": clip,
     "Clip": clip,
-    "HardSwish": _unary("HARD_SWISH", integer=True),
-    "Sigmoid": _unary("LOGISTIC", integer=True),
-    "Tanh": _unary("TANH", integer=True),
-    "Abs": _unary("ABS"),
-    "Neg": _unary("NEG"),
-    "Sqrt": _unary("SQRT"),
-    "Exp": _unary("EXP"),
-    "Log": _unary("LOG"),
-    "Sin": _unary("SIN"),
-    "Cos": _unary("COS"),
-    "Floor": _unary("FLOOR"),
+    "HardSwish": unary("HARD_SWISH", integer=True),
+    "Sigmoid": unary("LOGISTIC", integer=True),
+    "Tanh": unary("TANH", integer=True),
+    "Abs": unary("ABS"),
+    "Neg": unary("NEG"),
+    "Sqrt": unary("SQRT"),
+    "Exp": unary("EXP"),
+    "Log": unary("LOG"),
+    "Sin": unary("SIN"),
+    "Cos": unary("COS"),
+    "Floor": unary("FLOOR"),
+    "Ceil": unary("CEIL"),
+    "Not": _logical_not,
+    "Equal": _compared("EQUAL"),
+    "Greater": _compared("GREATER"),
+    "GreaterOrEqual": _compared("GREATER_EQUAL"),
+    "Less": _compared("LESS"),
+    "LessOrEqual": _compared("LESS_EQUAL"),
+    "And": _compared("LOGICAL_AND"),
+    "Or": _compared("LOGICAL_OR"),
+    "Where": where,
     "LeakyRelu": leaky_relu,
-    "Elu": elu,
     "Gelu": gelu,
     "PRelu": prelu,
-    "HardSigmoid": hard_sigmoid,
     "Softmax": _softmax("SOFTMAX", beta=1.0),
     "LogSoftmax": _softmax("LOG_SOFTMAX"),
-    "LayerNormalization": layer_norm,
 }

@@ -9,7 +9,7 @@ from detent.deploy.tflite.fusing import Node, clip_bounds
 from detent.deploy.tflite.lowering import Form, Lowerer, Lowering, last_order, refusal
 from detent.deploy.tflite.padding import SAME, VALID, Pads, explicit_pads, padded, same_pads
 
-__all__ = ["POOLS"]
+__all__ = ["POOLS", "axes_of"]
 
 _INT8_LEAST = -128
 
@@ -101,13 +101,13 @@ def _reduction(kind: str, *, spatial: bool = False) -> Lowerer:
         op, read = node.main, node.main.inputs[0]
         assert read is not None
         rank = low.rank(read.tensor)
-        axes = list(range(2, rank)) if spatial else _axes(low, node, rank)
+        axes = list(range(2, rank)) if spatial else axes_of(low, node, rank)
         keep = spatial or bool(op.attributes.get("keepdims", 1))
         order = last_order(rank) if rank > 2 else tuple(range(rank))
         left = [axis for axis in order if axis not in axes]
         last = low.made_last(read) and (keep or left == sorted(left))
         encoding = low.integer_output(node, read)
-        if kind == "REDUCE_MAX":
+        if kind in ("REDUCE_MAX", "REDUCE_MIN"):
             encoding = low.encoding(read) if read.encoding is not None else None
         index = low.take(read, last=last, integer=encoding is not None)
         places = [order.index(axis) for axis in axes] if last else axes
@@ -117,7 +117,7 @@ def _reduction(kind: str, *, spatial: bool = False) -> Lowerer:
     return write
 
 
-def _axes(low: Lowering, node: Node, rank: int) -> list[int]:
+def axes_of(low: Lowering, node: Node, rank: int) -> list[int]:
     op = node.main
     given = op.attributes.get("axes")
     if given is None and len(op.inputs) > 1 and op.inputs[1] is not None:
@@ -167,5 +167,6 @@ POOLS: dict[str, Lowerer] = {
     "ReduceMean": _reduction("MEAN"),
     "ReduceSum": _reduction("SUM"),
     "ReduceMax": _reduction("REDUCE_MAX"),
+    "ReduceMin": _reduction("REDUCE_MIN"),
     "Resize": resize,
 }

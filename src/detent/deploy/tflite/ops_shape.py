@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from detent.deploy.qdq_graph import Read
 from detent.deploy.tflite.fusing import Node
 from detent.deploy.tflite.lowering import Form, Lowerer, Lowering, last_order, refusal
 
-__all__ = ["SHAPES"]
+__all__ = ["SHAPES", "constants", "moved", "picked", "taken"]
 
 
 def _data(node: Node) -> Read:
@@ -21,17 +22,17 @@ def _data(node: Node) -> Read:
     return read
 
 
-def _taken(low: Lowering, read: Read, *, last: bool) -> tuple[int, Form]:
+def taken(low: Lowering, read: Read, *, last: bool) -> tuple[int, Form]:
     index = low.take(read, last=last, integer=read.encoding is not None)
     return index, Form(low.tensors[index].encoding, last)
 
 
-def _moved(low: Lowering, tensor: str, form: Form, source: int) -> int:
+def moved(low: Lowering, tensor: str, form: Form, source: int) -> int:
     """What holds the values of `source`, whatever type they are of."""
     return low.make(tensor, form, low.tensors[source].dtype)
 
 
-def _constants(low: Lowering, node: Node, position: int) -> list[int] | None:
+def constants(low: Lowering, node: Node, position: int) -> list[int] | None:
     """An input that says how; None if it is absent."""
     inputs = node.main.inputs
     if len(inputs) <= position or inputs[position] is None:
@@ -54,9 +55,9 @@ def reshape(low: Lowering, node: Node) -> None:
     if not last and low.made_last(read) and _only_linear_layers(low, node, before, after):
         low.flattened[node.output] = before[1:]
         last = True
-    index, form = _taken(low, read, last=last)
+    index, form = taken(low, read, last=last)
     turned = len(after) == 4 and _one_order(after)
-    made = _moved(low, node.output, Form(form.encoding, turned), index)
+    made = moved(low, node.output, Form(form.encoding, turned), index)
     signature = low.signature(node.output, last=turned)
     if sum(size < 0 for size in signature) > 1:
         raise refusal(node.main, "two sizes of its output depend on the batch", "keep the batch in one axis")
@@ -78,7 +79,7 @@ def _only_linear_layers(low: Lowering, node: Node, before: Sequence[int], after:
 
 def identity(low: Lowering, node: Node) -> None:
     read = _data(node)
-    index, form = _taken(low, read, last=low.made_last(read))
+    index, form = taken(low, read, last=low.made_last(read))
     low.alias(node.output, form, index)
 
 
@@ -87,13 +88,13 @@ def transpose(low: Lowering, node: Node) -> None:
     rank = low.rank(read.tensor)
     order = [int(axis) for axis in node.main.attributes.get("perm", reversed(range(rank)))]
     last = low.made_last(read)
-    index, form = _taken(low, read, last=last)
+    index, form = taken(low, read, last=last)
     if last:
         order = [last_order(rank).index(axis) for axis in order]
     if order == list(range(rank)):
         low.alias(node.output, Form(form.encoding), index)
         return
-    made = _moved(low, node.output, Form(form.encoding), index)
+    made = moved(low, node.output, Form(form.encoding), index)
     low.emit("TRANSPOSE", [index, low.integers("order", order)], [made])
 
 
@@ -121,19 +122,47 @@ def _place(axis: int, rank: int, last: bool) -> int:
 def slice_(low: Lowering, node: Node) -> None:
     read = _data(node)
     shape, rank = low.shape(read.tensor), low.rank(read.tensor)
-    starts, ends = _constants(low, node, 1), _constants(low, node, 2)
-    axes, steps = _constants(low, node, 3), _constants(low, node, 4)
+    starts, ends = constants(low, node, 1), constants(low, node, 2)
+    axes, steps = constants(low, node, 3), constants(low, node, 4)
     assert starts is not None
     assert ends is not None
     axes = list(range(len(starts))) if axes is None else [axis % rank for axis in axes]
     steps = [1] * len(starts) if steps is None else steps
-    if any(step < 1 for step in steps) or 0 in (axes if low.signature(read.tensor)[0] < 0 else []):
-        raise refusal(node.main, "it walks backwards, or along the batch", "slice forwards along other axes")
-    cuts = {axis: slice(*cut).indices(shape[axis]) for axis, *cut in zip(axes, starts, ends, steps, strict=True)}
+    if 0 in (axes if low.signature(read.tensor)[0] < 0 else []):
+        raise refusal(node.main, "it cuts along the batch", "slice along other axes")
     last = low.made_last(read)
-    index, form = _taken(low, read, last=last)
-    made = _moved(low, node.output, form, index)
+    index, form = taken(low, read, last=last)
+    if any(step < 1 for step in steps):
+        picks = {
+            _place(axis, rank, last): np.arange(shape[axis])[slice(start, None if end < -shape[axis] else end, step)]
+            for axis, start, end, step in zip(axes, starts, ends, steps, strict=True)
+        }
+        low.alias(node.output, form, picked(low, index, picks, node.output))
+        return
+    cuts = {axis: slice(*cut).indices(shape[axis]) for axis, *cut in zip(axes, starts, ends, steps, strict=True)}
+    made = moved(low, node.output, form, index)
     _strided_slice(low, index, made, {_place(axis, rank, last): cut for axis, cut in cuts.items()}, rank)
+
+
+def picked(low: Lowering, index: int, picks: Mapping[int, npt.NDArray[Any]], name: str) -> int:
+    """The elements at these places along these axes of a tensor of the file."""
+    for axis, places in picks.items():
+        source = low.tensors[index]
+        shape, free = list(source.shape), list(source.signature)
+        shape[axis] = free[axis] = len(places)
+        made = low.temporary(f"{name}_picked", index, shape, free)
+        low.emit("GATHER", [index, low.constant("places", places.astype(np.int32))], [made], axis=axis)
+        index = made
+    return index
+
+
+def tile(low: Lowering, node: Node) -> None:
+    read, repeats = _data(node), constants(low, node, 1)
+    assert repeats is not None
+    if repeats[0] != 1 and low.signature(read.tensor)[0] < 0:
+        raise refusal(node.main, "it repeats the batch", "repeat along other axes")
+    index, form = taken(low, read, last=False)
+    low.emit("TILE", [index, low.integers("repeats", repeats)], [moved(low, node.output, form, index)])
 
 
 def _strided_slice(low: Lowering, index: int, made: int, cuts: dict[int, tuple[int, int, int]], rank: int) -> None:
@@ -152,10 +181,10 @@ def split(low: Lowering, node: Node) -> None:
     rank = low.rank(read.tensor)
     axis = int(node.main.attributes.get("axis", 0)) % rank
     last = low.made_last(read)
-    index, form = _taken(low, read, last=last)
+    index, form = taken(low, read, last=last)
     names = node.main.outputs
     sizes = [low.shape(name)[axis] for name in names]
-    made = [_moved(low, name, form, index) for name in names]
+    made = [moved(low, name, form, index) for name in names]
     place = low.constant("axis", np.array(_place(axis, rank, last), np.int32))
     if len(set(sizes)) == 1:
         low.emit("SPLIT", [place, index], made, numSplits=len(made))
@@ -177,7 +206,7 @@ def gather(low: Lowering, node: Node) -> None:
     else:
         size = low.shape(read.tensor)[axis]
         index = low.constant(chosen.tensor, np.where(fixed < 0, fixed + size, fixed).astype(np.int32))
-    made = _moved(low, node.output, Form(low.tensors[data].encoding), data)
+    made = moved(low, node.output, Form(low.tensors[data].encoding), data)
     low.emit("GATHER", [data, index], [made], axis=axis)
 
 
@@ -185,55 +214,19 @@ def expand(low: Lowering, node: Node) -> None:
     read = _data(node)
     if -1 in low.signature(node.output):
         low.fixed_batch = True  # the shape is a constant that holds the batch
-    index, form = _taken(low, read, last=False)
+    index, form = taken(low, read, last=False)
     if low.shape(read.tensor) == low.shape(node.output) and -1 not in low.signature(node.output):
         low.alias(node.output, form, index)
         return
-    made = _moved(low, node.output, form, index)
+    made = moved(low, node.output, form, index)
     low.emit("BROADCAST_TO", [index, low.integers("shape", low.shape(node.output))], [made])
-
-
-def pad(low: Lowering, node: Node) -> None:
-    op, read = node.main, _data(node)
-    rank = low.rank(read.tensor)
-    amounts = _constants(low, node, 1) or [int(value) for value in op.attributes.get("pads", [])]
-    axes = _constants(low, node, 3)
-    axes = list(range(rank)) if axes is None else [axis % rank for axis in axes]
-    around = [(0, 0)] * rank
-    for position, axis in enumerate(axes):
-        around[axis] = (amounts[position], amounts[position + len(axes)])
-    mode = op.attributes.get("mode", "constant")
-    last = low.made_last(read)
-    index, form = _taken(low, read, last=last)
-    if last:
-        around = [around[axis] for axis in last_order(rank)]
-    if any(value < 0 for pair in around for value in pair) or mode not in ("constant", "reflect"):
-        raise refusal(op, f"mode {mode!r}, or it cuts", "pad with a constant or by reflection")
-    table = low.constant("paddings", np.array(around, np.int32))
-    value = op.inputs[2] if len(op.inputs) > 2 else None
-    filler = 0.0 if value is None else float(np.ravel(_real(low, node, value))[0])
-    made = _moved(low, node.output, form, index)
-    if mode == "reflect":
-        low.emit("MIRROR_PAD", [index, table], [made], mode=0)
-    elif filler == 0.0:
-        low.emit("PAD", [index, table], [made])
-    else:
-        held = np.float32(filler) if form.encoding is None else form.encoding.quantize(np.array(filler)).astype(np.int8)
-        low.emit("PADV2", [index, table, low.constant("filler", np.asarray(held), form.encoding)], [made])
-
-
-def _real(low: Lowering, node: Node, read: Read) -> Any:
-    values = low.values(read)
-    if values is None:
-        raise refusal(node.main, "what it pads with is computed", "pad with a constant")
-    return values
 
 
 def depth_to_space(low: Lowering, node: Node) -> None:
     """LiteRT takes the block from the front of the channels; torch's pixel shuffle from their end."""
     read = _data(node)
     block = int(node.main.attributes["blocksize"])
-    index, form = _taken(low, read, last=True)
+    index, form = taken(low, read, last=True)
     if node.main.attributes.get("mode", "DCR") == "CRD":
         channels = low.shape(read.tensor)[1]
         order = np.arange(channels, dtype=np.int32).reshape(-1, block * block).T.reshape(-1)
@@ -267,7 +260,7 @@ SHAPES: dict[str, Lowerer] = {
     "Split": split,
     "Gather": gather,
     "Expand": expand,
-    "Pad": pad,
+    "Tile": tile,
     "DepthToSpace": depth_to_space,
     "Cast": cast,
 }

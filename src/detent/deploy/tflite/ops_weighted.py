@@ -187,7 +187,9 @@ def conv_transpose(low: Lowering, node: Node) -> None:
     if any(value < 0 for value in after):
         raise refusal(op, "its output padding is larger than its padding")
     low.fixed_batch = True  # the size of the output is a constant that holds the batch
-    same = same_pads(given, kernel, strides, (1, 1)) == tuple(zip(before, after, strict=True))
+    # XNNPACK leaves "same" with a stride longer than the kernel to LiteRT's own kernel.
+    reached = all(k >= stride for k, stride in zip(kernel, strides, strict=True))
+    same = reached and same_pads(given, kernel, strides, (1, 1)) == tuple(zip(before, after, strict=True))
     made_sizes = tuple(given) if same else tuple(full)
     inputs = [
         low.integers("output_shape", (1, *made_sizes, channels)),

@@ -39,6 +39,9 @@ OPTIONS: dict[str, str] = {
     "MEAN": "ReducerOptions",
     "MIRROR_PAD": "MirrorPadOptions",
     "MUL": "MulOptions",
+    "PACK": "PackOptions",
+    "REDUCE_MAX": "ReducerOptions",
+    "REDUCE_MIN": "ReducerOptions",
     "RESHAPE": "ReshapeOptions",
     "RESIZE_BILINEAR": "ResizeBilinearOptions",
     "RESIZE_NEAREST_NEIGHBOR": "ResizeNearestNeighborOptions",
@@ -49,6 +52,7 @@ OPTIONS: dict[str, str] = {
     "SUB": "SubOptions",
     "SUM": "ReducerOptions",
     "TRANSPOSE_CONV": "TransposeConvOptions",
+    "UNPACK": "UnpackOptions",
 }
 """The table of options that goes with an operator; one that is not here has none that matter."""
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import onnx
 
+from detent.deploy.known_sizes import Known, known_sizes
 from detent.errors import DeployError
 
 __all__ = ["Sizes"]
@@ -15,47 +19,38 @@ __all__ = ["Sizes"]
 class Sizes:
     """`shape` is that of a batch of one, `signature` the same with -1 where the batch decides."""
 
-    ones: dict[str, tuple[int, ...]]
-    twos: dict[str, tuple[int, ...]]
+    ones: Known
+    twos: Known
 
     @classmethod
     def of(cls, model: onnx.ModelProto) -> Sizes:
         return cls(_with(model, 1), _with(model, 2))
 
     def shape(self, tensor: str) -> tuple[int, ...]:
-        if tensor not in self.ones or tensor not in self.twos:
+        if tensor not in self.ones.shapes or tensor not in self.twos.shapes:
             raise DeployError(
                 f"write the tensor {tensor!r} as .tflite",
                 "its shape is only known when the network runs",
                 "give a network whose shapes depend on the batch size alone",
             )
-        return self.ones[tensor]
+        return self.ones.shapes[tensor]
+
+    def value(self, tensor: str) -> npt.NDArray[Any] | None:
+        """The numbers of a tensor that is computed from sizes and constants, if they are the same for every batch."""
+        found = [known.values.get(tensor) for known in (self.ones, self.twos)]
+        same = found[0] is not None and found[1] is not None and np.array_equal(found[0], found[1])
+        return found[0] if same else None
 
     def signature(self, tensor: str) -> tuple[int, ...]:
-        pairs = zip(self.shape(tensor), self.twos[tensor], strict=True)
+        pairs = zip(self.shape(tensor), self.twos.shapes[tensor], strict=True)
         return tuple(one if one == two else -1 for one, two in pairs)
 
 
-def _with(model: onnx.ModelProto, size: int) -> dict[str, tuple[int, ...]]:
-    """The shapes that follow from giving every free size of the inputs one value."""
-    fixed = onnx.ModelProto()
-    fixed.CopyFrom(model)
-    del fixed.graph.value_info[:]
-    for value in fixed.graph.input:
-        for dim in value.type.tensor_type.shape.dim:
-            if not dim.HasField("dim_value"):
-                dim.dim_value = size
-    for value in fixed.graph.output:
-        value.type.tensor_type.ClearField("shape")
+def _with(model: onnx.ModelProto, size: int) -> Known:
+    """What follows from giving every free size of the inputs one value."""
     try:
-        graph = onnx.shape_inference.infer_shapes(fixed, strict_mode=True, data_prop=True).graph
+        return known_sizes(model, size, strict=True)
     except onnx.shape_inference.InferenceError as error:
         raise DeployError(
             "write the network as .tflite", f"its shapes do not fit: {error}", "check that it runs in ONNX Runtime"
         ) from None
-    found: dict[str, tuple[int, ...]] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
-    for value in (*graph.input, *graph.value_info, *graph.output):
-        dims = value.type.tensor_type.shape.dim
-        if value.type.tensor_type.HasField("shape") and all(dim.HasField("dim_value") for dim in dims):
-            found[value.name] = tuple(dim.dim_value for dim in dims)
-    return found

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy.typing as npt
 import onnx
 
 from detent.deploy.deployment import Deployment
@@ -22,20 +24,27 @@ from detent.deploy.tflite.file import TfliteModel, to_bytes
 from detent.deploy.tflite.fusing import fused
 from detent.deploy.tflite.lowering import Form, Lowering, refusal
 from detent.deploy.tflite.numbers import activation_encoding
+from detent.deploy.tflite.ops_composed import COMPOSED
 from detent.deploy.tflite.ops_elementwise import ELEMENTWISE
+from detent.deploy.tflite.ops_pad import PADS
 from detent.deploy.tflite.ops_pool import POOLS
+from detent.deploy.tflite.ops_recurrent import RECURRENT
 from detent.deploy.tflite.ops_shape import SHAPES
 from detent.deploy.tflite.ops_weighted import WEIGHTED
 from detent.deploy.tflite.sizes import Sizes
 
 __all__ = ["METADATA", "Origin", "model_to_tflite", "origin_of", "tensor_names", "write_tflite"]
 
+Array = npt.NDArray[Any]
+
 METADATA = "detent"
 """Names the buffer in the file that says where its tensors and operators come from."""
 
-_LOWERERS = {**WEIGHTED, **ELEMENTWISE, **POOLS, **SHAPES}
-_SHAPE_INPUTS = {"Reshape": 1, "Expand": 1, "Resize": 1, "Unsqueeze": 1, "Squeeze": 1}
-"""Operations of which only the first inputs are data; the shapes that the others say are known."""
+_LOWERERS = {**WEIGHTED, **ELEMENTWISE, **COMPOSED, **POOLS, **PADS, **RECURRENT, **SHAPES}
+_SHAPE_INPUTS = {"Reshape": 1, "Expand": 1, "Resize": 1, "Unsqueeze": 1, "Squeeze": 1, "LSTM": 5, "GRU": 5}
+"""Operations of which only the first inputs are data; the shapes and first states that the others say are known."""
+
+_FROM_SIZES = ("Shape", "Size", "ConstantOfShape", "Range")
 
 
 @dataclass(frozen=True)
@@ -138,7 +147,31 @@ class _Written(Lowering):
 
 
 def _lowered(graph: QdqGraph, sizes: Sizes) -> _Written:
-    return _Written(_data_only(graph), sizes)
+    data = _data_only(_computed(graph, sizes.value))
+    if all(op.type not in _FROM_SIZES for op in data.ops):
+        return _Written(data, sizes)
+    # Numbers that are made for each sample are constants only for one.
+    written = _Written(_data_only(_computed(graph, sizes.ones.values.get)), sizes)
+    written.fixed_batch = True
+    return written
+
+
+def _computed(graph: QdqGraph, value: Callable[[str], Array | None]) -> QdqGraph:
+    """The network with constants in the place of what is computed from sizes and constants."""
+    constants, coded = dict(graph.constants), set(graph.coded)
+    kept: list[Op] = []
+    for op in graph.ops:
+        values = {name: value(name) for name in op.outputs if name}
+        held = {name: array for name, array in values.items() if array is not None}
+        grids = {name: graph.encodings(name) for name in held}
+        if len(held) < len(values) or any(len(found) > 1 for found in grids.values()):
+            kept.append(op)
+            continue
+        for name, array in held.items():
+            encoding = grids[name][0] if grids[name] else None
+            constants[name] = array if encoding is None else encoding.quantize(array)
+            coded.update([name] if encoding is not None else [])
+    return replace(graph, ops=tuple(kept), constants=constants, coded=frozenset(coded))
 
 
 def _data_only(graph: QdqGraph) -> QdqGraph:
@@ -160,7 +193,8 @@ def _bytes(made: _Written) -> bytes:
     origin = {
         "inputs": list(made.graph.inputs),
         "outputs": [output.name for output in made.graph.outputs],
-        "tensors": {str(index): shown for index, shown in sorted(made.shown.items())},
+        # Those in the order of channels last are not the tensors that the network has.
+        "tensors": {str(i): shown for i, shown in sorted(made.shown.items()) if shown[0] not in made.flattened},
         "operations": made.written,
     }
     metadata = {METADATA: json.dumps(origin, separators=(",", ":")).encode()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -9,14 +10,24 @@ import numpy as np
 import torch
 
 from detent.adopting import Known, adopt, initialise
-from detent.backends import BACKENDS, Backend, plan
+from detent.backends import BACKENDS, Backend, dispatched, plan
 from detent.deploy import Package
-from detent.errors import ArtifactError
-from detent.graph import Inputs, Plan, capture, insert, quantizers_of, remember_float_names, without_quantizers
+from detent.errors import ArtifactError, SchemeError
+from detent.graph import (
+    Inputs,
+    Plan,
+    capture,
+    fold_batch_norms,
+    insert,
+    quantizers_of,
+    remember_float_names,
+    without_quantizers,
+)
 from detent.loading import load
 from detent.numerics import QParams, Scheme
 from detent.preparing import prepare
 from detent.recipes import Recipe, find
+from detent.retargeting.carrying import carried, keep_codes
 
 __all__ = ["restored", "retargeted"]
 
@@ -24,23 +35,29 @@ __all__ = ["restored", "retargeted"]
 def retargeted(prepared: Any, backend: str | Backend) -> Any:
     """A prepared model for `backend` with the scales of `prepared`, which is left as it was.
 
-    Weights keep their learned values. Refused, with the tensor named: a tensor that only the other backend quantizes,
-    because it has no scale, and one whose scheme the other backend cannot have.
+    Weights keep their learned values, and their codes. Refused, with the tensor named: a tensor that only the other
+    backend quantizes, because it has no scale, and one whose scheme the other backend cannot have.
     """
     target = BACKENDS[backend] if isinstance(backend, str) else backend
-    known = _known(prepared)
     inputs: Inputs = prepared.example
     modes = {mode: {"mode": mode} for mode in prepared.runners} if len(prepared.runners) > 1 else None
     captured = capture(without_quantizers(prepared), inputs.args, example_kwargs=inputs.kwargs, modes=modes)
+    modules = dict(captured.module.named_modules())
+    merges = fold_batch_norms(captured, min(target.batch_norm, 0))
     request = _request(prepared.recipe)
-    decided = adopt(plan(captured, target, request), known, target, needed=True)
-    decided = replace(decided, notes=(*decided.notes, f"scales of {prepared.plan.backend}"))
+    planned = plan(captured, target, request)
+    _refuse_unfolded(planned, merges)
+    known, notes = carried(_known(prepared), planned, target)
+    decided = adopt(planned, known, target)
+    decided = replace(decided, notes=(*decided.notes, f"scales of {prepared.plan.backend}", *notes))
+    decided = replace(decided, ops=dispatched(captured, target, request, decided))
     insert(captured, decided)
     moved: Any = captured.module
     moved.plan, moved.backend, moved.recipe = decided, target, request
     moved.input_count, moved.example = prepared.input_count, inputs
-    remember_float_names(moved, captured.float_tensors, {}, {})
+    remember_float_names(moved, captured.float_tensors, merges, modules)
     initialise(moved, known)
+    keep_codes(prepared, moved)
     moved.train(prepared.training)
     return moved
 
@@ -70,6 +87,17 @@ def _request(recipe: Recipe) -> Recipe:
         activation=plain.activation.replace(bits=recipe.activation.bits),
         exclude=recipe.exclude,
     )
+
+
+def _refuse_unfolded(planned: Plan, merges: Mapping[str, str]) -> None:
+    quantized = {entry.tensor for entry in planned.quantized}
+    for norm, operation in merges.items():
+        if f"{operation}.weight" in quantized:
+            raise SchemeError(
+                f"keep the scale of '{operation}.weight' for {planned.backend}",
+                f"the batch norm {norm!r} is folded into it there, and the scale is that of the weight without it",
+                f"prepare and calibrate for {planned.backend}",
+            )
 
 
 def _known(prepared: Any) -> Known:

@@ -1,0 +1,19 @@
+"""Scales that are known before anything is calibrated: those of another backend, and those of a quantized ONNX file."""
+
+from detent.adopting.known import Known, adopt, initialise, known_of_file, limits, with_their_biases
+from detent.adopting.norms import FileNorms
+from detent.adopting.placement import FilePlacement, as_in_file
+from detent.adopting.schemes import as_offered
+
+__all__ = [
+    "FileNorms",
+    "FilePlacement",
+    "Known",
+    "adopt",
+    "as_in_file",
+    "as_offered",
+    "initialise",
+    "known_of_file",
+    "limits",
+    "with_their_biases",
+]

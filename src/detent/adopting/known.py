@@ -1,0 +1,174 @@
+"""Scales that are known beforehand, from another backend's calibration or from a file, taken into a Plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.nn.utils import parametrize
+
+from detent.adopting.norms import scaled
+from detent.backends import Backend, Offer
+from detent.errors import SchemeError
+from detent.graph import KINDS, FloatTensor, Plan, QuantizedTensor, quantizers_of
+from detent.numerics import IntGrid, PerChannel, PerGroup, PerTensor, QParams, Scheme
+from detent.observers import OBSERVERS
+from detent.onnx_import import OnnxEncoding, OnnxSource
+from detent.quantizers import Quantizer
+
+__all__ = ["Known", "adopt", "initialise", "known_of_file", "limits", "with_their_biases"]
+
+Entry = QuantizedTensor | FloatTensor
+
+Known = Mapping[str, tuple[Scheme, QParams]]
+"""Tensor of the plan to the scheme it has and the scale that came out."""
+
+
+def adopt(plan: Plan, known: Known, target: Backend) -> Plan:
+    """`plan` with the schemes of `known`; a tensor that is not known, or whose scheme `target` lacks, is refused."""
+    return replace(plan, entries=with_their_biases(_adopted(entry, known, target) for entry in plan.entries))
+
+
+def with_their_biases(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    """Entries of a plan whose weights have got other schemes, with biases that follow from them."""
+    known = tuple(entries)
+    weights = {e.tensor: e.scheme for e in known if isinstance(e, QuantizedTensor) and e.role == "weight"}
+    return tuple(_as_its_weight(entry, weights) for entry in known)
+
+
+def _as_its_weight(entry: Entry, weights: Mapping[str, Scheme]) -> Entry:
+    """A bias has a scale for each channel if its weight has, whose scale its own follows from."""
+    weight = weights.get(entry.tensor.removesuffix(".bias") + ".weight")
+    if isinstance(entry, FloatTensor) or entry.quantizer != "derived" or weight is None:
+        return entry
+    if isinstance(weight.granularity, PerGroup):
+        reason = "the groups of its weight have no common scale"
+        return FloatTensor(tensor=entry.tensor, kind=entry.kind, reason=reason)
+    granularity = PerChannel(0) if isinstance(weight.granularity, PerChannel) else PerTensor()
+    return replace(entry, scheme=replace(entry.scheme, granularity=granularity))
+
+
+def initialise(prepared: Any, known: Known) -> None:
+    """Set the quantizers of the tensors whose scheme is the known one, and those of weights that have another."""
+    for quantizer in quantizers_of(prepared):
+        scheme, qparams = known.get(quantizer.name, (None, None))
+        if qparams is not None and scheme == quantizer.scheme:
+            quantizer.initialise(qparams)
+    for module in prepared.modules():
+        held = module[0] if isinstance(module, parametrize.ParametrizationList) else None
+        if isinstance(held, Quantizer) and held.name in known and not held.calibrated:
+            _measure(held, module.original)
+
+
+def _measure(quantizer: Quantizer, weight: torch.Tensor) -> None:
+    """A weight that a file has on a grid the backend lacks needs no data to be put on another."""
+    name, options = quantizer.observer
+    observer = OBSERVERS[name](quantizer.scheme, name=quantizer.name, **options)
+    observer.observe(weight.detach())
+    quantizer.initialise(observer.qparams())
+
+
+def _adopted(entry: Entry, known: Known, target: Backend) -> Entry:
+    if isinstance(entry, FloatTensor) or entry.quantizer == "derived":
+        return entry
+    if entry.tensor not in known:
+        raise SchemeError(
+            f"keep the scale of {entry.tensor!r} for {target.name}",
+            f"it is quantized there ({entry.why}) and was not before, so it has none",
+            f"prepare and calibrate for {target.name}",
+        )
+    scheme, _ = known[entry.tensor]
+    lacking = limits(scheme, entry, target)
+    if not lacking:
+        return replace(entry, scheme=scheme)
+    raise SchemeError(
+        f"keep the scale of {entry.tensor!r} for {target.name}",
+        f"it is {scheme}; {target.name} has {', '.join(lacking)}",
+        f"prepare and calibrate for {target.name}",
+    )
+
+
+def limits(scheme: Scheme, entry: QuantizedTensor, target: Backend, *, of_file: bool = False) -> list[str]:
+    """What `target` has instead of a scheme for tensors like that of `entry`; nothing if it has it."""
+    offers = _offer(entry, target).alternatives
+    kept = target.file_weight if entry.role == "weight" else target.file_activation
+    if of_file and kept is not None:
+        offers = (*offers, kept)
+    return min((one.limits(scheme) for one in offers), key=len)
+
+
+def _offer(entry: QuantizedTensor, target: Backend) -> Offer:
+    if entry.role == "weight":
+        return target.weight_offer(entry.kind)
+    if entry.role == "bias":
+        return target.bias_offer
+    return (target.network_input if entry.kind == "input" else None) or target.activation
+
+
+def known_of_file(
+    source: OnnxSource, plan: Plan, modules: Mapping[str, str], factors: Mapping[str, torch.Tensor]
+) -> Known:
+    """What the Q and DQ of an ONNX file say of weights of a plan, and of all activations.
+
+    `modules` names the module of a node, `factors` has what the weight of a module was multiplied by since.
+    """
+    found: dict[str, tuple[Scheme, QParams]] = {}
+    activation = next((entry.scheme for entry in plan.quantized if entry.role == "activation"), None)
+    for node in source.tensors:
+        encoding = _of_activation(source, node)
+        if encoding is not None and activation is not None:
+            found[node] = _of_encoding(encoding, activation, transposed=False)
+    for entry in plan.quantized:
+        path = modules.get(entry.node, "")
+        held = source.parameters.get(f"{path}.{entry.role}")
+        if entry.role == "activation":
+            encoding = _of_activation(source, entry.node)
+        else:
+            encoding = source.encodings.get(held.initializer) if held else None
+        if encoding is not None and entry.quantizer != "derived":
+            turned = entry.role != "activation" and bool(held and held.transposed)
+            found[entry.tensor] = _of_encoding(encoding, entry.scheme, turned)
+            if entry.role == "weight" and path in factors:
+                found[entry.tensor] = scaled(found[entry.tensor], factors[path])
+    for entry in plan.quantized:
+        # The file may quantize behind a Reshape what is planned before it: the numbers are the same.
+        one_scale = entry.tensor in found and isinstance(found[entry.tensor][0].granularity, PerTensor)
+        if entry.shares and one_scale and KINDS[entry.kind].moves:
+            found.setdefault(entry.shares, found[entry.tensor])
+    return found
+
+
+def _of_activation(source: OnnxSource, node: str) -> OnnxEncoding | None:
+    """Not of sums: an int32 is a bias that is added by an operation of its own."""
+    encoding = source.encodings.get(source.tensors.get(node, ""))
+    return None if encoding is None or encoding.dtype == "int32" else encoding
+
+
+def _of_encoding(encoding: OnnxEncoding, planned: Scheme, transposed: bool) -> tuple[Scheme, QParams]:
+    """The scheme a file stores a tensor by. Rounding is not told there and narrow grids seldom: the plan decides."""
+    low, high = encoding.limits
+    signed, bits = low < 0, (high - min(low, 0)).bit_length()
+    symmetric = not encoding.zero_point.any() and (signed or planned.symmetric)
+    narrow = signed and symmetric and isinstance(planned.grid, IntGrid) and planned.grid.narrow
+    if encoding.ends is not None:
+        narrow = signed and low == -high
+    axis = encoding.axis
+    if axis is not None and transposed:
+        axis = 1 - axis
+    granularity = PerTensor() if axis is None else PerChannel(axis)
+    if axis is not None and encoding.block:
+        granularity = PerGroup(axis, encoding.block)  # type: ignore[assignment]
+    scale, zero_point = torch.from_numpy(encoding.scale.copy()), torch.from_numpy(encoding.zero_point.copy())
+    if transposed and encoding.block:
+        scale, zero_point = scale.T.contiguous(), zero_point.T.contiguous()
+    powers = planned.scale == "power_of_two" and bool((torch.frexp(scale)[0] == 0.5).all())
+    scheme = Scheme(
+        IntGrid(bits, signed=signed, narrow=narrow),
+        symmetric,
+        granularity,
+        scale="power_of_two" if powers else "float",
+        rounding=planned.rounding,
+    )
+    return scheme, QParams(scale, zero_point)

@@ -1,0 +1,215 @@
+"""Where a quantized ONNX file has grids, brought into a Plan: the same tensors, for the same readers.
+
+A backend plans by what its engine runs best. A file was planned by another tool, and its numbers are those of that
+tool's placement: a tensor may be on a grid for one reader and float for another, it may be put on another grid behind
+a Transpose, and it may be on one where the backend would have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import torch
+from torch import fx, nn
+
+from detent.adopting.known import Known
+from detent.backends import Backend
+from detent.graph import FloatTensor, Plan, QuantizedTensor, kind_of
+from detent.numerics import PerGroup, PerTensor
+from detent.onnx_import import OnnxSource
+from detent.recipes import Recipe
+
+__all__ = ["FilePlacement", "as_in_file"]
+
+_FLOAT = "the file leaves it float"
+_MOST_BITS = 24  # of input and weight together
+Entries = dict[str, QuantizedTensor | FloatTensor]
+
+
+class FilePlacement:
+    """Which readers of a node's output get it from a grid, by the file that the graphs were loaded from."""
+
+    def __init__(
+        self, source: OnnxSource, graphs: Iterable[fx.Graph], modules: Mapping[str, nn.Module], recipe: Recipe
+    ):
+        self._source, self._modules, self._recipe = source, modules, recipe
+        self.nodes = {node.name: node for graph in graphs for node in graph.nodes}
+        self._carries: dict[fx.Node, bool] = {}
+
+    def readers(self, node: fx.Node) -> tuple[fx.Node, ...]:
+        """Those that get what `node` gives from a grid, if the recipe does not exclude them."""
+        tensor = self._source.tensors.get(node.name, "")
+        wanted = self._source.readers.get(tensor, frozenset())
+        return tuple(user for user in node.users if self._labels(user) & wanted and self._asked(node, user))
+
+    def _labels(self, node: fx.Node) -> set[str]:
+        return {""} if node.op == "output" else set(self._source.nodes.get(node.name, ()))
+
+    def _asked(self, node: fx.Node, reader: fx.Node) -> bool:
+        op = node if reader.op == "output" else reader
+        layer = str(op.target) if op.op == "call_module" else op.name
+        return self._recipe.for_tensor("activation", layer, self.kind(op)).quantize is not False
+
+    def is_read_from_grid(self, node: fx.Node, reader: fx.Node) -> bool:
+        """Also where it is values that were on a grid before and have only been moved."""
+        if node not in self._carries:
+            sources = node.all_input_nodes if self.moves(node) else []
+            self._carries[node] = bool(sources) and all(self.is_read_from_grid(source, node) for source in sources)
+        return self._carries[node] or reader in self.readers(node)
+
+    def has_bias(self, node: fx.Node) -> bool:
+        """Whether the file stores the bias of an operation as integers."""
+        held = self._source.parameters.get(f"{node.target}.bias")
+        return held is not None and held.initializer in self._source.encodings
+
+    def moves(self, node: fx.Node) -> bool:
+        kind = kind_of(node, self._modules)
+        return kind is not None and kind.moves
+
+    def kind(self, node: fx.Node) -> str:
+        kind = kind_of(node, self._modules)
+        return kind.name if kind is not None else "input" if node.op == "placeholder" else "unknown"
+
+
+def as_in_file(plan: Plan, known: Known, placement: FilePlacement, target: Backend) -> Plan:
+    """`plan` with the grids of a file and no others; a file with scales for weights only is planned as a float one."""
+    gridded = [t for t in known if t in placement.nodes and placement.readers(placement.nodes[t])]
+    activations = [entry for entry in plan.quantized if entry.role == "activation"]
+    template = next((entry for entry in activations if entry.observer != "fixed"), None)
+    if not gridded or template is None:
+        return plan
+    agreed = _in_agreement(plan, known, placement) if target.any_place else set(known)
+    entries: Entries = {entry.tensor: _placed(entry, known, placement, agreed) for entry in plan.entries}
+    for tensor in gridded:
+        if target.any_place and not isinstance(entries.get(tensor), QuantizedTensor):
+            entries[tensor] = _added(placement.nodes[tensor], template, known, placement)
+    for entry in plan.quantized:
+        if entry.role == "activation" and isinstance(entries[entry.tensor], FloatTensor):
+            entries[entry.tensor] = _carried(entry, entries, placement)
+    for entry in plan.quantized:
+        if entry.quantizer == "derived":
+            weight, node = entries.get(entry.tensor.removesuffix(".bias") + ".weight"), placement.nodes[entry.node]
+            reason = _why_no_product(_taken(node, entries, placement), weight)
+            if target.any_place and not placement.has_bias(node) and not _gives_grid(node, entries, target):
+                reason = _FLOAT
+            if reason:
+                entries[entry.tensor] = FloatTensor(tensor=entry.tensor, kind=entry.kind, reason=reason)
+    return replace(plan, entries=tuple(entries.values()))
+
+
+def _placed(
+    entry: QuantizedTensor | FloatTensor, known: Known, placement: FilePlacement, agreed: set[str]
+) -> QuantizedTensor | FloatTensor:
+    if isinstance(entry, FloatTensor) or entry.quantizer == "derived" or entry.tensor in agreed:
+        return entry
+    if entry.role == "activation":
+        node = placement.nodes[entry.node]
+        if entry.tensor in known and placement.readers(node):
+            return replace(entry, users=_users(node, placement), shares=None)
+    elif entry.tensor in known:
+        return entry
+    return FloatTensor(tensor=entry.tensor, kind=entry.kind, reason=_FLOAT)
+
+
+def _added(node: fx.Node, template: QuantizedTensor, known: Known, placement: FilePlacement) -> QuantizedTensor:
+    return replace(
+        template,
+        tensor=node.name,
+        node=node.name,
+        kind=placement.kind(node),
+        scheme=known[node.name][0],
+        users=_users(node, placement),
+        shares=None,
+        why="the file has it on a grid",
+    )
+
+
+def _carried(entry: QuantizedTensor, entries: Entries, placement: FilePlacement) -> QuantizedTensor | FloatTensor:
+    """What is moved from a grid stays on it, and engines move codes; the file need not say so again."""
+    node = placement.nodes[entry.node]
+    source = entries.get(node.all_input_nodes[0].name) if len(node.all_input_nodes) == 1 else None
+    on_grid = isinstance(source, QuantizedTensor) and (not source.users or node.name in source.users)
+    if not placement.moves(node) or not isinstance(source, QuantizedTensor) or not on_grid:
+        return entries[entry.tensor]
+    if not isinstance(source.scheme.granularity, PerTensor):
+        return entries[entry.tensor]
+    root = source.shares or source.tensor
+    return replace(entry, scheme=source.scheme, shares=root, users=(), why=f"same numbers as {root}")
+
+
+def _users(node: fx.Node, placement: FilePlacement) -> tuple[str, ...]:
+    """As a Plan has them: none stands for all."""
+    readers = placement.readers(node)
+    return () if len(readers) == len(node.users) else tuple(reader.name for reader in readers)
+
+
+def _in_agreement(plan: Plan, known: Known, placement: FilePlacement) -> set[str]:
+    """The tensors of one grid that the file has one for as well, so that it may stand where the backend wants it.
+
+    Behind a Reshape or before it the numbers are the same, if nothing else reads them.
+    """
+    groups: dict[str, list[QuantizedTensor]] = {}
+    for entry in plan.quantized:
+        if entry.role == "activation":
+            groups.setdefault(entry.shares or entry.tensor, []).append(entry)
+    return {
+        entry.tensor
+        for group in groups.values()
+        if len(group) > 1 and _one_grid(group, known, placement) and _same_reads(group, placement)
+        for entry in group
+    }
+
+
+def _one_grid(group: list[QuantizedTensor], known: Known, placement: FilePlacement) -> bool:
+    found = [known[e.tensor] for e in group if e.tensor in known and placement.readers(placement.nodes[e.node])]
+    return bool(found) and all(
+        isinstance(scheme.granularity, PerTensor)
+        and scheme == found[0][0]
+        and torch.equal(qparams.scale, found[0][1].scale)
+        and torch.equal(qparams.zero_point, found[0][1].zero_point)
+        for scheme, qparams in found
+    )
+
+
+def _same_reads(group: list[QuantizedTensor], placement: FilePlacement) -> bool:
+    names = {entry.node for entry in group}
+    for entry in group:
+        node = placement.nodes[entry.node]
+        for user in node.users:
+            planned = not entry.users or user.name in entry.users
+            inside = user.name in names and placement.moves(user)
+            if not inside and planned != placement.is_read_from_grid(node, user):
+                return False
+    return True
+
+
+def _taken(node: fx.Node, entries: Entries, placement: FilePlacement) -> QuantizedTensor | None:
+    """The grid that what an operation takes in lies on, looking through operations that only move values."""
+    while node.all_input_nodes:
+        source = node.all_input_nodes[0]
+        entry = entries.get(source.name)
+        if isinstance(entry, QuantizedTensor) and (not entry.users or node.name in entry.users):
+            return entry
+        if not placement.moves(source):
+            return None
+        node = source
+    return None
+
+
+def _gives_grid(node: fx.Node, entries: Entries, target: Backend) -> bool:
+    """Whether an operation gives codes, or has a kernel that need not: one that runs in float adds a float bias."""
+    entry = entries.get(node.name)
+    given = isinstance(entry, QuantizedTensor) or (entry is not None and entry.kind in target.float_outputs)
+    return given or (entry is None and any(_gives_grid(user, entries, target) for user in node.users))
+
+
+def _why_no_product(taken: QuantizedTensor | None, weight: QuantizedTensor | FloatTensor | None) -> str | None:
+    """Why a bias cannot be an int32 on the scale of input times weight."""
+    if taken is None or not isinstance(weight, QuantizedTensor):
+        return _FLOAT
+    if not isinstance(taken.scheme.granularity, PerTensor) or isinstance(weight.scheme.granularity, PerGroup):
+        return "channels of the input, or groups of the weight, have no common scale"
+    if taken.scheme.grid.bits + weight.scheme.grid.bits > _MOST_BITS:
+        return "on the scale of codes this long an int32 would not hold it"
+    return None

@@ -1,0 +1,113 @@
+"""The schemes that a quantized ONNX file has, against those that a target has.
+
+What the target has is taken over as it is. An activation that it cannot have keeps its range, on the grid that was
+planned for it; a weight is put on the planned grid too, which needs no data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from detent.adopting.known import Known, limits, with_their_biases
+from detent.backends import Backend
+from detent.graph import Plan, QuantizedTensor
+from detent.numerics import IntGrid, PerTensor, QParams, Scheme, choose_qparams
+
+__all__ = ["as_offered"]
+
+Numbers = tuple[Scheme, QParams]
+
+
+def as_offered(plan: Plan, known: Known, target: Backend) -> tuple[Plan, Known]:
+    """`plan` with the schemes of a file, and the scales that go with them. Tensors that are not in `plan` are there to
+    be placed later; their schemes are changed as those of other activations."""
+    usual = next((_of_any_sign(entry) for entry in plan.quantized if entry.role == "activation"), None)
+    own = {entry.tensor: entry for entry in plan.quantized if entry.quantizer != "derived"}
+    given = known if target.any_place else _joined(own, known)
+    found: dict[str, Numbers] = {}
+    for tensor, numbers in given.items():
+        entry = own.get(tensor, usual)
+        if entry is not None:
+            found[tensor] = _had(numbers, entry, target)
+    entries = (
+        _changed(entry, given[entry.tensor][0], found[entry.tensor][0], target)
+        if isinstance(entry, QuantizedTensor) and entry.tensor in own and entry.tensor in found
+        else entry
+        for entry in plan.entries
+    )
+    return replace(plan, entries=with_their_biases(entries)), found
+
+
+def _of_any_sign(entry: QuantizedTensor) -> QuantizedTensor:
+    """An activation that may hold negative numbers."""
+    if not entry.scheme.symmetric or entry.scheme.grid.signed:
+        return entry
+    return replace(entry, scheme=replace(entry.scheme, grid=IntGrid(entry.scheme.grid.bits)))
+
+
+def _joined(own: Mapping[str, QuantizedTensor], known: Known) -> Known:
+    """`known` with one grid for tensors that the target has on one, which holds all that theirs hold."""
+    groups: dict[str, list[QuantizedTensor]] = {}
+    for entry in own.values():
+        groups.setdefault(entry.shares or entry.tensor, []).append(entry)
+    found = dict(known)
+    for root, members in groups.items():
+        held = [known[entry.tensor] for entry in members if entry.tensor in known]
+        if not held or len(members) == 1:
+            continue
+        numbers = held[0]
+        if any(not _equal(numbers, other) for other in held):
+            ends = [_ends(*one) for one in held]
+            numbers = _over(min(low for low, _ in ends), max(high for _, high in ends), own[root].scheme)
+        found.update((entry.tensor, numbers) for entry in members)
+    return found
+
+
+def _had(numbers: Numbers, entry: QuantizedTensor, target: Backend) -> Numbers:
+    """The numbers themselves if the target has them for such a tensor, or is to measure a weight anew."""
+    if entry.role == "weight" or not limits(numbers[0], entry, target, of_file=True):
+        return numbers
+    return _shifted(numbers, entry.scheme) or _over(*_ends(*numbers), entry.scheme)
+
+
+def _over(low: Tensor, high: Tensor, planned: Scheme) -> Numbers:
+    """The planned grid over a range. One without negative numbers is planned for tensors that have none."""
+    least = low.clamp(min=0) if planned.symmetric and not planned.grid.signed else low
+    return planned, choose_qparams(least, high, planned)
+
+
+def _changed(entry: QuantizedTensor, of_file: Scheme, had: Scheme, target: Backend) -> QuantizedTensor:
+    if entry.role == "weight" and limits(of_file, entry, target, of_file=True):
+        return replace(entry, why=f"{entry.why}; {of_file} in the file")
+    why = entry.why if had == of_file else f"{entry.why}; the range that {of_file} has in the file"
+    return replace(entry, scheme=had, why=why)
+
+
+def _equal(left: Numbers, right: Numbers) -> bool:
+    (scheme, one), (other_scheme, other) = left, right
+    equal = torch.equal(one.scale, other.scale) and torch.equal(one.zero_point, other.zero_point)
+    return scheme == other_scheme and equal
+
+
+def _shifted(numbers: Numbers, planned: Scheme) -> Numbers | None:
+    """The same grid with codes of the other sign, if that is what is planned."""
+    scheme, qparams = numbers
+    grids = scheme.grid, planned.grid
+    if not (isinstance(grids[0], IntGrid) and isinstance(grids[1], IntGrid)) or grids[0].bits != grids[1].bits:
+        return None
+    alike = isinstance(scheme.granularity, PerTensor) and planned.scale == "float" and not planned.symmetric
+    if not alike or grids[0].levels != grids[1].levels:
+        return None
+    return planned, QParams(qparams.scale, qparams.zero_point + (grids[1].qmin - grids[0].qmin))
+
+
+def _ends(scheme: Scheme, qparams: QParams) -> tuple[Tensor, Tensor]:
+    """The least and the greatest number on a grid, of all its channels."""
+    grid = scheme.grid
+    assert isinstance(grid, IntGrid)
+    low, high = ((end - qparams.zero_point.double()) * qparams.scale.double() for end in (grid.qmin, grid.qmax))
+    return low.min().float(), high.max().float()

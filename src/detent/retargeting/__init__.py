@@ -1,0 +1,5 @@
+"""A deployed model for another backend, without calibrating again."""
+
+from detent.retargeting.retarget import restored, retargeted
+
+__all__ = ["restored", "retargeted"]

@@ -1,0 +1,168 @@
+"""What the HTP runs for each operation of a network: a part on integers (`htp_parts`), a table, or float."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from detent.deploy import Encoding, Op, QdqGraph, Read
+from detent.twin import htp_fixed
+from detent.twin.arithmetic import Kernel, Maker, Step
+from detent.twin.float_ops import MOVES, only_moves
+from detent.twin.htp_parts import PARTS, Part, bias_behind, grid_of
+from detent.twin.lowering import chain, float_step, move_step
+from detent.twin.requantize import clamp_bounds
+
+__all__ = ["entries", "makers"]
+
+_CLIPS = ("Relu", "Clip")
+
+
+def _alone(graph: QdqGraph, op: Op) -> Step | None:
+    """An operation, and the bias and clipping behind it that are part of it."""
+    adding = bias_behind(graph, op)
+    made = chain(graph, adding or op, _CLIPS)
+    output = grid_of(made.writes[0])
+    bounds = None if output is None else clamp_bounds(graph, made.ops[1:], output)
+    if output is None or bounds is None:
+        return None
+    part = PARTS[op.type](graph, op, output, bounds)
+    if part is None:
+        return None
+    cut = bounds != (output.qmin, output.qmax)
+    ops = made.ops if adding is None else (op, *made.ops)
+    return replace(part, equal=part.equal and not cut).step(ops, made.writes)
+
+
+def _concat(graph: QdqGraph, op: Op) -> Step | None:
+    """Everything comes on the grid of the result at once: what computes an input computes it for that grid, without
+    the rounding to the grid that others read the input on."""
+    output = grid_of(Read(op.outputs[0], graph.grid_of(op.outputs[0])))
+    if output is None or any(grid_of(read) is None for read in op.inputs):
+        return None
+    parts = [_on_grid(graph, read, output) for read in op.inputs if read is not None]
+    axis = int(op.attributes.get("axis", 0))
+
+    def kernel(*values: Any) -> Tensor:
+        given = iter(values)
+        return torch.cat([part.kernel(*(next(given) for _ in part.reads)) for part in parts], axis)
+
+    reads = tuple(read for part in parts for read in part.reads)
+    whole = Part(reads, kernel, equal=all(part.equal for part in parts))
+    return whole.step((op,), (Read(op.outputs[0], output),))
+
+
+def _on_grid(graph: QdqGraph, read: Read, output: Encoding) -> Part:
+    """The codes of a tensor on another grid than its own."""
+    grid = grid_of(read)
+    assert grid is not None
+    if grid == output:
+        return Part((read,), lambda codes: codes)
+    if read.tensor in graph.inputs and read.tensor not in graph.coded:
+        return Part((Read(read.tensor),), lambda values: htp_fixed.quantize(values, output), equal=False)
+    maker = graph.producer(read.tensor)
+    if maker is not None and maker.type in PARTS:
+        part = PARTS[maker.type](graph, maker, output, (output.qmin, output.qmax))
+        if part is not None:
+            return part
+    exact = _clips(graph, maker)
+    return Part((read,), htp_fixed.convert(grid, output, exact=exact), equal=exact)
+
+
+def _clips(graph: QdqGraph, maker: Op | None) -> bool:
+    """Whether it is the clipping of something computed on integers."""
+    if maker is None or maker.type not in _CLIPS or maker.inputs[0] is None:
+        return False
+    clipped = graph.producer(maker.inputs[0].tensor)
+    if clipped is None or clipped.type not in PARTS:
+        return False
+    return all(read is None or read.encoding is not None for read in clipped.inputs)
+
+
+_IN_FLOAT = ("Add", "Div", "Max", "Min", "Mul", "Pow", "Sub")
+"""Run in float if one of their inputs is no integer, a constant among them."""
+
+_TABLES = ("Elu", "Gelu", "HardSigmoid", "HardSwish", "Relu", "Sigmoid", "Tanh")
+"""Functions of one code, computed once for all."""
+
+
+def _other(graph: QdqGraph, op: Op) -> Step:
+    """On grids before and behind it: what it gives in real numbers, halves up. Else in float, on what the HTP takes its
+    inputs for."""
+    made = chain(graph, op, _CLIPS) if op.type in _IN_FLOAT else chain(graph, op)
+    output = grid_of(made.writes[0])
+    bounds = None if output is None else clamp_bounds(graph, made.ops[1:], output)
+    real = [read for read in op.inputs if read is not None and read.encoding is None]
+    computed = [read for read in real if op.type in _IN_FLOAT or read.tensor not in graph.constants]
+    plain = float_step(graph, op)
+    if only_moves(op):
+        return plain
+    if op.type == "LayerNormalization":
+        return float_step(graph, replace(op, inputs=(_as_given(graph, op.inputs[0]), *op.inputs[1:])))
+    if computed or output is None or bounds is None or len(op.outputs) > 1:
+        return replace(plain, kernel=_misread(graph, op, plain.kernel))
+    grid, limits = output, bounds
+
+    def kernel(*codes: Any) -> Tensor:
+        return htp_fixed.half_up(plain.kernel(*codes), grid).clamp_(*limits)
+
+    return Part(op.inputs, kernel, equal=op.type in _TABLES).step(made.ops, made.writes)
+
+
+def _as_given(graph: QdqGraph, read: Read | None) -> Read | None:
+    """A float input of the network is read as it is, not from its grid."""
+    if read is None or read.tensor not in graph.inputs or read.tensor in graph.coded:
+        return read
+    return Read(read.tensor)
+
+
+def _misread(graph: QdqGraph, op: Op, kernel: Kernel) -> Kernel:
+    """An operation in float takes codes that the HTP has just computed for others (`htp_fixed.misread`); not those of
+    the network's inputs, or that were moved before."""
+    grids = [grid_of(read) if read is not None and _is_computed(graph, read.tensor) else None for read in op.inputs]
+
+    def misread(*values: Any) -> Any:
+        return kernel(
+            *(
+                value if grid is None else htp_fixed.misread(value, int(grid.zero_point))
+                for value, grid in zip(values, grids, strict=True)
+            )
+        )
+
+    return misread
+
+
+def _is_computed(graph: QdqGraph, tensor: str) -> bool:
+    maker = graph.producer(tensor)
+    return maker is not None and not only_moves(maker)
+
+
+def makers(graph: QdqGraph) -> dict[str, Maker]:
+    """A maker for every type of operation of the network."""
+    moves = dict.fromkeys(MOVES, move_step)
+    special: dict[str, Maker] = {**moves, **dict.fromkeys(PARTS, _alone), "Concat": _concat}
+
+    def maker(graph: QdqGraph, op: Op) -> Step:
+        found = special[op.type](graph, op) if op.type in special else None
+        return found or _other(graph, op)
+
+    return {op.type: maker for op in graph.ops}
+
+
+def entries(graph: QdqGraph) -> list[Step]:
+    """How the float inputs of the network become codes."""
+    found = []
+    for name in graph.inputs:
+        for grid in dict.fromkeys(graph.encodings(name)):
+            if name not in graph.coded and grid_of(Read(name, grid)) is not None:
+                found.append(_entry(Read(name), Read(name, grid)))
+    return found
+
+
+def _entry(given: Read, coded: Read) -> Step:
+    grid = coded.encoding
+    assert grid is not None
+    return Step((), (given,), (coded,), lambda values: htp_fixed.quantize(values, grid), "quantize")

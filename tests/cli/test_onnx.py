@@ -1,0 +1,116 @@
+"""`detent plan` and `detent quantize` on an ONNX file, as a user calls them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from detent.cli import main
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """With `net.onnx`, and calibration data for it in `calib`."""
+    dice = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("Conv", ["image", "w"], ["c"], name="/stem/Conv"),
+        helper.make_node("Add", ["c", "other"], ["a"], name="/join/Add"),
+        helper.make_node("Relu", ["a"], ["y"], name="/join/Relu"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [
+            helper.make_tensor_value_info("image", TensorProto.FLOAT, ["n", 3, 6, 6]),
+            helper.make_tensor_value_info("other", TensorProto.FLOAT, ["n", 4, 4, 4]),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4, 4, 4])],
+        [numpy_helper.from_array(dice.standard_normal((4, 3, 3, 3)).astype(np.float32), "w")],
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "net.onnx"
+    )
+    (tmp_path / "calib").mkdir()
+    for index in range(3):
+        arrays = {"image": dice.standard_normal((2, 3, 6, 6)), "other": dice.standard_normal((2, 4, 4, 4))}
+        np.savez(tmp_path / "calib" / f"{index}.npz", **arrays)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["detent", *words])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return int(end.value.code or 0)
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_plan_says_how_each_operation_runs(monkeypatch, capsys):
+    assert run(monkeypatch, "plan", "net.onnx", "--backend", "tensorrt", "--exclude", "/join/*") == 0
+    lines = capsys.readouterr().out.splitlines()
+    table = {words[0]: words[2] for line in lines if (words := line.split()) and words[0].startswith("/")}
+    assert table == {"/stem/Conv": "quantized", "/join/Add": "float", "/join/Relu": "float"}
+    assert lines[-1] == "operations: 1 quantized, 2 float"
+
+
+@pytest.mark.parametrize("exclude", ["Add", "add", "/join/Add"], ids=["type", "kind", "name"])
+@pytest.mark.usefixtures("folder")
+def test_overrides_by_type_kind_or_name(exclude, monkeypatch, capsys):
+    assert run(monkeypatch, "plan", "net.onnx", "--backend", "tensorrt", "--exclude", exclude, "--json") == 0
+    found = {op["op"]: op["runs"] for op in json.loads(capsys.readouterr().out)["operations"]}
+    assert (found["/stem/Conv"], found["/join/Add"]) == ("quantized", "float")
+
+
+@pytest.mark.usefixtures("folder")
+def test_quantize_does_it_all(monkeypatch, capsys):
+    words = ("quantize", "net.onnx", "--backend", "onnxruntime", "--data", "calib", "-o", "out")
+    assert run(monkeypatch, *words) == 0
+    said = capsys.readouterr()
+    assert "out: model.onnx; 5 tensors quantized" in said.out
+    assert said.err == ""  # no bar where there is no terminal
+    assert run(monkeypatch, "verify", "out", "--data", "calib", "--no-latency") == 0
+    names = [node.name for node in onnx.load("out/model.onnx").graph.node]
+    assert [name for name in names if "Linear" not in name] == ["/stem/Conv", "/join/Add", "/join/Relu"]
+
+
+def test_quantize_takes_batches_from_a_function(folder, monkeypatch, capsys):
+    (folder / "mine.py").write_text(
+        "import numpy as np\n"
+        "def batches():\n"
+        "    for seed in range(2):\n"
+        "        dice = np.random.default_rng(seed)\n"
+        "        other = dice.random((2, 4, 4, 4), np.float32)\n"
+        "        yield {'other': other, 'image': dice.random((2, 3, 6, 6), np.float32)}\n"
+    )
+    words = ("quantize", "net.onnx", "--backend", "onnxruntime", "--data", "mine.py:batches", "-o", "out")
+    assert run(monkeypatch, *words) == 0
+    assert "5 tensors quantized" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"--data": "nowhere"}, "no such file or folder"),
+        ({"--backend": "onnxruntim"}, "did you mean 'onnxruntime'"),
+        ({"--steps": "513"}, "less than or equal to 512"),
+        ({"--crop": "0"}, "greater than or equal to 1"),
+        ({"--exclude": "/haed/*"}, "matches nothing"),
+        ({"--recipe": "absent"}, "known are"),
+        ({"--data": "mine.py:batches"}, "No such file"),
+    ],
+    ids=["data", "backend", "steps", "crop", "exclude", "recipe", "function"],
+)
+def test_a_mistake_is_said_and_nothing_is_written(changes, words, folder, monkeypatch, capsys):
+    options = {"--backend": "onnxruntime", "--data": "calib", "-o": "out", **changes}
+    assert run(monkeypatch, "quantize", "net.onnx", *(word for pair in options.items() for word in pair)) == 2
+    said = capsys.readouterr()
+    assert words in " ".join(said.err.split())
+    assert "Traceback" not in said.err
+    assert not (folder / "out").exists()

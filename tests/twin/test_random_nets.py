@@ -1,0 +1,82 @@
+"""Random nets on the engines that are matched integer for integer: no number differs, whatever the attributes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from detent.deploy import read_qdq
+from detent.deploy.tflite import model_to_tflite
+from detent.errors import DeployError
+from detent.twin import ARITHMETICS, Twin
+from tests.twin.ncnn_nets import ncnn_form
+from tests.twin.random_nets import random_net
+from tests.twin.torch_nets import differing as differing_in_torch
+
+WEIGHTED = ["conv"] * 6
+SEEDS = range(45)
+
+
+def test_onnxruntime() -> None:
+    kinds = [*WEIGHTED, "average_anew", "max", "global", "add", "mul", "concat", "linear", "relu", "leaky"]
+    for seed in SEEDS:
+        net = random_net(seed, kinds)
+        session = onnxruntime.InferenceSession(net.model.SerializeToString(), providers=["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+        ours = Twin(net.model, ARITHMETICS["onnxruntime"]()).run(net.feeds)
+        for name, theirs in zip(names, session.run(names, net.feeds), strict=True):
+            assert np.array_equal(ours[name], theirs), (seed, name)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "arithmetic"), [("xnnpack", "xnnpack"), ("builtin", "ruy"), ("reference", "tflite_reference")]
+)
+def test_litert(kernels: str, arithmetic: str) -> None:
+    pytest.importorskip("ai_edge_litert", reason="pip install 'detent[litert]'")
+    from tests.twin.lite_proof import differing
+
+    kinds = [*WEIGHTED, "average", "max", "global", "add", "mul", "concat", "linear", "relu", "leaky"]
+    counted: Counter[bool] = Counter()
+    for seed in SEEDS:
+        net = random_net(seed, kinds, activation=("uint8", "int8")[seed % 2])
+        try:
+            model_to_tflite(net.model)
+        except DeployError:
+            counted[False] += 1
+            continue
+        counted[True] += 1
+        assert differing(net, ARITHMETICS[arithmetic](), kernels)[0] == 0, seed  # type: ignore[arg-type]
+    assert counted[True] > counted[False] * 3
+
+
+def test_ncnn() -> None:
+    pytest.importorskip("ncnn", reason="needs the extra `ncnn`")
+    from detent.deploy.ncnn import ncnn_model
+    from detent.engines.ncnn import Ncnn
+
+    for seed in SEEDS:
+        kinds = [*WEIGHTED, "max", "global", "add", "mul", "linear", "relu", "leaky"]
+        net = ncnn_form(random_net(seed, kinds, activation="int8", symmetric=True))
+        graph = read_qdq(net.model)
+        try:
+            engine = Ncnn(ncnn_model(net.model), graph, packing=False)
+        except DeployError:
+            continue  # a pool that ncnn rounds up in one direction only
+        theirs = engine.run(net.feeds)
+        for name, ours in Twin(graph, ARITHMETICS["ncnn"]()).run(net.feeds).items():
+            assert np.array_equal(ours, theirs[name].reshape(ours.shape)), (seed, name)
+
+
+@pytest.mark.parametrize("kernels", ["fbgemm", "qnnpack"])
+def test_torch(kernels: str, tmp_path: Path) -> None:
+    kinds = [*WEIGHTED, "add", "mul", "concat", "linear", "relu", "leaky", "global"]
+    for seed in SEEDS:
+        net = random_net(seed, kinds)
+        wrong, count = differing_in_torch(net, tmp_path, kernels, ARITHMETICS[kernels]())  # type: ignore[arg-type]
+        assert count > 0
+        # A convolution whose sides are padded unevenly is left in float; what it gives is compared on its grid.
+        assert not [name for name in wrong if read_qdq(net.model).grid_of(name) is not None], seed
