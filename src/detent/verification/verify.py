@@ -39,10 +39,6 @@ _FLOAT_RATE = 1e-2
 """How many numbers of one float operation of the simulation may differ from what the file gives for the same inputs:
 none did in 48 networks; one code that was rounded the other way before it would reach a few of them."""
 
-_TWIN_RATE = 0.1
-"""How often one operation of the twin may be 1 LSB off where equality is not claimed: 0.05 was measured of the worst
-(`htp`); another rounding, or the zero point added elsewhere, moves a tenth to a half."""
-
 _SPREAD = 16
 """How many LSB an output may be off where equality is not claimed and the engine does not show what is inside: flips
 that spread were seen to add up to 8."""
@@ -178,7 +174,7 @@ class _Verification:
         against = [found for found in within if found.what == "twin vs engine"]
         # Operation by operation, or else a difference in the first layer is counted in all that follow.
         for found in against:
-            if found.most > self._allowed(found, proven) or _too_often(found):
+            if found.most > self._allowed(found, proven) or self._too_often(found):
                 yield str(found)
         equal = proven and not self.computed_in_float
         for found in outputs:
@@ -199,6 +195,9 @@ class _Verification:
         blends = op is not None and op.type == "Resize" and op.attributes.get("mode", "nearest") == "linear"
         return _TIED_RATE if blends else _SIMULATED_RATE
 
+    def _too_often(self, found: Difference) -> bool:
+        return found.unit == "LSB" and found.differing > 2 and found.rate > self.twin.arithmetic.off_rate
+
     def _allowed(self, found: Difference, proven: bool) -> float:
         """How far a tensor may be off: nothing where equality is claimed, one step elsewhere."""
         in_float = found.tensor in self.computed_in_float
@@ -218,10 +217,6 @@ class _Verification:
             self.notes.append(f"latency was not measured: {error.found}")
             return None
         return Speed(measured.int8_ms, measured.float_ms)
-
-
-def _too_often(found: Difference) -> bool:
-    return found.unit == "LSB" and found.differing > 2 and found.rate > _TWIN_RATE
 
 
 def _arithmetic(name: str) -> Arithmetic:
