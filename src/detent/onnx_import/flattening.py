@@ -13,6 +13,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 from detent.errors import OnnxError
 from detent.onnx_import.call import label
 from detent.onnx_import.inference import without_weights
+from detent.onnx_import.names import TensorNames
 from detent.onnx_import.skeleton import without_initializers
 
 __all__ = ["flattened", "with_branches"]
@@ -32,7 +33,7 @@ def flattened(model: ModelProto) -> ModelProto:
 
 def with_branches(model: ModelProto, taken: Mapping[str, GraphProto]) -> ModelProto:
     """`model` with each `If` that `taken` names replaced by the branch it takes."""
-    names = _Names(model.graph)
+    names = _names_of(model.graph)
     nodes: list[NodeProto] = []
     tensors: list[TensorProto] = []
     for node in model.graph.node:
@@ -121,23 +122,12 @@ def _named_apart(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
         yield renamed
 
 
-class _Names:
-    """Names of tensors that a graph does not have yet."""
-
-    def __init__(self, graph: GraphProto):
-        self._taken = {part.name for part in (*graph.input, *graph.output, *graph.initializer)}
-        self._taken.update(name for node in graph.node for name in (*node.input, *node.output))
-
-    def unique(self, name: str) -> str:
-        found, count = name, 0
-        while found in self._taken:
-            count += 1
-            found = f"{name}_{count}"
-        self._taken.add(found)
-        return found
+def _names_of(graph: GraphProto) -> TensorNames:
+    ends = (part.name for part in (*graph.input, *graph.output, *graph.initializer))
+    return TensorNames([*ends, *(name for node in graph.node for name in (*node.input, *node.output))])
 
 
-def _branch(graph: GraphProto, outputs: Sequence[str], names: _Names) -> tuple[list[NodeProto], list[TensorProto]]:
+def _branch(graph: GraphProto, outputs: Sequence[str], names: TensorNames) -> tuple[list[NodeProto], list[TensorProto]]:
     """What a branch computes and holds, under names that are free; what it gives is called `outputs`."""
     computed = {name for node in graph.node for name in node.output if name}
     renamed: dict[str, str] = {}

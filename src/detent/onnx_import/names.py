@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import keyword
 import re
+from collections.abc import Iterable
 
 from torch import fx, nn
 
 from detent.graph import RESERVED
 
-__all__ = ["CLIPPED", "Names", "identifier"]
+__all__ = ["CLIPPED", "Names", "TensorNames", "identifier"]
 
 CLIPPED = "_clipped"
 """Ends the name of what a Clip gives that stands before a QuantizeLinear because fewer codes are used than the type
@@ -42,5 +43,25 @@ class Names:
         while found in self._taken:
             self._last[wanted] = self._last.get(wanted, 0) + 1
             found = f"{wanted}_{self._last[wanted]}"
+        self._taken.add(found)
+        return found
+
+
+class TensorNames:
+    """Hands out names that no tensor of an ONNX graph has.
+
+    >>> names = TensorNames(["x"])
+    >>> names.unique("x"), names.unique("x"), names.unique("y")
+    ('x_1', 'x_2', 'y')
+    """
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = set(taken)
+
+    def unique(self, name: str) -> str:
+        found, count = name, 0
+        while found in self._taken:
+            count += 1
+            found = f"{name}_{count}"
         self._taken.add(found)
         return found

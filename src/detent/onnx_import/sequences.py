@@ -13,6 +13,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from detent.onnx_import.call import label
+from detent.onnx_import.names import TensorNames
 from detent.onnx_import.skeleton import reads, without_initializers
 
 __all__ = ["without_sequences"]
@@ -52,7 +53,7 @@ class _Chunks:
 class _Writing:
     def __init__(self, model: ModelProto, opset: int):
         self._graph, self.opset = model.graph, opset
-        self._taken = {name for node in self._graph.node for name in (*node.input, *node.output)}
+        self.names = TensorNames(name for node in self._graph.node for name in (*node.input, *node.output))
         self._held = {tensor.name: tensor for tensor in self._graph.initializer}
         for node in self._graph.node:
             if node.op_type == "Constant":
@@ -102,16 +103,8 @@ class _Writing:
         self.nodes.append(helper.make_node(kind, list(inputs), list(outputs), name=name, **said))
 
     def constant(self, values: Any, like: str) -> str:
-        name = self.unique(like)
+        name = self.names.unique(like)
         self.constants.append(numpy_helper.from_array(np.array(values, np.int64), name))
-        return name
-
-    def unique(self, wanted: str) -> str:
-        name, count = wanted, 0
-        while name in self._taken:
-            count += 1
-            name = f"{wanted}_{count}"
-        self._taken.add(name)
         return name
 
     def along(self, kind: str, source: str, target: str, axis: int, name: str) -> None:
@@ -124,7 +117,7 @@ class _Writing:
     def cut(self, chunks: _Chunks, at: int, target: str, name: str) -> None:
         if at < 0:
             raise _UnknownError
-        whole = target if chunks.keep else self.unique(f"{target}_kept")
+        whole = target if chunks.keep else self.names.unique(f"{target}_kept")
         ends = [chunks.size * at], [chunks.size * (at + 1)], [chunks.axis]
         numbers = [self.constant(n, f"{target}_{what}") for n, what in zip(ends, ("start", "end", "axis"), strict=True)]
         self.write("Slice", [chunks.source, *numbers], [whole], name)
@@ -183,7 +176,7 @@ def _concat(writing: _Writing, node: NodeProto) -> None:
     if not parts:
         raise _UnknownError
     if _attribute(node, "new_axis", 0):
-        stacked = [writing.unique(f"{target}_part") for _ in parts]
+        stacked = [writing.names.unique(f"{target}_part") for _ in parts]
         for part, name in zip(parts, stacked, strict=True):
             writing.along("Unsqueeze", part, name, axis, name)
         parts = stacked
@@ -199,7 +192,7 @@ def _split(writing: _Writing, node: NodeProto) -> None:
             raise _UnknownError
         writing.lists[node.output[0]] = _Chunks(node.input[0], axis, size, keep)
         return
-    parts = [writing.unique(f"{node.output[0]}_{index}") for index in range(len(sizes))]
+    parts = [writing.names.unique(f"{node.output[0]}_{index}") for index in range(len(sizes))]
     writing.lists[node.output[0]] = parts
     if writing.opset < 13:
         writing.write("Split", [node.input[0]], parts, label(node), axis=axis, split=sizes.tolist())

@@ -16,6 +16,7 @@ from onnx import helper, numpy_helper
 
 from detent.deploy.encoding import BOUNDS, Encoding
 from detent.deploy.qdq_graph import Op, QdqGraph, Read
+from detent.onnx_import.names import TensorNames
 
 __all__ = ["Builder", "Kernel", "clip_limits"]
 
@@ -38,8 +39,8 @@ class Builder:
         self._reals: dict[tuple[str, Encoding], str] = {}
         self._scales: dict[tuple[str, Encoding], list[str]] = {}
         self._fused: set[str] = set()
-        self._taken = {*graph.inputs, *graph.constants, *(output.name for output in graph.outputs)}
-        self._taken.update(name for op in graph.ops for name in op.outputs)
+        ends = (*graph.inputs, *graph.constants, *(output.name for output in graph.outputs))
+        self._names = TensorNames([*ends, *(name for op in graph.ops for name in op.outputs)])
 
     def model(self, ir_version: int) -> onnx.ModelProto:
         for op in self.graph.ops:
@@ -67,12 +68,7 @@ class Builder:
 
     def fresh(self, name: str) -> str:
         """A name that no tensor has."""
-        found, count = name, 0
-        while found in self._taken:
-            count += 1
-            found = f"{name}_{count}"
-        self._taken.add(found)
-        return found
+        return self._names.unique(name)
 
     def codes(self, read: Read) -> str:
         """The tensor with the codes of what is read on a grid."""
