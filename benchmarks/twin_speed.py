@@ -1,6 +1,6 @@
 """The exact twin against the float simulation of the same deployed ResNet-18.
 
-    python benchmarks/twin_speed.py         [onnxruntime openvino litert tflite_micro ncnn mnn torch_x86 vitis]
+    python benchmarks/twin_speed.py         [onnxruntime openvino litert tflite_micro ncnn mnn torch_x86 qnn vitis]
 
 224x224 images, batches of 1 and 8, one thread, taking turns; medians, and what the twin takes over what a forward of
 the fake-quantized model takes (limit 3). Run it alone. Exit code 1 if one is above the limit.
@@ -24,7 +24,7 @@ import detent
 from detent.twin import ARITHMETICS, Twin
 from tests.models import resnet18
 
-BACKENDS = ("onnxruntime", "openvino", "litert", "tflite_micro", "ncnn", "mnn", "torch_x86", "vitis")
+BACKENDS = ("onnxruntime", "openvino", "litert", "tflite_micro", "ncnn", "mnn", "torch_x86", "qnn", "vitis")
 LIMIT = 3.0
 
 

@@ -51,7 +51,25 @@ def fixed_requantizer(
     single = len(pairs) == 1
     factors, shifts = (np.array(part, np.int64).reshape(() if single else shape) for part in zip(*pairs, strict=True))
     zero_point = int(y.zero_point)
-    return lambda sums: _clamped(rounding(_integers(sums), factors, shifts), zero_point, bounds)
+
+    def requantize(sums: Tensor) -> Tensor:
+        return _clamped(rounding(_integers(sums), factors, shifts), zero_point, bounds)
+
+    return _by_sample(requantize) if rounding is multiply else requantize
+
+
+def _by_sample(kernel: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """What is computed number by number, for one sample after the other: the 64-bit integers of a whole batch do not
+    fit in a cache."""
+
+    def one_by_one(*tensors: Tensor) -> Tensor:
+        samples = {tensor.shape[0] if tensor.ndim > 1 else 1 for tensor in tensors}
+        if len(samples) > 1 or samples == {1}:
+            return kernel(*tensors)
+        ones = range(samples.pop())
+        return torch.cat([kernel(*(tensor[one : one + 1] for tensor in tensors)) for one in ones])
+
+    return one_by_one
 
 
 def convert_kernel(x: Encoding, y: Encoding, rounding: Multiply = multiply) -> Kernel:
@@ -110,7 +128,7 @@ def add_kernel(a: Encoding, b: Encoding, y: Encoding, bounds: Bounds, sign: int,
             codes = np.where(in_groups(one.shape, 16), codes, total(one, other, multiply))
         return _clamped(codes, int(y.zero_point), bounds)
 
-    return kernel
+    return kernel if lanes else _by_sample(kernel)
 
 
 def multiply_kernel(a: Encoding, b: Encoding, y: Encoding, bounds: Bounds) -> Kernel:
