@@ -44,14 +44,16 @@ _SAME_SHIFT = 5e-5  # shifts of channels that differ by less are taken for one
 class OpenVino(Arithmetic):
     """Exact sums, float32 scales. A convolution before a residual add that it is fused with is clamped, not rounded.
 
-    One thing is not taken over: an average pool that counts its padding pads with a code that is not real zero in some
-    networks, which is a mistake of the plugin's. Detent writes such a pool in another form (`padding_before_average`).
+    Two mistakes of the plugin's are not taken over. An average pool that counts its padding pads with a code that is
+    not real zero in some networks; Detent writes such a pool in another form (`padding_before_average`). And a Clip that
+    stands alone behind a grid has its bounds cut to whole codes of that grid, which is up to a step of it off.
     """
 
     name = "openvino"
     claim = (
         "within 1 LSB per operation: 0 of 3,545,208 outputs of convolutions, adds and averages differed, on ties too; "
-        "of others a few in nets of ties (a concatenation 3 %), none with power-of-two scales; of a bilinear resize 2 %"
+        "of others a few in nets of ties (a concatenation 3 %), none with power-of-two scales; of a bilinear resize "
+        "2 %; the bounds of a clip that is fused with nothing are up to a step of its input off"
     )
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
