@@ -45,8 +45,8 @@ class OpenVino(Arithmetic):
     """Exact sums, float32 scales. A convolution before a residual add that it is fused with is clamped, not rounded.
 
     Two mistakes of the plugin's are not taken over. An average pool that counts its padding pads with a code that is
-    not real zero in some networks; Detent writes such a pool in another form (`padding_before_average`). And a Clip that
-    stands alone behind a grid has its bounds cut to whole codes of that grid, which is up to a step of it off.
+    not real zero in some networks; Detent writes such a pool in another form (`padding_before_average`). And a Clip
+    that stands alone behind a grid has its bounds cut to whole codes of that grid, which is up to a step of it off.
     """
 
     name = "openvino"
