@@ -91,6 +91,18 @@ def test_inputs_and_outputs_keep_their_names_and_free_sizes(tmp_path):
     assert model.inputs[0].get_partial_shape()[0].is_dynamic
 
 
+def test_a_convolution_over_few_channels_gets_the_kernel_that_is_fast_there(tmp_path):
+    """That it computes the same numbers is seen below, where the ONNX model runs with the first choice."""
+    net = resnet18(Style(batch=1), size=32)
+    files = {"model.onnx": net.model.SerializeToString(), **write_openvino_ir(deployment(net.model))}
+    run(files, tmp_path, net.feeds)  # the engine keeps oneDNN from kernels that the machine cannot run
+    model = openvino.Core().compile_model(str(tmp_path / "model.xml"), "CPU").get_runtime_model()
+    about = [node.get_rt_info() for node in model.get_ordered_ops()]
+    first, *_ = (each["primitiveType"].astype(str) for each in about if each["layerType"].astype(str) == "Convolution")
+    assert "amx" in first or not first.startswith("brgconv")
+    assert files["model.xml"].count(b"primitives_priority") == 1  # of 20, the one that reads three channels
+
+
 @pytest.mark.parametrize("style", [Style(), Style(activation="int8", symmetric=True)], ids=str)
 def test_it_computes_what_the_onnx_model_does(style, tmp_path):
     """Equal codes: the same kernels run, and no result of these nets lies on a tie."""
