@@ -11,7 +11,7 @@ import re
 import tempfile
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
+from xml.sax.saxutils import unescape
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,10 @@ __all__ = ["write_openvino_ir"]
 # OpenVINO 2026.4 with 2 to 16 channels, windows of 3 to 7. Both give the same numbers.
 _FEW_CHANNELS = range(2, 17)
 _KERNELS = "cpu:brgconv_avx512_amx,cpu:jit_avx512"  # in order; the older ones of AVX2 come next by themselves
+_ASKED_KERNELS = f'<rt_info><attribute name="primitives_priority" version="0" value="{_KERNELS}" /></rt_info>'
+_CONVOLUTION = re.compile(
+    r'<layer id="\d+" name="(?P<name>[^"]*)" type="Convolution"[^>]*>(?P<indent>\s*)<data [^>]*/>'
+)
 _COUNTED = re.compile(r"[A-Za-z]+_\d+")  # the name that a node gets that has none: its type and a running number
 
 
@@ -146,8 +150,8 @@ def _files(model: Any) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.xml"
         openvino.save_model(model, str(path), compress_to_fp16=False)
-        layers = _with_kernels(path.read_bytes(), _over_few_channels(model))
-        return {"model.xml": layers, "model.bin": path.with_suffix(".bin").read_bytes()}
+        layers = _with_kernels(path.read_text("utf-8"), _over_few_channels(model))
+        return {"model.xml": layers.encode(), "model.bin": path.with_suffix(".bin").read_bytes()}
 
 
 def _over_few_channels(model: Any) -> set[str]:
@@ -160,11 +164,11 @@ def _over_few_channels(model: Any) -> set[str]:
     }
 
 
-def _with_kernels(layers: bytes, convolutions: set[str]) -> bytes:
+def _with_kernels(layers: str, convolutions: set[str]) -> str:
     """Written into the text, because OpenVINO saves such an attribute only of a model that it has read it of."""
-    root = ElementTree.fromstring(layers)
-    for layer in root.iter("layer"):
-        if layer.get("type") == "Convolution" and layer.get("name") in convolutions:
-            attributes = ElementTree.SubElement(layer, "rt_info")
-            ElementTree.SubElement(attributes, "attribute", name="primitives_priority", version="0", value=_KERNELS)
-    return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+
+    def add(layer: re.Match[str]) -> str:
+        asked = unescape(layer["name"], {"&quot;": '"'}) in convolutions
+        return layer[0] + (layer["indent"] + _ASKED_KERNELS if asked else "")
+
+    return _CONVOLUTION.sub(add, layers)
