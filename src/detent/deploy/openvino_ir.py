@@ -25,8 +25,8 @@ from detent.errors import DeployError
 __all__ = ["write_openvino_ir"]
 
 # Where a convolution reads few channels, an image's three among them, oneDNN's first choice without AMX (brgconv) takes
-# 1.1 to 1.4 times as long as its older kernels with AVX-512 and 1.2 to 2.3 times with AVX2, measured for each kernel in
-# OpenVINO 2026.4 with 2 to 16 channels, windows of 3 to 7. Both give the same numbers.
+# 1.05 to 1.4 times as long as its older kernels with AVX-512, and 1.15 to 2.3 times with AVX2 but for one case of 0.95:
+# fastest runs in OpenVINO 2026.4, 2 to 16 channels, windows of 3, 5 and 7. Both give the same numbers.
 _FEW_CHANNELS = range(2, 17)
 _KERNELS = "cpu:brgconv_avx512_amx,cpu:jit_avx512"  # in order; the older ones of AVX2 come next by themselves
 _ASKED_KERNELS = f'<rt_info><attribute name="primitives_priority" version="0" value="{_KERNELS}" /></rt_info>'
