@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from detent.deploy import Port
-from detent.errors import TensorError
+from detent.deploy.export.trees import mapped
+from detent.errors import RangeError, TensorError
 from detent.graph import flat
 
 __all__ = ["Batch", "taken_apart"]
@@ -27,21 +28,25 @@ class Batch:
     labels: npt.NDArray[Any] | None
 
 
-def taken_apart(batches: Iterable[Any], ports: Mapping[str, Port], positions: int) -> Iterator[Batch]:
+def taken_apart(batches: Iterable[Any] | object, ports: Mapping[str, Port], positions: int) -> Iterator[Batch]:
     """Each batch is a tensor, a tuple of inputs with perhaps labels behind them, or a dict by input name.
 
     `positions` is how many arguments the model takes, which may hold several tensors each.
     """
+    if not isinstance(batches, Iterable):
+        kind = type(batches).__name__
+        raise TensorError(f"verify on a {kind}", "it holds no batches", "give a list, or a loader, of batches")
     names = list(ports)
+    single = all(port.dtype == "float32" for port in ports.values() if port.dtype.startswith("float"))
     for batch in batches:
         arguments: Any
         labels: Any = None
         if isinstance(batch, Mapping):
-            arguments = batch
-            given = {str(key): _array(value) for key, value in batch.items() if key in names}
+            arguments = {key: _single(value) if single else value for key, value in batch.items()}
+            given = {str(key): _array(value) for key, value in arguments.items() if key in names}
         else:
             parts = tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
-            arguments = parts[:positions]
+            arguments = tuple(_single(part) if single else part for part in parts[:positions])
             labels = parts[positions] if len(parts) > positions else None
             tensors = [part for part in flat(arguments) if isinstance(part, (Tensor, np.ndarray))]
             given = dict(zip(names, map(_array, tensors), strict=False))
@@ -52,16 +57,37 @@ def taken_apart(batches: Iterable[Any], ports: Mapping[str, Port], positions: in
                 "give a tuple of the inputs in that order, or a dict by these names",
             )
         for name, array in given.items():
-            _require_shape(name, array.shape, ports[name].shape)
+            _require_fit(name, array, ports[name])
         yield Batch(given, arguments, None if labels is None else _labels(labels, given[names[0]]))
 
 
-def _require_shape(name: str, shape: tuple[int, ...], wanted: tuple[int | str, ...]) -> None:
+def _single(value: Any) -> Any:
+    """Real numbers as networks take them: numpy makes float64 ones."""
+    if isinstance(value, np.ndarray):
+        return value.astype(np.float32) if value.dtype.kind == "f" else value
+    return mapped(value, lambda tensor: tensor.float() if tensor.is_floating_point() else tensor)
+
+
+def _require_fit(name: str, array: npt.NDArray[Any], port: Port) -> None:
     """A size with a name takes any; a file may not tell the shape at all."""
+    shape, wanted = array.shape, port.shape
     fits = len(shape) == len(wanted) and all(isinstance(w, str) or w == s for s, w in zip(shape, wanted, strict=True))
     if wanted and not fits:
         raise TensorError(
             f"a batch with {name!r} of shape {shape}", f"the network takes {wanted}", "give that shape; names are free"
+        )
+    if (array.dtype.kind == "f") != port.dtype.startswith("float"):
+        raise TensorError(
+            f"a batch with {name!r} of dtype {array.dtype}", f"the network takes {port.dtype}", "give that dtype"
+        )
+    if not array.size:
+        raise TensorError(f"a batch with {name!r} of shape {shape}", "it holds nothing", "give at least one sample")
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        at = ", ".join(str(index) for index in np.argwhere(np.isnan(array))[0])
+        raise RangeError(
+            f"a batch with {name!r} that is NaN at [{at}]",
+            "no grid has a code for it, and each engine makes another of it",
+            "leave that sample out, or repair it",
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,16 @@ import numpy.typing as npt
 from detent.deploy import Encoding, QdqGraph
 from detent.verification.verdict import Difference
 
-__all__ = ["Tally", "encoding_by_tensor"]
+__all__ = ["Allowed", "Tally", "encoding_by_tensor"]
 
 Array = npt.NDArray[Any]
 
+Allowed = Callable[[], Array]
+"""Where a difference is no defect: one truth value for each element. Asked for only if something differs."""
+
 _FLOAT_TOLERANCE = 1e-5
-"""Of the largest value: what float32 sums in another order may differ by."""
+"""Of the largest value, for outputs from end to end: what float32 sums in another order may add up to. It decides what
+is counted, and nothing else."""
 
 
 def encoding_by_tensor(graph: QdqGraph) -> dict[str, Encoding]:
@@ -32,14 +36,13 @@ def encoding_by_tensor(graph: QdqGraph) -> dict[str, Encoding]:
     return found
 
 
-def _apart(ours: Array, theirs: Array) -> Array:
-    """How far real numbers are apart, of the largest that is finite. An infinity, as of a mask, equals only itself."""
-    finite = np.abs(theirs[np.isfinite(theirs)]).max(initial=0.0)
+def apart(ours: Array, theirs: Array) -> npt.NDArray[np.float64]:
+    """How far real numbers are apart. An infinity, as of a mask, equals only itself."""
+    ours, theirs = ours.astype(np.float64), theirs.astype(np.float64)
     with np.errstate(invalid="ignore"):
-        apart = np.abs(ours - theirs)
+        distance = np.abs(ours - theirs)
     same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
-    found: Array = np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart)) / (float(finite) or 1.0)
-    return found
+    return np.where(same, 0.0, np.where(np.isnan(distance), np.inf, distance))
 
 
 class Tally:
@@ -49,56 +52,72 @@ class Tally:
         self.what = what
         self._counts: dict[str, list[float]] = {}
         self._units: dict[str, str] = {}
+        self._must_equal: dict[str, bool] = {}
 
-    def compare(self, name: str, ours: Array, theirs: Array, encoding: Encoding | None) -> None:
+    def compare(
+        self, name: str, ours: Array, theirs: Array, encoding: Encoding | None, allowed: Allowed | None = None
+    ) -> None:
         """One tensor of one batch; either side may be codes (integers) or real numbers."""
         if ours.size != theirs.size:
-            self._add(name, max(ours.size, theirs.size), max(ours.size, theirs.size), float("inf"), "LSB")
+            size = max(ours.size, theirs.size)
+            self.add(name, np.ones(size, bool), np.full(size, np.inf), "LSB")
             return
         theirs = theirs.reshape(ours.shape)
-        if encoding is not None and np.issubdtype(ours.dtype, np.integer) and np.array_equal(ours, theirs):
-            self._add(name, ours.size, 0, 0.0, "LSB")
-            return
         whole = [np.issubdtype(side.dtype, np.integer) for side in (ours, theirs)]
-        if encoding is not None and encoding.per_tensor:
+        if encoding is not None and all(whole) and np.array_equal(ours, theirs):
+            self.add(name, np.zeros(ours.shape, bool), np.zeros(ours.shape), "LSB")
+            return
+        if encoding is not None and (encoding.per_tensor or all(whole)):
             steps = [
                 side.astype(np.float64) if is_code else _in_steps(side, encoding)
                 for side, is_code in zip((ours, theirs), whole, strict=True)
             ]
-            apart = np.abs(steps[0] - steps[1])
+            distance = apart(*steps)
             # Half a step is where real numbers on a grid stop being the same number of it.
-            self._add(name, ours.size, int((apart >= 0.5).sum()), float(np.round(apart.max(initial=0.0))), "LSB")
+            self.add(name, distance >= 0.5, np.round(distance), "LSB", allowed)
             return
-        relative = _apart(ours.astype(np.float64), theirs.astype(np.float64))
-        self._add(
-            name,
-            ours.size,
-            int((relative > _FLOAT_TOLERANCE).sum()),
-            float(relative.max(initial=0.0)),
-            "of the largest",
-        )
+        distance = apart(ours, theirs) / _largest(theirs)
+        if allowed is None:
+            # A number that is rounded to 16 bits may be rounded to the next one.
+            step = float(np.finfo(np.float16).eps) if theirs.dtype == np.float16 else 0.0
+            self.add(name, distance > max(_FLOAT_TOLERANCE, step), distance, "of the largest")
+        else:
+            differ = distance > 0
+            if differ.any():
+                differ &= ~allowed()
+            self.add(name, differ, distance, "of the largest", lambda: ~differ)
 
-    def compare_all(
-        self, ours: Mapping[str, Array], theirs: Mapping[str, Array], encodings: Mapping[str, Encoding]
-    ) -> None:
-        """Every tensor that both have."""
-        for name in ours:
-            if name in theirs:
-                self.compare(name, ours[name], theirs[name], encodings.get(name))
-
-    def _add(self, name: str, elements: int, differing: int, most: float, unit: str) -> None:
-        seen = self._counts.setdefault(name, [0, 0, 0.0])
-        seen[0] += elements
-        seen[1] += differing
-        seen[2] = max(seen[2], most if differing else 0.0)
+    def add(self, name: str, differ: Array, distance: Array, unit: str, allowed: Allowed | None = None) -> None:
+        """Count what differs, and of it what is not `allowed`; nothing is if there is no such answer."""
+        count = int(differ.sum())
+        refused = count if allowed is None or not count else int((differ & ~allowed()).sum())
+        seen = self._counts.setdefault(name, [0, 0, 0.0, 0])
+        seen[0] += differ.size
+        seen[1] += count
+        seen[2] = max(seen[2], float(distance[differ].max()) if count else 0.0)
+        seen[3] += refused
         self._units[name] = unit
+        self._must_equal[name] = self._must_equal.get(name, True) and allowed is None
 
     @property
     def differences(self) -> tuple[Difference, ...]:
         return tuple(
-            Difference(name, self.what, int(elements), int(differing), most, self._units[name])
-            for name, (elements, differing, most) in self._counts.items()
+            Difference(
+                name,
+                self.what,
+                int(elements),
+                int(differing),
+                most,
+                self._units[name],
+                int(refused),
+                self._must_equal[name],
+            )
+            for name, (elements, differing, most, refused) in self._counts.items()
         )
+
+
+def _largest(values: Array) -> float:
+    return float(np.abs(values[np.isfinite(values)]).max(initial=0.0)) or 1.0
 
 
 def _in_steps(values: Array, encoding: Encoding) -> npt.NDArray[np.float64]:

@@ -16,11 +16,22 @@ __all__ = ["disagreements"]
 
 
 def disagreements(graph: QdqGraph, manifest: Mapping[str, Any]) -> Iterator[str]:
-    """A sentence for each tensor whose scale, zero point or axis in the file is not what the manifest says."""
+    """A sentence for each tensor whose scale, zero point or axis in the file is not what the manifest says, or to which
+    the manifest gives others than to the tensor it shares them with."""
     inside = _encodings(graph)
+    told = {tensor["tensor"]: tensor for tensor in manifest["tensors"]}
     for tensor in manifest["tensors"]:
+        if tensor["scheme"]["grid"]["kind"] != "int":
+            continue
+        source = told.get(tensor["shares"] or "")
+        for part in ("scale", "zero point"):
+            if source is not None and source[part] != tensor[part]:
+                yield (
+                    f"{tensor['tensor']}: the manifest gives it the {part} {tensor[part]}, "
+                    f"and {source[part]} to {source['tensor']}, which it shares it with"
+                )
         found = inside.get(tensor["tensor"])
-        if not found or tensor["scheme"]["grid"]["kind"] != "int":
+        if not found:
             continue
         wanted = _Wanted(
             np.ravel(np.asarray(tensor["scale"], np.float32)),
@@ -77,6 +88,12 @@ def _encodings(graph: QdqGraph) -> dict[str, list[tuple[Encoding, bool]]]:
             name = name.removesuffix(PHASES).removesuffix(BLOCKS)
             if name.endswith(TRANSPOSED):
                 name = name.removesuffix(TRANSPOSED)
-                encoding = encoding if encoding.axis is None else replace(encoding, axis=1 - encoding.axis)
+                encoding = encoding if encoding.axis is None else _turned(encoding)
             found.setdefault(name, []).append((encoding, in_phases))
     return found
+
+
+def _turned(encoding: Encoding) -> Encoding:
+    """Of the matrix with rows for columns; scales of groups lie along both."""
+    assert encoding.axis is not None
+    return replace(encoding, axis=1 - encoding.axis, scale=encoding.scale.T, zero_point=encoding.zero_point.T)

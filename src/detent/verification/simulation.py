@@ -2,42 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from detent.deploy.eval_mode import eval_mode
-from detent.graph import flat
+from detent.graph import FoldedBatchNorm, Walk, flat
 from detent.numerics import Granularity, IntGrid, PerChannel
-from detent.onnx_import import is_imported, source_of
+from detent.onnx_import import OnnxParameter, is_imported, source_of
 from detent.quantizers import Quantizer
 
-__all__ = ["Simulation"]
+__all__ = ["Rounded", "Simulated", "Simulation"]
 
 Array = npt.NDArray[Any]
 
 
+@dataclass(frozen=True, eq=False)
+class Rounded:
+    """What one quantizer did: real numbers to codes, which stand for `(codes - zero_point) * scale`."""
+
+    real: Array
+    codes: Array
+    scale: Array
+    zero_point: Array
+
+    @property
+    def values(self) -> Array:
+        """What operations behind it read."""
+        return np.asarray((self.codes - self.zero_point).astype(np.float32) * self.scale, np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Simulated:
+    """One batch, by ONNX name.
+
+    - `outputs`: in their order.
+    - `reals`: every tensor as its operation gave it.
+    - `rounded`: what the quantizers behind a tensor made of it.
+    - `read`: what operations read: codes where a quantizer stands between a tensor and everybody who reads it (real
+      numbers if its grid has no integers), else the real numbers.
+    """
+
+    outputs: list[Array]
+    reals: dict[str, Array] = field(default_factory=dict)
+    rounded: dict[str, list[Rounded]] = field(default_factory=dict)
+    read: dict[str, Array] = field(default_factory=dict)
+
+
 class Simulation:
-    """A prepared model in eval mode, with every tensor it computes."""
+    """A prepared model in eval mode, with every tensor it computes. It takes `positions` arguments."""
 
     def __init__(self, prepared: Any, mode: str | None = None):
         runners = prepared.runners
         self.prepared, self._runner = prepared, runners[mode or next(iter(runners))]
+        self.positions: int = prepared.input_count
         self._modules = dict(prepared.named_modules(remove_duplicate=False))
         # A network from an ONNX file is deployed under the names of the file.
-        self._names: Mapping[str, str] = source_of(prepared).tensors if is_imported(prepared) else {}
+        source = source_of(prepared) if is_imported(prepared) else None
+        self._names: Mapping[str, str] = {} if source is None else source.tensors
+        self._held: Mapping[str, OnnxParameter] = {} if source is None else source.parameters
 
-    def run(self, arguments: Any) -> tuple[list[Array], dict[str, Array]]:
-        """The outputs in their order, and the tensors inside: codes where a quantizer stands, else real numbers."""
+    def run(self, arguments: Any) -> Simulated:
         recorder = _Recorder(self._runner, self._modules)
         with eval_mode(self.prepared), torch.no_grad():
             result = recorder.run(*self._bound(arguments))
         outputs = [value.detach().cpu().numpy() for value in flat(result) if isinstance(value, Tensor)]
-        return outputs, {self._names.get(name, name): array for name, array in recorder.found.items()}
+        return Simulated(outputs, *(self._renamed(part) for part in recorder.found))
+
+    def parameters(self) -> dict[str, Array]:
+        """The real numbers that operations compute with in place of weights and biases, quantized ones on their grid,
+        by the name of the parameter."""
+        used = {str(node.target) for node in self._runner.graph.nodes if node.op == "call_module"}
+        found: dict[str, Array] = {}
+        with eval_mode(self.prepared), torch.no_grad():
+            for path in used:
+                for which, value in _parameters(self._modules[path]):
+                    array, held = value.detach().cpu().numpy().copy(), self._held.get(f"{path}.{which}")
+                    if held is None:
+                        found[f"{path}.{which}"] = array
+                    elif held.row is None and held.span is None:  # not a part of an initializer
+                        found[held.initializer] = array.T if held.transposed else array
+        return found
+
+    def _renamed(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        return {self._names.get(name, name): value for name, value in found.items()}
 
     def _bound(self, arguments: Any) -> list[Any]:
         places = [node for node in self._runner.graph.nodes if node.op == "placeholder"]
@@ -48,26 +101,60 @@ class Simulation:
         return given + [place.args[0] if place.args else None for place in places[len(given) :]]
 
 
-class _Recorder(fx.Interpreter):
+def _parameters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(module, Quantizer):
+        return
+    if isinstance(module, FoldedBatchNorm):
+        for which in ("weight", "bias"):
+            value, quantizer = getattr(module, which, None), getattr(module, f"{which}_quantizer", None)
+            if isinstance(value, Tensor):
+                yield which, value if quantizer is None else quantizer(value)
+        return
+    parametrized: Any = getattr(module, "parametrizations", {})
+    for which in (*module._parameters, *parametrized):
+        value = getattr(module, which)
+        if isinstance(value, Tensor):
+            yield which, value
+
+
+class _Recorder(Walk):
     def __init__(self, runner: fx.GraphModule, modules: dict[str, Any]):
         super().__init__(runner)
         self._modules = modules
-        self.found: dict[str, Array] = {}
+        self._reals: dict[str, Array] = {}
+        self._rounded: dict[str, list[Rounded]] = {}
+        self._read: dict[str, Array] = {}
+
+    @property
+    def found(self) -> tuple[dict[str, Any], ...]:
+        """As `Simulated` has them."""
+        return self._reals, self._rounded, {**self._reals, **self._read}
 
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
         module = self._modules.get(str(n.target)) if n.op == "call_module" else None
         if isinstance(module, Quantizer):
-            # Who reads it in float, too, reads it before the quantizer.
-            if isinstance(module.scheme.grid, IntGrid) and len(n.all_input_nodes[0].users) == 1:
-                q = module.qparams()
-                scale, zero = (_along(part, value, module.scheme.granularity) for part in (q.scale, q.zero_point))
-                codes = torch.round(value.double() / scale.double()) + zero
-                self.found[n.all_input_nodes[0].name] = codes.cpu().numpy().astype(np.int64)
+            self._quantized(n.all_input_nodes[0], module, value)
         elif isinstance(value, Tensor) and n.op != "get_attr":
             # A copy: an operation in place may write into it later.
-            self.found[n.name] = value.detach().cpu().numpy().copy()
+            self._reals[n.name] = value.detach().cpu().numpy().copy()
         return value
+
+    def _quantized(self, source: fx.Node, quantizer: Quantizer, value: Tensor) -> None:
+        if source.name not in self._reals:
+            return
+        if not isinstance(quantizer.scheme.grid, IntGrid):
+            if len(source.users) == 1:
+                self._read[source.name] = value.detach().cpu().numpy().copy()
+            return
+        q = quantizer.qparams()
+        scale, zero = (_along(part, value, quantizer.scheme.granularity) for part in (q.scale, q.zero_point))
+        codes = (torch.round(value.double() / scale.double()) + zero).cpu().numpy().astype(np.int64)
+        found = Rounded(self._reals[source.name], codes, scale.cpu().numpy(), zero.cpu().numpy())
+        self._rounded.setdefault(source.name, []).append(found)
+        # Who reads it in float, too, reads it before the quantizer.
+        if len(source.users) == 1:
+            self._read[source.name] = codes
 
 
 def _along(numbers: Tensor, value: Tensor, granularity: Granularity) -> Tensor:

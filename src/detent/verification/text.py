@@ -16,6 +16,18 @@ _MOST_SHOWN = 20
 
 def verdict_line(verdict: Verdict) -> str:
     """The one sentence."""
+    unlike = verdict.unlike
+    if verdict.problems or not unlike:
+        return _found(verdict)
+    worst = max(unlike, key=lambda difference: difference.most)
+    operations = "one operation is" if len(unlike) == 1 else f"{len(unlike)} operations are"
+    return (
+        f"{_found(verdict)}; but {operations} not as simulated on this target, "
+        f"most {worst.most:.3g} {worst.unit} ({worst.tensor})"
+    )
+
+
+def _found(verdict: Verdict) -> str:
     if verdict.problems:
         more = f" (and {len(verdict.problems) - 1} more)" if len(verdict.problems) > 1 else ""
         return f"NOT as claimed: {verdict.problems[0]}{more}"
@@ -41,12 +53,16 @@ def verdict_text(verdict: Verdict) -> Iterator[str]:
     """Lines."""
     yield verdict.line
     yield ""
-    yield from _table(verdict)
-    yield ""
+    if verdict.outputs:
+        yield from _table(verdict)
+        yield ""
     first = "simulation" if verdict.simulated else "file"
     differs = any(not d.equal for d in verdict.outputs if d.what.startswith(first))
     if verdict.holds and differs and not verdict.unsaid:
-        yield f"{first} and twin: single roundings that differ, and spread; detent.exact(prepared) computes as the twin"
+        why = "single roundings that differ, and spread"
+        if verdict.unlike:
+            why = "the target computes some operations otherwise, by more than a rounding"
+        yield f"{first} and twin: {why}; detent.exact(prepared) computes as the twin"
     yield from _placed(verdict)
     if verdict.accuracy:
         parts = {first: verdict.accuracy.simulation, "twin": verdict.accuracy.twin, "engine": verdict.accuracy.engine}

@@ -12,7 +12,12 @@ __all__ = ["Accuracy", "Difference", "Speed", "Verdict"]
 
 @dataclass(frozen=True)
 class Difference:
-    """How two computations of one tensor differ, in steps of its grid (LSB), or relative to its size if it is float."""
+    """How two computations of one tensor differ, in steps of its grid (LSB), or relative to its size if it is float.
+
+    Of those `differing`, `impossible` are what no order of float32 sums gives: all of them where equality is claimed
+    (`must_equal`), codes more than 1 apart between simulation and twin, which round differently. Of float tensors no
+    others are counted when operations are compared one by one.
+    """
 
     tensor: str
     what: str
@@ -20,6 +25,8 @@ class Difference:
     differing: int
     most: float
     unit: str = "LSB"
+    impossible: int = 0
+    must_equal: bool = False
 
     @property
     def rate(self) -> float:
@@ -32,10 +39,12 @@ class Difference:
     def __str__(self) -> str:
         if self.equal:
             return f"{self.tensor}: {self.what}: equal in all {self.elements:,}"
-        most = f"{self.most:g} {self.unit}"
-        return (
-            f"{self.tensor}: {self.what}: {self.differing:,} of {self.elements:,} differ ({self.rate:.2g}), most {most}"
-        )
+        most = f"{self.most:.3g} {self.unit}"
+        of_them = "" if self.impossible == self.differing else f"{self.impossible:,} of them "
+        judged = self.impossible and not self.must_equal
+        more = f", {of_them}more than float32 arithmetic explains" if judged else ""
+        counts = f"{self.differing:,} of {self.elements:,} differ ({self.rate:.2g})"
+        return f"{self.tensor}: {self.what}: {counts}, most {most}{more}"
 
 
 @dataclass(frozen=True)
@@ -62,9 +71,9 @@ class Speed:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`holds` if what was claimed was seen: of an arithmetic proven equal, that engine and twin agree integer for
-    integer; of another, that they stay within what it states, operation by operation; and that the files hold what was
-    simulated. `problems` are sentences that name the tensor.
+    """`holds` if what was claimed was seen: that engine and twin agree integer for integer where the arithmetic is
+    proven equal, and elsewhere in all that float32 arithmetic does not leave open, operation by operation; and that the
+    files hold what was simulated, in the same sense. `problems` are sentences that name the tensor.
 
     `simulated` says that the torch model was there. Without it, `model.onnx` computed in float as ONNX defines it
     stands where the simulation would, and is called "file". `unsaid` are tensors on grids that ONNX cannot say, which
@@ -94,6 +103,11 @@ class Verdict:
     def line(self) -> str:
         """The verdict in one sentence."""
         return verdict_line(self)
+
+    @property
+    def unlike(self) -> tuple[Difference, ...]:
+        """The operations that the target computes otherwise than was simulated: by more than a rounding."""
+        return tuple(d for d in self.tensors if d.what == "simulation vs twin" and d.impossible)
 
     @property
     def in_float(self) -> tuple[str, ...]:

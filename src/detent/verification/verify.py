@@ -9,39 +9,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from detent.backends import BACKENDS
 from detent.deploy import Package
 from detent.engines import ENGINES, Engine, compare_latency
-from detent.errors import EngineError, RangeError
-from detent.numerics import Rounding
-from detent.twin import ARITHMETICS, Arithmetic, Literal, Twin
+from detent.errors import DeployError, DetentError, EngineError, RangeError, RunError
+from detent.twin import ARITHMETICS, Arithmetic, OnnxSpec, Twin
+from detent.verification.against_engine import AgainstEngine
+from detent.verification.against_file import AgainstFile
+from detent.verification.against_twin import AgainstTwin
 from detent.verification.batches import Batch, taken_apart
-from detent.verification.differences import Tally, encoding_by_tensor
+from detent.verification.differences import Tally
 from detent.verification.files import disagreements
-from detent.verification.simulation import Simulation
+from detent.verification.parameters import changed_parameters
+from detent.verification.simulation import Simulated, Simulation
 from detent.verification.verdict import Accuracy, Difference, Speed, Verdict
 
 __all__ = ["verify"]
 
 Array = npt.NDArray[Any]
-
-_SIMULATED_RATE = 1e-3
-"""How often one operation of the float simulation may round the other way than the file says: 3e-6 was measured; a
-wrong rounding gives a tenth or more."""
-
-_TIED_RATE = 2e-2
-"""The same of a bilinear resize: by whole factors it gives sixteenths of steps, so that a number in 16 lies between two
-codes, and the order of a sum decides. 0.0075 was measured; ties rounded the other way would be 0.03."""
-
-_IN_FLOAT = 1 / 128
-"""Of the largest value: one step of 8 bits."""
-
-_FLOAT_RATE = 1e-2
-"""How many numbers of one float operation of the simulation may differ from what the file gives for the same inputs:
-none did in 48 networks; one code that was rounded the other way before it would reach a few of them."""
-
-_SPREAD = 16
-"""How many LSB an output may be off where equality is not claimed and the engine does not show what is inside: flips
-that spread were seen to add up to 8."""
 
 
 def verify(
@@ -56,31 +41,66 @@ def verify(
 ) -> Verdict:
     """Compare on `batches` (tensors, tuples of inputs with perhaps labels behind them, or dicts).
 
-    `engine` is the backend's unless named; where it is not installed the verdict says so. `arithmetic` is the
-    backend's unless named. `prepared` is the model the package came from; without it the QDQ file itself, computed in
+    `engine` is the backend's unless named; where it is not installed the verdict says so. `arithmetic` is that of the
+    engine unless named. `prepared` is the model the package came from; without it the QDQ file itself, computed in
     float as ONNX says, stands in for the simulation. `tensors=False` leaves out the comparison inside.
     """
-    return _Verification(package, prepared, engine, arithmetic).run(batches, tensors=tensors, latency=latency)
+    simulation = None if prepared is None else Simulation(prepared, package.manifest.get("mode"))
+    name = arithmetic or _arithmetic_of(engine, package)
+    computes = ARITHMETICS[name]()
+    wrong = list(disagreements(package.graph, package.manifest))
+    if simulation is not None:
+        wrong += changed_parameters(package.graph, simulation.parameters())
+    try:
+        verification = _Verification(package, simulation, engine, name, wrong)
+        return verification.run(batches, tensors=tensors, latency=latency)
+    except (DeployError, EngineError, RunError) as error:
+        if not wrong:
+            raise
+        # No wonder that it does not run: what is wrong with the file is known.
+        return _not_run(package, computes, wrong, error, simulated=simulation is not None)
+
+
+def _arithmetic_of(engine: str | None, package: Package) -> str:
+    """The backend's own, or that of another engine than the backend's own which is to run the file."""
+    own, asked = str(package.manifest["arithmetic"]), engine or package.manifest["engine"]
+    others = [backend.arithmetic for backend in BACKENDS.values() if backend.engine == asked]
+    return own if asked == package.manifest["engine"] or not others else others[0]
+
+
+def _not_run(
+    package: Package, arithmetic: Arithmetic, wrong: Iterable[str], error: DetentError, *, simulated: bool
+) -> Verdict:
+    return Verdict(
+        backend=package.manifest["backend"],
+        engine=None,
+        arithmetic=arithmetic.name,
+        claim=arithmetic.claim,
+        samples=0,
+        outputs=(),
+        tensors=(),
+        problems=tuple(wrong),
+        notes=(f"nothing was computed: {error.asked}: {error.found}",),
+        simulated=simulated,
+    )
 
 
 class _Verification:
-    """One run of `verify`."""
+    """One run of `verify`. `wrong` is what was found without running anything."""
 
-    def __init__(self, package: Package, prepared: Any, engine: str | None, arithmetic: str | None):
-        self.package, self.manifest = package, package.manifest
+    def __init__(
+        self, package: Package, simulation: Simulation | None, engine: str | None, arithmetic: str, wrong: Iterable[str]
+    ):
+        self.package, self.manifest, self.wrong = package, package.manifest, tuple(wrong)
         self.notes: list[str] = [str(note) for note in self.manifest["notes"]]
-        name = arithmetic or self.manifest["arithmetic"]
-        self.twin = Twin(package.graph, _arithmetic(name))
-        self.spec = Twin(package.graph, _arithmetic("onnx_spec"))
-        self.simulation = None if prepared is None else Simulation(prepared, self.manifest.get("mode"))
+        self.twin = Twin(package.graph, ARITHMETICS[arithmetic]())
+        self.spec = Twin(package.graph, OnnxSpec())
+        self.simulation = simulation
         self.first = "file" if self.simulation is None else "simulation"
-        self.positions = getattr(prepared, "input_count", len(package.graph.inputs))
-        self.engine = self._load(engine, name)
-        self.encodings = encoding_by_tensor(package.graph)
-        # No claim of equality is made for operations the engine runs in float: sums have no order of their own there.
-        self.computed_in_float = {
-            form.tensor for step in self.twin.steps if step.ran_as == "float" for form in step.writes
-        }
+        self.positions = len(package.graph.inputs) if simulation is None else simulation.positions
+        self.engine = self._load(engine, arithmetic)
+        self.against_file = AgainstFile(package.graph, self.manifest)
+        self.against_twin, self.against_engine = AgainstTwin(self.twin), AgainstEngine(self.twin)
         self.outputs = {output.name: output.read for output in package.graph.outputs}
 
     def _load(self, asked: str | None, arithmetic: str) -> Engine | None:
@@ -97,21 +117,20 @@ class _Verification:
 
     def run(self, batches: Iterable[Any], *, tensors: bool, latency: bool) -> Verdict:
         ends = {what: Tally(what) for what in (f"{self.first} vs twin", "twin vs engine", f"{self.first} vs engine")}
-        inside = {what: Tally(what) for what in ("twin vs engine", "simulation vs file")}
         hits: dict[str, list[float]] = {}
         samples, first = 0, None
         for batch in taken_apart(batches, self.package.graph.inputs, self.positions):
             first = batch.inputs if first is None else first
             samples += len(next(iter(batch.inputs.values())))
             simulated = None if self.simulation is None else self.simulation.run(batch.arguments)
-            results = self._end_to_end(batch, ends, None if simulated is None else simulated[0])
+            results = self._end_to_end(batch, ends, simulated)
             _score(results, batch.labels, hits)
-            if tensors:
-                self._inside(batch, inside, None if simulated is None else simulated[1])
+            self._one_by_one(batch, results, simulated, tensors=tensors)
         if first is None:
             raise RangeError("verify on no data", "the batches are empty", "give at least one batch")
         outputs = tuple(d for tally in ends.values() for d in tally.differences)
-        within = tuple(d for tally in inside.values() for d in tally.differences)
+        sides = (self.against_file, self.against_twin, self.against_engine)
+        within = tuple(difference for side in sides for difference in side.tally.differences)
         placements = [] if self.engine is None else self.engine.explain()
         return Verdict(
             backend=self.manifest["backend"],
@@ -120,8 +139,8 @@ class _Verification:
             claim=self.twin.arithmetic.claim,
             samples=samples,
             outputs=outputs,
-            tensors=within,
-            problems=tuple(self._problems(outputs, within)),
+            tensors=within if tensors else (),
+            problems=tuple(self._problems(within)) or tuple(self._unequal(outputs)),
             placements=tuple(asdict(placed) for placed in placements),
             accuracy=_accuracy(hits, self.first),
             speed=self._speed(first) if latency and self.engine is not None else None,
@@ -134,11 +153,11 @@ class _Verification:
         return None if self.engine is None else f"{self.engine.name} {type(self.engine).version()}"
 
     def _end_to_end(
-        self, batch: Batch, ends: Mapping[str, Tally], simulated: list[Array] | None
+        self, batch: Batch, ends: Mapping[str, Tally], simulated: Simulated | None
     ) -> dict[str, dict[str, Array]]:
         results = {"twin": self.twin.run(batch.inputs)}
         if simulated is not None:
-            results[self.first] = dict(zip(self.outputs, simulated, strict=True))
+            results[self.first] = dict(zip(self.outputs, simulated.outputs, strict=True))
         else:
             results[self.first] = self.spec.run(batch.inputs)
         if self.engine is not None:
@@ -150,61 +169,42 @@ class _Verification:
                     tally.compare(name, results[ours][name], results[theirs][name], read.encoding)
         return results
 
-    def _inside(self, batch: Batch, inside: Mapping[str, Tally], values: dict[str, Array] | None) -> None:
+    def _one_by_one(
+        self, batch: Batch, results: Mapping[str, Mapping[str, Array]], simulated: Simulated | None, *, tensors: bool
+    ) -> None:
         """Each operation from the values the other side had before it, so that one flip does not spread."""
         if self.engine is not None:
-            seen = self.engine.tensors(batch.inputs)
-            if seen:
-                inside["twin vs engine"].compare_all(self.twin.tensors(batch.inputs, seen), seen, self.encodings)
-            elif not any("cannot show" in note for note in self.notes):
+            seen = dict(self.engine.tensors(batch.inputs)) if tensors else {}
+            if tensors and not seen and not any("cannot show" in note for note in self.notes):
                 self.notes.append(f"{self.engine.name} cannot show the tensors inside: only outputs were compared")
-        if values is not None:
-            computed = self._of_the_file().tensors(batch.inputs, values)
-            inside["simulation vs file"].compare_all(computed, values, self.encodings)
+            for name, read in self.outputs.items():
+                made = results["engine"][name]
+                real = np.issubdtype(made.dtype, np.floating)
+                seen.setdefault(
+                    read.tensor, made if read.encoding is None or not real else read.encoding.quantize(made)
+                )
+            self.against_engine.add(batch.inputs, seen)
+        if simulated is not None and tensors:
+            given = self.against_file.given(simulated)
+            self.against_file.add(batch.inputs, simulated, given)
+            self.against_twin.add(batch.inputs, simulated, given)
 
-    def _of_the_file(self) -> Twin:
-        """What the simulation should agree with: the file taken literally, rounded as the target rounds."""
-        inside = [t for t in self.manifest["tensors"] if t["role"] == "activation" and t["op"]]
-        roundings = {tensor["scheme"]["rounding"] for tensor in inside} - {"half_even"}
-        return Twin(self.package.graph, Literal(Rounding(roundings.pop()))) if len(roundings) == 1 else self.spec
-
-    def _problems(self, outputs: tuple[Difference, ...], within: tuple[Difference, ...]) -> Iterator[str]:
-        yield from disagreements(self.package.graph, self.manifest)
-        proven = self.twin.arithmetic.claim.startswith("equal")
-        against = [found for found in within if found.what == "twin vs engine"]
+    def _problems(self, within: tuple[Difference, ...]) -> Iterator[str]:
+        yield from self.wrong
+        for tensor in self.against_file.without_grid:
+            yield f"{tensor}: it is quantized in the model, and float in model.onnx"
         # Operation by operation, or else a difference in the first layer is counted in all that follow.
-        for found in against:
-            if found.most > self._allowed(found, proven) or self._too_often(found):
-                yield str(found)
-        equal = proven and not self.computed_in_float
-        for found in outputs:
-            far = not against and found.unit == "LSB" and found.most > _SPREAD
-            if found.what == "twin vs engine" and ((equal and not found.equal) or far):
-                yield str(found)
-        # A grid that ONNX does not have (a logarithmic one) is not in the file, and real numbers are then others.
-        complete = all(tensor["scheme"]["grid"]["kind"] == "int" for tensor in self.manifest["tensors"])
+        too_often = self.against_engine.too_often()
         for found in within:
-            most, rate = (1.0, self._simulated_rate(found)) if found.unit == "LSB" else (_IN_FLOAT, _FLOAT_RATE)
-            if found.what != "simulation vs file" or not (complete or found.unit == "LSB"):
-                continue
-            if found.most > most or (found.rate > rate and found.differing > 2):
+            if found.what == self.against_twin.tally.what:
+                continue  # what the target does otherwise is not a fault of the file or of the twin: the line says it
+            if found.impossible or (found.what == "twin vs engine" and found.tensor in too_often):
                 yield str(found)
 
-    def _simulated_rate(self, found: Difference) -> float:
-        op = self.package.graph.producer(found.tensor)
-        blends = op is not None and op.type == "Resize" and op.attributes.get("mode", "nearest") == "linear"
-        return _TIED_RATE if blends else _SIMULATED_RATE
-
-    def _too_often(self, found: Difference) -> bool:
-        return found.unit == "LSB" and found.differing > 2 and found.rate > self.twin.arithmetic.off_rate
-
-    def _allowed(self, found: Difference, proven: bool) -> float:
-        """How far a tensor may be off: nothing where equality is claimed, one step elsewhere."""
-        in_float = found.tensor in self.computed_in_float
-        if found.unit == "LSB":
-            return 0 if proven and not in_float else 1
-        # Real numbers: the order of a sum, or about one step of 8 bits.
-        return _IN_FLOAT if in_float or not proven else 0
+    def _unequal(self, outputs: tuple[Difference, ...]) -> Iterator[str]:
+        """From end to end, where no operation alone was found to differ and equality is claimed of all of them."""
+        if self.against_engine.claims_equality:
+            yield from (str(found) for found in outputs if found.what == "twin vs engine" and not found.equal)
 
     def _speed(self, inputs: Mapping[str, Array]) -> Speed | None:
         assert self.engine is not None
@@ -217,10 +217,6 @@ class _Verification:
             self.notes.append(f"latency was not measured: {error.found}")
             return None
         return Speed(measured.int8_ms, measured.float_ms)
-
-
-def _arithmetic(name: str) -> Arithmetic:
-    return ARITHMETICS[name]()
 
 
 def _score(results: Mapping[str, Mapping[str, Array]], labels: Array | None, hits: dict[str, list[float]]) -> None:

@@ -1,0 +1,106 @@
+"""The twin against the engine, operation by operation: each starts from the values that the engine had before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from detent.deploy import Encoding
+from detent.twin import Step, Twin
+from detent.verification.differences import Allowed, Tally, apart, encoding_by_tensor
+from detent.verification.ranges import Ranges
+from detent.verification.roundoff import rounds
+
+__all__ = ["AgainstEngine"]
+
+Array = npt.NDArray[Any]
+Arrays = Mapping[str, Array]
+
+
+class AgainstEngine:
+    """Codes must be equal where the arithmetic claims it. Elsewhere the engine may have what float32 arithmetic can
+    give there in some order; an arithmetic that was fitted may also be 1 LSB off, now and then."""
+
+    def __init__(self, twin: Twin):
+        self.tally = Tally("twin vs engine")
+        self._twin, self._encodings = twin, encoding_by_tensor(twin.graph)
+        self._proven = twin.arithmetic.claim.startswith("equal")
+        self._making: dict[str, list[Step]] = {}
+        for step in twin.steps:
+            for form in step.writes:
+                self._making.setdefault(form.tensor, []).append(step)
+
+    @property
+    def claims_equality(self) -> bool:
+        """From end to end: all of it runs on integers, as the arithmetic says."""
+        return self._proven and not any(_rounds_in_float(step) for step in self._twin.steps)
+
+    def add(self, inputs: Arrays, seen: Arrays) -> None:
+        """One batch; `seen` are tensors as the engine had them."""
+        # Where the engine shows real numbers they say more than the codes they would become.
+        computed = self._twin.tensors(inputs, seen, before_grids={name for name in seen if not _whole(seen[name])})
+        ranges = Ranges(self._twin, inputs, seen)
+        certain: dict[str, bool] = {}
+        for name, theirs in seen.items():
+            if name not in computed:
+                continue
+            ours, encoding = computed[name], self._encodings.get(name)
+            encoding = encoding if _whole(ours) or _whole(theirs) else None
+            exact = self._proven and self._is_certain(name, seen, certain)
+            allowed: Allowed | None = partial(self._allowed, ranges, name, ours, theirs, encoding)
+            if exact:
+                allowed = None if encoding is not None else partial(np.zeros, ours.shape, bool)
+            self.tally.compare(name, theirs, ours, encoding, allowed)
+
+    def too_often(self) -> list[str]:
+        """Tensors of a fitted arithmetic that are off in more places than it states."""
+        most = self._twin.arithmetic.off_rate
+        return [
+            d.tensor for d in self.tally.differences if most and d.unit == "LSB" and d.differing > 2 and d.rate > most
+        ]
+
+    def _is_certain(self, tensor: str, seen: Arrays, known: dict[str, bool]) -> bool:
+        """Whether integers alone lead to it from what the engine showed."""
+        if tensor not in known:
+            known[tensor] = True
+            steps = self._making.get(tensor, [])
+            reads = [read for step in steps for read in step.reads if read is not None and read.tensor != tensor]
+            fitted = (
+                self._twin.arithmetic.off_rate > 0
+            )  # what it does not claim counts as float, whatever the operation
+            known[tensor] = not any(
+                _rounds_in_float(step) or (fitted and step.ran_as == "float") for step in steps
+            ) and all(self._twin.is_given(read, seen) or self._is_certain(read.tensor, seen, known) for read in reads)
+        return known[tensor]
+
+    def _allowed(self, ranges: Ranges, name: str, ours: Array, theirs: Array, encoding: Encoding | None) -> Array:
+        """Where both are results of the same real numbers. A twin that computes something else there on purpose has to
+        be right about it."""
+        sides = (ours, theirs.reshape(ours.shape))
+        if encoding is None:
+            found = ranges.real(name)
+            if found is None:
+                return np.zeros(ours.shape, bool)
+            value, error = (part.numpy().reshape(ours.shape) for part in (found.value, found.spread))
+            return np.logical_and(*(apart(side, value) <= error for side in sides))
+        codes = [side.astype(np.int64) if _whole(side) else encoding.quantize(side) for side in sides]
+        bounds = ranges.codes(name, encoding)
+        fits = np.zeros(ours.shape, bool)
+        if bounds is not None:
+            least, greatest = (bound.reshape(ours.shape) for bound in bounds)
+            fits = np.logical_and(*((least <= side) & (side <= greatest) for side in codes))
+        if self._twin.arithmetic.off_rate:
+            fits |= np.abs(codes[0] - codes[1]) <= 1
+        return fits
+
+
+def _rounds_in_float(step: Step) -> bool:
+    return step.ran_as == "float" and any(rounds(op) for op in step.ops)
+
+
+def _whole(array: Array) -> bool:
+    return np.issubdtype(array.dtype, np.integer)

@@ -1,0 +1,110 @@
+"""The simulation against the file, operation by operation, in two halves that are judged apart.
+
+- What an operation gives in real numbers, from the inputs that it had in the simulation: float32 sums in another order
+  are the only thing that may differ (`roundoff`).
+- What its quantizer makes of these real numbers: a division and a rounding, which have one result. Every code must be
+  the one that the file gives for the same number, so that a wrong rounding, scale or zero point is seen at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from detent.deploy import Encoding, QdqGraph
+from detent.numerics import Rounding, round_to_integer
+from detent.twin import OnnxSpec, Twin
+from detent.verification.differences import Tally, apart
+from detent.verification.ranges import Ranges
+from detent.verification.simulation import Rounded, Simulated
+
+__all__ = ["AgainstFile"]
+
+Array = npt.NDArray[Any]
+Arrays = Mapping[str, Array]
+
+
+class AgainstFile:
+    """`manifest` says how the target rounds each tensor, which ONNX cannot."""
+
+    def __init__(self, graph: QdqGraph, manifest: Mapping[str, Any]):
+        self.tally = Tally("simulation vs file")
+        self._twin = Twin(graph, OnnxSpec())
+        self._written = {name for op in graph.ops for name in op.outputs} | set(graph.inputs)
+        self._roundings = {t["tensor"]: Rounding(t["scheme"]["rounding"]) for t in manifest["tensors"]}
+        self._encodings: dict[str, list[Encoding]] = {}
+        self.without_grid: list[str] = []
+
+    def given(self, simulated: Simulated) -> dict[str, Array]:
+        """What operations read in the simulation, in the forms that the file has. `without_grid` are tensors that a
+        quantizer stands behind, and that are float in the file."""
+        lost = [name for name in simulated.rounded if name in self._written and not self._grids(name)]
+        self.without_grid = lost
+        return {**simulated.read, **{name: simulated.rounded[name][0].values for name in lost}}
+
+    def add(self, inputs: Arrays, simulated: Simulated, given: Arrays) -> None:
+        """One batch."""
+        computed = self._twin.tensors(inputs, given, before_grids=simulated.reals)
+        ranges = Ranges(self._twin, inputs, given)
+        for name, ours in computed.items():
+            if name not in simulated.reals:
+                continue
+            theirs, rounded = simulated.reals[name], simulated.rounded.get(name, [])
+            if ours.size == theirs.size and rounded and self._grids(name):
+                self._on_grid(name, ours.reshape(theirs.shape), rounded, ranges)
+            else:
+                self._real(name, ours, theirs, ranges)
+
+    def _grids(self, name: str) -> list[Encoding]:
+        if name not in self._encodings:
+            self._encodings[name] = [grid for grid in self._twin.graph.encodings(name) if grid is not None]
+        return self._encodings[name]
+
+    def _real(self, name: str, ours: Array, theirs: Array, ranges: Ranges) -> None:
+        self.tally.compare(name, theirs, ours, None, lambda: ~_beyond(ranges, name, ours, theirs.reshape(ours.shape)))
+
+    def _on_grid(self, name: str, ours: Array, rounded: list[Rounded], ranges: Ranges) -> None:
+        """Differing is a code, or a real number that no order of sums gives, even if its code is the same."""
+        rounding = self._roundings.get(name, Rounding.HALF_EVEN)
+        found = [self._grid_of(name, one, rounding) for one in rounded]
+        impossible = np.logical_or.reduce([wrong for _, wrong in found])
+        (grid, _), real, codes = found[0], rounded[0].real, rounded[0].codes
+        distance = np.zeros(codes.shape)
+        if impossible.any() or not np.array_equal(ours, real, equal_nan=True):
+            distance = np.abs(_rounded(ours, grid, rounding) - codes).astype(np.float64)
+            if ranges.rounds_inside(name):
+                # The file has the grid further ahead, behind it operations that move: no real numbers to compare.
+                bounds = ranges.codes(name, grid)
+                assert bounds is not None  # an operation makes it
+                least, greatest = (bound.reshape(codes.shape) for bound in bounds)
+                beyond = (codes < least) | (codes > greatest)
+            else:
+                beyond = _beyond(ranges, name, ours, real)
+            steps = apart(ours, real) / np.min(grid.scale)
+            distance = np.where(beyond, np.maximum(distance, steps), distance)
+            impossible = impossible | beyond
+        self.tally.add(name, (distance > 0) | impossible, distance, "LSB", lambda: ~impossible)
+
+    def _grid_of(self, name: str, one: Rounded, rounding: Rounding) -> tuple[Encoding, Array]:
+        """The grid of the file that a quantizer stands for, and where it gave another code than the file would."""
+        found = [(grid, _rounded(one.real, grid, rounding) != one.codes) for grid in self._grids(name)]
+        return min(found, key=lambda pair: int(pair[1].sum()))
+
+
+def _beyond(ranges: Ranges, name: str, ours: Array, theirs: Array) -> Array:
+    found = ranges.real(name)
+    error: Any = 0.0 if found is None or found.error is None else found.error.numpy().reshape(ours.shape)
+    return np.asarray(apart(ours, theirs) > error)
+
+
+def _rounded(values: Array, grid: Encoding, rounding: Rounding) -> npt.NDArray[np.int64]:
+    """In float32, as the simulation divides: a tie there is one here."""
+    scale, zero_point = (grid.along(part, values.ndim, values.shape) for part in (grid.scale, grid.zero_point))
+    with np.errstate(over="ignore", invalid="ignore"):
+        steps = torch.from_numpy(np.asarray(values / np.asarray(scale, values.dtype)))
+        codes = round_to_integer(steps, rounding).numpy().astype(np.float64) + zero_point
+        return np.asarray(np.clip(codes, grid.qmin, grid.qmax), np.int64)

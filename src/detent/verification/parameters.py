@@ -1,0 +1,81 @@
+"""Whether the weights and biases in the file are those that the simulation computes with, number for number."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from detent.deploy import TRANSPOSED, QdqGraph
+from detent.deploy.forms import BLOCKS, PHASES
+
+__all__ = ["changed_parameters"]
+
+Array = npt.NDArray[Any]
+
+
+def changed_parameters(graph: QdqGraph, simulated: Mapping[str, Array]) -> Iterator[str]:
+    """A sentence for each parameter that is in the file with other numbers."""
+    for held in _parameters(graph):
+        if held.name in simulated:
+            found = held.difference(simulated[held.name])
+            if found:
+                yield f"{held.name}: {found}"
+
+
+@dataclass(frozen=True, eq=False)
+class _Held:
+    """A parameter in the file: real numbers; `rearranged` if they stand there in another order, with zeros between."""
+
+    name: str
+    values: Array
+    rearranged: bool
+
+    def difference(self, wanted: Array) -> str:
+        """What is otherwise in the file, in words; empty if nothing is."""
+        if self.rearranged:
+            return self._other_numbers(wanted)
+        if self.values.size != wanted.size:
+            return f"model.onnx has {self.values.size:,} numbers, the model {wanted.size:,}"
+        values = self.values.reshape(wanted.shape)
+        places = np.argwhere(~((values == wanted) | (np.isnan(values) & np.isnan(wanted))))
+        if not len(places):
+            return ""
+        place = tuple(int(index) for index in places[0])
+        more_places = f" (and {len(places) - 1:,} more)" if len(places) > 1 else ""
+        at = ", ".join(map(str, place))
+        return f"model.onnx has {values[place]:.9g} at [{at}], the model {wanted[place]:.9g}{more_places}"
+
+    def _other_numbers(self, wanted: Array) -> str:
+        """Each must be there as often as in the model, or so many times as often (a bias, once for each phase)."""
+        held, told = Counter(self.values[self.values != 0].tolist()), Counter(wanted[wanted != 0].tolist())
+        times = max(held.total() // max(told.total(), 1), 1)
+        other = [number for number in held.keys() | told.keys() if held[number] != times * told[number]]
+        if not other:
+            return ""
+        first = min(other)
+        return (
+            f"model.onnx has {len(other)} numbers in another count than the model, as {first:.9g} "
+            f"({held[first]} times, the model {times * told[first]})"
+        )
+
+
+def _parameters(graph: QdqGraph) -> Iterator[_Held]:
+    encodings = {
+        read.tensor: read.encoding for op in graph.ops for read in op.inputs if read is not None and read.encoding
+    }
+    for tensor, array in graph.constants.items():
+        if tensor in graph.coded:
+            if tensor not in encodings:
+                continue
+            array = encodings[tensor].dequantize(array)
+        name = tensor.removesuffix("_quantized")
+        rearranged = name.endswith((PHASES, BLOCKS))
+        name = name.removesuffix(PHASES).removesuffix(BLOCKS)
+        if name.endswith(TRANSPOSED):
+            name, array = name.removesuffix(TRANSPOSED), array.T
+        yield _Held(name, array, rearranged)

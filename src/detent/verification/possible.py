@@ -1,0 +1,25 @@
+"""Numbers of which another float32 computation may have slightly others."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["UNIT", "Possible"]
+
+UNIT = 2.0**-24
+"""What one rounding to float32 is off by at most, relatively."""
+
+
+class Possible(NamedTuple):
+    """Numbers as one computation has them, and how far another may be from each; None: it has the same."""
+
+    value: Tensor
+    error: Tensor | None = None
+
+    @property
+    def spread(self) -> Tensor:
+        """The error, zeros if there is none."""
+        return torch.zeros_like(self.value) if self.error is None else self.error

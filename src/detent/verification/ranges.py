@@ -1,0 +1,124 @@
+"""What a tensor of the network can be, whatever the order in which float32 sums are added up.
+
+Each operation starts from values that both sides had (reset inputs), so that the answer is about that operation alone;
+where a value inside was not shown, from what that one can be, through the grid it is put on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from detent.deploy import Encoding, Read
+from detent.twin import Twin
+from detent.twin.float_ops import float_kernel
+from detent.twin.requantize import dequantize
+from detent.verification.possible import UNIT, Possible
+from detent.verification.roundoff import possible
+
+__all__ = ["Ranges"]
+
+Array = npt.NDArray[Any]
+
+_TO_GRID = 4 * UNIT
+"""A quotient by a scale, or a product with its reciprocal, and a zero point that is added to it, on either side."""
+
+
+class Ranges:
+    """Of one batch: `given` holds what the other side had, codes if integers (see `Twin.tensors`)."""
+
+    def __init__(self, twin: Twin, inputs: Mapping[str, Array], given: Mapping[str, Array]):
+        self._twin, self._graph = twin, twin.rewritten
+        self._given = {**given, **{name: array for name, array in inputs.items() if name not in self._graph.coded}}
+        self._coded = {name: array for name, array in inputs.items() if name in self._graph.coded}
+        self._made = {name: op for op in self._graph.ops for name in op.outputs if name}
+        self._found: dict[str, Possible] = {}
+
+    def real(self, tensor: str) -> Possible | None:
+        """The real numbers that an operation gives, before they are put on a grid; None of an input."""
+        if tensor not in self._made:
+            return None
+        with torch.no_grad():
+            return self._computed(tensor)
+
+    def codes(self, tensor: str, encoding: Encoding) -> tuple[Array, Array] | None:
+        """The least and the greatest code; None of an input."""
+        found = self.real(tensor)
+        if found is None:
+            return None
+        least, _, greatest = self._rounded(found, encoding)
+        return least.numpy(), greatest.numpy()
+
+    def rounds_inside(self, tensor: str) -> bool:
+        """Whether a tensor that was not given is put on a grid on the way from what was given."""
+        if tensor not in self._made:
+            return False
+        op = self._made[tensor]
+        table = op.inputs[0] if op.type == "Gather" else None
+        if table is not None and table.tensor in self._graph.constants and table.encoding is not None:
+            return table.encoding in self._graph.encodings(tensor)  # rows that are stored as codes of the result's grid
+        hidden = [read for read in op.inputs if read is not None and not self._is_known(read)]
+        return any(read.encoding is not None or self.rounds_inside(read.tensor) for read in hidden)
+
+    def _is_known(self, read: Read) -> bool:
+        known = read.tensor in self._graph.constants or read.tensor in self._graph.inputs
+        return known or self._twin.is_given(read, self._given)
+
+    def _computed(self, tensor: str) -> Possible:
+        if tensor not in self._found:
+            op = self._made[tensor]
+            reads = [None if read is None else self._read(read) for read in op.inputs]
+            results = possible(op, float_kernel(self._graph, op), reads)
+            self._found.update(zip((name for name in op.outputs if name), results, strict=False))
+        return self._found[tensor]
+
+    def _read(self, read: Read) -> Possible:
+        """Real numbers, as an operation reads them."""
+        encoding = read.encoding
+        if read.tensor in self._graph.constants:
+            return Possible(self._constant(read))
+        if read.tensor in self._coded:
+            assert encoding is not None
+            return Possible(dequantize(_float(self._coded[read.tensor]), encoding))
+        given = self._twin.given_form(read, self._given)
+        if given is None and read.tensor in self._graph.inputs:
+            given = torch.from_numpy(np.array(self._given[read.tensor]))
+            given = given if encoding is None else self._twin.arithmetic.quantize(given, encoding)
+        if given is not None:
+            return Possible(given if encoding is None else dequantize(given, encoding))
+        found = self._computed(read.tensor)
+        return found if encoding is None else self._on_grid(found, encoding)
+
+    def _on_grid(self, found: Possible, encoding: Encoding) -> Possible:
+        least, middle, greatest = (dequantize(codes, encoding) for codes in self._rounded(found, encoding))
+        error = torch.maximum(middle - least, greatest - middle)
+        return Possible(middle, error if error.any() else None)
+
+    def _rounded(self, found: Possible, encoding: Encoding) -> tuple[Tensor, Tensor, Tensor]:
+        added = np.abs(encoding.zero_point - encoding.qmin) * np.asarray(encoding.scale, np.float64)
+        zero = torch.from_numpy(np.asarray(encoding.along(added, found.value.ndim, tuple(found.value.shape))))
+        reach = found.spread + _TO_GRID * (found.value.abs() + zero)
+        quantize = self._twin.arithmetic.quantize
+        least, greatest = (quantize((found.value + sign * reach).float(), encoding) for sign in (-1, 1))
+        return least, quantize(found.value.float(), encoding), greatest
+
+    def _constant(self, read: Read) -> Tensor:
+        array = self._graph.constants[read.tensor]
+        if read.tensor in self._graph.coded:
+            assert read.encoding is not None
+            return dequantize(_float(array), read.encoding)
+        if not np.issubdtype(array.dtype, np.floating):
+            return torch.from_numpy(np.array(array))
+        real = _float(array)
+        if read.encoding is None:
+            return real
+        return dequantize(self._twin.arithmetic.quantize(real, read.encoding), read.encoding)
+
+
+def _float(array: Array) -> Tensor:
+    return torch.from_numpy(np.array(array, np.float32))

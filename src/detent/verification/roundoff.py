@@ -1,0 +1,152 @@
+"""How far two float32 computations of one operation may be apart, element by element.
+
+Float32 sums have no order that ONNX prescribes. Whatever the order, and whether products are fused with additions or
+not, a sum of n products is off by at most `gamma(n) * sum |a * b|` (Higham, Accuracy and Stability of Numerical
+Algorithms, section 3.1): the operation itself on absolute values gives the second factor. Two computations are apart
+by twice that. An operation that reads numbers that are uncertain themselves passes their uncertainty on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+import torch
+from torch import Tensor
+
+from detent.deploy import Op
+from detent.twin.arithmetic import Kernel
+from detent.twin.float_ops import FLOAT_OPS, only_moves
+from detent.verification.possible import UNIT, Possible
+from detent.verification.roundoff_functions import FUNCTIONS
+
+__all__ = ["possible", "rounds"]
+
+_UNKNOWN = 2.0**-16
+"""Of the largest number, where nothing is known of an operation: 256 roundings of it."""
+
+_Inputs = Sequence[Possible | None]
+
+
+def rounds(op: Op) -> bool:
+    """Whether what it gives may be a number that none of its inputs holds, and so one that is rounded."""
+    return not (only_moves(op) or op.type in _MOVED)
+
+
+def possible(op: Op, kernel: Kernel, inputs: _Inputs) -> tuple[Possible, ...]:
+    """What `op` gives, in the order of its outputs."""
+    results = kernel(*(None if each is None else each.value for each in inputs))
+    values: tuple[Tensor, ...] = (results,) if isinstance(results, Tensor) else tuple(results)
+    certain = all(each is None or each.error is None for each in inputs)
+    if not values[0].is_floating_point():
+        return tuple(Possible(value) for value in values)
+    if not rounds(op):
+        errors = [None] * len(values) if certain else _moved(op, kernel, inputs)
+        return tuple(Possible(*pair) for pair in zip(values, errors, strict=True))
+    if op.type in _TERMS and op.attributes.get("mode") != "cubic":  # of which some shares are negative
+        error = _summed(op, kernel, inputs, values[0], certain=certain)
+    elif op.type in FUNCTIONS:
+        error = FUNCTIONS[op.type](op, kernel, [each for each in inputs if each is not None], values[0])
+    else:
+        return tuple(_unknown(value, certain=certain) for value in values)
+    # Infinities (a mask) and what is no number are the same in every order.
+    return (Possible(values[0], torch.where(values[0].isfinite(), error.to(values[0].dtype), 0.0)),)
+
+
+def _unknown(value: Tensor, *, certain: bool) -> Possible:
+    largest = float(torch.where(value.isfinite(), value, 0.0).abs().amax()) if value.numel() else 0.0
+    return Possible(value, torch.full_like(value, _UNKNOWN * largest if certain else torch.inf))
+
+
+# ---- moves: nothing is rounded, and a number is as uncertain as those that it may come from
+
+_ON_EACH = frozenset({"Abs", "Cast", "Clip", "Dropout", "Identity", "Neg", "Relu"})
+_MOVED = _ON_EACH | {"Concat", "Max", "Min", "Pad", "ReduceMax", "ReduceMin", "Where"}
+
+
+def _moved(op: Op, kernel: Kernel, inputs: _Inputs) -> list[Tensor]:
+    errors = [None if each is None else _spread_of(each) for each in inputs]
+    values = [None if each is None else each.value for each in inputs]
+    first = errors[0]
+    assert first is not None
+    if op.type in _ON_EACH:
+        return [first]
+    if op.type in ("Max", "Min"):
+        for error in errors[1:]:
+            assert error is not None
+            first = torch.maximum(first, error)
+        return [first]
+    if op.type == "ReduceMin":
+        return [-kernel(-first, *values[1:])]
+    if op.type == "Pad":
+        return [kernel(first, *[None if place == 1 else value for place, value in enumerate(values[1:])])]
+    moved = kernel(*errors) if op.type in ("Concat", "Where") else kernel(first, *values[1:])
+    return [moved] if isinstance(moved, Tensor) else list(moved)
+
+
+def _spread_of(each: Possible) -> Tensor:
+    """Of real numbers; indices and conditions are as they are."""
+    return each.spread if each.value.is_floating_point() else each.value
+
+
+# ---- sums of products: linear in each input
+
+_TERMS: Mapping[str, Callable[[Op, _Inputs, Tensor], int]] = {
+    "Add": lambda _op, _inputs, _value: 2,
+    "AveragePool": lambda op, _inputs, _value: prod(op.attributes["kernel_shape"]) + 1,
+    "Conv": lambda _op, inputs, _value: prod(_shape(inputs[1])[1:]) + 1,
+    "ConvTranspose": lambda _op, inputs, _value: _shape(inputs[1])[0] * prod(_shape(inputs[1])[2:]) + 1,
+    "Gemm": lambda op, inputs, _value: _shape(inputs[1])[1 if op.attributes.get("transB") else 0] + 3,
+    "GlobalAveragePool": lambda _op, inputs, _value: prod(_shape(inputs[0])[2:]) + 1,
+    "MatMul": lambda _op, inputs, _value: _shape(inputs[0])[-1] + 1,
+    "Mean": lambda _op, inputs, _value: len(inputs) + 1,
+    "Mul": lambda _op, _inputs, _value: 2,
+    "ReduceMean": lambda _op, inputs, value: prod(_shape(inputs[0])) // max(value.numel(), 1) + 1,
+    "ReduceSum": lambda _op, inputs, value: prod(_shape(inputs[0])) // max(value.numel(), 1),
+    # Eight corners, each with a share as uncertain as a coordinate, which counts pixels.
+    "Resize": lambda _op, inputs, value: 8 + 2 * max(*_shape(inputs[0]), *value.shape),
+    "Sub": lambda _op, _inputs, _value: 2,
+    "Sum": lambda _op, inputs, _value: len(inputs),
+}
+"""How many roundings a number goes through at most."""
+
+
+def _shape(each: Possible | None) -> torch.Size:
+    assert each is not None
+    return each.value.shape
+
+
+def _summed(op: Op, kernel: Kernel, inputs: _Inputs, value: Tensor, *, certain: bool) -> Tensor:
+    """On absolute values the operation gives what its roundings are relative to, and on absolute values with errors
+    what these may add to it."""
+    terms = _TERMS[op.type](op, inputs, value)
+    # A small difference of two sums is wanted where inputs are uncertain.
+    sizes = [None if each is None else _size(each.value, double=not certain) for each in inputs]
+    size = _absolute(op, kernel, sizes)
+    error = 2 * (terms * UNIT / (1 - terms * UNIT)) * size
+    if certain:
+        return error
+    wider = [
+        own if each is None or own is None or each.error is None else own + each.error
+        for own, each in zip(sizes, inputs, strict=True)
+    ]
+    return error + (_absolute(op, kernel, wider) - size)
+
+
+def _size(value: Tensor, *, double: bool) -> Tensor:
+    if not value.is_floating_point():
+        return value
+    return value.double().abs() if double else value.abs()
+
+
+def _absolute(op: Op, kernel: Kernel, arguments: Sequence[Tensor | None]) -> Tensor:
+    found: Tensor
+    if op.type == "Gemm":
+        factors = {name: abs(float(op.attributes.get(name, 1.0))) for name in ("alpha", "beta")}
+        found = FLOAT_OPS["Gemm"](replace(op, attributes={**op.attributes, **factors}), *arguments)
+    elif op.type == "Sub":
+        found = FLOAT_OPS["Add"](op, *arguments)
+    else:
+        found = kernel(*arguments)
+    return found
