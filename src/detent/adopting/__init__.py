@@ -1,7 +1,7 @@
 """Scales that are known before anything is calibrated: those of another backend, and those of a quantized ONNX file."""
 
-from detent.adopting.known import Known, adopt, initialise, known_of_file, limits, with_their_biases
-from detent.adopting.norms import FileNorms
+from detent.adopting.known import Known, adopt, initialise, known_of_file, limits, measured, with_their_biases
+from detent.adopting.norms import FileNorms, scaled
 from detent.adopting.placement import FilePlacement, as_in_file
 from detent.adopting.schemes import as_offered
 
@@ -15,5 +15,7 @@ __all__ = [
     "initialise",
     "known_of_file",
     "limits",
+    "measured",
+    "scaled",
     "with_their_biases",
 ]

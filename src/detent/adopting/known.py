@@ -18,7 +18,7 @@ from detent.observers import OBSERVERS
 from detent.onnx_import import OnnxEncoding, OnnxSource
 from detent.quantizers import Quantizer
 
-__all__ = ["Known", "adopt", "initialise", "known_of_file", "limits", "with_their_biases"]
+__all__ = ["Known", "adopt", "initialise", "known_of_file", "limits", "measured", "with_their_biases"]
 
 Entry = QuantizedTensor | FloatTensor
 
@@ -64,10 +64,14 @@ def initialise(prepared: Any, known: Known) -> None:
 
 def _measure(quantizer: Quantizer, weight: torch.Tensor) -> None:
     """A weight that a file has on a grid the backend lacks needs no data to be put on another."""
-    name, options = quantizer.observer
-    observer = OBSERVERS[name](quantizer.scheme, name=quantizer.name, **options)
-    observer.observe(weight.detach())
-    quantizer.initialise(observer.qparams())
+    quantizer.initialise(measured(weight, quantizer.scheme, *quantizer.observer, name=quantizer.name))
+
+
+def measured(weight: torch.Tensor, scheme: Scheme, observer: str, options: Mapping[str, Any], *, name: str) -> QParams:
+    """What an observer finds for a tensor that is known whole."""
+    watch = OBSERVERS[observer](scheme, name=name, **options)
+    watch.observe(weight.detach())
+    return watch.qparams()
 
 
 def _adopted(entry: Entry, known: Known, target: Backend) -> Entry:

@@ -95,7 +95,14 @@ def as_in_file(plan: Plan, known: Known, placement: FilePlacement, target: Backe
                 reason = _FLOAT
             if reason:
                 entries[entry.tensor] = FloatTensor(tensor=entry.tensor, kind=entry.kind, reason=reason)
-    return replace(plan, entries=tuple(entries.values()))
+    return replace(plan, entries=tuple(entries.values()), ranges=_measured(plan, entries))
+
+
+def _measured(plan: Plan, entries: Entries) -> tuple[QuantizedTensor, ...]:
+    """The tensors that are measured only: those of `plan` which the file has on no grid either, and its own."""
+    left = [entry for entry in plan.quantized if entry.role == "activation" and entry.observer != "fixed"]
+    asked = (*plan.ranges, *(replace(entry, users=(), shares=None) for entry in left))
+    return tuple(entry for entry in asked if not isinstance(entries.get(entry.tensor), QuantizedTensor))
 
 
 def _placed(

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from torch import fx
 
+from detent.backends.backend import FUSED, chains
 from detent.backends.context import Context
 from detent.backends.methods import Method, choose, fixed_range
+from detent.backends.offer import Offer
 from detent.backends.signs import never_negative
-from detent.graph import FloatTensor, QuantizedTensor
+from detent.errors import SchemeError
+from detent.graph import REORDERING, FloatTensor, QuantizedTensor
+from detent.recipes import TensorRequest
 
 __all__ = ["Activations"]
+
+_FUSED_PAIRS = {pair for chain in (*FUSED, *chains(("add", "sub", "mul"))) for pair in pairwise(chain)}
 
 
 class Activations:
@@ -41,23 +49,52 @@ class Activations:
             shares=None if root is node else view.tensor(root),
         )
 
+    def measured(self, node: fx.Node) -> QuantizedTensor | None:
+        """How a float tensor is measured for targets that quantize it: plainly, as nothing will train its scale.
+
+        What is only put in another order has the range that it had, and what nearly every target fuses needs none.
+        """
+        view, placement = self._context.view, self._context.placement
+        takers = view.takers(node)
+        ordered = view.is_kind(node, *REORDERING) and all(map(view.is_tensor, view.data_inputs(node)))
+        fused = len(takers) == 1 and (view.kind(node), view.kind(takers[0])) in _FUSED_PAIRS
+        if placement.is_quantized(node) or not placement.can_hold(node) or ordered or fused:
+            return None
+        layers = [taker for taker in takers if taker in view.kinds] or [view.chain(node)[0]]
+        offer = self._offer([node])
+        request = self._context.requests.widest(layers, offer.bits[0])
+        if request.quantize is False:
+            return None
+        try:
+            method = self._chosen(offer, request.replace(quantizer=None, quantizer_options={}), [node])
+        except SchemeError:  # asked for quantized tensors, which this is not
+            return None
+        return method.entry(tensor=view.tensor(node), view=view, node=node, role="activation", why="measured only")
+
     def _method(self, root: fx.Node) -> Method:
         view, backend, placement = self._context.view, self._context.backend, self._context.placement
         members = self._groups[root]
         own = [member for member in members if not placement.is_carried(member)]
         ranges = {backend.ranges.get(view.kind(member)) for member in own}
-        offer = backend.activation
         if len(ranges) == 1 and (fixed := ranges.pop()):
-            return fixed_range(offer, *fixed)
-        if own == [root] and root.op == "placeholder" and not view.path:
-            offer = backend.network_input or offer
+            return fixed_range(backend.activation, *fixed)
+        offer = self._offer(own)
         # The operations that take the tensors in; where there are none, those that give them.
         askers = [asker for member in members for asker in placement.askers(member) if asker not in members]
+        request = self._context.requests.widest(askers or [view.chain(node)[0] for node in own], offer.bits[0])
+        return self._chosen(offer, request, members)
+
+    def _offer(self, own: list[fx.Node]) -> Offer:
+        backend = self._context.backend
+        is_input = len(own) == 1 and own[0].op == "placeholder" and not self._context.view.path
+        return (backend.network_input if is_input else None) or backend.activation
+
+    def _chosen(self, offer: Offer, request: TensorRequest, members: list[fx.Node]) -> Method:
         return choose(
             offer,
-            self._context.requests.widest(askers or [view.chain(node)[0] for node in own], offer.bits[0]),
-            backend=backend.name,
-            tensor=view.tensor(root),
+            request,
+            backend=self._context.backend.name,
+            tensor=self._context.view.tensor(members[0]),
             role="activation",
             axis=1,
             negative=not self._never_negative.issuperset(members),

@@ -72,6 +72,11 @@ class Placement:
         """Whether the target runs an operation on integers."""
         return self._why_not(node) is None
 
+    def can_hold(self, node: fx.Node) -> bool:
+        """Whether what a node gives may be on a grid, on some target."""
+        is_value = self._view.is_tensor(node) or self._keeps_scale(node)
+        return is_value and node in self._scope and node not in self._apart
+
     def reason(self, node: fx.Node) -> str:
         """Why a tensor is float."""
         if node in self._notes:
@@ -104,7 +109,7 @@ class Placement:
             self._give(node)
 
     def _want(self, source: fx.Node, user: fx.Node) -> None:
-        if self._can_hold(source) and not self._is_fused_edge(source, user):
+        if self.can_hold(source) and not self._is_fused_edge(source, user):
             self._asked.setdefault(source, {})[user] = None
 
     def _give(self, node: fx.Node) -> None:
@@ -114,14 +119,14 @@ class Placement:
             self._notes[node] = f"{self._backend.name} fuses it into {self._view.layer(fused[0])}"
         elif rule.output and self._only_leaves(node) and not self._leaves_on_grid(node):
             self._notes[node] = "network outputs stay float"
-        elif rule.output and self._can_hold(node):
+        elif rule.output and self.can_hold(node):
             self._given.add(node)
 
     def _hand_on(self, node: fx.Node) -> None:
         if not self._keeps_scale(node) or not self._all_ask(node):
             return
         sources = self._view.data_inputs(node)
-        if all(self._can_hold(source) for source in sources):
+        if all(self.can_hold(source) for source in sources):
             for source in sources:
                 self._asked.setdefault(source, {})[node] = None
 
@@ -174,10 +179,6 @@ class Placement:
     def _all_ask(self, node: fx.Node) -> bool:
         asked = self._asked.get(node, {})
         return bool(asked) and all(user in asked for user in self._view.takers(node))
-
-    def _can_hold(self, node: fx.Node) -> bool:
-        is_value = self._view.is_tensor(node) or self._keeps_scale(node)
-        return is_value and node in self._scope and node not in self._apart
 
     def _only_leaves(self, node: fx.Node) -> bool:
         """Whether a tensor goes nowhere but out of the network."""

@@ -39,9 +39,14 @@ def plan(captured: Captured, backend: Backend, recipe: Recipe) -> Plan:
     _refuse_unmatched(recipe, seen)
     entries: dict[str, Entry] = {}
     in_scope = scopes(seen)
+    ranges: dict[str, QuantizedTensor] = {}
     for view, scope in zip(seen, in_scope, strict=True):
-        for entry in _entries(view, backend, recipe, scope):
+        context = _context(view, backend, recipe, scope)
+        activations = Activations(context)
+        for entry in _entries(context, activations):
             entries[entry.tensor] = _merged(entries.get(entry.tensor), entry)
+        measured = (activations.measured(node) for node in view.graph.nodes if _gives_tensor(node, view))
+        ranges.update((entry.tensor, entry) for entry in measured if entry is not None)
     found = tuple(_with_known_root(entry, entries) for entry in entries.values())
     nothing = not any(isinstance(entry, QuantizedTensor) for entry in found)
     if nothing:
@@ -51,7 +56,9 @@ def plan(captured: Captured, backend: Backend, recipe: Recipe) -> Plan:
         *(f"{name or 'the model'} stays Python: {why}" for name, why in captured.islands.items()),
         *(f"{name} stays float: the example inputs do not reach it" for name in captured.uncalled),
     )
-    return Plan(backend=backend.name, recipe=recipe.name, entries=found, notes=notes)
+    quantized = {entry.tensor for entry in found if isinstance(entry, QuantizedTensor)}  # also in another mode
+    left = tuple(entry for entry in ranges.values() if entry.tensor not in quantized)
+    return Plan(backend=backend.name, recipe=recipe.name, entries=found, notes=notes, ranges=left)
 
 
 def _refuse_unmatched(recipe: Recipe, seen: Sequence[GraphView]) -> None:
@@ -111,17 +118,24 @@ def _with_known_root(entry: Entry, entries: Mapping[str, Entry]) -> Entry:
     return replace(entry, shares=root.tensor)
 
 
-def _entries(view: GraphView, backend: Backend, recipe: Recipe, scope: set[fx.Node]) -> Iterator[Entry]:
-    context = Context(
+def _context(view: GraphView, backend: Backend, recipe: Recipe, scope: set[fx.Node]) -> Context:
+    return Context(
         view=view,
         backend=backend,
         placement=Placement(view, backend, recipe, scope),
         requests=Requests(view, recipe, backend.ends_bits, end_layers(view)),
     )
-    activations = Activations(context)
+
+
+def _gives_tensor(node: fx.Node, view: GraphView) -> bool:
+    return node.op != "output" and view.is_tensor(node)
+
+
+def _entries(context: Context, activations: Activations) -> Iterator[Entry]:
+    view = context.view
     calls = view.first_calls()
     for node in view.graph.nodes:
-        if node.op != "output" and view.is_tensor(node) and not view.is_inside(node):
+        if _gives_tensor(node, view) and not view.is_inside(node):
             yield activations.entry(node)
         if node in calls:
             yield from parameters(node, context, calls=calls[node])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
@@ -11,6 +12,7 @@ from detent.errors import CaptureError
 from detent.graph.batch_norm import FoldedBatchNorm
 from detent.graph.capture import Captured
 from detent.graph.derived_bias import DerivedBias
+from detent.graph.float_ranges import HOLDER, FloatRange
 from detent.graph.kinds import KINDS, kind_of
 from detent.graph.plan import Plan, QuantizedTensor
 from detent.graph.recomputing import recompute_weight
@@ -21,6 +23,8 @@ __all__ = ["insert", "quantizer_path"]
 
 _HOLDER = "activation_quantizers"
 _TAKEN = frozenset(dir(nn.ModuleDict()))
+
+Module = TypeVar("Module", bound=nn.Module)
 
 
 def quantizer_path(node: str) -> str:
@@ -49,6 +53,8 @@ def insert(captured: Captured, plan: Plan) -> None:
     for entry in plan.quantized:
         if entry.quantizer == "derived":
             _derive_bias(entry, captured.regions[entry.region], made)
+    for entry in plan.ranges:
+        _beside(entry, captured.regions[entry.region])
     for region in captured.regions.values():
         region.recompile()
 
@@ -59,8 +65,20 @@ def _make(entry: QuantizedTensor, region: Region) -> Quantizer:
     quantizer = QUANTIZERS[entry.quantizer](entry.scheme, shape, role=entry.role, name=entry.tensor, **options)
     # What will measure it: read by `observing`.
     quantizer.observer = (entry.observer, dict(entry.observer_options))
+    return _on_device_of(region, quantizer)
+
+
+def _on_device_of(region: Region, module: Module) -> Module:
     parameter = next((p for p in region.parameters()), None)
-    return quantizer if parameter is None else quantizer.to(parameter.device)
+    return module if parameter is None else module.to(parameter.device)
+
+
+def _beside(entry: QuantizedTensor, region: Region) -> None:
+    """The range of a tensor that stays float; no graph calls it but while it is observed."""
+    if not hasattr(region, HOLDER):
+        region.add_module(HOLDER, nn.ModuleDict().train(region.training))
+    held = _on_device_of(region, FloatRange(entry, _shape(entry, region)).train(region.training))
+    region.get_submodule(HOLDER).add_module(f"{entry.node}__tensor" if entry.node in _TAKEN else entry.node, held)
 
 
 def _shape(entry: QuantizedTensor, region: Region) -> tuple[int, ...]:

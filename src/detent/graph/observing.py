@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from torch import Tensor, nn
 
-from detent.errors import RangeError
+from detent.errors import DetentError, RangeError
 from detent.graph.derived_bias import DerivedBias
+from detent.graph.float_ranges import FloatRange, ranges_of, sum_of_weights, watched
+from detent.numerics import QParams
 from detent.observers import OBSERVERS, Observer
 from detent.quantizers import Quantizer
 
@@ -22,29 +24,39 @@ def quantizers_of(prepared: nn.Module) -> list[Quantizer]:
 
 
 @contextmanager
-def observing(prepared: nn.Module, *, quantized: bool = False) -> Iterator[None]:
+def observing(prepared: nn.Module, *, quantized: bool = False, only_float: bool = False) -> Iterator[None]:
     """Inside the block every batch is observed; at its end scales are set from what was seen.
 
     The model runs in float, or, with `quantized`, with the scales it has, so that later layers see what earlier
     ones do to their inputs. All scales are set or none: an error leaves the model as it was. Quantizers that no
-    batch reached stay as they were.
+    batch reached stay as they were. The ranges of tensors that stay float are measured too, for retargeting; with
+    `only_float` nothing else is, and the model runs with its scales, which is how to do so after training.
     """
-    watchers = {quantizer: _Watch(quantizer, quantized=quantized) for quantizer in quantizers_of(prepared)}
+    quantized = quantized or only_float
+    quantizers = [] if only_float else quantizers_of(prepared)
+    watchers = {quantizer: _Watch(quantizer, quantized=quantized) for quantizer in quantizers}
+    beside = {one: _WatchBeside(one) for one in ranges_of(prepared)}
     biases = [module for module in prepared.modules() if isinstance(module, DerivedBias)]
-    for quantizer, watch in watchers.items():
-        quantizer.__dict__["forward"] = watch
+    for watched_one, watch in (*watchers.items(), *beside.items()):
+        watched_one.__dict__["forward"] = watch
     for bias in biases if not quantized else ():
         bias.__dict__["forward"] = _pass
     try:
-        yield
+        with watched(prepared, beside):
+            yield
     finally:
-        for module in (*watchers, *biases):
+        for module in (*watchers, *beside, *biases):
             module.__dict__.pop("forward", None)
-    found = {quantizer: watch.observer.qparams() for quantizer, watch in watchers.items() if watch.seen}
-    if watchers and not found:
+    asked = beside if only_float else watchers
+    if asked and not any(watch.seen for watch in asked.values()):
         raise RangeError("calibrate a model", "no batch was run through it", "give it at least one batch")
+    found = {quantizer: watch.observer.qparams() for quantizer, watch in watchers.items() if watch.seen}
+    ranges = {one: qparams for one, watch in beside.items() if (qparams := watch.qparams()) is not None}
     for quantizer, qparams in found.items():
         quantizer.initialise(qparams)
+    weights = sum_of_weights(prepared) if ranges else 0
+    for one, qparams in ranges.items():
+        one.keep(qparams, weights)
 
 
 def _pass(x: Tensor) -> Tensor:
@@ -67,3 +79,25 @@ class _Watch:
             self.observer.observe(x)
             self.seen = True
         return self._then(x)
+
+
+class _WatchBeside:
+    """Measures a tensor that stays float. One that cannot be on a grid, as masks of Inf, has no range, and that is no
+    error here."""
+
+    def __init__(self, one: FloatRange):
+        name, options = one.observer
+        self._observer: Observer = OBSERVERS[name](one.scheme, name=one.name, **options)
+        self.seen = False
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if isinstance(x, Tensor) and x.is_floating_point():
+            with suppress(DetentError):
+                self._observer.observe(x)
+                self.seen = True
+        return x
+
+    def qparams(self) -> QParams | None:
+        with suppress(DetentError):
+            return self._observer.qparams() if self.seen else None
+        return None

@@ -62,7 +62,8 @@ class PlannedOp:
 class Plan:
     """For a backend and a recipe: every tensor's scheme and method, or why it is float. Prints as a table.
 
-    `ops` says the same by operation; `dispatch` prints it.
+    `ops` says the same by operation; `dispatch` prints it. `ranges` are tensors that stay float and are measured all
+    the same, for targets that quantize them: what each would be if this one did.
     """
 
     backend: str
@@ -70,6 +71,7 @@ class Plan:
     entries: tuple[QuantizedTensor | FloatTensor, ...]
     notes: tuple[str, ...] = ()
     ops: tuple[PlannedOp, ...] = ()
+    ranges: tuple[QuantizedTensor, ...] = ()
 
     @property
     def quantized(self) -> tuple[QuantizedTensor, ...]:

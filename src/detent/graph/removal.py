@@ -9,6 +9,8 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from detent.graph.batch_norm import FoldedBatchNorm
+from detent.graph.float_ranges import HOLDER
+from detent.graph.plain_parameters import give_own_class
 from detent.graph.region import Region
 from detent.quantizers import Quantizer
 
@@ -18,11 +20,11 @@ __all__ = ["without_quantizers"]
 def without_quantizers(prepared: Any) -> nn.Module:
     """A copy of a prepared model that computes in float, with the weights it has now; batch norms stay folded."""
     model: Any = copy.deepcopy(prepared)
-    for name in ("plan", "backend", "recipe", "float_names", "turned_names", "merged_norms"):
+    for name in ("plan", "backend", "recipe", "float_names", "turned_names", "merged_norms", "measured"):
         vars(model).pop(name, None)
     for module in list(model.modules()):
         if parametrize.is_parametrized(module):
-            _give_own_class(module)
+            give_own_class(module)
         for which in list(getattr(module, "parametrizations", {})):
             parametrize.remove_parametrizations(module, which, leave_parametrized=False)
         if isinstance(module, FoldedBatchNorm):
@@ -30,16 +32,6 @@ def without_quantizers(prepared: Any) -> nn.Module:
         if isinstance(module, Region):
             _clear(module)
     return model  # type: ignore[no-any-return]
-
-
-def _give_own_class(module: nn.Module) -> None:
-    """torch keeps the parametrized attributes in a class made for the module, which a copy of it shares.
-
-    Removing them there would take them from the original too.
-    """
-    shared = type(module)
-    held = {name: value for name, value in vars(shared).items() if name not in ("__dict__", "__weakref__")}
-    module.__class__ = type(shared.__name__, shared.__bases__, held)
 
 
 def _clear(region: Region) -> None:
@@ -51,4 +43,6 @@ def _clear(region: Region) -> None:
                 graph.erase_node(node)
     if hasattr(region, "activation_quantizers"):
         del region.activation_quantizers
+    if hasattr(region, HOLDER):
+        delattr(region, HOLDER)
     region.recompile()

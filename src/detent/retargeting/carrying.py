@@ -3,7 +3,7 @@ where it has one for several tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,19 +15,20 @@ from detent.backends import Backend
 from detent.deploy.eval_mode import eval_mode
 from detent.errors import SchemeError
 from detent.graph import KINDS, FoldedBatchNorm, Plan, QuantizedTensor
-from detent.numerics import IntGrid, QParams, Scheme, choose_qparams
+from detent.numerics import QParams, Scheme, choose_qparams
 from detent.quantizers import Quantizer
+from detent.retargeting.norms import Norm
+from detent.retargeting.numbers import Held, alike, ends, same_numbers
 
 __all__ = ["carried", "keep_codes"]
-
-Held = tuple[Scheme, QParams]
 
 
 def carried(known: Known, plan: Plan, target: Backend) -> tuple[dict[str, Held], list[str]]:
     """What is known of the tensors of `plan`, in schemes of `target` where it has such; and what is worth a note.
 
     - Rounding is the target's, not a matter of scales.
-    - Codes of the other sign, and affine ones with zero point 0, are the same real numbers.
+    - Codes of the other sign, and affine ones with zero point 0, are the same real numbers; so is a narrow range, but
+      for one number at its end.
     - Tensors that have one grid there and had several have the range of all of them.
     - A range that is built into a kernel of the target is what it is.
     """
@@ -35,31 +36,39 @@ def carried(known: Known, plan: Plan, target: Backend) -> tuple[dict[str, Held],
     notes: list[str] = []
     for entry in plan.quantized:
         if entry.role != "activation" and entry.tensor in known:
-            found[entry.tensor] = _as_offered(known[entry.tensor], entry, target)
+            _, found[entry.tensor] = _as_offered(known[entry.tensor], entry, target)
     for root, members in _groups(plan):
         if root.observer == "fixed":
             one = root.scheme, _of_range(root.observer_options["low"], root.observer_options["high"], root.scheme)
         else:
-            held = [_as_offered(known[member.tensor], member, target) for member in members if member.tensor in known]
-            if not held:
+            offered = [
+                _as_offered(known[member.tensor], member, target) for member in members if member.tensor in known
+            ]
+            if not offered:
                 continue
-            one = held[0] if all(_alike(held[0], other) for other in held) else _common(held, root)
+            held = [one for _, one in offered]
+            one = held[0] if all(alike(held[0], other) for other in held) else _common(held, root)
             if one is not held[0]:
                 notes.append(f"{', '.join(member.tensor for member in members)} have one grid, for the range of all")
+            elif offered[0][0] == 2:
+                notes.append(f"{root.tensor} has its scale on a narrow range there, which is one code less")
         moved = [member for member in members if member.tensor in known or KINDS[member.kind].moves]
         found.update((member.tensor, one) for member in (members if root.observer == "fixed" else moved))
     return found, notes
 
 
-def keep_codes(prepared: nn.Module, moved: Any) -> None:
-    """Give the weights of `moved` the codes that they have in `prepared`.
+def keep_codes(prepared: nn.Module, moved: Any, norms: Mapping[str, Norm]) -> None:
+    """Give the weights of `moved` the codes that they have in `prepared`; `norms` went into some of them since.
 
     A quantizer may do more than take the nearest code (AdaRound learns which one, DoReFa bends the weights), and what
     holds the scales in `moved` does not: such weights are replaced by the numbers that their codes stand for.
     """
     wanted = {entry.tensor for entry in moved.plan.quantized if entry.role == "weight"}
     with torch.no_grad(), eval_mode(prepared), eval_mode(moved):
-        before = {name: value for name, value, _ in _weights(prepared)}
+        before = {
+            name: norms[name].of_weight(value) if name in norms else value for name, value, _ in _weights(prepared)
+        }
+        wanted &= before.keys()
         for name, value, held in _weights(moved):
             if name not in wanted or torch.equal(value, before[name]):
                 continue
@@ -70,6 +79,14 @@ def keep_codes(prepared: nn.Module, moved: Any) -> None:
                     "prepare with the batch-norm strategy 0",
                 )
             held.copy_(before[name])
+        for name, value, _ in _weights(moved):
+            # The same codes; a scale that was multiplied by a norm's factor has been rounded once more.
+            if name in wanted and not torch.allclose(value, before[name], rtol=1e-5, atol=0):
+                raise SchemeError(
+                    f"keep the codes of {name!r} for {moved.plan.backend}",
+                    "one is the least of its grid, and the grid there has no code for its number",
+                    f"prepare and calibrate for {moved.plan.backend}, or begin with weights whose `narrow` is true",
+                )
 
 
 def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor, Tensor | None]]:
@@ -95,57 +112,23 @@ def _groups(plan: Plan) -> Iterator[tuple[QuantizedTensor, list[QuantizedTensor]
         yield entries[root_name], members
 
 
-def _as_offered(held: Held, entry: QuantizedTensor, target: Backend) -> Held:
-    """Of the schemes for the same numbers one that `target` has: the planned one, or else the one it was, if it can."""
-    scheme, qparams = replace(held[0], rounding=entry.scheme.rounding), held[1]
-    offered = [one for one in _same_numbers(scheme, qparams) if not limits(one[0], entry, target)]
-    return min(offered, key=lambda one: one[0] != entry.scheme, default=(scheme, qparams))
-
-
-def _same_numbers(scheme: Scheme, qparams: QParams) -> Iterator[Held]:
-    """The scheme, and others of integers that stand for the same real numbers."""
-    yield scheme, qparams
-    grid = scheme.grid
-    if not isinstance(grid, IntGrid):
-        return
-    affine = replace(scheme, symmetric=False)
-    if scheme.symmetric:
-        yield affine, qparams
-    elif not qparams.zero_point.any():
-        yield replace(scheme, symmetric=True), qparams
-    if not grid.narrow:
-        other = IntGrid(grid.bits, signed=not grid.signed)
-        zero_point = qparams.zero_point + (other.qmin - grid.qmin)
-        yield replace(affine, grid=other), QParams(qparams.scale, zero_point)
-
-
-def _alike(one: Held, other: Held) -> bool:
-    (scheme, qparams), (others, others_qparams) = one, other
-    return (
-        scheme == others
-        and torch.equal(qparams.scale, others_qparams.scale)
-        and torch.equal(qparams.zero_point, others_qparams.zero_point)
-    )
+def _as_offered(held: Held, entry: QuantizedTensor, target: Backend) -> tuple[int, Held]:
+    """Of the schemes for the same numbers one that `target` has: the planned one, or else the one it was, if it can;
+    and how much it differs (`same_numbers`)."""
+    given = replace(held[0], rounding=entry.scheme.rounding), held[1]
+    offered = [one for one in same_numbers(given) if not limits(one[1][0], entry, target)]
+    return min(offered, key=lambda one: (one[0], one[1][0] != entry.scheme), default=(0, given))
 
 
 def _common(held: Sequence[Held], root: QuantizedTensor) -> Held:
     """The grid among them that reaches from the least number of all to the greatest, to half a step; else a new one."""
-    ends = [_ends(*one) for one in held]
-    low, high = min(low for low, _ in ends), max(high for _, high in ends)
-    for one, (least, greatest) in zip(held, ends, strict=True):
+    reached = [ends(*one) for one in held]
+    low, high = min(low for low, _ in reached), max(high for _, high in reached)
+    for one, (least, greatest) in zip(held, reached, strict=True):
         half = float(one[1].scale.max()) / 2
         if least <= low + half and greatest >= high - half:
             return one
     return root.scheme, _of_range(low, high, root.scheme)
-
-
-def _ends(scheme: Scheme, qparams: QParams) -> tuple[float, float]:
-    grid = scheme.grid
-    if not isinstance(grid, IntGrid):
-        magnitude = float(qparams.scale.max())
-        return -magnitude, magnitude
-    ends = [(code - qparams.zero_point.double()) * qparams.scale.double() for code in (grid.qmin, grid.qmax)]
-    return float(ends[0].min()), float(ends[1].max())
 
 
 def _of_range(low: float, high: float, scheme: Scheme) -> QParams:

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 
-from detent.adopting import Known, adopt, initialise
+from detent.adopting import adopt, initialise
 from detent.backends import BACKENDS, Backend, dispatched, plan
 from detent.deploy import Package
-from detent.errors import ArtifactError, SchemeError
+from detent.errors import ArtifactError
 from detent.graph import (
     Inputs,
-    Plan,
     capture,
     fold_batch_norms,
     insert,
     quantizers_of,
+    ranges_of,
     remember_float_names,
+    sum_of_weights,
     without_quantizers,
 )
 from detent.loading import load
 from detent.numerics import QParams, Scheme
+from detent.onnx_import import source_of
 from detent.preparing import prepare
-from detent.recipes import Recipe, find
+from detent.quantizers import Role
+from detent.recipes import Recipe, TensorRequest, find
 from detent.retargeting.carrying import carried, keep_codes
+from detent.retargeting.known import known_of, refuse_unknown, remember, with_reordered, with_weights
+from detent.retargeting.norms import after_folding, norms_of
+from detent.retargeting.numbers import as_scheme
 
 __all__ = ["restored", "retargeted"]
 
@@ -35,19 +41,23 @@ __all__ = ["restored", "retargeted"]
 def retargeted(prepared: Any, backend: str | Backend) -> Any:
     """A prepared model for `backend` with the scales of `prepared`, which is left as it was.
 
-    Weights keep their learned values, and their codes. Refused, with the tensor named: a tensor that only the other
-    backend quantizes, because it has no scale, and one whose scheme the other backend cannot have.
+    Weights keep their learned values, and their codes; what only the other backend quantizes has the range that was
+    measured beside the scales. Refused, with the tensor named: one whose range nobody measured, or measured before
+    training, and one whose scheme the other backend cannot have.
     """
     target = BACKENDS[backend] if isinstance(backend, str) else backend
     inputs: Inputs = prepared.example
     modes = {mode: {"mode": mode} for mode in prepared.runners} if len(prepared.runners) > 1 else None
     captured = capture(without_quantizers(prepared), inputs.args, example_kwargs=inputs.kwargs, modes=modes)
     modules = dict(captured.module.named_modules())
+    norms = norms_of(captured)
     merges = fold_batch_norms(captured, min(target.batch_norm, 0))
     request = _request(prepared.recipe)
     planned = plan(captured, target, request)
-    _refuse_unfolded(planned, merges)
-    known, notes = carried(_known(prepared), planned, target)
+    held = after_folding(known_of(prepared), norms, merges, planned)
+    held = with_weights(with_reordered(held, planned, captured), planned, captured)
+    known, notes = carried(held, planned, target)
+    refuse_unknown(planned, known, prepared)
     decided = adopt(planned, known, target)
     decided = replace(decided, notes=(*decided.notes, f"scales of {prepared.plan.backend}", *notes))
     decided = replace(decided, ops=dispatched(captured, target, request, decided))
@@ -57,7 +67,8 @@ def retargeted(prepared: Any, backend: str | Backend) -> Any:
     moved.input_count, moved.example = prepared.input_count, inputs
     remember_float_names(moved, captured.float_tensors, merges, modules)
     initialise(moved, known)
-    keep_codes(prepared, moved)
+    keep_codes(prepared, moved, {f"{operation}.weight": norms[path] for path, operation in merges.items()})
+    remember(moved, held, known)
     moved.train(prepared.training)
     return moved
 
@@ -76,35 +87,31 @@ def restored(package: Package) -> Any:
             f"its model.onnx does not say the scale of {', '.join(missing[:3])}",
             "retarget the artifact that deploy returned, which has the model in memory",
         )
+    _take_ranges(prepared, package.manifest.get("ranges", ()))
     return prepared
 
 
+def _take_ranges(prepared: Any, rows: Iterable[Mapping[str, Any]]) -> None:
+    """The ranges of float tensors that a manifest says."""
+    said = {row["tensor"]: row for row in rows}
+    names, weights = source_of(prepared).tensors, sum_of_weights(prepared)
+    for one in ranges_of(prepared):
+        row = said.get(names.get(one.node, ""))
+        if row is not None:
+            qparams = QParams(torch.tensor(row["scale"], dtype=torch.float32), torch.tensor(row["zero point"]))
+            held = as_scheme((Scheme.from_dict(row["scheme"]), qparams), one.scheme)
+            if held is not None:
+                one.keep(held, weights)
+
+
 def _request(recipe: Recipe) -> Recipe:
-    """The widths that were asked for, with quantizers that hold the scales they are given."""
-    plain = find("ptq")
-    return plain.replace(
-        weight=plain.weight.replace(bits=recipe.weight.bits),
-        activation=plain.activation.replace(bits=recipe.activation.bits),
+    """The widths that were asked for, and what was to stay float; quantizers hold the scales they are given."""
+    return find("ptq").replace(
+        **{role: _plain(getattr(recipe, role)) for role in get_args(Role)},
+        rules=[rule.replace(**{role: _plain(getattr(rule, role)) for role in get_args(Role)}) for rule in recipe.rules],
         exclude=recipe.exclude,
     )
 
 
-def _refuse_unfolded(planned: Plan, merges: Mapping[str, str]) -> None:
-    quantized = {entry.tensor for entry in planned.quantized}
-    for norm, operation in merges.items():
-        if f"{operation}.weight" in quantized:
-            raise SchemeError(
-                f"keep the scale of '{operation}.weight' for {planned.backend}",
-                f"the batch norm {norm!r} is folded into it there, and the scale is that of the weight without it",
-                f"prepare and calibrate for {planned.backend}",
-            )
-
-
-def _known(prepared: Any) -> Known:
-    """The scheme of each tensor and the scale that was measured or learned; a sharing one has its source's."""
-    found: dict[str, tuple[Scheme, QParams]] = {q.name: (q.scheme, q.qparams()) for q in quantizers_of(prepared)}
-    entries: Plan = prepared.plan
-    for entry in entries.quantized:
-        if entry.shares and entry.tensor not in found and entry.shares in found:
-            found[entry.tensor] = found[entry.shares]
-    return found
+def _plain(request: TensorRequest) -> TensorRequest:
+    return TensorRequest(bits=request.bits, quantize=request.quantize)

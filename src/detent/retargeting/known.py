@@ -1,0 +1,135 @@
+"""What is known of the tensors of a prepared model when it is to run elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx, nn
+
+from detent.adopting import Known, measured
+from detent.errors import SchemeError
+from detent.graph import (
+    REORDERING,
+    Captured,
+    Plan,
+    QuantizedTensor,
+    join,
+    kind_of,
+    quantizers_of,
+    ranges_of,
+    sum_of_weights,
+)
+from detent.numerics import QParams, Scheme
+from detent.retargeting.numbers import alike, as_scheme
+
+__all__ = ["known_of", "refuse_unknown", "remember", "with_reordered", "with_weights"]
+
+_OUT_OF_DATE = "its range was measured before training changed the weights"
+_UNMEASURED = "no range of it is known: it was trained since, held infinities, or an earlier version calibrated it"
+_AGAIN = "; or measure it, `with detent.observing(prepared, only_float=True)`, and deploy again"
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """`known` of the model that one was made from, what it `adopted` of that, and the sum of its weights then."""
+
+    known: Known
+    adopted: Known
+    weights: int
+
+
+def known_of(prepared: Any) -> Known:
+    """The scheme of each tensor and the scale that was measured or learned; a sharing one has its source's.
+
+    Of float tensors the range that was measured beside the others, while the weights are those it was measured with.
+    A model that was retargeted itself, and not trained since, has what the first one had.
+    """
+    weights = sum_of_weights(prepared)
+    before: _Measured = getattr(prepared, "measured", _Measured({}, {}, weights))
+    first = before.known if before.weights == weights else {}
+    found: dict[str, tuple[Scheme, QParams]] = {
+        **{one.name: (one.scheme, one.qparams()) for one in ranges_of(prepared) if one.is_of(weights)},
+        **first,
+    }
+    for quantizer in quantizers_of(prepared):
+        held = quantizer.scheme, quantizer.qparams()
+        name = quantizer.name
+        if name not in first or name not in before.adopted or not alike(before.adopted[name], held):
+            found[name] = held
+    plan: Plan = prepared.plan
+    for entry in plan.quantized:
+        if entry.shares and entry.tensor not in found and entry.shares in found:
+            found[entry.tensor] = found[entry.shares]
+    return found
+
+
+def remember(moved: Any, known: Known, adopted: Known) -> None:
+    """Keep in `moved` what is known of tensors that it has float, or on a grid together with others."""
+    weights = sum_of_weights(moved)
+    moved.measured = _Measured(known, adopted, weights)
+    for one in ranges_of(moved):
+        held = as_scheme(known[one.name], one.scheme) if one.name in known else None
+        if held is not None:
+            one.keep(held, weights)
+
+
+def with_reordered(known: Known, planned: Plan, captured: Captured) -> Known:
+    """`known`, and the same for tensors that are others in another order and have a grid of their own there."""
+    found = dict(known)
+    for entry in planned.quantized:
+        if entry.role != "activation" or entry.tensor in known:
+            continue
+        name, node = entry.tensor, _node_of(entry, captured)
+        modules = dict(captured.regions[entry.region].named_modules())
+        while name not in known and _kind(node, modules) in REORDERING:
+            node = node.all_input_nodes[0]
+            name = join(entry.region, node.name)
+        if name in known:
+            found[entry.tensor] = known[name]
+    return found
+
+
+def _kind(node: fx.Node, modules: Mapping[str, nn.Module]) -> str | None:
+    kind = kind_of(node, modules)
+    return kind.name if kind is not None and node.all_input_nodes else None
+
+
+def _node_of(entry: QuantizedTensor, captured: Captured) -> fx.Node:
+    graphs = captured.regions[entry.region].graphs.values()
+    found: fx.Node = next(node for graph in graphs for node in graph.nodes if node.name == entry.node)
+    return found
+
+
+def with_weights(known: Known, planned: Plan, captured: Captured) -> Known:
+    """`known`, and the scales of parameters that only the new plan has on a grid: measuring them needs no data."""
+    found = dict(known)
+    for entry in planned.quantized:
+        if entry.role != "activation" and entry.quantizer != "derived" and entry.tensor not in known:
+            module = captured.regions[entry.region].get_submodule(str(_node_of(entry, captured).target))
+            options = entry.observer_options
+            qparams = measured(getattr(module, entry.role), entry.scheme, entry.observer, options, name=entry.tensor)
+            found[entry.tensor] = entry.scheme, qparams
+    return found
+
+
+def refuse_unknown(planned: Plan, carried: Known, prepared: Any) -> None:
+    """A tensor that only the new plan has on a grid, and whose range nobody measured."""
+    ranges = {one.name: one for one in ranges_of(prepared)}
+    for entry in planned.quantized:
+        if entry.tensor in carried or entry.quantizer == "derived":
+            continue
+        one = ranges.get(entry.tensor)
+        found, other = "was not before, so it has none", ""
+        if one is not None:
+            found, other = (_OUT_OF_DATE if one.measured else _UNMEASURED), _AGAIN
+        raise _refusal(entry, planned.backend, found, other)
+
+
+def _refusal(entry: QuantizedTensor, backend: str, found: str, other: str) -> SchemeError:
+    return SchemeError(
+        f"keep the scale of {entry.tensor!r} for {backend}",
+        f"it is quantized there ({entry.why}) and {found}",
+        f"prepare and calibrate for {backend}{other}",
+    )

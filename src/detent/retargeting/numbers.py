@@ -1,0 +1,79 @@
+"""One grid in several schemes: other codes, or another kind of scheme, for the same real numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from detent.numerics import IntGrid, QParams, Scheme
+
+__all__ = ["Held", "alike", "as_scheme", "ends", "same_numbers"]
+
+Held = tuple[Scheme, QParams]
+
+
+def same_numbers(held: Held) -> Iterator[tuple[int, Held]]:
+    """What a tensor has, and other schemes of integers with the same step, and how much they differ.
+
+    0: they stand for the same real numbers. 1: there is one more, below a narrow range. 2: one less, that of -128.
+    """
+    for signed_or_not in _of_both_signs(held):
+        for difference, ranged in _of_both_ranges(signed_or_not):
+            for again in _of_both_signs(ranged):
+                for one in _of_both_kinds(again):
+                    yield difference, one
+
+
+def as_scheme(held: Held, scheme: Scheme) -> QParams | None:
+    """The qparams of the same real numbers in that scheme, if it has them; how it rounds does not matter."""
+    given = replace(held[0], rounding=scheme.rounding), held[1]
+    return next((qparams for off, (one, qparams) in same_numbers(given) if one == scheme and not off), None)
+
+
+def alike(one: Held, other: Held) -> bool:
+    (scheme, qparams), (others, others_qparams) = one, other
+    return (
+        scheme == others
+        and torch.equal(qparams.scale, others_qparams.scale)
+        and torch.equal(qparams.zero_point, others_qparams.zero_point)
+    )
+
+
+def ends(scheme: Scheme, qparams: QParams) -> tuple[float, float]:
+    """The least and the greatest number on a grid, of all its channels."""
+    grid = scheme.grid
+    if not isinstance(grid, IntGrid):
+        magnitude = float(qparams.scale.max())
+        return -magnitude, magnitude
+    found = [(code - qparams.zero_point.double()) * qparams.scale.double() for code in (grid.qmin, grid.qmax)]
+    return float(found[0].min()), float(found[1].max())
+
+
+def _of_both_signs(held: Held) -> Iterator[Held]:
+    yield held
+    scheme, qparams = held
+    grid = scheme.grid
+    if isinstance(grid, IntGrid) and not grid.narrow:
+        other = IntGrid(grid.bits, signed=not grid.signed)
+        zero_point = qparams.zero_point + (other.qmin - grid.qmin)
+        yield replace(scheme, grid=other, symmetric=False), QParams(qparams.scale, zero_point)
+
+
+def _of_both_ranges(held: Held) -> Iterator[tuple[int, Held]]:
+    yield 0, held
+    scheme, qparams = held
+    grid = scheme.grid
+    if isinstance(grid, IntGrid) and grid.narrow:
+        yield 1, (replace(scheme, grid=IntGrid(grid.bits)), qparams)
+    elif isinstance(grid, IntGrid) and grid.signed and not qparams.zero_point.any():
+        yield 2, (replace(scheme, grid=IntGrid(grid.bits, narrow=True)), qparams)
+
+
+def _of_both_kinds(held: Held) -> Iterator[Held]:
+    """Affine and, with zero point 0, symmetric."""
+    yield held
+    scheme, qparams = held
+    if isinstance(scheme.grid, IntGrid) and not qparams.zero_point.any():
+        yield replace(scheme, symmetric=not scheme.symmetric), qparams
