@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from detent.backends.mnn import MNN
-from detent.deploy import Deployment, read_qdq
-from detent.deploy.mnn import mnn_compression, read_mnn, resolved, write_mnn
+from detent.deploy import Deployment, float_model, read_qdq
+from detent.deploy.mnn import mnn_compression, read_mnn, write_mnn
 from detent.deploy.mnn_compression import ActivationGrid, Compression, CompressionLayer, WeightGrid
+from detent.deploy.mnn_model import mnn_model
 from detent.errors import DeployError
 from tests.twin.nets import Builder, Net, Style, conv, linear, small_net
 
@@ -113,20 +116,6 @@ def test_grids_are_those_of_the_network() -> None:
     assert list(first.weight.scales) == weight.encoding.scale.tolist()
 
 
-def test_names_that_only_the_converter_knows_are_looked_up() -> None:
-    net, compression = compression_of("flat", "gemm_relu", "gemm")
-    converted = {
-        "tensorName": ["x", "ConvertTensor12", "gemm4__matmul_converted"],
-        "oplists": [
-            {"name": "gemm2__matmul_converted", "outputIndexes": [1]},
-            {"name": "gemm4__matmul_converted", "outputIndexes": [2]},
-        ],
-    }
-    named = resolved(compression, read_qdq(net.model), converted)
-    assert [layer.output.name for layer in named.layers] == ["ConvertTensor12", "gemm4__matmul_converted"]
-    assert [layer.weight for layer in named.layers] == [layer.weight for layer in compression.layers]
-
-
 def test_the_files_of_a_deployment() -> None:
     net, compression = compression_of("relu", "conv")
     files = write_mnn(Deployment(name="net", backend=MNN, model=net.model, tensors=()))
@@ -139,14 +128,79 @@ def test_the_files_of_a_deployment() -> None:
     assert kinds == {"Conv", "Relu", "Identity"}
 
 
-def test_a_note_says_which_names_cannot_be_known() -> None:
-    for layers, noted in ((("flat", "gemm_relu", "gemm"), ["gemm2.Gemm"]), (("relu", "flat", "gemm"), [])):
-        net, _ = compression_of(*layers)
-        deployment = Deployment(name="net", backend=MNN, model=net.model, tensors=())
-        write_mnn(deployment)
-        assert [
-            name for name in ("gemm2.Gemm", "gemm4.Gemm") if any(name in note for note in deployment.notes)
-        ] == noted
+def test_small_groups_have_no_layer() -> None:
+    """MNN makes depthwise convolutions of them: with fewer than 4 outputs for each of more groups than that."""
+    counts = {}
+    for group, inputs, outputs in ((4, 8, 8), (2, 8, 8), (8, 8, 8), (4, 8, 16), (8, 8, 16)):
+        builder = Builder(INT8)
+        builder.output(conv(builder, builder.input("x", 1, inputs, 6, 6), outputs, group=group))
+        counts[group, inputs, outputs] = len(mnn_compression(read_qdq(builder.net().model)).layers)
+    assert counts == {(4, 8, 8): 0, (2, 8, 8): 2, (8, 8, 8): 1, (4, 8, 16): 4, (8, 8, 16): 0}
+
+
+def test_a_large_matrix_is_written_as_a_convolution() -> None:
+    """And its layer has the name of what that gives."""
+    builder = Builder(INT8)
+    builder.output(linear(builder, builder.input("x", 2, 256), 256, then="Relu"))
+    net = builder.net()
+    graph = read_qdq(net.model)
+    assert [layer.output.name for layer in mnn_compression(graph).layers] == ["gemm1.product"]
+    written = mnn_model(net.model, graph)
+    assert [node.op_type for node in written.graph.node] == ["Reshape", "Conv", "Reshape", "Max", "Identity"]
+    assert_same_numbers(net, written)
+
+
+def assert_same_numbers(net: Net, written: onnx.ModelProto) -> None:
+    onnx.checker.check_model(written, full_check=True)
+    plain = float_model(net.model)
+    runs = [
+        onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, net.feeds)
+        for model in (plain, written)
+    ]
+    for one, other in zip(*runs, strict=True):
+        assert np.allclose(one, other, rtol=1e-5, atol=1e-5)  # sums in another order
+
+
+@pytest.mark.parametrize(
+    ("kind", "written"),
+    [
+        ("Max", ["Mul", "Mul", "Max", "Mul"]),
+        ("Abs", ["Mul", "Abs", "Mul"]),
+        ("Relu", ["Clip"]),
+        ("MaxPool", ["Mul", "MaxPool", "Mul"]),
+        ("AveragePool", ["Pad", "AveragePool"]),
+        ("Resize", ["Mul", "Resize", "Mul"]),
+    ],
+)
+def test_what_is_wrong_on_codes_is_written_otherwise_with_the_same_numbers(kind: str, written: list[str]) -> None:
+    builder = Builder(INT8)
+    x = builder.input("x", 1, 4, 6, 6)
+    made = builder.quantized(builder.float_op("Tanh", x))
+    attributes = {
+        "MaxPool": {"kernel_shape": [2, 2]},
+        "AveragePool": {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "count_include_pad": 1},
+    }.get(kind, {})
+    if kind == "Resize":
+        twice = {"scales": np.array([1, 1, 2, 2], np.float32)}
+        result = builder.float_op("Resize", made, None, "scales", constants=twice, mode="linear")
+    else:
+        result = builder.float_op(kind, *((made, x) if kind == "Max" else (made,)), **attributes)
+    builder.output(conv(builder, builder.quantized(result), 4, 1))
+    net = builder.net()
+    model = mnn_model(net.model, read_qdq(net.model))
+    kinds = [node.op_type for node in model.graph.node]
+    assert kinds == ["Tanh", *written, "Conv", "Identity"]
+    assert_same_numbers(net, model)
+
+
+def test_an_average_that_counts_padding_in_ceil_mode_is_refused() -> None:
+    builder = Builder(INT8)
+    x = builder.input("x", 1, 4, 6, 6)
+    pool = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "count_include_pad": 1, "ceil_mode": 1, "strides": [2, 2]}
+    builder.output(conv(builder, builder.quantized(builder.float_op("AveragePool", x, **pool)), 4, 1))
+    net = builder.net()
+    with pytest.raises(DeployError, match="never counts padding"):
+        mnn_model(net.model, read_qdq(net.model))
 
 
 @pytest.mark.parametrize(

@@ -30,13 +30,57 @@ def scales(found: MnnScales) -> dict[str, float]:
 def test_layers_have_scales_and_hand_them_on_through_what_moves_numbers() -> None:
     found = network(
         conv(Read("x", grid(0.5)), "a"),
-        Op("MaxPool", "b", (Read("a", grid(0.25)),), ("b",), {"kernel_shape": [2, 2]}),
+        Op("AveragePool", "b", (Read("a", grid(0.25)),), ("b",), {"kernel_shape": [2, 2]}),
         Op("Sigmoid", "c", (Read("b", grid(0.25)),), ("c",)),
         output=Read("c"),
     )
     assert scales(found) == {"x": 0.5, "a": 0.25, "b": 0.25}
     assert set(found.on_integers) == {"a", "b"}
     assert found.missing(found.units[2]) == ["c"]
+
+
+def test_a_max_pool_is_on_codes_if_none_is_negative() -> None:
+    for function, on_codes in (("Relu", True), ("Tanh", False)):
+        found = network(
+            conv(Read("x", grid(0.5)), "a"),
+            Op(function, "b", (Read("a"),), ("b",)),
+            Op("MaxPool", "c", (Read("b", grid(0.25)),), ("c",), {"kernel_shape": [2, 2]}),
+            conv(Read("c", grid(0.25)), "d"),
+            output=Read("d", grid(1.0)),
+        )
+        assert ("c" in found.on_integers) == on_codes
+        assert found.never_on_codes == (set() if on_codes else {"c"})
+
+
+def test_windows_need_equal_scales_and_a_resize_between_others_is_kept_from_codes() -> None:
+    """MNN would copy the codes of the one grid to the other."""
+    for kind, scale, on_codes, never in (
+        ("AveragePool", 0.25, True, False),
+        ("AveragePool", 0.5, False, False),
+        ("Resize", 0.25, True, False),
+        ("Resize", 0.5, False, True),
+    ):
+        found = network(
+            conv(Read("x", grid(0.5)), "a"),
+            Op(kind, "b", (Read("a", grid(0.25)),), ("b",), {"kernel_shape": [2, 2]}),
+            conv(Read("b", grid(scale)), "c"),
+            output=Read("c", grid(1.0)),
+        )
+        assert ("b" in found.on_integers, "b" in found.never_on_codes) == (on_codes, never)
+
+
+def test_a_clip_hands_scales_on_and_has_no_kernel() -> None:
+    """So the sum before it is on the grid of what the clip goes into."""
+    found = network(
+        conv(Read("x", grid(0.5)), "a"),
+        Op("Add", "b", (Read("a", grid(0.25)), Read("a", grid(0.25))), ("b",)),
+        Op("Clip", "c", (Read("b"), Read("two"), Read("two")), ("c",)),
+        conv(Read("c", grid(2.0)), "d"),
+        output=Read("d", grid(1.0)),
+    )
+    assert scales(found)["b"] == 2.0
+    assert "b" in found.on_integers
+    assert "c" not in found.on_integers
 
 
 def test_a_sum_before_a_concatenation_has_the_scale_of_what_reads_that() -> None:

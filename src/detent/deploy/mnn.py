@@ -10,20 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
 from detent.deploy.deployment import Deployment
 from detent.deploy.encoding import Encoding
-from detent.deploy.float_model import float_model
 from detent.deploy.mnn_compression import ActivationGrid, Compression, CompressionLayer, WeightGrid
-from detent.deploy.mnn_layers import MnnUnit, integer_layers
-from detent.deploy.mnn_scales import AVERAGES, MOVES, MnnScales
+from detent.deploy.mnn_layers import PRODUCT, MnnUnit, integer_layers, is_large
+from detent.deploy.mnn_model import mnn_model
 from detent.deploy.qdq_graph import Op, QdqGraph, Read
 from detent.errors import DeployError
 
-__all__ = ["BINARY", "MODEL", "TEXT", "mnn_compression", "read_mnn", "resolved", "write_mnn"]
+__all__ = ["BINARY", "MODEL", "TEXT", "mnn_compression", "read_mnn", "write_mnn"]
 
 MODEL, BINARY, TEXT = "model.float.onnx", "model.mnn_compression.bin", "model.mnn_compression.json"
 
@@ -37,19 +36,7 @@ def write_mnn(deployment: Deployment) -> Mapping[str, bytes]:
     for op in deployment.graph.ops:
         _require_runnable(deployment.graph, op)
     compression = mnn_compression(deployment.graph)
-    unnamed = [unit.head.name for unit in integer_layers(deployment.graph) if _is_named_by_mnn_alone(unit)]
-    if unnamed:
-        deployment.notes.append(
-            f"mnnconvert gives {', '.join(unnamed)} a name of its own and finds no scale for it under another: use the "
-            "compression parameters that `detent.deploy.mnn.resolved` makes of a first conversion"
-        )
-    signed = [op.name for op in _pools_of_negatives(deployment.graph)]
-    if signed:
-        deployment.notes.append(
-            f"MNN 3.6.1 on x86 compares codes in a max pool without their sign: {', '.join(signed)} is wrong there "
-            "where negative numbers reach it; put a ReLU before it"
-        )
-    model = float_model(deployment.model).SerializeToString(deterministic=True)
+    model = mnn_model(deployment.model, deployment.graph).SerializeToString(deterministic=True)
     return {MODEL: model, BINARY: compression.message(), TEXT: compression.text()}
 
 
@@ -62,31 +49,11 @@ def mnn_compression(graph: QdqGraph) -> Compression:
     """A layer for each convolution and linear layer on integers; what stands between them follows from their grids.
 
     MNN finds a layer by the name of what it gives, after its own optimizations: these names are what MNN 3.6 makes of
-    the names in the ONNX model, but for a linear layer with a ReLU, which `resolved` finds in a converted model.
+    the names in the ONNX model.
     """
     return Compression(
         tuple(part for unit in integer_layers(graph) for part in _parts(_layer(graph, unit), unit, graph))
     )
-
-
-def resolved(compression: Compression, graph: QdqGraph, converted: Mapping[str, Any]) -> Compression:
-    """The same parameters under the names of a converted model (as `mnnconvert --JsonFile` shows it)."""
-    names = converted["tensorName"]
-    given = {made["name"]: names[made["outputIndexes"][0]] for made in converted["oplists"] if made["outputIndexes"]}
-    made_by = [name for unit in integer_layers(graph) for name in _mnn_names(graph, unit)]
-    layers = [
-        replace(layer, output=replace(layer.output, name=given.get(name, layer.output.name)))
-        for layer, name in zip(compression.layers, made_by, strict=True)
-    ]
-    return Compression(tuple(layers))
-
-
-def _mnn_names(graph: QdqGraph, unit: MnnUnit) -> list[str]:
-    """What MNN calls the layers that it makes of an integer layer."""
-    if unit.head.type != "Conv":
-        return [f"{unit.bare}{_MATRIX}"]
-    groups, name = _groups(unit.head, graph), unit.head.outputs[0]
-    return [name] if groups == 1 else [f"{name}__group__{index}" for index in range(groups)]
 
 
 def _require_runnable(graph: QdqGraph, op: Op) -> None:
@@ -95,29 +62,6 @@ def _require_runnable(graph: QdqGraph, op: Op) -> None:
         _refuse(op, "MNN makes a loop of it and finds no size for that", "replace it, or choose another target")
     if "Pool" in op.type and op.inputs[0] is not None and len(graph.shapes.get(op.inputs[0].tensor, ())) > 4:
         _refuse(op, "MNN has no pool over 3 axes", "pool over two of them, then over the third")
-
-
-def _pools_of_negatives(graph: QdqGraph) -> list[Op]:
-    """Max pools on integers that are not known to read numbers from 0 on."""
-    known = MnnScales(graph)
-    pools = [unit.head for unit in known.on_integers.values() if unit.head.type == "MaxPool"]
-    return [op for op in pools if op.inputs[0] is not None and not _is_from_zero(graph, op.inputs[0].tensor)]
-
-
-def _is_from_zero(graph: QdqGraph, tensor: str) -> bool:
-    op = graph.producer(tensor)
-    if op is None or op.inputs[0] is None:
-        return False
-    if op.type in (*MOVES, *AVERAGES, "MaxPool"):
-        return all(
-            _is_from_zero(graph, read.tensor) for read in (op.inputs if op.type == "Concat" else op.inputs[:1]) if read
-        )
-    least = graph.constants.get(op.inputs[1].tensor) if op.type == "Clip" and op.inputs[1] is not None else None
-    return op.type in ("Relu", "Sigmoid", "Softmax") or (least is not None and float(least) >= 0)
-
-
-def _is_named_by_mnn_alone(unit: MnnUnit) -> bool:
-    return unit.head.type != "Conv" and unit.bare != unit.output
 
 
 def _groups(op: Op, graph: QdqGraph) -> int:
@@ -153,7 +97,10 @@ def _layer(graph: QdqGraph, unit: MnnUnit) -> CompressionLayer:
     given = graph.grid_of(output)
     if given is None:
         _refuse(op, f"what it gives, {output!r}, is read in float or on several grids", "quantize it, on one grid")
-    name = f"{unit.bare}{_MATRIX}" if op.type != "Conv" else _conv_name(graph, op, output)
+    if op.type == "Conv":
+        name = _conv_name(graph, op, output)
+    else:
+        name = f"{unit.bare}{PRODUCT if is_large(graph, unit) else _MATRIX}"
     return CompressionLayer(
         _activation(op, data.tensor, data.encoding), _weight(graph, op, weight), _activation(op, name, given)
     )

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 from detent.deploy.qdq_graph import Op, QdqGraph
 
-__all__ = ["BINARY", "WEIGHTED", "MnnUnit", "integer_layers", "mnn_units"]
+__all__ = ["BINARY", "PRODUCT", "WEIGHTED", "MnnUnit", "has_small_groups", "integer_layers", "is_large", "mnn_units"]
 
 WEIGHTED = ("Conv", "Gemm", "MatMul")
-BINARY = ("Add", "Sub", "Mul", "Max", "Min")
+BINARY = ("Add", "Sub", "Mul")
 _FUNCTIONS = ("Relu", "Clip")
+PRODUCT = ".product"
+"""Ends the name of what the convolution gives that a large matrix product is written as."""
+_LARGE = 2**16
 
 
 @dataclass(frozen=True)
@@ -52,19 +55,40 @@ def mnn_units(graph: QdqGraph) -> list[MnnUnit]:
     return found
 
 
+def has_small_groups(graph: QdqGraph, op: Op) -> bool:
+    """Whether MNN makes depthwise convolutions of it, with names of its own and therefore in float."""
+    group, weight = int(op.attributes.get("group", 1)), op.inputs[1] if op.type == "Conv" else None
+    if weight is None or weight.tensor not in graph.constants:
+        return False
+    outputs, inputs = graph.constants[weight.tensor].shape[:2]
+    each = outputs // group
+    return (each, inputs) != (1, 1) and each < min(4, group) and inputs < group
+
+
+def is_large(graph: QdqGraph, unit: MnnUnit) -> bool:
+    """Whether it is a matrix product whose weights `mnnconvert` puts aside before it quantizes: it then makes codes of
+    memory that holds something else."""
+    if unit.head.type not in ("Gemm", "MatMul") or not _has_codes(graph, unit.head):
+        return False
+    weight = unit.head.inputs[1]
+    return weight is not None and graph.constants[weight.tensor].size >= _LARGE
+
+
 def integer_layers(graph: QdqGraph) -> list[MnnUnit]:
     """Layers with integer weights that read codes."""
     return [unit for unit in mnn_units(graph) if _has_codes(graph, unit.head)]
 
 
 def _has_codes(graph: QdqGraph, op: Op) -> bool:
-    if op.type not in (*WEIGHTED, "ConvTranspose") or op.inputs[1] is None:
+    if op.type not in (*WEIGHTED, "ConvTranspose") or op.inputs[1] is None or has_small_groups(graph, op):
         return False
     return op.inputs[1].tensor in graph.coded and op.inputs[0] is not None and op.inputs[0].encoding is not None
 
 
 def _joined(graph: QdqGraph, op: Op) -> Iterator[Op]:
     yield op
+    if has_small_groups(graph, op):
+        return
     if op.type in WEIGHTED or op.type == "ConvTranspose":
         after = _only_reader(graph, op.outputs[0])
         if op.type == "MatMul" and after is not None and after.type == "Add" and _adds_constant(graph, after):
@@ -83,9 +107,13 @@ def _adds_constant(graph: QdqGraph, op: Op) -> bool:
 
 
 def _only_reader(graph: QdqGraph, tensor: str) -> Op | None:
+    """A grid of its own does not keep MNN from joining two operations: what the second gives must have one then."""
     readers = graph.readers(tensor)
     given = any(output.read.tensor == tensor for output in graph.outputs)
-    return readers[0][0] if len(readers) == 1 and not given and readers[0][1].encoding is None else None
+    if len(readers) != 1 or given:
+        return None
+    reader, read = readers[0]
+    return reader if read.encoding is None or graph.grid_of(reader.outputs[0]) is not None else None
 
 
 def _reads(op: Op) -> Iterator[str]:

@@ -13,22 +13,28 @@ from dataclasses import dataclass
 
 from detent.deploy.encoding import Encoding
 from detent.deploy.mnn_layers import BINARY, WEIGHTED, MnnUnit, integer_layers, mnn_units
-from detent.deploy.qdq_graph import QdqGraph
+from detent.deploy.qdq_graph import Op, QdqGraph
+from detent.errors import DeployError
 
 __all__ = ["AVERAGES", "MOVES", "MnnScales"]
 
 AVERAGES = ("AveragePool", "GlobalAveragePool")
 MOVES = (
-    *("Concat", "DepthToSpace", "Flatten", "Identity", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze"),
+    *("Concat", "DepthToSpace", "Flatten", "Identity", "Pad", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze"),
     *("Transpose", "Unsqueeze"),
 )
-_POOLS = (*AVERAGES, "MaxPool")
+_WINDOWS = (*AVERAGES, "MaxPool", "Resize")
+_FLOAT = ("Clip", "LeakyRelu", "Relu")
+"""Hand scales on, and have no kernel for codes; a ReLU that stands alone is written as a clip."""
 _ROUNDS = 3
+_PARTS = ".parts"
+"""Behind the output of a convolution of groups: the parts of its input, which hand their scale back to it."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Scale:
-    """Two are the same only if they came from one tensor: MNN moves codes between tensors that share one."""
+    """Two are the same only if they came from one tensor: MNN moves codes between tensors that share one. Windows are
+    taken of codes between equal scales too."""
 
     grid: Encoding
 
@@ -38,31 +44,103 @@ Ways = dict[str, dict[str, None]]
 """From a tensor to those that its scale goes on to, in their order."""
 
 
+def _is_from_zero(graph: QdqGraph, tensor: str) -> bool:
+    op = graph.producer(tensor)
+    if op is None or op.inputs[0] is None:
+        return False
+    if op.type in (*MOVES, *AVERAGES, "MaxPool"):
+        reads = op.inputs if op.type == "Concat" else op.inputs[:1]
+        return all(_is_from_zero(graph, read.tensor) for read in reads if read is not None)
+    least = graph.constants.get(op.inputs[1].tensor) if op.type == "Clip" and op.inputs[1] is not None else None
+    return op.type in ("Relu", "Sigmoid", "Softmax") or (least is not None and float(least) >= 0)
+
+
 class MnnScales:
-    """`grids` by tensor, and by the output of its first operation each unit that runs on integers."""
+    """`grids` by tensor, and by the output of its first operation each unit that runs on integers.
+
+    `never_on_codes` are outputs of operations with a kernel for codes that is wrong: `deploy.mnn_model` writes them
+    such that MNN computes them in float. x86 compares codes in a max pool without their sign. A resize to the nearest
+    copies codes whatever their scales, and others mix up channels.
+    """
 
     def __init__(self, graph: QdqGraph):
         self.units = mnn_units(graph)
-        scales = _spread(self.units, _first_scales(graph))
-        self.grids: Mapping[str, Encoding] = {name: scale.grid for name, scale in scales.items()}
+        self._own = {
+            unit.head.outputs[0]: _ends(graph, unit) for unit in integer_layers(graph) if _is_split(graph, unit)
+        }
+        self.never_on_codes = {op.outputs[0] for op in graph.ops if _is_wrong(graph, op)}
+        while True:
+            moving = [unit for unit in self.units if unit.head.outputs[0] not in self.never_on_codes]
+            scales = _spread(moving, _first_scales(graph))
+            wrong = {unit.head.outputs[0] for unit in moving if unit.head.type == "Resize" and _rescales(unit, scales)}
+            if not wrong:
+                break
+            self.never_on_codes |= wrong
+        self.grids: Mapping[str, Encoding] = {
+            name: scale.grid for name, scale in scales.items() if not name.endswith(_PARTS)
+        }
         self.on_integers: Mapping[str, MnnUnit] = {
-            unit.head.outputs[0]: unit for unit in self.units if _has_kernel(unit, scales)
+            unit.head.outputs[0]: unit
+            for unit in moving
+            if unit.head.outputs[0] in self._own or _has_kernel(unit, scales)
         }
 
     def missing(self, unit: MnnUnit) -> list[str]:
         """What a unit reads or gives and MNN has no scale for."""
         return [name for name in (*unit.reads, *unit.gives) if name not in self.grids]
 
+    def read(self, op: Op, tensor: str) -> Encoding | None:
+        """The grid on which an operation on integers reads a tensor."""
+        return self._own[op.outputs[0]][0] if op.outputs[0] in self._own else self.grids.get(tensor)
+
+    def given(self, unit: MnnUnit) -> Encoding:
+        """The grid of what a unit on integers gives."""
+        return self._own[unit.head.outputs[0]][1] if unit.head.outputs[0] in self._own else self.grids[unit.output]
+
+
+def _is_wrong(graph: QdqGraph, op: Op) -> bool:
+    if op.type == "Resize":
+        return bool(op.attributes.get("mode", "nearest") != "nearest")
+    return op.type == "MaxPool" and op.inputs[0] is not None and not _is_from_zero(graph, op.inputs[0].tensor)
+
+
+def _rescales(unit: MnnUnit, scales: Scales) -> bool:
+    ends = [scales.get(name) for name in (*unit.reads, *unit.gives)]
+    return None not in ends and len({float(end.grid.scale) for end in ends if end is not None}) > 1
+
+
+def _is_split(graph: QdqGraph, unit: MnnUnit) -> bool:
+    """Whether MNN makes a convolution for each group: their scales are not those of the tensors around them."""
+    group, weight = int(unit.head.attributes.get("group", 1)), unit.head.inputs[1]
+    assert weight is not None
+    return unit.head.type == "Conv" and group > 1 and graph.constants[weight.tensor].shape[:2] != (group, 1)
+
+
+def _ends(graph: QdqGraph, unit: MnnUnit) -> tuple[Encoding, Encoding]:
+    """The grids of what an integer layer reads and gives."""
+    data, given = unit.head.inputs[0], graph.grid_of(unit.output)
+    assert data is not None
+    assert data.encoding is not None
+    if given is None:
+        raise DeployError(
+            f"write {unit.head.type} {unit.head.name or unit.head.outputs[0]!r} for MNN",
+            f"what it gives, {unit.output!r}, is read in float or on several grids",
+            "quantize it, on one grid",
+        )
+    return data.encoding, given
+
 
 def _first_scales(graph: QdqGraph) -> Scales:
     """Those of the converted model: a tensor keeps the first that is given to it."""
     scales: Scales = {}
     for unit in integer_layers(graph):
-        data, given = unit.head.inputs[0], graph.grid_of(unit.output)
-        assert data is not None
-        if unit.head.type not in WEIGHTED or data.encoding is None or given is None:
+        if unit.head.type not in WEIGHTED or graph.grid_of(unit.output) is None:
             continue
-        scales.setdefault(data.tensor, _Scale(data.encoding))
+        read, given = _ends(graph, unit)
+        if _is_split(graph, unit):
+            scales[unit.output + _PARTS] = _Scale(read)
+            continue
+        scales.setdefault(unit.reads[0], _Scale(read))
         scales.setdefault(unit.output, _Scale(given))
     return scales
 
@@ -70,10 +148,13 @@ def _first_scales(graph: QdqGraph) -> Scales:
 def _has_kernel(unit: MnnUnit, scales: Scales) -> bool:
     if any(name not in scales for name in (*unit.reads, *unit.gives)):
         return False
+    ends = [scales[name] for name in (*unit.reads, *unit.gives)]
     if unit.head.type in MOVES:
-        return len({scales[name] for name in (*unit.reads, *unit.gives)}) == 1
+        return len(set(ends)) == 1
+    if unit.head.type in _WINDOWS:
+        return len({float(end.grid.scale) for end in ends}) == 1
     layer = unit.head.type in WEIGHTED and unit.head.inputs[1] is not None and unit.head.inputs[1].encoding is not None
-    return layer or unit.head.type in (*BINARY, *_POOLS)
+    return layer or unit.head.type in BINARY
 
 
 def _spread(units: Iterable[MnnUnit], scales: Scales) -> Scales:
@@ -81,7 +162,9 @@ def _spread(units: Iterable[MnnUnit], scales: Scales) -> Scales:
     forward: Ways = {}
     backward: Ways = {}
     for unit in units:
-        if unit.head.type not in (*MOVES, *_POOLS):
+        if unit.output + _PARTS in scales and unit.reads[0] not in scales:
+            backward.setdefault(unit.output + _PARTS, {})[unit.reads[0]] = None
+        if unit.head.type not in (*MOVES, *_WINDOWS, *_FLOAT):
             continue
         for given in unit.gives:
             if len(unit.reads) == 1 and given not in scales:
@@ -91,7 +174,7 @@ def _spread(units: Iterable[MnnUnit], scales: Scales) -> Scales:
                     backward.setdefault(given, {})[read] = None
     _without_those_of_several(forward, backward)
     _without_those_of_several(backward, forward)
-    starts = [[name for name in ways if name not in _ends(ways)] for ways in (forward, backward)]
+    starts = [[name for name in ways if name not in _reached(ways)] for ways in (forward, backward)]
     for _ in range(_ROUNDS):
         if not (_carry(forward, starts[0], scales) or _carry(backward, starts[1], scales)):
             break
@@ -106,7 +189,7 @@ def _without_those_of_several(ways: Ways, others: Ways) -> None:
                 ways.pop(name, None)
 
 
-def _ends(ways: Ways) -> set[str]:
+def _reached(ways: Ways) -> set[str]:
     return {name for ends in ways.values() for name in ends}
 
 

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.deploy import Package, Port, QdqGraph, float_model
-from detent.deploy.mnn import resolved
+from detent.deploy import Package, Port, QdqGraph
 from detent.deploy.mnn_compression import Compression
+from detent.deploy.mnn_model import mnn_model
 from detent.engines.engine import Arrays, Engine, Placement, check_inputs
 from detent.engines.mnn_placement import kept_tensors, placements
 from detent.errors import EngineError
@@ -48,12 +48,11 @@ class Mnn(Engine):
         weakref.finalize(self, shutil.rmtree, folder)
         onnx, parameters, self._mnn = (str(Path(folder, name)) for name in ("onnx", "parameters", "mnn"))
         Path(onnx).write_bytes(model)
-        self._model = self._worker.ask(do="convert", onnx=onnx, compression=None, mnn=self._mnn)["model"]
         if compression is not None:
-            # MNN looks layers up by names that only its converter knows for sure.
-            named = resolved(compression, graph, self._model)
-            Path(parameters).write_bytes(named.message())
-            self._model = self._worker.ask(do="convert", onnx=onnx, compression=parameters, mnn=self._mnn)["model"]
+            Path(parameters).write_bytes(compression.message())
+        named = None if compression is None else parameters
+        self._worker.ask(do="convert", onnx=onnx, compression=named, mnn=self._mnn)
+        self._inside: set[str] | None = None
         self._kept: list[str] | None = None
         self._as_float = compression is None
         self._placements: list[Placement] | None = None
@@ -68,7 +67,7 @@ class Mnn(Engine):
     @classmethod
     def load(cls, package: Package, *, threads: int = 1, as_float: bool = False) -> Mnn:
         cls.require()
-        model = float_model(package.model).SerializeToString(deterministic=True)
+        model = mnn_model(package.model, package.graph).SerializeToString(deterministic=True)
         compression = None
         if not as_float:
             compression = Compression.from_message(package.path(".mnn_compression.bin").read_bytes())
@@ -80,11 +79,14 @@ class Mnn(Engine):
     def tensors(self, inputs: Arrays) -> dict[str, Array]:
         """Every tensor of the network that the converted model still has; codes where its numbers are on the grid that
         the network has for it."""
-        wanted = sorted(kept_tensors(self._graph, self._model) - {output.name for output in self._graph.outputs})
+        if self._inside is None:
+            converted = self._worker.ask(do="describe", mnn=self._mnn)["model"]
+            self._inside = kept_tensors(self._graph, converted) - {output.name for output in self._graph.outputs}
+        wanted = sorted(self._inside)
         found = self._run(inputs, wanted, keep=wanted)
         # Sizes are worked out before a run, some in tensors that stay empty.
         real = {name: values for name, values in found.items() if values.dtype == np.float32 and values.size}
-        return {name: self._codes(name, values) for name, values in real.items()}
+        return {name: self._codes(name, self._in_rank(name, values)) for name, values in real.items()}
 
     def explain(self) -> list[Placement]:
         """What MNN says of each of its commands in a run."""
@@ -105,6 +107,11 @@ class Mnn(Engine):
         if self._kept != list(keep):
             self._worker.ask(do="load", mnn=self._mnn, threads=self._threads, keep=list(keep))
             self._kept = list(keep)
+
+    def _in_rank(self, name: str, values: Array) -> Array:
+        """MNN has a fourth axis where the network has a sequence."""
+        rank = len(self._graph.shapes.get(name, values.shape))
+        return values.reshape(values.shape[:rank]) if np.prod(values.shape[rank:]) == 1 else values
 
     def _codes(self, name: str, values: Array) -> Array:
         encoding = self._graph.grid_of(name)

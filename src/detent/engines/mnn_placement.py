@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from detent.deploy import Op, QdqGraph
+from detent.deploy.mnn_layers import PRODUCT, has_small_groups
 from detent.deploy.mnn_scales import MnnScales
 from detent.engines.engine import Placement
 
@@ -18,6 +19,7 @@ _PART = re.compile(r"_raster_\d+$")
 _LAYOUT = ("ConvertTensor", "Permute", "Reshape", "Squeeze", "Unsqueeze")
 _CASTS = ("FloatToInt8", "Int8ToFloat")
 _ON_CODES = "DT_INT8"
+_LOADED_SO = "the network was loaded without quantization"
 
 
 def kept_tensors(graph: QdqGraph, converted: Mapping[str, Any]) -> set[str]:
@@ -57,22 +59,23 @@ def placements(graph: QdqGraph, commands: Iterable[tuple[str, str]], *, as_float
         kinds = [kind for name in _names(op) for kind in ran.get(name, ()) if not kind.startswith(_CASTS)]
         # Moving numbers to where another command wants them is a part of most.
         own = [kind for kind in kinds if not kind.startswith("Raster")] or kinds
-        if not own:
+        if has_small_groups(graph, op):
+            why = "MNN makes depthwise convolutions of one with small groups, under names of its own, without scales"
+            found.append(Placement(op.name, op.type, "float", _LOADED_SO if as_float else why))
+        elif not own:
             found.append(Placement(op.name, op.type, "folded"))
         elif all(_ON_CODES in kind for kind in own):
             found.append(Placement(op.name, op.type, "integer"))
         else:
             missing = known.missing(units[op.outputs[0]])
             why = f"MNN has no scale for {', '.join(missing)}" if missing else f"MNN has no integer {op.type}"
-            found.append(
-                Placement(op.name, op.type, "float", "the network was loaded without quantization" if as_float else why)
-            )
+            found.append(Placement(op.name, op.type, "float", _LOADED_SO if as_float else why))
     return found
 
 
 def _names(op: Op) -> list[str]:
     """What MNN may call the operations that it makes of one."""
-    names = [op.name, op.outputs[0], f"{op.outputs[0]}__matmul_converted"]
+    names = [op.name, op.outputs[0], f"{op.outputs[0]}__matmul_converted", f"{op.outputs[0]}{PRODUCT}"]
     if op.type == "Conv":
         group = int(op.attributes.get("group", 1))
         names += [f"{op.outputs[0]}__group__{index}" for index in range(group)]

@@ -4,12 +4,13 @@ It imports MNN's C modules and nothing of MNN's Python tools, because importing 
 a server. Nor does it import Detent. Requests and answers are pickles with their length in front, on stdin and on what
 was stdout when the process began; what MNN prints goes to stderr.
 
-    {"do": "convert", "onnx": path, "compression": path or None, "mnn": path}  ->  {"model": the MNN model as a dict}
+    {"do": "convert", "onnx": path, "compression": path or None, "mnn": path}  ->  {}
+    {"do": "describe", "mnn": path}                                            ->  {"model": the MNN model as a dict}
     {"do": "load", "mnn": path, "threads": n, "keep": names}                   ->  {}
     {"do": "run", "inputs": {name: array}, "outputs": names}                   ->  {"outputs": {name: array}}
     {"do": "trace", "inputs": {name: array}}                                   ->  {"commands": [(name, type), ...]}
 
-The type of a command says whether it is one on codes.
+The type of a command says whether it is one on codes. The description of a model is without weights.
 """
 
 from __future__ import annotations
@@ -36,9 +37,18 @@ def _convert(request: dict[str, Any]) -> dict[str, Any]:
     _tools.mnnconvert([*command, "--bizCode", "detent"])
     if not Path(request["mnn"]).is_file():
         raise RuntimeError("mnnconvert wrote no model")
-    described = request["mnn"] + ".json"
-    _tools.mnnconvert(["mnnconvert", "-f", "MNN", "--modelFile", request["mnn"], "--JsonFile", described])
-    return {"model": json.loads(Path(described).read_text())}
+    return {}
+
+
+def _describe(request: dict[str, Any]) -> dict[str, Any]:
+    import _tools  # type: ignore[import-not-found, unused-ignore]
+
+    described = Path(request["mnn"] + ".json")
+    _tools.mnnconvert(["mnnconvert", "-f", "MNN", "--modelFile", request["mnn"], "--JsonFile", str(described)])
+    model = json.loads(described.read_text())
+    described.unlink()
+    ops = [{name: value for name, value in op.items() if name != "main"} for op in model["oplists"]]
+    return {"model": {**model, "oplists": ops}}
 
 
 class _Session:
@@ -119,6 +129,8 @@ def _serve() -> None:
         try:
             if request["do"] == "convert":
                 _answer(channel, _convert(request))
+            elif request["do"] == "describe":
+                _answer(channel, _describe(request))
             elif request["do"] == "load":
                 session = _Session(request)
                 _answer(channel, {})

@@ -61,12 +61,12 @@ def _as_mnn_reads(graph: QdqGraph, known: MnnScales) -> QdqGraph:
     """The network in which operations on integers read codes on MNN's grids, and all others real numbers."""
     coded = {op.outputs[0] for unit in known.on_integers.values() for op in unit.ops}
 
-    def seen(read: Read | None, on_codes: bool) -> Read | None:
+    def seen(op: Op, read: Read | None) -> Read | None:
         if read is None or read.tensor in graph.constants:
             return read
-        return Read(read.tensor, known.grids.get(read.tensor) if on_codes else None)
+        return Read(read.tensor, known.read(op, read.tensor) if op.outputs[0] in coded else None)
 
-    ops = (replace(op, inputs=tuple(seen(read, op.outputs[0] in coded) for read in op.inputs)) for op in graph.ops)
+    ops = (replace(op, inputs=tuple(seen(op, read) for read in op.inputs)) for op in graph.ops)
     return replace(graph, ops=tuple(ops))
 
 
@@ -87,7 +87,7 @@ def _weighted(known: MnnScales, graph: QdqGraph, op: Op) -> Step | None:
     unit, acc = known.on_integers.get(op.outputs[0]), accumulator(graph, op)
     if unit is None or acc is None:
         return None
-    output = known.grids[unit.output]
+    output = known.given(unit)
     bounds = clamp_bounds(graph, [each for each in unit.ops[1:] if each.type != "Add"], output)
     if bounds is None:
         return None
@@ -160,16 +160,15 @@ def _moved(known: MnnScales, graph: QdqGraph, op: Op) -> Step | None:
 
 
 def _average(known: MnnScales, _: QdqGraph, op: Op) -> Step | None:
-    """AveragePool and GlobalAveragePool; padding never counts."""
+    """AveragePool and GlobalAveragePool."""
     if op.outputs[0] not in known.on_integers:
         return None
-    plain = replace(op, attributes={**op.attributes, "count_include_pad": 0})
 
     def kernel(codes: Tensor) -> Tensor:
         if op.type == "GlobalAveragePool":
             count = torch.tensor(float(codes[0, 0].numel()))
             return _mean(codes.flatten(2).sum(2).reshape(*codes.shape[:2], *(1,) * (codes.ndim - 2)), count)
-        places, counts = pool_windows(plain, codes)
+        places, counts = pool_windows(op, codes)
         return _mean(sum(places[1:], places[0]), counts)
 
     return Step((op,), op.inputs, (Read(op.outputs[0], known.grids[op.outputs[0]]),), kernel)
@@ -185,6 +184,6 @@ def _mean(total: Tensor, count: Tensor) -> Tensor:
 _MAKERS: dict[str, Callable[[MnnScales, QdqGraph, Op], Step | None]] = {
     **dict.fromkeys(BINARY, _binary),
     **dict.fromkeys(WEIGHTED, _weighted),
-    **dict.fromkeys((*MOVES, "MaxPool"), _moved),
+    **dict.fromkeys((*MOVES, "MaxPool", "Resize"), _moved),
     **dict.fromkeys(AVERAGES, _average),
 }
