@@ -12,6 +12,7 @@ from detent.twin.htp import Htp
 from detent.twin.htp_fixed import (
     average,
     convert,
+    in_signed_bytes,
     misread,
     multiply,
     quantize,
@@ -19,6 +20,7 @@ from detent.twin.htp_fixed import (
     sum_of_two,
     weight_ratio,
 )
+from detent.twin.htp_wide import quantize_wide, requantize_wide_sums, wide_sum_of_two
 from detent.twin.interpreter import Twin
 from tests.twin.nets import Style, small_net
 
@@ -131,6 +133,57 @@ def test_the_constant_of_a_sum_is_rounded_away_from_zero() -> None:
 def test_products(grids: tuple[Encoding, Encoding, Encoding], found: list[tuple[int, int, int]]) -> None:
     a, b, y = (tensor(*each) for each in zip(*found, strict=True))
     assert torch.equal(multiply(*grids, BYTE)(a, b), y)
+
+
+def test_a_column_that_leaves_8_bits_with_a_sign_is_made_smaller() -> None:
+    column = torch.tensor([[155.0], [119.0], [130.0], [-75.0]])  # 97.503 and 106.516 by 127/155
+    codes, factor = in_signed_bytes(column)
+    assert factor.item() == 2500 / 2048
+    assert codes[:, 0].tolist() == [127, 97, 106, -61]
+    halves, factor = in_signed_bytes(torch.tensor([[254.0], [-1.0], [1.0], [3.0]]))
+    assert (halves[:, 0].tolist(), factor.item()) == ([127, 0, 1, 2], 2)
+    below, factor = in_signed_bytes(torch.tensor([[-200.0], [1.0]]))
+    assert (below[:, 0].tolist(), factor.item()) == ([-128, 1], 3200 / 2048)
+
+
+def test_one_that_does_not_stays_as_it_is() -> None:
+    columns = torch.tensor([[127.0, -128.0], [-128.0, 3.0]])
+    codes, factors = in_signed_bytes(columns)
+    assert torch.equal(codes, columns.double())
+    assert factors.tolist() == [[1, 1]]
+
+
+WORD = (0, 65535)
+
+
+def wide(zero: int, weight: int, zero_point: int) -> list[float]:
+    """Of the codes 0 to 5 times a weight, on a grid that is as many times wider."""
+    sums = (torch.arange(6.0) - zero) * weight
+    given = np.array([1 / weight], np.float32), (1,), np.array([zero * weight]), np.array([0]), zero_point, WORD
+    return requantize_wide_sums(*given)(sums).tolist()
+
+
+def test_sums_of_16_bits_lose_a_byte() -> None:
+    assert wide(0, 127, 0) == [0, 0, 0, 2, 2, 4]
+    assert wide(100, 127, 200) == [99, 99, 99, 101, 101, 103]
+
+
+def test_sums_of_two_of_16_bits() -> None:
+    added = wide_sum_of_two(grid(0.7, 0, "uint16"), grid(1.0, 0, "uint16"), grid(1.0, 0, "uint16"), WORD, 1)
+    assert added(tensor(5, 15, 25), tensor(0, 1, 1000)).tolist() == [4, 12, 1018]
+    other = wide_sum_of_two(
+        grid(0.31, 30000, "uint16"), grid(0.18, 100, "uint16"), grid(0.43, 20000, "uint16"), WORD, 1
+    )
+    assert other(tensor(2260, 2264, 1), tensor(100, 100, 30101)).tolist() == [2, 5, 10932]
+
+
+def test_inputs_of_16_bits_are_multiplied_by_the_reciprocal() -> None:
+    """Divided by the scale in float32 these would be one further from the zero point."""
+    wide_grid = grid(0.0001234, 30000, "uint16")
+    values = tensor(*(float.fromhex(each) for each in ("0x1.037ac6p+2", "0x1.19b922p-2", "0x1.5a0072p+1")))
+    assert quantize_wide(values, wide_grid).tolist() == [62855, 32229, 51905]
+    halves = quantize_wide(tensor(1.5, -1.5, 0.5) * 2.0**-14, grid(2.0**-14, 32768, "uint16"))
+    assert halves.tolist() == [32770, 32766, 32769]
 
 
 def test_averages() -> None:

@@ -37,7 +37,7 @@ QNN = Backend(
     weight=Offer(granularities=(PerChannel, PerTensor), also=(_PER_TENSOR_AFFINE,)),
     activation=_ACTIVATION,
     bias="int32",
-    # Nothing falls back to the CPU, and a convolution whose output is float is refused.
+    # A convolution whose output is float is not taken, and runs on the CPU.
     rules={
         **both(*DSP_KINDS),
         **both("matmul", "minimum", "sum", "hardswish", "hardsigmoid", "gelu", "tanh", "elu", "layernorm"),
@@ -47,8 +47,12 @@ QNN = Backend(
     quantize_outputs=True,
     # The emulator's softmax is up to 6 steps off on a finer grid.
     ranges={"softmax": (0.0, 255 / 256)},
-    # A GELU in single steps is not loaded; one operator for it is, from opset 20 on.
-    forms=("average_in_padding", "plain_averages", "whole_functions"),
+    # A GELU in single steps is not loaded; one operator for it is, from opset 20 on. Nor are tables of floats, and a
+    # softmax behind a division by a float number.
+    forms=(
+        *("average_in_padding", "plain_averages", "whole_functions"),
+        *("dense_conv_transpose", "numbers_on_grids", "rows_as_codes"),
+    ),
     opset=21,
     arithmetic="htp",
     files=("onnx", "qualcomm_encodings"),

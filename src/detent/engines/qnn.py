@@ -5,7 +5,7 @@ The package is proprietary: it is never part of Detent, and the extra `qnn` want
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from typing import Any
 
@@ -16,6 +16,7 @@ from detent.deploy import Encoding, Package, QdqGraph
 from detent.deploy.float_model import float_model
 from detent.engines.engine import Engine, Placement
 from detent.engines.ports import given, real
+from detent.engines.qnn_parts import Part, Segment, network_ops, parts, segments
 from detent.errors import EngineError
 
 __all__ = ["Qnn"]
@@ -27,9 +28,9 @@ _PROVIDER = "QNNExecutionProvider"
 
 
 class Qnn(Engine):
-    """ONNX Runtime's QNN provider, without falling back to the CPU: what the HTP does not take is an error.
+    """ONNX Runtime's QNN provider; operations that the HTP does not take run on the CPU beside it.
 
-    Its graphs have fixed shapes, so a session is made for each shape of inputs that comes. A float network runs
+    Its graphs have fixed shapes, so sessions are made for each shape of inputs that comes. A float network runs
     on ONNX Runtime's CPU, for the HTP has no float32.
     """
 
@@ -39,8 +40,8 @@ class Qnn(Engine):
     def __init__(self, package: Package, *, threads: int, as_float: bool):
         self._package, self._threads, self._as_float = package, threads, as_float
         self._model = float_model(package.model) if as_float else package.model
-        self._sessions: dict[Shapes, Any] = {}
-        self._exposing: dict[Shapes, Any] = {}
+        self._running: dict[Shapes, _Running] = {}
+        self._exposing: dict[Shapes, _Running] = {}
 
     @classmethod
     def version(cls) -> str | None:
@@ -56,12 +57,8 @@ class Qnn(Engine):
 
     def run(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
         arrays = given(self._package.graph, inputs, engine=self.name)
-        shapes = _shapes(arrays)
-        if shapes not in self._sessions:
-            self._sessions[shapes] = self._session(self._model, shapes)
-        outputs = self._package.graph.outputs
-        results = self._sessions[shapes].run([output.name for output in outputs], arrays)
-        return {output.name: real(output, values) for output, values in zip(outputs, results, strict=True)}
+        found = self._for(_shapes(arrays)).run(arrays)
+        return {output.name: real(output, found[output.name]) for output in self._package.graph.outputs}
 
     def tensors(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
         """The codes of every quantized activation that is not an input of the network."""
@@ -70,48 +67,88 @@ class Qnn(Engine):
         arrays = given(self._package.graph, inputs, engine=self.name)
         shapes, shown = _shapes(arrays), _shown(self._package)
         if shapes not in self._exposing:
-            model = onnx.ModelProto()
-            model.CopyFrom(self._model)
-            known = {value.name for value in model.graph.output}
-            model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted({*shown} - known))
-            self._exposing[shapes] = self._session(model, shapes)
-        results = self._exposing[shapes].run(list(shown), arrays)
+            held = self._for(shapes).segments
+            self._exposing[shapes] = _Running(_fixed(self._model, shapes), held, self._threads, also=sorted(shown))
+        found = self._exposing[shapes].run(arrays)
         return {
-            tensor: encoding.quantize(values).astype(encoding.dtype)
-            for (tensor, encoding), values in zip(shown.values(), results, strict=True)
+            tensor: encoding.quantize(found[name]).astype(encoding.dtype) for name, (tensor, encoding) in shown.items()
         }
 
     def explain(self) -> list[Placement]:
-        """All of it runs on the HTP, or loading it would have failed."""
+        """What runs on the CPU beside the HTP does so in float."""
+        ops = self._package.graph.ops
         if self._as_float:
-            why = "the network was loaded without quantization"
-            return [Placement(op.name, op.type, "float", why) for op in self._package.graph.ops]
-        if not self._sessions:
-            shapes = _least(self._package.graph)
-            self._sessions[shapes] = self._session(self._model, shapes)
-        return [Placement(op.name, op.type, "integer") for op in self._package.graph.ops]
+            return [Placement(op.name, op.type, "float", "the network was loaded without quantization") for op in ops]
+        running = next(iter(self._running.values()), None) or self._for(_least(self._package.graph))
+        on_host = {name for segment in running.segments if segment.on_host for name in segment.ops}
+        return [
+            Placement(op.name, op.type, "float", "on the CPU: the HTP does not take it")
+            if op.outputs[0] in on_host
+            else Placement(op.name, op.type, "integer")
+            for op in ops
+        ]
 
-    def _session(self, model: onnx.ModelProto, shapes: Shapes) -> Any:
-        import onnxruntime
-        import onnxruntime_qnn
+    def _for(self, shapes: Shapes) -> _Running:
+        if shapes not in self._running:
+            model = _fixed(self._model, shapes)
+            everything = frozenset(node.output[0] for node in network_ops(model))
+            found = [Segment(everything, on_host=True)] if self._as_float else self._segments(model, everything)
+            self._running[shapes] = _Running(model, found, self._threads)
+        return self._running[shapes]
 
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = self._threads
-        options.log_severity_level = 4  # what it logs is in the exception too
-        ready = _fixed(model, shapes).SerializeToString()
-        if self._as_float:
-            return onnxruntime.InferenceSession(ready, options, providers=["CPUExecutionProvider"])
-        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-        settings = {"backend_path": onnxruntime_qnn.get_qnn_htp_path(), "offload_graph_io_quantization": "0"}
-        try:
-            options.add_provider_for_devices(_devices()[:1], settings)
-            return onnxruntime.InferenceSession(ready, options)
-        except Exception as error:  # its exceptions derive from Exception alone
+    def _segments(self, model: onnx.ModelProto, everything: frozenset[str]) -> list[Segment]:
+        refusals = []
+
+        def loads(part: Part) -> bool:
+            try:
+                _session(part, self._threads)
+            except Exception as error:  # its exceptions derive from Exception alone
+                refusals.append(error)
+                return False
+            return True
+
+        if loads(Part(model, on_host=False)):
+            return [Segment(everything, on_host=False)]
+        found = segments(model, loads)
+        if all(segment.on_host for segment in found):
             raise EngineError(
                 f"load a network on qnn {self.version()}",
-                str(error),
-                "quantize every tensor to uint8 or uint16: the HTP takes nothing else, and the CPU does not help out",
-            ) from error
+                f"the HTP takes none of its operations: {refusals[0]}",
+                "quantize its tensors to uint8 or uint16: the HTP computes on nothing else",
+            ) from refusals[0]
+        return found
+
+
+class _Running:
+    """A session for each part of a network."""
+
+    def __init__(self, model: onnx.ModelProto, found: list[Segment], threads: int, also: Iterable[str] = ()):
+        self.segments = found
+        self._sessions = [(part, _session(part, threads)) for part in parts(model, found, also)]
+
+    def run(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
+        """All that its parts give."""
+        known = dict(inputs)
+        for part, session in self._sessions:
+            results = session.run(part.outputs, {name: known[name] for name in part.inputs})
+            known.update(zip(part.outputs, results, strict=True))
+        return known
+
+
+def _session(part: Part, threads: int) -> Any:
+    import onnxruntime
+    import onnxruntime_qnn
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4  # what it logs is in the exception too
+    content = part.model.SerializeToString()
+    if part.on_host:
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    settings = {"backend_path": onnxruntime_qnn.get_qnn_htp_path(), "offload_graph_io_quantization": "0"}
+    options.add_provider_for_devices(_devices()[:1], settings)
+    return onnxruntime.InferenceSession(content, options)
 
 
 def _devices() -> list[Any]:

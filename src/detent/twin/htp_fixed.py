@@ -24,6 +24,7 @@ __all__ = [
     "average",
     "convert",
     "half_up",
+    "in_signed_bytes",
     "misread",
     "multiply",
     "quantize",
@@ -109,6 +110,23 @@ def requantize_sums(
         return _clipped(cut.mul_(multiplier).add_(0.5).floor_(), bounds)
 
     return requantize
+
+
+def in_signed_bytes(steps: Tensor) -> tuple[Tensor, Tensor]:
+    """The second of two activations that are multiplied, in steps from its zero point, as the weights that it stands
+    for; and by how much each column of it was made smaller.
+
+    A column that leaves 8 bits with a sign is divided by `f = max(most / 127, -least / 128)` in 11 bits behind the
+    point: it is multiplied by `1 / f` in 16 bits, and rounded, halves up.
+
+    >>> codes, factors = in_signed_bytes(torch.tensor([[155.0, 127.0], [119.0, -128.0]]))
+    >>> codes.tolist(), factors.tolist()
+    ([[127.0, 127.0], [97.0, -128.0]], [[1.220703125, 1.0]])
+    """
+    most, least = steps.amax(-2, keepdim=True).double() / 127, steps.amin(-2, keepdim=True).double() / -128
+    factors = torch.maximum(most, least).clamp_(min=1).mul_(2048).add_(0.5).floor_().div_(2048)
+    scaled = steps * (65536 / factors).add_(0.5).floor_().div_(65536)
+    return scaled.add_(0.5).floor_().clamp_(-128, 127), factors
 
 
 def sum_of_two(a: Encoding, b: Encoding, y: Encoding, bounds: Bounds, sign: int) -> Kernel:

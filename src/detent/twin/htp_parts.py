@@ -1,10 +1,10 @@
-"""The operations that the HTP computes on integers from 8-bit grids to one, with the formulas of `htp_fixed`."""
+"""The operations that the HTP computes on integers, with the formulas of `htp_fixed` and, for 16 bits, `htp_wide`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,9 +16,10 @@ from detent.twin.accumulate import Integers, accumulator
 from detent.twin.arithmetic import Kernel, Step
 from detent.twin.float_windows import pool_counts, pool_sums
 from detent.twin.htp_fixed import Bounds
+from detent.twin.htp_wide import requantize_wide_sums, wide_sum_of_two
 from detent.twin.lowering import chain
 
-__all__ = ["PARTS", "Part", "bias_behind", "grid_of"]
+__all__ = ["PARTS", "WIDE", "Part", "bias_behind", "grid_of", "number_of"]
 
 
 @dataclass(frozen=True)
@@ -34,28 +35,50 @@ class Part:
         return Step(ops, self.reads, writes, self.kernel, "integer" if self.equal else "float")
 
 
-def grid_of(read: Read | None) -> Encoding | None:
-    """The grid of what is read, if it has 8 bits and one scale."""
+def grid_of(read: Read | None, *also: str) -> Encoding | None:
+    """The grid of what is read, if it has one scale and is for uint8, or for another type that is named."""
     encoding = None if read is None else read.encoding
-    return encoding if encoding is not None and encoding.per_tensor and encoding.dtype == "uint8" else None
+    return encoding if encoding is not None and encoding.per_tensor and encoding.dtype in ("uint8", *also) else None
 
 
 def _weighted(graph: QdqGraph, op: Op, output: Encoding, bounds: Bounds) -> Part | None:
     data, weight = op.inputs[:2]
-    if grid_of(data) is None or weight is None or weight.encoding is None:
+    grid = grid_of(data, "uint16")
+    if grid is None or weight is None or weight.encoding is None or grid.dtype != output.dtype:
         return None
     if op.type == "MatMul" and weight.tensor not in graph.constants:
         return _product(op, output, bounds)
     bias = _bias_of(graph, op)
     if bias is not None and bias.tensor not in graph.constants:
         return None
-    sums = accumulator(graph, op, None if bias is None else _in_sums(graph, op, bias))
+    biases = None if bias is None else _in_sums(graph, op, bias)
+    sums = accumulator(graph, op, biases)
     if sums is None:
         return None
-    ratio = htp_fixed.weight_ratio(sums.input, sums.weight, output)
     on_vectors = _on_vectors(op, sums.weights.shape)
+    if grid.dtype == "uint16" and not on_vectors:
+        return _wide(graph, op, output, bounds, biases)
+    ratio = htp_fixed.weight_ratio(sums.input, sums.weight, output)
     zero_point = int(output.zero_point)
     requantize = htp_fixed.requantize_sums(ratio, sums.channels, zero_point, bounds, vector=on_vectors)
+    return Part((sums.read,), lambda codes: requantize(sums(codes)))
+
+
+def _wide(graph: QdqGraph, op: Op, output: Encoding, bounds: Bounds, biases: Integers | None) -> Part | None:
+    """On 16-bit codes."""
+    sums = accumulator(graph, op)
+    if sums is None:
+        return None
+    weights = sums.weights.reshape(len(sums.weights), -1).sum(1)
+    zeros = int(sums.input.zero_point) * weights
+    requantize = requantize_wide_sums(
+        htp_fixed.weight_ratio(sums.input, sums.weight, output),
+        sums.channels,
+        zeros,
+        np.zeros(1, np.int64) if biases is None else biases,
+        int(output.zero_point),
+        bounds,
+    )
     return Part((sums.read,), lambda codes: requantize(sums(codes)))
 
 
@@ -95,13 +118,15 @@ def _product(op: Op, output: Encoding, bounds: Bounds) -> Part | None:
     if a is None or b is None:
         return None
     ratio = htp_fixed.weight_ratio(a, b, output)
-    requantize = htp_fixed.requantize_sums(ratio, (1,), int(output.zero_point), bounds)
     zeros = int(a.zero_point), int(b.zero_point)
 
     def kernel(x: Tensor, y: Tensor) -> Tensor:
-        return requantize((x.double() - zeros[0]) @ (y.double() - zeros[1]))
+        weights, factors = htp_fixed.in_signed_bytes(y - zeros[1])
+        ratios = ratio * factors.numpy().astype(np.float32)
+        requantize = htp_fixed.requantize_sums(ratios, ratios.shape, int(output.zero_point), bounds)
+        return requantize((x.double() - zeros[0]) @ weights.double())
 
-    return Part(op.inputs, kernel, equal=zeros[1] == 128)
+    return Part(op.inputs, kernel)
 
 
 def _on_vectors(op: Op, weights: tuple[int, ...]) -> bool:
@@ -111,19 +136,53 @@ def _on_vectors(op: Op, weights: tuple[int, ...]) -> bool:
 
 
 def _elementwise(graph: QdqGraph, op: Op, output: Encoding, bounds: Bounds) -> Part | None:
-    a, b = (grid_of(read) for read in op.inputs)
-    single = any(read is not None and graph.constants.get(read.tensor, np.empty(0)).size == 1 for read in op.inputs)
-    if a is None or b is None or single:
+    a, b = (grid_of(read, output.dtype) for read in op.inputs)
+    if a is None or b is None or {a.dtype, b.dtype} != {output.dtype}:
         return None
+    sign = {"Add": 1, "Sub": -1}.get(op.type, 0)
+    if output.dtype == "uint16":
+        return Part(op.inputs, wide_sum_of_two(a, b, output, bounds, sign)) if sign and not _one(graph, op) else None
+    if _one(graph, op):
+        return _scaled(graph, op, output, bounds)
     if op.type == "Mul":
         return Part(op.inputs, htp_fixed.multiply(a, b, output, bounds))
-    return Part(op.inputs, htp_fixed.sum_of_two(a, b, output, bounds, 1 if op.type == "Add" else -1))
+    return Part(op.inputs, htp_fixed.sum_of_two(a, b, output, bounds, sign)) if sign else None
+
+
+def _one(graph: QdqGraph, op: Op) -> bool:
+    """Whether an input is one number."""
+    return any(read is not None and graph.constants.get(read.tensor, np.empty(0)).size == 1 for read in op.inputs)
+
+
+def number_of(graph: QdqGraph, op: Op) -> float | None:
+    """The one number among two inputs, if it is a code."""
+    for read in op.inputs:
+        held = None if read is None else graph.constants.get(read.tensor)
+        if read is not None and held is not None and held.size == 1 and grid_of(read) is not None:
+            assert read.encoding is not None
+            return float(read.encoding.dequantize(held).reshape(-1)[0])
+    return None
+
+
+def _scaled(graph: QdqGraph, op: Op, output: Encoding, bounds: Bounds) -> Part | None:
+    """Times or by a positive number: the codes stay, on a grid that is as much wider, and go on to that of the result.
+    None for other operations, and a number that is divided."""
+    number = number_of(graph, op)
+    if number is None:
+        return None
+    data = next(read for read in op.inputs if read is not None and read.tensor not in graph.constants)
+    if op.type not in ("Mul", "Div") or number <= 0 or (op.type == "Div" and data is not op.inputs[0]):
+        return None
+    assert data.encoding is not None
+    scale = np.float32(data.encoding.scale) * np.float32(number if op.type == "Mul" else 1 / number)
+    convert = htp_fixed.convert(replace(data.encoding, scale=scale), output, exact=False)
+    return Part((data,), lambda codes: convert(codes).clamp_(*bounds))
 
 
 def _average(graph: QdqGraph, op: Op, output: Encoding, bounds: Bounds) -> Part | None:
     del graph
-    data = grid_of(op.inputs[0])
-    if data is None:
+    data = grid_of(op.inputs[0], output.dtype)
+    if data is None or data.dtype != output.dtype:
         return None
     zero_point, divide = (
         int(data.zero_point),
@@ -142,6 +201,8 @@ def _average(graph: QdqGraph, op: Op, output: Encoding, bounds: Bounds) -> Part 
     if op.type == "GlobalAveragePool":
         return Part(op.inputs[:1], whole)
     side_by_side = list(op.attributes["kernel_shape"]) == list(op.attributes.get("strides") or ())
+    if data.dtype == "uint16" and not side_by_side:
+        return None
     return Part(op.inputs[:1], pool, equal=side_by_side or _twice(op))
 
 
@@ -156,8 +217,12 @@ def _twice(op: Op) -> bool:
     return any(pads) if strides == [2, 2] else all(pads) and bool(pads)
 
 
+WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+WIDE = (*WEIGHTED, "Add", "AveragePool", "GlobalAveragePool", "Sub")
+"""What is computed on 16-bit codes as well."""
+
 PARTS: dict[str, Callable[[QdqGraph, Op, Encoding, Bounds], Part | None]] = {
-    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul"), _weighted),
-    **dict.fromkeys(("Add", "Sub", "Mul"), _elementwise),
+    **dict.fromkeys(WEIGHTED, _weighted),
+    **dict.fromkeys(("Add", "Div", "Mul", "Sub"), _elementwise),
     **dict.fromkeys(("AveragePool", "GlobalAveragePool"), _average),
 }

@@ -12,7 +12,8 @@ from detent.deploy import Encoding, Op, QdqGraph, Read
 from detent.twin import htp_fixed
 from detent.twin.arithmetic import Kernel, Maker, Step
 from detent.twin.float_ops import MOVES, only_moves
-from detent.twin.htp_parts import PARTS, Part, bias_behind, grid_of
+from detent.twin.htp_parts import PARTS, WIDE, Part, bias_behind, grid_of, number_of
+from detent.twin.htp_wide import quantize_wide
 from detent.twin.lowering import chain, float_step, move_step
 from detent.twin.requantize import clamp_bounds
 
@@ -25,7 +26,7 @@ def _alone(graph: QdqGraph, op: Op) -> Step | None:
     """An operation, and the bias and clipping behind it that are part of it."""
     adding = bias_behind(graph, op)
     made = chain(graph, adding or op, _CLIPS)
-    output = grid_of(made.writes[0])
+    output = grid_of(made.writes[0], *(("uint16",) if op.type in WIDE else ()))
     bounds = None if output is None else clamp_bounds(graph, made.ops[1:], output)
     if output is None or bounds is None:
         return None
@@ -34,14 +35,24 @@ def _alone(graph: QdqGraph, op: Op) -> Step | None:
         return None
     cut = bounds != (output.qmin, output.qmax)
     ops = made.ops if adding is None else (op, *made.ops)
-    return replace(part, equal=part.equal and not cut).step(ops, made.writes)
+    known = not any(_is_rounded_later(graph, read) for read in part.reads)
+    narrow = output.dtype == "uint8"
+    return replace(part, equal=part.equal and known and narrow and not cut).step(ops, made.writes)
+
+
+def _is_rounded_later(graph: QdqGraph, read: Read | None) -> bool:
+    """Whether it is the result of an operation on real numbers, which the HTP need not have rounded to the codes that
+    it shows when it reads it."""
+    maker = None if read is None else graph.producer(read.tensor)
+    given = () if maker is None else maker.inputs
+    return any(each is not None and each.encoding is None and each.tensor not in graph.constants for each in given)
 
 
 def _concat(graph: QdqGraph, op: Op) -> Step | None:
     """Everything comes on the grid of the result at once: what computes an input computes it for that grid, without
     the rounding to the grid that others read the input on."""
-    output = grid_of(Read(op.outputs[0], graph.grid_of(op.outputs[0])))
-    if output is None or any(grid_of(read) is None for read in op.inputs):
+    output = grid_of(Read(op.outputs[0], graph.grid_of(op.outputs[0])), "uint16")
+    if output is None or any(grid_of(read, output.dtype) is None for read in op.inputs):
         return None
     parts = [_on_grid(graph, read, output) for read in op.inputs if read is not None]
     axis = int(op.attributes.get("axis", 0))
@@ -51,18 +62,20 @@ def _concat(graph: QdqGraph, op: Op) -> Step | None:
         return torch.cat([part.kernel(*(next(given) for _ in part.reads)) for part in parts], axis)
 
     reads = tuple(read for part in parts for read in part.reads)
-    whole = Part(reads, kernel, equal=all(part.equal for part in parts))
+    known = output.dtype == "uint8" and not any(_is_rounded_later(graph, read) for read in reads)
+    whole = Part(reads, kernel, equal=known and all(part.equal for part in parts))
     return whole.step((op,), (Read(op.outputs[0], output),))
 
 
 def _on_grid(graph: QdqGraph, read: Read, output: Encoding) -> Part:
     """The codes of a tensor on another grid than its own."""
-    grid = grid_of(read)
+    grid = grid_of(read, output.dtype)
     assert grid is not None
     if grid == output:
         return Part((read,), lambda codes: codes)
     if read.tensor in graph.inputs and read.tensor not in graph.coded:
-        return Part((Read(read.tensor),), lambda values: htp_fixed.quantize(values, output), equal=False)
+        quantize = htp_fixed.quantize if output.dtype == "uint8" else quantize_wide
+        return Part((Read(read.tensor),), lambda values: quantize(values, output), equal=False)
     maker = graph.producer(read.tensor)
     if maker is not None and maker.type in PARTS:
         part = PARTS[maker.type](graph, maker, output, (output.qmin, output.qmax))
@@ -89,6 +102,10 @@ _TABLES = ("Elu", "Gelu", "HardSigmoid", "HardSwish", "Relu", "Sigmoid", "Tanh")
 """Functions of one code, computed once for all."""
 
 
+_WITH_NUMBERS = ("Add", "Max", "Min", "Mul", "Sub")
+"""Such a function too if one of their inputs is a number on a grid."""
+
+
 def _other(graph: QdqGraph, op: Op) -> Step:
     """On grids before and behind it: what it gives in real numbers, halves up. Else in float, on what the HTP takes its
     inputs for."""
@@ -109,7 +126,8 @@ def _other(graph: QdqGraph, op: Op) -> Step:
     def kernel(*codes: Any) -> Tensor:
         return htp_fixed.half_up(plain.kernel(*codes), grid).clamp_(*limits)
 
-    return Part(op.inputs, kernel, equal=op.type in _TABLES).step(made.ops, made.writes)
+    of_one = op.type in _TABLES or (op.type in _WITH_NUMBERS and number_of(graph, op) is not None)
+    return Part(op.inputs, kernel, equal=of_one).step(made.ops, made.writes)
 
 
 def _as_given(graph: QdqGraph, read: Read | None) -> Read | None:
