@@ -16,9 +16,11 @@ from torch import Tensor
 from detent.deploy import Encoding, Op, QdqGraph, Read
 from detent.twin.accumulate import Accumulator, accumulator, bias_values
 from detent.twin.arithmetic import Arithmetic, Maker, Step
-from detent.twin.float_ops import MOVES, float_kernel
-from detent.twin.lowering import Chain, chain, lower, move_step
-from detent.twin.openvino_adds import added_in_float, fused_add, plain_add
+from detent.twin.float_ops import MOVES
+from detent.twin.lowering import Chain, chain, lower
+from detent.twin.openvino_adds import added_in_float, fused_add, moved_low, plain_add
+from detent.twin.openvino_constants import folded, known_before
+from detent.twin.openvino_codes import clipped, joined, moved, rectified, scaled
 from detent.twin.openvino_pools import average
 from detent.twin.openvino_ranges import (
     CLIPS,
@@ -29,7 +31,6 @@ from detent.twin.openvino_ranges import (
     Target,
     carry,
     divided,
-    kept_grid,
     real_sums,
     unit_of,
 )
@@ -42,18 +43,27 @@ _SAME_SHIFT = 5e-5  # shifts of channels that differ by less are taken for one
 
 
 class OpenVino(Arithmetic):
-    """Exact sums, float32 scales. A convolution before a residual add that it is fused with is clamped, not rounded.
+    """Exact sums, float32 scales. A convolution before a residual add that it is fused with is clamped, not rounded; a
+    Clip of codes has whole codes for bounds.
 
-    Two mistakes of the plugin's are not taken over. An average pool that counts its padding pads with a code that is
-    not real zero in some networks; Detent writes such a pool in another form (`padding_before_average`). And a Clip
-    that stands alone behind a grid has its bounds cut to whole codes of that grid, which is up to a step of it off.
+    Mistakes of the plugin's own are not taken over, which its float execution of the same file does not make:
+
+    - padding of data that has a zero point where the image or the result is 1 wide, of a Pad or a convolution: up to
+      255 steps;
+    - a quantized product or sum with constants for each channel, right behind a convolution in groups of which the
+      channels are no multiples of 8 (not one of one channel for each group): up to 197 steps;
+    - transposed convolutions of integers, at some sizes, and without their bias where a stride is longer than the
+      kernel; an average pool that counts its padding; a max pool in ceil mode with a window beyond the image. Detent
+      writes these in other forms (`conv_transpose_as_conv`, `padding_before_average`, `max_pool_windows`).
     """
 
     name = "openvino"
     claim = (
         "within 1 LSB per operation: 0 of 3,545,208 outputs of convolutions, adds and averages differed, on ties too; "
-        "of others a few in nets of ties (a concatenation 3 %), none with power-of-two scales; of a bilinear resize "
-        "2 %; the bounds of a clip that is fused with nothing are up to a step of its input off"
+        "of others a few in nets of ties, of a bilinear resize 2 %; with power-of-two scales 4 of 599 random nets, "
+        "where the plugin itself computes wrongly: padding of data with a zero point where an image is 1 wide (3), "
+        "constants for channels behind a grouped convolution; and a product with a constant behind a product of "
+        "matrices that is added to (1)"
     )
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
@@ -71,25 +81,26 @@ class OpenVino(Arithmetic):
 
     def lower(self, graph: QdqGraph) -> list[Step]:
         whole, carried = carry(graph)
-        makers: dict[str, Maker] = dict.fromkeys(MOVES, move_step)
-        makers["Concat"] = _joined
+        makers: dict[str, Maker] = dict.fromkeys(MOVES, partial(moved, carried))
+        makers["Concat"] = partial(joined, carried)
         makers["Conv"] = partial(_convolution, carried)
         makers["ConvTranspose"] = partial(_transposed, carried)
         makers["Gemm"] = makers["MatMul"] = partial(_linear, carried)
         makers["Add"] = partial(plain_add, carried)
+        makers["Clip"] = partial(clipped, carried)
+        makers["Mul"] = partial(scaled, carried)
+        makers["Relu"] = partial(rectified, carried)
         makers["AveragePool"] = makers["GlobalAveragePool"] = partial(average, carried)
-        return lower(whole, makers)
+        known = known_before(whole)
+        return lower(whole, {op.type: partial(_taken, known, makers.get(op.type)) for op in whole.ops})
 
 
 Requantize = Callable[[Tensor], Tensor]
 
 
-def _joined(graph: QdqGraph, op: Op) -> Step | None:
-    """A Concat of codes that are on one grid, and stay there."""
-    grid = kept_grid(op)
-    if grid is None or graph.grid_of(op.outputs[0]) != grid:
-        return None
-    return Step((op,), op.inputs, (Read(op.outputs[0], grid),), float_kernel(graph, op), "moved")
+def _taken(known: frozenset[str], maker: Maker | None, graph: QdqGraph, op: Op) -> Step | None:
+    step = folded(known, graph, op)
+    return step if step is not None or maker is None else maker(graph, op)
 
 
 def _convolution(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
@@ -150,8 +161,9 @@ def _weighted(
     target = Target.of(graph, made, carried)
     if target is None:
         return _in_float(sums, unit, bias, made.ops[0])
-    if bias is None:
-        finish = _moved_range(target, sums, unit)
+    target = replace(target, moved_low=moved_low(carried, graph, made.output))
+    if bias is None or _is_one_number(bias, made, target):
+        finish = _moved_range(target, sums, unit, bias)
     elif merged:
         finish = _merged(target, sums, unit, bias)
     else:
@@ -186,10 +198,17 @@ def _merged(target: Target, sums: Accumulator, unit: Floats, bias: Floats) -> Re
     return lambda accumulators: target.codes((accumulators * scale).add_(shift))
 
 
-def _moved_range(target: Target, sums: Accumulator, unit: Floats) -> Requantize:
-    """Without a bias the range itself is divided by the scale: `rne(f32(f32(acc * isc) + ish))` of that, with one
-    rounding where all channels have one scale."""
-    scale, shift = divided(Range.of(target.encoding), unit)
+def _is_one_number(bias: Floats, made: Chain, target: Target) -> bool:
+    """Whether a convolution has one bias, which goes into the range behind it if nothing stands between them; a ReLU
+    does not if that range begins at zero."""
+    between = {op.type for op in made.ops[1:]} - ({"Relu"} if Range.of(target.encoding).low == 0 else set())
+    return bias.size == 1 and made.ops[0].type == "Conv" and not between
+
+
+def _moved_range(target: Target, sums: Accumulator, unit: Floats, bias: Floats | None) -> Requantize:
+    """Without a bias of the kernel's own the range itself is divided by the scale, behind which it is less the bias:
+    `rne(f32(f32(acc * isc) + ish))` of that, with one rounding where all channels have one scale."""
+    scale, shift = divided(Range.of(target.encoding), unit, None if bias is None else bias.reshape(()))
     if shift.size > 1 and bool((np.abs(shift - shift.reshape(-1)[0]) < _SAME_SHIFT).all()):
         shift = shift.reshape(-1)[0]
     shift = target.shift(shift)

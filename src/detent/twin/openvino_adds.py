@@ -9,6 +9,7 @@ places, and the transformations put `zero` and `ratio` elsewhere depending on wh
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,11 +18,23 @@ from torch import Tensor
 from detent.deploy import Op, QdqGraph, Read
 from detent.twin.accumulate import Accumulator
 from detent.twin.arithmetic import Step
-from detent.twin.lowering import chain
-from detent.twin.openvino_ranges import CLIPS, Carried, Floats, Range, Stored, Target, divided, real_sums, unit_of
-from detent.twin.requantize import fma, per_channel
+from detent.twin.lowering import Chain, chain
+from detent.twin.openvino_ranges import (
+    CLIPS,
+    Carried,
+    Floats,
+    Moved,
+    Range,
+    Stored,
+    Target,
+    divided,
+    real_sums,
+    unit_of,
+)
+from detent.twin.openvino_sums import Branch, is_activation, summed_branch
+from detent.twin.requantize import clamp_bounds, fma, per_channel
 
-__all__ = ["added_in_float", "fused_add", "plain_add"]
+__all__ = ["added_in_float", "fused_add", "moved_low", "plain_add"]
 
 _f32 = np.float32
 Finish = Callable[[Tensor], Tensor]
@@ -29,26 +42,49 @@ Finish = Callable[[Tensor], Tensor]
 
 
 def fused_add(carried: Carried, graph: QdqGraph, op: Op, sums: Accumulator, bias: Floats | None) -> Step | None:
-    """Convolution, grid, residual add, perhaps a ReLU, grid: run as one, the first grid clamps only."""
-    grid = graph.grid_of(op.outputs[0])
-    readers = graph.readers(op.outputs[0])
-    if grid is None or len(readers) != 1 or readers[0][0].type != "Add":
+    """Convolution, grid, residual add or difference, perhaps a ReLU, grid: run as one, the first grid clamps only."""
+    first = chain(graph, op, CLIPS)
+    branch = _added(graph, first.output)
+    if branch is None or branch.convolution is not op or first.encoding is None:
         return None
-    add = readers[0][0]
+    bounds = _unrounded_bounds(graph, first)
+    add = graph.readers(first.output)[0][0]
     made = chain(graph, add, CLIPS)
     target = Target.of(graph, made, carried)
-    other = next((read for read in add.inputs if read is not None and read.tensor != op.outputs[0]), None)
-    if target is None or other is None or other.encoding is None or _convolution_of(graph, add) is not op:
+    if target is None or bounds is None or branch.other.encoding is None or branch.tensor != first.output:
         return None
-    residue = Stored.of(graph, other.tensor, other.encoding, carried)
-    scale, shift, low, high = Stored.of(graph, op.outputs[0], grid, carried).in_steps_of(residue).clamped()
+    residue = Stored.of(graph, branch.other.tensor, branch.other.encoding, carried)
+    differs = add.type == "Sub"
+    base = replace(residue, zero=-residue.zero) if differs else residue
+    moved = Stored.of(graph, first.output, first.encoding, carried).in_steps_of(base)
+    scale, shift, low, high = moved.clamped(*(code - first.encoding.qmin for code in bounds))
     real, finish = real_sums(sums, unit_of(sums), bias), _in_convolution(target, residue.step)
+    is_less = differs and add.inputs[0] == branch.other
 
     def kernel(codes: Tensor, residues: Tensor) -> Tensor:
-        branch = fma(real(sums(codes)), scale, shift).clamp_(low, high)
-        return finish(branch.add_(residues - residue.offset))
+        value = fma(real(sums(codes)), scale, shift).clamp_(low, high)
+        stored = residues - residue.offset
+        return finish(stored.sub_(value) if is_less else value.sub_(stored) if differs else value.add_(stored))
 
-    return Step((op, *made.ops), (sums.read, other), made.writes, kernel)
+    return Step((*first.ops, *made.ops), (sums.read, branch.other), made.writes, kernel)
+
+
+def _added(graph: QdqGraph, tensor: str) -> Branch | None:
+    """The branch that ends in a tensor, if an addition or difference alone reads it and is run inside of it."""
+    readers = graph.readers(tensor)
+    if len(readers) != 1 or readers[0][0].type not in ("Add", "Sub"):
+        return None
+    return summed_branch(graph, readers[0][0])
+
+
+def _unrounded_bounds(graph: QdqGraph, first: Chain) -> tuple[int, int] | None:
+    """The least and greatest code of a grid behind a convolution that is not rounded to: only if nothing is left
+    between them. A Clip becomes part of the grid, a ReLU does if the grid begins at zero."""
+    assert first.encoding is not None
+    begins_at_zero = int(first.encoding.zero_point) == first.encoding.qmin
+    if any(op.type == "Relu" for op in first.ops) and not begins_at_zero:
+        return None
+    return clamp_bounds(graph, first.ops[1:], first.encoding)
 
 
 def added_in_float(carried: Carried, graph: QdqGraph, op: Op, sums: Accumulator, bias: Floats | None) -> Step | None:
@@ -61,7 +97,7 @@ def added_in_float(carried: Carried, graph: QdqGraph, op: Op, sums: Accumulator,
     other = next((read for read in add.inputs if read is not None and read.tensor != op.outputs[0]), None)
     made = chain(graph, add, CLIPS)
     target = Target.of(graph, made, carried)
-    if target is None or other is None or not _is_activation(graph, other):
+    if target is None or other is None or not is_activation(graph, other):
         return None
     assert other.encoding is not None
     residue = Stored.of(graph, other.tensor, other.encoding, carried)
@@ -78,31 +114,63 @@ def added_in_float(carried: Carried, graph: QdqGraph, op: Op, sums: Accumulator,
 
 
 def plain_add(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
-    """An add of two quantized activations that no convolution is fused with. One of them is brought to the steps of
-    the other: by the grid that made it if that has no other reader, else in the kernel. An add behind a convolution is
-    kept for it when snippets are made, and scales and shifts as it would have done."""
+    """An add of two quantized activations that no convolution is fused with. An add behind a convolution is kept for it
+    when snippets are made, and scales and shifts as it would have done."""
     made = chain(graph, op, CLIPS)
     target = Target.of(graph, made, carried)
-    reads = [read for read in op.inputs if read is not None]
-    if target is None or not all(_is_activation(graph, read) for read in reads) or _convolution_of(graph, op):
+    pair = _Pair.of(carried, graph, op)
+    if target is None or pair is None:
         return None
-    shared = [len(graph.readers(read.tensor)) > 1 for read in reads]
-    moving = 1 if shared[0] and not shared[1] else 0
-    stored = [Stored.of(graph, read.tensor, read.encoding, carried) for read in reads if read.encoding is not None]
-    mover, base = stored[moving], stored[1 - moving]
-    moved = mover.in_steps_of(base)
-    in_range = not shared[moving] and not _is_moved(graph, reads[moving].tensor)
-    beside_convolution = any(_out_of_convolution(graph, read.tensor) for read in reads)
+    beside_convolution = any(_out_of_convolution(graph, read.tensor) for read in pair.reads)
+    target = replace(target, low_first=summed_branch(graph, op) is not None)
+    mover, base, moved = pair.mover, pair.base, pair.moved
     finish = (_in_convolution if beside_convolution else _in_snippet)(target, base.step)
 
     def kernel(*codes: Tensor) -> Tensor:
-        others = codes[1 - moving] - base.offset
-        own = codes[moving] - mover.offset
-        if in_range:
+        others = codes[1 - pair.moving] - base.offset
+        own = codes[pair.moving] - mover.offset
+        if pair.in_range:
             return finish(fma(own - mover.least, moved.step, moved.low) + others)
         return finish(fma(own.sub_(moved.zero), moved.ratio, others))
 
-    return Step(made.ops, tuple(reads), made.writes, kernel)
+    return Step(made.ops, pair.reads, made.writes, kernel)
+
+
+def moved_low(carried: Carried, graph: QdqGraph, tensor: str) -> int:
+    """What is added to the codes of a tensor, if an add alone reads it, and reads it in its own steps: the grid that
+    makes it then gives `code + low`."""
+    readers = graph.readers(tensor)
+    pair = _Pair.of(carried, graph, readers[0][0]) if len(readers) == 1 and readers[0][0].type == "Add" else None
+    if pair is None or not pair.in_range or pair.reads[pair.moving].tensor != tensor:
+        return 0
+    return int(pair.moved.low) if pair.moved.step == 1 and pair.moved.low.is_integer() else 0
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """The summands of an add. One of them, the mover, is brought to the steps of the other: by the grid that made it if
+    that has no other reader (`in_range`), else in the kernel."""
+
+    reads: tuple[Read, ...]
+    moving: int
+    mover: Stored
+    base: Stored
+    in_range: bool
+
+    @classmethod
+    def of(cls, carried: Carried, graph: QdqGraph, op: Op) -> _Pair | None:
+        reads = tuple(read for read in op.inputs if read is not None)
+        if len(reads) != 2 or not all(is_activation(graph, read) for read in reads):
+            return None
+        shared = [len(graph.readers(read.tensor)) > 1 for read in reads]
+        moving = 1 if shared[0] and not shared[1] else 0
+        stored = [Stored.of(graph, read.tensor, read.encoding, carried) for read in reads if read.encoding is not None]
+        in_range = not shared[moving] and not _is_moved(graph, reads[moving].tensor)
+        return cls(reads, moving, stored[moving], stored[1 - moving], in_range)
+
+    @property
+    def moved(self) -> Moved:
+        return self.mover.in_steps_of(self.base)
 
 
 # --- the two halves of an add --------------------------------------------------------------------------------
@@ -147,10 +215,6 @@ def _in_snippet(target: Target, step: float) -> Finish:
 # --- where a summand comes from ------------------------------------------------------------------------------
 
 
-def _is_activation(graph: QdqGraph, read: Read) -> bool:
-    return read.encoding is not None and read.encoding.per_tensor and read.tensor not in graph.constants
-
-
 def _is_moved(graph: QdqGraph, tensor: str) -> bool:
     """Whether an operation that keeps a grid made it, such as a pool: its codes come from no grid of its own."""
     made_by = graph.producer(tensor)
@@ -164,17 +228,3 @@ def _out_of_convolution(graph: QdqGraph, tensor: str) -> bool:
     while made_by is not None and made_by.type in CLIPS and made_by.inputs[0] is not None:
         made_by = graph.producer(made_by.inputs[0].tensor)
     return made_by is not None and made_by.type == "Conv"
-
-
-def _convolution_of(graph: QdqGraph, add: Op) -> Op | None:
-    """The convolution that an add is fused into: its first input's, else its second's; not one that reads what it
-    would be added to, for the sum is written in place."""
-    reads = [read for read in add.inputs if read is not None]
-    for read, other in zip(reads, reversed(reads), strict=True):
-        made_by = graph.producer(read.tensor)
-        if made_by is None or made_by.type != "Conv" or len(graph.readers(read.tensor)) != 1:
-            continue
-        data = made_by.inputs[0]
-        if read.encoding is not None and data is not None and data.tensor != other.tensor:
-            return made_by
-    return None

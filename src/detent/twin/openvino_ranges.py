@@ -28,14 +28,18 @@ __all__ = [
     "CLIPS",
     "Carried",
     "Floats",
+    "Moved",
     "Range",
     "Stored",
     "Target",
     "carry",
     "divided",
     "kept_grid",
+    "range_of_stored",
     "real_sums",
+    "scale_and_shift",
     "unit_of",
+    "without_nothing",
 ]
 
 Floats = npt.NDArray[np.float32]
@@ -109,30 +113,31 @@ class Target:
     middle that no convolution reads: these are stored as int8.
 
     What is stored is `rne(value) * step + low`. Where the step is 1 and `low` an integer, `low` is added before
-    rounding, and decides to which side a tie falls: -128 for int8, and the least real number of a given grid of step 1.
+    rounding, and decides to which side a tie falls: -128 for int8, and the least real number of a given grid of step 1,
+    if `low_first`: not in a kernel that only adds. `moved_low` is what an addition behind it makes of `low`.
     """
 
     encoding: Encoding
     bounds: tuple[int, int]
     given: bool
     as_int8: bool
+    low_first: bool = True
+    moved_low: int = 0
 
     @classmethod
-    def of(cls, graph: QdqGraph, made: Chain, carried: Carried) -> Target | None:
+    def of(cls, graph: QdqGraph, made: Chain, carried: Carried, *, stored: bool = False) -> Target | None:
+        """Where a chain ends; with `stored` it is stored as codes even if the network gives it."""
         if made.encoding is None or not made.encoding.per_tensor:
             return None
         bounds = clamp_bounds(graph, [op for op in made.ops[1:] if op.type in CLIPS], made.encoding)
         if bounds is None:
             return None
-        given = any(output.read.tensor == made.output for output in graph.outputs)
-        return cls(made.encoding, bounds, given, _as_int8(graph, made.output, made.encoding, carried))
+        given = not stored and _given(graph, made.output) and not graph.readers(made.output)
+        return cls(made.encoding, bounds, given, not given and _as_int8(graph, made.output, made.encoding, carried))
 
     def shift(self, shift: Floats) -> Floats:
-        """What is added before rounding; a shift that is next to nothing is dropped."""
-        moved = np.asarray(shift + _f32(self._low), _f32)
-        levels = self.encoding.qmax - self.encoding.qmin
-        negligible = moved.size == 1 and float(np.abs(moved).max()) < levels * _NO_SHIFT
-        return np.zeros_like(moved) if negligible else moved
+        """What is added before rounding."""
+        return without_nothing(np.asarray(shift + _f32(self._low), _f32), self.encoding.qmax - self.encoding.qmin)
 
     def scale(self, scale: Floats, shift: Floats) -> Floats:
         """What is multiplied with. As the last thing of a kernel that gives codes, one scale without a shift is the
@@ -151,15 +156,19 @@ class Target:
         if self.as_int8:
             return self.encoding.qmin - int(self.encoding.zero_point)
         grid = Range.of(self.encoding)
-        return int(grid.low) if self.given and grid.step == 1 and grid.low.is_integer() else 0
+        whole = grid.step == 1 and grid.low.is_integer()
+        return int(grid.low) if self.given and self.low_first and whole else self.moved_low
 
 
 def _as_int8(graph: QdqGraph, tensor: str, encoding: Encoding, carried: Carried) -> bool:
     middle = encoding.dtype == "int8" and encoding.symmetric
     if not middle and (not encoding.full or int(encoding.zero_point) - encoding.qmin != 128):
         return False
-    given = any(output.read.tensor == tensor for output in graph.outputs)
-    return not given and not _reaches_convolution(graph, tensor, carried)
+    return not _reaches_convolution(graph, tensor, carried)
+
+
+def _given(graph: QdqGraph, tensor: str) -> bool:
+    return any(output.read.tensor == tensor for output in graph.outputs)
 
 
 def _reaches_convolution(graph: QdqGraph, tensor: str, carried: Carried) -> bool:
@@ -213,23 +222,44 @@ class Moved:
     step: float
     low: float
 
-    def clamped(self) -> tuple[float, float, float, float]:
-        """From a real number to this grid, clamped but not rounded: scale, shift, and the bounds."""
+    def clamped(self, least: int, greatest: int) -> tuple[float, float, float, float]:
+        """From a real number to this grid, clamped to two codes of it, counted from 0, but not rounded: scale, shift,
+        and the bounds."""
         low, step = _f32(self.low), _f32(self.step)
         scale = _f32(_f32(self.grid.scale) * step)
         shift = _f32(_f32(_f32(self.grid.shift) * step) + low)
         high = _f32(_f32(_f32(self.grid.levels) * step) + low)
         if abs(shift) < (high - low) * _NO_SHIFT:
             shift = _f32(0)
-        return float(scale), float(shift), float(low), float(high)
+        first, last = (float(_f32(_f32(_f32(code) * step) + low)) for code in (least, greatest))
+        return float(scale), float(shift), first, last
 
 
-def divided(grid: Range, unit: Floats) -> tuple[Floats, Floats]:
-    """Scale and shift of a range that is divided by what stood before it."""
+def range_of_stored(grid: Range, source: Stored, factor: Floats | None = None) -> tuple[Floats, Floats]:
+    """The bounds of a range of real numbers, for codes as they are stored that are multiplied by `factor`."""
+    unit = _f32(source.step) if factor is None else np.asarray(_f32(source.step) * factor, _f32)
     low, high = (np.asarray(_f32(bound) / unit, _f32) for bound in (grid.low, grid.high))
+    return np.asarray(low + _f32(source.zero), _f32), np.asarray(high + _f32(source.zero), _f32)
+
+
+def scale_and_shift(low: Floats, high: Floats, levels: int) -> tuple[Floats, Floats]:
+    """What a range is computed with where its product and sum are rounded once."""
     width = np.asarray(high - low, _f32)
-    scale = np.asarray(_f32(grid.levels) / width, _f32)
-    return scale, np.asarray(np.asarray(-low * _f32(grid.levels), _f32) / width, _f32)
+    scale = np.asarray(_f32(levels) / width, _f32)
+    return scale, np.asarray(np.asarray(-low * _f32(levels), _f32) / width, _f32)
+
+
+def without_nothing(shift: Floats, levels: int) -> Floats:
+    """A shift; one that is next to nothing is dropped."""
+    negligible = shift.size == 1 and float(np.abs(shift).max()) < levels * _NO_SHIFT
+    return np.zeros_like(shift) if negligible else np.asarray(shift, _f32)
+
+
+def divided(grid: Range, unit: Floats, bias: Floats | None = None) -> tuple[Floats, Floats]:
+    """Scale and shift of a range that is divided by what stood before it, and is less a bias first."""
+    ends = [_f32(bound) if bias is None else _f32(_f32(bound) - bias) for bound in (grid.low, grid.high)]
+    low, high = (np.asarray(end / unit, _f32) for end in ends)
+    return scale_and_shift(low, high, grid.levels)
 
 
 def unit_of(sums: Accumulator) -> Floats:

@@ -7,12 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 import onnx
 
 from detent.deploy.forms.average_in_padding import average_in_padding
+from detent.deploy.forms.clip_of_channels import clip_of_channels
 from detent.deploy.forms.conv_transpose_as_conv import conv_transpose_as_conv
+from detent.deploy.forms.dense_conv_transpose import dense_conv_transpose
 from detent.deploy.forms.editing import BLOCKS, PHASES, Editing
+from detent.deploy.forms.extremes_apart import extremes_apart
 from detent.deploy.forms.hanging_average import hanging_average
 from detent.deploy.forms.linear_as_gemm import linear_as_gemm
+from detent.deploy.forms.max_pool_windows import max_pool_windows
+from detent.deploy.forms.numbers_on_grids import numbers_on_grids
 from detent.deploy.forms.padding_before_average import padding_before_average
 from detent.deploy.forms.plain_averages import plain_averages
+from detent.deploy.forms.rows_as_codes import rows_as_codes
 from detent.deploy.forms.strided_conv_in_blocks import strided_conv_in_blocks
 from detent.deploy.forms.whole_functions import whole_functions
 from detent.errors import UnknownNameError
@@ -23,23 +29,35 @@ __all__ = [
     "PHASES",
     "Editing",
     "average_in_padding",
+    "clip_of_channels",
     "conv_transpose_as_conv",
+    "dense_conv_transpose",
+    "extremes_apart",
     "hanging_average",
     "in_forms",
     "linear_as_gemm",
+    "max_pool_windows",
+    "numbers_on_grids",
     "padding_before_average",
     "plain_averages",
+    "rows_as_codes",
     "strided_conv_in_blocks",
     "whole_functions",
 ]
 
 FORMS: Mapping[str, Callable[[Editing], None]] = {
     "average_in_padding": average_in_padding,
+    "clip_of_channels": clip_of_channels,
     "conv_transpose_as_conv": conv_transpose_as_conv,
+    "dense_conv_transpose": dense_conv_transpose,
+    "extremes_apart": extremes_apart,
     "hanging_average": hanging_average,
     "linear_as_gemm": linear_as_gemm,
+    "max_pool_windows": max_pool_windows,
+    "numbers_on_grids": numbers_on_grids,
     "padding_before_average": padding_before_average,
     "plain_averages": plain_averages,
+    "rows_as_codes": rows_as_codes,
     "strided_conv_in_blocks": strided_conv_in_blocks,
     "whole_functions": whole_functions,
 }

@@ -113,6 +113,10 @@ class Editing:
         """The node that gives a tensor."""
         return self._made_by.get(tensor)
 
+    def is_gone(self, node: onnx.NodeProto) -> bool:
+        """Whether something else was written in its place."""
+        return node.output[0] in self._gone
+
     def readers(self, tensor: str) -> list[onnx.NodeProto]:
         """The nodes that read a tensor, and one more if the network gives it."""
         end = [onnx.NodeProto(op_type="the output of the graph")] if tensor in self._given else []
@@ -155,6 +159,9 @@ class Editing:
 
     def integers(self, values: Sequence[int], stem: str) -> str:
         return self._initializer(np.array(values, np.int64), f"{stem}_constant")
+
+    def reals(self, values: npt.NDArray[np.float32], stem: str) -> str:
+        return self._initializer(values, f"{stem}_constant")
 
     def _initializer(self, array: npt.NDArray[Any], stem: str) -> str:
         name = self.fresh(stem)

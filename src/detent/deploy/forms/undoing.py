@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import onnx
 from onnx import helper, numpy_helper
 
 from detent.deploy.forms.conv_transpose_as_conv import moves_of, one_phase, transposed_kernel
+from detent.deploy.forms.dense_conv_transpose import DENSE, grouped_kernel
+from detent.deploy.forms.editing import BLOCKS, PHASES
 from detent.deploy.forms.original import Original
 from detent.deploy.forms.strided_conv_in_blocks import MOVES, NAME, in_pixels
 
@@ -34,6 +37,8 @@ def without_forms(model: onnx.ModelProto) -> onnx.ModelProto:
         undoing = _Undoing(model.graph)
         for node, original in written:
             undoing.put_back(node, original)
+        for node, _ in written:
+            undoing.rename(node)
         undoing.finish()
     return model
 
@@ -56,14 +61,29 @@ class _Undoing:
             self._parameter(node.input[1], lambda weights: in_pixels(original, weights))
             self._drop_before(node, MOVES)
             return
+        if original.form == DENSE:
+            channels = original.weight[1]
+            self._parameter(
+                node.input[1],
+                lambda weights: grouped_kernel(original, weights),
+                lambda values: values[:channels],
+                axis=1,
+            )
+            return
         node.op_type = "ConvTranspose"
-        self._parameter(node.input[1], lambda weights: transposed_kernel(original, weights), original, axis=1)
+        self._parameter(
+            node.input[1],
+            partial(transposed_kernel, original),
+            partial(one_phase, original, shared=True),
+            axis=1,
+        )
         if len(node.input) > 2:
-            self._parameter(node.input[2], lambda biases: one_phase(original, biases), original, axis=0)
+            biases = partial(one_phase, original)
+            self._parameter(node.input[2], biases, biases, axis=0)
         self._drop_behind(node, moves_of(original))
 
-    def _parameter(self, name: str, change: Change, phases: Original | None = None, axis: int = 0) -> None:
-        """Change a constant: real numbers, or codes with what they have for each channel."""
+    def _parameter(self, name: str, change: Change, channels: Change | None = None, axis: int = 0) -> None:
+        """Change a constant: real numbers, or codes with what they have for each of the channels, along `axis` then."""
         if name in self._changed:
             return  # of a layer that is called twice
         self._changed.add(name)
@@ -72,11 +92,23 @@ class _Undoing:
             self._hold(name, change)
             return
         self._hold(node.input[0], change)
-        if phases is not None and list(self._constants[node.input[1]].dims):
+        if channels is not None and list(self._constants[node.input[1]].dims):
             for held in node.input[1:]:
-                self._hold(held, lambda values: one_phase(phases, values, shared=axis == 1))
+                self._hold(held, channels)
             del node.attribute[:]
             node.attribute.append(helper.make_attribute("axis", axis))
+
+    def rename(self, node: onnx.NodeProto) -> None:
+        """Give its parameters the names that they had before."""
+        for i, name in enumerate(node.input):
+            before = name.removesuffix(PHASES).removesuffix(BLOCKS)
+            if before == name:
+                continue
+            if name in self._makers:
+                self._makers[name].output[0] = before
+            else:
+                self._constants[name].name = before
+            node.input[i] = before
 
     def _hold(self, name: str, change: Change) -> None:
         tensor = self._constants[name]
