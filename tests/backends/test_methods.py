@@ -56,6 +56,20 @@ def test_what_the_backend_has_is_had(backend, request_, tensor, scheme):
     assert schemes(backend, **request_)[tensor] == scheme
 
 
+def test_depthwise_weights_are_narrower_where_their_kernel_saturates_unless_a_recipe_asks():
+    model = Net(
+        lambda n, x: n.fc(n.dense(n.depthwise(x)).mean((2, 3))),
+        depthwise=nn.Conv2d(4, 8, 3, groups=4),
+        dense=nn.Conv2d(8, 4, 1, groups=2),
+        fc=nn.Linear(4, 2),
+    )
+    weights = ("depthwise.weight", "dense.weight", "fc.weight")
+    for said, bits in (({}, [7, 8, 8]), ({"weight": {"bits": 8}}, [8, 8, 8])):
+        found = planned(model, backend="torch_x86", **said)
+        assert [found[weight].scheme.grid.bits for weight in weights] == bits
+    assert planned(model, backend="onnxruntime")["depthwise.weight"].scheme.grid.bits == 8
+
+
 # ---- asked for, and not there ----
 
 

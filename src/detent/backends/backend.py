@@ -81,6 +81,8 @@ class Backend:
 
     - `weight`, `activation`: what is on offer; `network_input`, if it differs from other activations.
     - `per_tensor_weights`: kinds whose weights have one scale, whatever `weight` offers.
+    - `depthwise_bits`: the width of the weights of depthwise convolutions that a recipe gets that does not ask, if it
+      is not that of other weights.
     - `bias`, and `bias_offer` for its width, and for all of it if it has a quantizer of its own.
     - `ranges`: kinds whose output has a fixed range.
     - `ends_bits`: the least width of the first and last weights, and of what these layers take in.
@@ -113,6 +115,7 @@ class Backend:
     conv_axes: tuple[int, ...] = (1, 2, 3)
     unquantized_edges: tuple[tuple[str, str], ...] = ()
     per_tensor_weights: tuple[str, ...] = ()
+    depthwise_bits: int | None = None
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
     quantize_outputs: bool = False
     float_outputs: tuple[str, ...] = ()
@@ -157,8 +160,12 @@ class Backend:
                     "put it in aligns too",
                 )
 
-    def weight_offer(self, kind: str) -> Offer:
+    def weight_offer(self, kind: str, *, depthwise: bool = False) -> Offer:
         """What is on offer for the weights of a kind."""
-        if kind not in self.per_tensor_weights:
-            return self.weight
-        return replace(self.weight, granularities=(PerTensor,), also=())
+        offer = self.weight
+        if kind in self.per_tensor_weights:
+            offer = replace(offer, granularities=(PerTensor,), also=())
+        if depthwise and self.depthwise_bits is not None:
+            others = (bits for bits in offer.bits if bits != self.depthwise_bits)
+            offer = replace(offer, bits=(self.depthwise_bits, *others))
+        return offer

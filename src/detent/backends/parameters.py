@@ -65,7 +65,7 @@ def _weight(node: fx.Node, context: Context, *, name: str, axis: int) -> Entry:
         reason = f"{backend.name} has no integer convolution over {view.conv_axes(node)} axes"
     if reason:
         return FloatTensor(tensor=tensor, kind=kind, reason=reason)
-    offer = backend.weight_offer(kind)
+    offer = backend.weight_offer(kind, depthwise=view.is_depthwise(node))
     method = choose(offer, request, backend=backend.name, tensor=tensor, role="weight", axis=axis, negative=True)
     return method.entry(tensor=tensor, view=view, node=node, role="weight", why=f"weight of {kind}")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from detent.graph import Captured, Kind, Region, fuse, kind_of
+from detent.graph import Captured, FoldedBatchNorm, Kind, Region, fuse, kind_of
 
 __all__ = ["GraphView", "views"]
 
@@ -90,6 +90,14 @@ class GraphView:
             return None
         weight = getattr(self.modules[str(node.target)], "weight", None)
         return weight.ndim - 2 if isinstance(weight, Tensor) else None
+
+    def is_depthwise(self, node: fx.Node) -> bool:
+        """Whether a convolution has a filter, or several, for each channel by itself."""
+        if self.conv_axes(node) is None:
+            return False
+        module: Any = self.modules[str(node.target)]
+        op = module.op if isinstance(module, FoldedBatchNorm) else module
+        return bool(op.groups > 1 and op.weight.shape[1] == 1)
 
     def takers(self, node: fx.Node) -> list[fx.Node]:
         """The users of what a node gives that look at more than its shape."""
