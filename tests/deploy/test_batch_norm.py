@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import detent
 from detent.deploy import deployment_of
+from detent.engines import ENGINES
 from detent.recipes import Recipe
 from tests.deploy.float_path import float_path
 
@@ -88,3 +89,38 @@ def test_the_engine_gives_what_the_twin_gives_after_training(strategy, tmp_path)
     prepared.train()(x).sum().backward()
     verdict = detent.deploy(prepared, tmp_path / "out").verify([x], latency=False)
     assert verdict.holds, verdict
+
+
+class Before(nn.Module):
+    """Batch norms that no convolution stands before."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.conv = nn.BatchNorm2d(3), nn.Conv2d(3, 8, 3)
+        self.second, self.fc, self.third = nn.BatchNorm2d(8), nn.Linear(8, 8), nn.BatchNorm1d(8)
+        self.last = nn.Linear(8, 4)
+        for norm in (self.first, self.second, self.third):
+            nn.init.normal_(norm.weight)
+            nn.init.normal_(norm.running_mean)
+            nn.init.uniform_(norm.running_var, 0.5, 2.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.second(torch.relu(self.conv(self.first(x)))).mean((2, 3))
+        return self.last(self.third(torch.relu(self.fc(x))))
+
+
+@pytest.mark.parametrize("backend", ["litert", "ncnn"])
+def test_a_norm_that_is_not_folded_is_written_where_the_format_has_only_its_parts(backend, tmp_path):
+    if ENGINES[backend].version() is None:
+        pytest.skip(f"needs the extra `{ENGINES[backend].extra}`")
+    torch.manual_seed(0)
+    batches = [torch.randn(4, 3, 8, 8) for _ in range(2)]
+    model = Before().eval()
+    prepared = detent.prepare(model, (batches[0],), backend=backend)
+    detent.calibrate(prepared, batches)
+    artifact = detent.deploy(prepared, tmp_path / "out")
+    assert artifact.verify(batches, latency=False).holds
+    engine = ENGINES[backend].load(artifact)
+    (found,) = engine.run({"x": batches[0].numpy()}).values()
+    real = model(batches[0]).detach().numpy()
+    assert np.abs(found - real).max() < 0.05 * np.abs(real).max()  # 8 bits

@@ -85,6 +85,7 @@ FUNCTION_CASES = {
     "embedding": Held(lambda m, x: F.embedding((x > 0).long(), m.w), w=(2, 3)),
     "embedding-padded": Held(lambda m, x: F.embedding((x > 0).long(), m.w, padding_idx=0), w=(2, 3)),
     "attention": lambda x: F.scaled_dot_product_attention(x, x, x),
+    "attention-causal": lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True),
     "attention-mask": Held(
         lambda m, x: F.scaled_dot_product_attention(x, x, x, attn_mask=m.mask > 0.4, scale=0.3), mask=(6, 6)
     ),
@@ -546,7 +547,7 @@ REFUSED = {
     "cuts at a size of the batch": lambda x: torch.cat([x, x])[: x.shape[0]],
     "mode 'bilinear', antialias True": lambda x: F.interpolate(x, size=(3, 3), mode="bilinear", antialias=True),
     "a window of 4 channels": nn.LocalResponseNorm(4),
-    "it is causal": lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True),
+    "it has grouped heads": lambda x: F.scaled_dot_product_attention(x, x, x, enable_gqa=True),
     "torch.roll without dims": lambda x: torch.roll(x, 1),
 }
 

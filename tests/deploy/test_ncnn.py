@@ -41,6 +41,13 @@ def float_net(kind: str, *shape: int, constants: tuple[Any, ...] = (), **attribu
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
+def test_a_note_says_what_depthwise_layers_need_to_be_exact() -> None:
+    for kind, noted in (("depthwise", 1), ("conv", 0)):
+        made = deployment(ncnn_form(small_net(kind, INT8)).model)
+        write_ncnn(made)
+        assert sum("use_packing_layout" in note for note in made.notes) == noted
+
+
 def test_a_residual_block_becomes_integer_layers_with_floats_between() -> None:
     model = ncnn_model(ncnn_form(small_net("residual", INT8)).model)
     assert lines(model) == [

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import detent
-from detent.deploy import FILES, deployment_of, placing, write
+from detent.deploy import FILES, deployment_of, package, placing, write
 from detent.deploy.package import MANIFEST, Package
 from detent.errors import ArtifactError, DeployError, NotCalibratedError, UnknownNameError
 from tests.deploy.float_path import prepared_for
@@ -73,10 +73,11 @@ def test_the_manifest_says_what_was_asked_and_what_came_out(tmp_path):
     assert tensors["0.weight"]["op"] in {node.name for node in deployment_of(prepared).model.graph.node}
 
 
-def test_the_same_model_gives_the_same_bytes(tmp_path):
+def test_the_same_model_gives_the_same_bytes_wherever_they_are_put(tmp_path):
     for name in ("one", "two"):
-        write(small(), tmp_path / name / "out")
-    one, two = ((tmp_path / name / "out" / "model.onnx").read_bytes() for name in ("one", "two"))
+        write(small("openvino"), tmp_path / name)
+    one, two = (Package.load(tmp_path / name).manifest["files"] for name in ("one", "two"))
+    assert set(one) == {"model.onnx", "model.xml", "model.bin"}
     assert one == two
 
 
@@ -233,6 +234,80 @@ def test_where_nothing_can_be_written_the_system_says_why(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "loop"]
 
 
+def test_the_current_folder_is_not_replaced_under_the_feet_of_who_is_in_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ArtifactError, match="it is the current folder"):
+        write(small(), ".")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nor_is_a_mount_point_which_cannot_be_renamed(tmp_path, monkeypatch):
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == tmp_path / "volume")
+    (tmp_path / "volume").mkdir()
+    with pytest.raises(ArtifactError, match="it is a mount point") as caught:
+        write(small(), tmp_path / "volume")
+    assert caught.value.to_do == "name a folder inside of it"
+
+
+def test_two_deploys_to_one_free_place_leave_one_whole_artifact(tmp_path, monkeypatch):
+    """Another process takes the place between the question whether it is free and the rename."""
+    rename, other = Path.rename, small(factor=3.0)
+
+    def late(self, target):
+        monkeypatch.setattr(Path, "rename", rename)
+        write(other, target)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", late)
+    write(small(), tmp_path / "out")
+    held = Package.load(tmp_path / "out").manifest["files"]["model.onnx"]
+    write(small(), tmp_path / "again")
+    assert held == Package.load(tmp_path / "again").manifest["files"]["model.onnx"]
+    assert hidden(tmp_path) == []
+
+
+def test_an_artifact_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkeypatch):
+    write(small("openvino"), tmp_path / "out")
+    digest, newer = package.digest, small("onnxruntime")
+
+    def late(content):
+        monkeypatch.setattr(package, "digest", digest)
+        write(newer, tmp_path / "out")
+        return digest(content)
+
+    monkeypatch.setattr(package, "digest", late)
+    assert Package.load(tmp_path / "out").manifest["backend"] == "onnxruntime"
+
+
+def test_a_folder_that_a_library_needs_for_a_moment_and_has_not(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setitem(FILES, "mine", full)
+    with pytest.raises(DeployError, match="No space left on device") as caught:
+        write(small(), tmp_path / "out", files=["mine"])
+    assert "TMPDIR" in caught.value.to_do
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "extra"),
+    [
+        ("pte", "executorch", "executorch"),
+        ("openvino_ir", "openvino", "openvino"),
+        ("tflite", "ai_edge_litert", "litert"),
+    ],
+)
+def test_a_format_whose_package_is_missing_is_refused_before_anything_is_computed(
+    name, package, extra, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, package, None)
+    not_calibrated = detent.prepare(nn.Conv2d(3, 4, 3), (torch.randn(2, 3, 6, 6),), backend="onnxruntime")
+    with pytest.raises(DeployError, match=f"write the format '{name}'\nfound: {package} is not installed") as caught:
+        write(not_calibrated, tmp_path / "out", files=[name])
+    assert caught.value.to_do == f"pip install 'detent[{extra}]'"
+
+
 def test_what_others_put_beside_the_files_of_an_artifact_stays(tmp_path):
     out = tmp_path / "out"
     write(small("openvino"), out)
@@ -258,9 +333,9 @@ def test_a_file_of_somebody_else_is_not_replaced(tmp_path):
 def test_folders_on_the_way_are_made_and_an_empty_one_is_taken(tmp_path, monkeypatch):
     write(small(), tmp_path / "a" / "b")
     (tmp_path / "empty").mkdir()
-    monkeypatch.chdir(tmp_path / "empty")
-    write(small(), ".")
-    assert Package.load(tmp_path / "empty").manifest["backend"] == "onnxruntime"
+    monkeypatch.chdir(tmp_path)
+    write(small(), "empty")
+    assert Package.load("empty").manifest["backend"] == "onnxruntime"
 
 
 # ---- what is refused ----
@@ -307,5 +382,5 @@ def test_a_writer_may_not_leave_the_folder_or_replace_a_file(file, tmp_path, mon
 def test_a_file_in_a_folder_of_its_own_is_written(tmp_path, monkeypatch):
     monkeypatch.setitem(FILES, "mine", lambda deployment: {"inner/notes.txt": deployment.name.encode()})
     write(small(), tmp_path / "out", files=["mine"])
-    assert (tmp_path / "out" / "inner" / "notes.txt").read_bytes() == b"out"
+    assert (tmp_path / "out" / "inner" / "notes.txt").read_bytes() == b"model"
     Package.load(tmp_path / "out")

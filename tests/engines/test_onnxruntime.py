@@ -7,8 +7,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import numpy_helper, parser
+from torch import nn
 
+import detent
 from detent.deploy import Package
 from detent.engines.engine import Placement
 from detent.engines.onnxruntime import OnnxRuntime
@@ -214,3 +217,14 @@ def test_tensors_behind_a_transpose_that_was_moved_are_in_their_own_order(tmp_pa
     assert {"x", "a", "u"} <= seen.keys()
     for name in seen.keys() & expected.keys():
         assert np.array_equal(seen[name].reshape(expected[name].shape), expected[name]), name
+
+
+def test_a_network_with_quantized_weights_alone_shows_no_codes(tmp_path: Path) -> None:
+    x = torch.randn(2, 3, 8, 8)
+    kept = {"quantize": False}
+    recipe = detent.Recipe.from_dict({"name": "weights", "activation": kept, "bias": kept})
+    prepared = detent.prepare(nn.Sequential(nn.Conv2d(3, 4, 3)).eval(), (x,), backend="onnxruntime", recipe=recipe)
+    detent.calibrate(prepared, [x])
+    artifact = detent.deploy(prepared, tmp_path / "out")
+    assert OnnxRuntime.load(artifact).tensors({next(iter(artifact.graph.inputs)): x.numpy()}) == {}
+    assert artifact.verify([x], latency=False).holds

@@ -8,8 +8,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import parser
+from torch import nn
 
+import detent
 from detent.backends.openvino import OPENVINO
 from detent.deploy import Deployment, Package, read_qdq
 from detent.deploy.openvino_ir import write_openvino_ir
@@ -155,3 +158,21 @@ def test_a_model_it_cannot_run(tmp_path):
     text = '<ir_version: 10, opset_import: ["": 21, "own": 1]> net (float[2] x) => (float[2] y) { y = own.Op (x) }'
     with pytest.raises(EngineError, match="openvino"):
         OpenVino.load(package(parser.parse_model(text), tmp_path)).run({"x": np.zeros(2)})
+
+
+def test_an_input_that_nothing_reads_is_not_handed_over(tmp_path: Path) -> None:
+    """OpenVINO drops it from the network."""
+
+    class First(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(8, 4)
+
+        def forward(self, x: torch.Tensor, unused: torch.Tensor) -> torch.Tensor:
+            return self.fc(x)
+
+    inputs = (torch.randn(2, 8), torch.randn(2, 3))
+    prepared = detent.prepare(First().eval(), inputs, backend="openvino")
+    detent.calibrate(prepared, [inputs])
+    artifact = detent.deploy(prepared, tmp_path / "out")
+    assert artifact.verify([inputs], latency=False).holds

@@ -10,8 +10,10 @@ import torch
 
 from detent.engines.torch_native import TorchNative
 from detent.errors import EngineError
-from tests.twin.nets import Style, small_net
-from tests.twin.torch_nets import package
+from detent.twin.fbgemm import Fbgemm
+from tests.twin.builder import Builder, Style
+from tests.twin.nets import image, small_net
+from tests.twin.torch_nets import differing, package
 
 
 def test_it_comes_with_torch() -> None:
@@ -104,3 +106,14 @@ def test_wrong_inputs_are_refused(tmp_path: Path) -> None:
 def test_other_kernels_are_refused(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="there are fbgemm"):
         TorchNative.load(package(small_net("conv"), tmp_path), kernels="mlas")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("strides", [[1, 1], [2, 2]])
+def test_transposed_convolutions_two_rows_high_are_those_of_floats(strides: list[int], tmp_path: Path) -> None:
+    """Fbgemm's kernel for them adds to memory it never cleared: what the engine runs goes past it."""
+    builder = Builder(Style(per_channel=False, scales="pot"))
+    x = image(builder)
+    builder.output(builder.weighted("ConvTranspose", x, (16, 8, 2, 2), axis=1, kernel_shape=[2, 2], strides=strides))
+    wrong, count = differing(builder.net(), tmp_path, "fbgemm", Fbgemm())
+    assert count > 1000
+    assert not wrong

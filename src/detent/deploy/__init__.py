@@ -9,7 +9,7 @@ from detent.deploy.float_model import float_model
 from detent.deploy.package import Package
 from detent.deploy.qdq_graph import TRANSPOSED, Op, Output, Port, QdqGraph, Read
 from detent.deploy.qdq_reading import read_qdq
-from detent.deploy.write import deployment_of, write
+from detent.deploy.write import deployment_of, require_writable, write
 
 __all__ = [
     "FILES",
@@ -28,6 +28,7 @@ __all__ = [
     "float_model",
     "read_qdq",
     "register",
+    "require_writable",
     "write",
     "writer",
 ]

@@ -7,27 +7,24 @@ between a tensor and its readers.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import onnx
 import torch
-from onnx import helper, numpy_helper
+from onnx import helper
 from torch import fx
 
-from detent.deploy.annotate_base import base_model, in_order, needed, place_of, without_copied_outputs
-from detent.deploy.deployment import DeployedTensor
-from detent.deploy.encoding import Encoding
+from detent.deploy.annotate_base import base_model, in_order, needed, without_copied_outputs
+from detent.deploy.annotate_parameters import Parameters
 from detent.deploy.export.builder import Builder
 from detent.deploy.export.grids import Grids
-from detent.deploy.export.parameters import Stored, activation_encoding, stored
+from detent.deploy.export.parameters import activation_encoding
 from detent.deploy.export.values import Ref
 from detent.deploy.export.walk import Exported
-from detent.errors import DeployError
 from detent.graph import QuantizedTensor, kind_of
-from detent.numerics import IntGrid, PerChannel, PerGroup
-from detent.onnx_import import is_left_out, source_of
+from detent.numerics import IntGrid
+from detent.onnx_import import source_of
 
 __all__ = ["annotate"]
 
@@ -54,52 +51,32 @@ class _Annotation:
             for name, tensor in self.source.tensors.items()
             if name in self.grids.nodes
         }
-        self.stored: dict[str, Stored] = {}
-        self.placed: dict[str, tuple[str, bool]] = {}  # parameters that nodes computed: the name, and whether turned
         self.squeezed: dict[str, onnx.NodeProto] = {}  # what squeezes a pooled tensor, by what it gives
         self.b = Builder(self.model.opset_import[0].version)
         self.b.taken.update(name for node in self.graph.node for name in (*node.input, *node.output))
         self.b.taken.update(self.by_name)
+        self.parameters = Parameters(self.source, self.graph, self.b)
 
     def run(self) -> Exported:
         self._drop_folded()
         self._pool_planes()
         for path in self._modules():
-            self._parameters(path)
-        self._other_parameters()
+            nodes = [self.by_name[name] for name in self.source.modules[path] if name in self.by_name]
+            self.parameters.write(path, self.grids.modules[path], nodes)
+        self.parameters.write_others(self.region.state_dict())
         for node in list(self.runner.graph.nodes):
             self._activation(node)
         self._insert()
-        found = self.grids.deployed(self.stored, self._tensor_name, self.source.nodes, self.graph.node)
-        return Exported(self.model, tuple(map(self._as_stored, found)), self.notes)
-
-    def _as_stored(self, tensor: DeployedTensor) -> DeployedTensor:
-        """A matrix that the file holds the other way round than torch has its channels along the other axis."""
-        held = {p.initializer for p in self.source.parameters.values() if p.transposed}
-        held = held.difference(name for name, _ in self.placed.values())
-        held.update(name for name, turned in self.placed.values() if turned)
-        granularity = tensor.scheme.granularity
-        if tensor.tensor not in held or not isinstance(granularity, (PerChannel, PerGroup)):
-            return tensor
-        scheme = replace(tensor.scheme, granularity=replace(granularity, axis=1 - granularity.axis))
-        return replace(tensor, scheme=scheme, scale=tensor.scale.T, zero_point=tensor.zero_point.T)
+        found = self.grids.deployed(self.parameters.stored, self._tensor_name, self.source.nodes, self.graph.node)
+        ranges = self.grids.ranges(self.region, self._tensor_name)
+        return Exported(self.model, tuple(map(self.parameters.as_stored, found)), tuple(ranges), self.notes)
 
     # --- names
 
     def _tensor_name(self, entry: QuantizedTensor) -> str:
         if entry.role == "activation":
             return self.tensors.get(entry.node, entry.tensor)
-        return self._initializer(str(self.grids.nodes[entry.node].target), entry.role)
-
-    def _initializer(self, path: str, which: str) -> str:
-        if f"{path}.{which}" in self.placed:
-            return self.placed[f"{path}.{which}"][0]
-        held = self.source.parameters.get(f"{path}.{which}")
-        if held is not None:
-            # Of a file that was quantized before, it is what its DQ gave.
-            return held.initializer.removesuffix("_dequantized")
-        weight = self.source.parameters.get(f"{path}.weight")
-        return f"{weight.initializer}_{which}" if weight else f"{path}.{which}"
+        return self.parameters.initializer(str(self.grids.nodes[entry.node].target), entry.role)
 
     def _modules(self) -> list[str]:
         called = [
@@ -151,92 +128,6 @@ class _Annotation:
                     "Squeeze", inputs, [given], name=self.b.fresh(f"{given}/Squeeze")
                 )
                 self.b.nodes.append(self.squeezed[given])
-
-    # --- weights
-
-    def _parameters(self, path: str) -> None:
-        module = self.grids.modules[path]
-        nodes = [self.by_name[name] for name in self.source.modules[path] if name in self.by_name]
-        for which in ("weight", "bias"):
-            kept = stored(module, which)
-            if kept is None:
-                continue
-            known = self.source.parameters.get(f"{path}.{which}")
-            read = known is not None and any(known.initializer in node.input for node in nodes)
-            place = None if read else place_of(nodes, which)
-            if place is None and known is None and which == "weight":
-                continue
-            self.stored[f"{path}.{which}"] = replace(kept, codes=None)  # their place is in the graph now
-            if place is not None:
-                node, index, turned = place
-                self.placed[f"{path}.{which}"] = node.input[index], turned
-                node.input[index] = self._written(kept, node.input[index], transposed=turned)
-                continue
-            turned = bool(known and known.transposed)
-            name = self._own_name(kept, self._initializer(path, which), transposed=turned)
-            self.placed[f"{path}.{which}"] = name, turned
-            given = self._written(kept, name, transposed=turned)
-            if known is None:
-                self._give_bias(nodes, given, path)
-            else:
-                for node in nodes:
-                    node.input[:] = [given if held == known.initializer else held for held in node.input]
-
-    def _own_name(self, kept: Stored, name: str, *, transposed: bool) -> str:
-        """Another name than that of the file where an operation that shares the parameter holds it on another grid: a
-        bias has the scale of what the operation reads."""
-        held = self.b.coded.get(f"{name}_dequantized")
-        encoding = _turned(kept.encoding) if transposed and kept.encoding is not None else kept.encoding
-        return name if held is None or held[1] == encoding else self.b.fresh(name)
-
-    def _written(self, kept: Stored, name: str, *, transposed: bool) -> str:
-        """The parameter as a constant of the graph: the name of its real values."""
-        if kept.codes is None or kept.encoding is None:
-            array = kept.values.detach().cpu().numpy()
-            array = np.ascontiguousarray(array.T if transposed else array)
-            same = next((i for i in self.graph.initializer if i.name == name), None)
-            if same is not None:  # slopes of a PRelu have axes there that torch leaves out
-                array = array.reshape(tuple(same.dims)) if array.size == np.prod(same.dims) else array
-                if is_left_out(same):
-                    same.CopyFrom(numpy_helper.from_array(array, name))
-                    return name
-                if np.array_equal(numpy_helper.to_array(same), array):
-                    return name
-            return self.b.constant(array, self.b.fresh(name))
-        codes, encoding = kept.codes, kept.encoding
-        if transposed:
-            codes = np.ascontiguousarray(codes.T)
-            encoding = _turned(encoding)
-        return self.b.dequantized(codes, encoding, name, given=f"{name}_dequantized")
-
-    def _other_parameters(self) -> None:
-        """What is no weight or bias of an operation, such as the gates of an LSTM, goes where it came from."""
-        held = {initializer.name: initializer for initializer in self.graph.initializer}
-        now = dict(self.region.state_dict())
-        for path, known in self.source.parameters.items():
-            if path in self.stored or path not in now or known.initializer not in held:
-                continue
-            if is_left_out(held[known.initializer]):
-                continue  # of an operation that is gone
-            before = numpy_helper.to_array(held[known.initializer])
-            after = known.written(now[path].detach().cpu().numpy(), before)
-            if not np.array_equal(before, after):
-                held[known.initializer].CopyFrom(numpy_helper.from_array(after, known.initializer))
-
-    def _give_bias(self, nodes: list[onnx.NodeProto], name: str, path: str) -> None:
-        """A bias that folding made, on an operation that had none."""
-        for node in nodes:
-            if node.op_type in ("Conv", "ConvTranspose", "Gemm"):
-                while len(node.input) < 3:
-                    node.input.append("")
-                node.input[2] = name
-                return
-        product = next((node for node in nodes if node.op_type == "MatMul"), None)
-        if product is None:
-            raise DeployError(f"write the bias of {path!r}", "its operation takes none", "fold no batch norm into it")
-        after, inner = product.output[0], self.b.fresh(f"{product.output[0]}_product")
-        product.output[0] = inner
-        self.graph.node.append(helper.make_node("Add", [inner, name], [after], name=self.b.fresh(f"{path}/bias")))
 
     # --- activations
 
@@ -309,10 +200,3 @@ class _Annotation:
         del self.graph.initializer[:]
         self.graph.node.extend(kept)
         self.graph.initializer.extend(held.values())
-
-
-def _turned(encoding: Encoding) -> Encoding:
-    """The grid of a matrix that is held the other way round."""
-    if encoding.axis is None:
-        return encoding
-    return replace(encoding, axis=1 - encoding.axis, scale=encoding.scale.T, zero_point=encoding.zero_point.T)

@@ -60,12 +60,14 @@ class DeployedTensor:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Deployment:
-    """The network as QDQ ONNX, for a backend. `tensors` is in the order of the Plan."""
+    """The network as QDQ ONNX, for a backend. `tensors` is in the order of the Plan; `ranges` are of float tensors, as
+    they would be on a grid, which only retargeting looks at."""
 
     name: str
     backend: Backend
     model: onnx.ModelProto
     tensors: tuple[DeployedTensor, ...]
+    ranges: tuple[DeployedTensor, ...] = ()
     notes: list[str] = field(default_factory=list)
 
     @cached_property

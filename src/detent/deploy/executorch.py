@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import warnings
 from collections.abc import Iterator
@@ -31,8 +30,6 @@ _BATCH = 1
 
 def write_executorch(deployment: Deployment) -> dict[str, bytes]:
     """`model.pte`, and `model.places.json`: how each ONNX operation runs in it."""
-    if importlib.util.find_spec("executorch") is None:
-        raise DeployError("write a .pte file", "executorch is not installed", "pip install 'detent[executorch]'")
     content, found = lower_executorch(deployment.graph)
     deployment.notes.append("the .pte file takes one sample at a time: ExecuTorch's sizes are fixed when it is written")
     in_float = [name for name, (_, place) in found.items() if place.startswith("float")]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.util import find_spec
 
 from detent.deploy.deployment import Deployment, Writer
-from detent.errors import RegistrationError, UnknownNameError
+from detent.errors import DeployError, RegistrationError, UnknownNameError
 
-__all__ = ["FILES", "register", "write_onnx", "writer"]
+__all__ = ["FILES", "register", "require_package", "write_onnx", "writer"]
 
 
 def write_onnx(deployment: Deployment) -> Mapping[str, bytes]:
@@ -28,6 +29,13 @@ FILES: dict[str, str | Writer] = {
 }
 """Format name to writer, or to where it is ("module:function"). The parameter files of `formats` stand behind these."""
 
+_PACKAGES = {
+    "openvino_ir": ("openvino", "openvino"),
+    "pte": ("executorch", "executorch"),
+    "tflite": ("ai_edge_litert", "litert"),
+}
+"""Formats whose library, or whose schema, is in another package: its name, and the extra that installs it."""
+
 
 def writer(name: str) -> Writer:
     """The writer of a format."""
@@ -45,6 +53,13 @@ def writer(name: str) -> Writer:
     module, _, function = found.partition(":")
     made: Writer = getattr(import_module(module), function)
     return made
+
+
+def require_package(name: str) -> None:
+    """An error that names the extra, if a format needs a package that is not installed."""
+    package, extra = _PACKAGES.get(name, ("", ""))
+    if package and find_spec(package) is None:
+        raise DeployError(f"write the format {name!r}", f"{package} is not installed", f"pip install 'detent[{extra}]'")
 
 
 def register(name: str, write: Writer) -> None:

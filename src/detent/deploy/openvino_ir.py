@@ -149,7 +149,10 @@ def _files(model: Any) -> dict[str, bytes]:
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.xml"
-        openvino.save_model(model, str(path), compress_to_fp16=False)
+        try:
+            openvino.save_model(model, str(path), compress_to_fp16=False)
+        except RuntimeError as error:
+            raise OSError(f"OpenVINO could not write {path}") from error  # its own words are "iostream error"
         layers = _with_kernels(path.read_text("utf-8"), _over_few_channels(model))
         return {"model.xml": layers.encode(), "model.bin": path.with_suffix(".bin").read_bytes()}
 

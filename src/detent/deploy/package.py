@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,9 @@ MANIFEST = "manifest.json"
 VERSION = 1
 """Of the manifest; a reader refuses one it does not know."""
 
+_NEEDED = ("arithmetic", "backend", "engine", "mode", "notes", "recipe", "tensors")
+"""What else of a manifest is read, if it is of this version."""
+
 
 def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
@@ -37,27 +41,18 @@ class Package:
     def load(cls, folder: str | Path) -> Any:
         """Read a folder and check every file against its hash."""
         where = Path(folder)
-        path = where / MANIFEST
-        if not path.is_file():
-            raise ArtifactError(f"load {where}", f"there is no {MANIFEST} in it", "give a folder that deploy wrote")
-        try:
-            manifest = json.loads(path.read_text())
-            version, files = manifest["manifest version"], dict(manifest["files"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ArtifactError(f"load {path}", f"it is no manifest: {error}", "deploy the model again") from None
-        if version != VERSION:
-            raise ArtifactError(
-                f"load {path}", f"manifest version {version}", f"use a Detent that reads it, or {VERSION}"
-            )
-        for name, expected in files.items():
-            file = where / name
-            if Path(name).is_absolute() or ".." in Path(name).parts:
-                raise ArtifactError(f"load {path}", f"it names {name!r}", "a manifest names files of its own folder")
-            if not file.is_file():
-                raise ArtifactError(f"load {where}", f"{name} is missing", "deploy the model again")
-            if digest(file.read_bytes()) != expected:
-                raise ArtifactError(f"load {where}", f"{name} was changed after deploy", "deploy the model again")
-        return cls(where, manifest)
+        while True:
+            found = _bytes_of(where / MANIFEST)
+            if found is None:
+                raise ArtifactError(f"load {where}", f"there is no {MANIFEST} in it", "give a folder that deploy wrote")
+            try:
+                manifest = _read(where / MANIFEST, found)
+                _check(where, dict(manifest["files"]))
+            except ArtifactError:
+                if _bytes_of(where / MANIFEST) == found:
+                    raise
+                continue  # another deploy took its place meanwhile
+            return cls(where, manifest)
 
     def path(self, suffix: str) -> Path:
         """The file whose name ends so."""
@@ -78,3 +73,38 @@ class Package:
     def graph(self) -> QdqGraph:
         """The same with Q and DQ dissolved."""
         return read_qdq(self.model)
+
+
+def _bytes_of(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def _read(path: Path, content: bytes) -> dict[str, Any]:
+    try:
+        manifest: dict[str, Any] = json.loads(content)
+        version, _ = manifest["manifest version"], dict(manifest["files"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(f"load {path}", f"it is no manifest: {error}", "deploy the model again") from None
+    if version != VERSION:
+        to_do = f"use a Detent that reads it, or deploy the model again: this one reads version {VERSION}"
+        raise ArtifactError(f"load {path}", f"manifest version {version}", to_do)
+    absent = [key for key in _NEEDED if key not in manifest]
+    if absent:
+        raise ArtifactError(f"load {path}", f"it has no {absent[0]!r}", "deploy the model again")
+    return manifest
+
+
+def _check(folder: Path, files: Mapping[str, str]) -> None:
+    """Every file is there, inside of the folder, and has its hash."""
+    for name, expected in files.items():
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            path = folder / MANIFEST
+            raise ArtifactError(f"load {path}", f"it names {name!r}", "a manifest names files of its own folder")
+        content = _bytes_of(folder / name)
+        if content is None:
+            raise ArtifactError(f"load {folder}", f"{name} is missing", "deploy the model again")
+        if digest(content) != expected:
+            raise ArtifactError(f"load {folder}", f"{name} was changed after deploy", "deploy the model again")

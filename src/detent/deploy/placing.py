@@ -20,7 +20,7 @@ _HERE, _RENAME_EXCHANGE = -100, 2  # AT_FDCWD and the flag of renameat2(2)
 
 
 def target_of(folder: str | Path) -> Path:
-    """Where an artifact may be put: a place that is free, an empty folder, or one that deploy wrote."""
+    """Where an artifact may be put, and can be: a place that is free, an empty folder, or one that deploy wrote."""
     try:
         target = Path(folder).resolve()
         held = sorted(path.name for path in target.iterdir()) if target.is_dir() else []
@@ -33,7 +33,26 @@ def target_of(folder: str | Path) -> Path:
         raise ArtifactError(
             f"deploy into {target}", "the folder holds files that are no artifact", "name a new or empty folder"
         )
+    _try(target)
     return target
+
+
+def _try(target: Path) -> None:
+    """Make the folders that are missing, elsewhere in the same place, and remove them: who may write what and where,
+    only the system knows."""
+    there = next(parent for parent in target.parents if os.path.lexists(parent))
+    try:
+        with tempfile.TemporaryDirectory(prefix=".detent-", dir=there) as tried:
+            (Path(tried) / target.relative_to(there)).mkdir(parents=True)
+    except OSError as error:
+        raise _unwritable(target, error, there) from None
+    fixed = "a mount point" if os.path.ismount(target) else "the current folder" if target == Path.cwd() else None
+    if fixed is not None:
+        raise ArtifactError(
+            f"deploy into {target}",
+            f"it is {fixed}, and an artifact takes the place of a folder as a whole",
+            "name a folder inside of it",
+        )
 
 
 def place(target: Path, contents: Mapping[str, bytes]) -> None:
@@ -67,8 +86,9 @@ def place(target: Path, contents: Mapping[str, bytes]) -> None:
         raise
 
 
-def _unwritable(folder: str | Path, error: Exception) -> ArtifactError:
+def _unwritable(folder: str | Path, error: Exception, there: Path | None = None) -> ArtifactError:
     why = getattr(error, "strerror", None) or str(error)
+    why += "" if there is None else f" (in {there}, where folders are made and renamed)"
     return ArtifactError(
         f"deploy into {str(folder)!r}", f"it cannot be written there: {why}", "name a folder that can be written"
     )
@@ -106,9 +126,9 @@ def _copy(source: Path, target: Path) -> None:
 
 def _swap(made: Path, target: Path) -> None:
     """Put `made` in the place of `target`, and remove what was there."""
-    if not target.exists():
-        made.rename(target)
-    elif _exchange(made, target):
+    if _rename(made, target):
+        return
+    if _exchange(made, target):
         shutil.rmtree(made)
     else:
         old = Path(tempfile.mkdtemp(prefix=".detent-old-", dir=target.parent))
@@ -120,6 +140,17 @@ def _swap(made: Path, target: Path) -> None:
             raise
         finally:
             shutil.rmtree(old)
+
+
+def _rename(made: Path, target: Path) -> bool:
+    """Whether the place was free; another process may take it meanwhile."""
+    try:
+        if not target.exists():
+            made.rename(target)
+    except OSError:
+        if not target.is_dir():
+            raise
+    return not made.exists()
 
 
 def _exchange(one: Path, other: Path) -> bool:

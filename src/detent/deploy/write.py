@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path, PurePath
@@ -11,44 +12,44 @@ from typing import Any
 
 import torch
 
+from detent.backends import Backend
 from detent.deploy.annotate import annotate
-from detent.deploy.deployment import DeployedTensor, Deployment
+from detent.deploy.deployment import DeployedTensor, Deployment, Writer
 from detent.deploy.eval_mode import eval_mode
 from detent.deploy.export import export
-from detent.deploy.files import writer
+from detent.deploy.files import require_package, writer
 from detent.deploy.forms import in_forms
 from detent.deploy.memory import give_back
 from detent.deploy.package import MANIFEST, VERSION, digest
 from detent.deploy.placing import place, target_of
 from detent.errors import DeployError, NotCalibratedError
-from detent.graph import Region, quantizers_of
+from detent.graph import Region, other_real, quantizers_of
 from detent.numerics import IntGrid
-from detent.onnx_import import is_imported
+from detent.onnx_import import is_imported, source_of
 from detent.quantizers import Quantizer
 
-__all__ = ["deployment_of", "write"]
+__all__ = ["deployment_of", "require_writable", "write"]
 
 
-def deployment_of(
-    prepared: Any, *, name: str = "model", dynamic_batch: bool = True, mode: str | None = None
-) -> Deployment:
+def deployment_of(prepared: Any, *, dynamic_batch: bool = True, mode: str | None = None) -> Deployment:
     """The network that is deployed, in memory: what `write` puts into files."""
-    if not hasattr(prepared, "plan"):
-        raise DeployError("deploy a model", "it was not prepared", "detent.prepare it, calibrate it, then deploy it")
+    _require_prepared(prepared)
     _require_mode(prepared, mode)
     _require_calibrated(prepared, mode)
+    _require_float32(prepared)
     with eval_mode(prepared):
         if is_imported(prepared):
             exported = annotate(prepared, opset=_opset(prepared))
         else:
             exported = export(prepared, opset=_opset(prepared), dynamic_batch=dynamic_batch, mode=mode)
     model = in_forms(exported.model, prepared.backend.forms)
-    model.graph.name = name
+    model.graph.name = (source_of(prepared).model.graph.name if is_imported(prepared) else "") or "model"
     return Deployment(
-        name=name,
+        name=model.graph.name,
         backend=prepared.backend,
         model=model,
         tensors=exported.tensors,
+        ranges=exported.ranges,
         notes=[*_of_float(prepared), *exported.notes],
     )
 
@@ -66,18 +67,43 @@ def write(
     `files` are the formats to write, in place of those the backend names; `model.onnx` is always among them. The files
     of an earlier deploy are replaced, and others beside them stay; a folder of other things is refused.
     """
-    if isinstance(files, str):
-        raise DeployError(f"deploy with files={files!r}", "it is one name, not a list of them", f"give [{files!r}]")
-    target = target_of(folder)
-    deployment = deployment_of(prepared, name=target.name or "model", dynamic_batch=dynamic_batch, mode=mode)
+    _require_prepared(prepared)
+    target, writers = target_of(folder), _writers(prepared.backend, files)
+    deployment = deployment_of(prepared, dynamic_batch=dynamic_batch, mode=mode)
     give_back()  # of what the weights were turned into codes with, before the files are made
     contents: dict[str, bytes] = {}
-    for one in dict.fromkeys(("onnx", *(deployment.backend.files if files is None else files))):
-        for file, content in writer(one)(deployment).items():
+    for one, put in writers.items():
+        for file, content in _written(one, put, deployment).items():
             _require_own(one, file, content, contents)
             contents[file] = content
     contents[MANIFEST] = json.dumps(_manifest(prepared, deployment, contents, mode), indent=1).encode()
     place(target, contents)
+
+
+def require_writable(folder: str | Path, backend: Backend, *, files: Sequence[str] | None = None) -> None:
+    """Refuse at once what `write` would refuse after all the work: a place that cannot be written, or a format whose
+    package is not installed."""
+    target_of(folder)
+    _writers(backend, files)
+
+
+def _writers(backend: Backend, files: Sequence[str] | None) -> dict[str, Writer]:
+    if isinstance(files, str):
+        raise DeployError(f"deploy with files={files!r}", "it is one name, not a list of them", f"give [{files!r}]")
+    found = {name: writer(name) for name in ("onnx", *(backend.files if files is None else files))}
+    for name in found:
+        require_package(name)
+    return found
+
+
+def _written(name: str, put: Writer, deployment: Deployment) -> Mapping[str, bytes]:
+    try:
+        return put(deployment)
+    except OSError as error:
+        to_do = f"make room in {tempfile.gettempdir()}, or name another folder in the variable TMPDIR"
+        raise DeployError(
+            f"write the format {name!r}", f"its library needs a folder for a moment: {error}", to_do
+        ) from error
 
 
 def _of_float(prepared: Any) -> list[str]:
@@ -93,6 +119,11 @@ def _opset(prepared: Any) -> int:
     return max(int(prepared.backend.opset), 21 if wide or blocks else 0)
 
 
+def _require_prepared(prepared: Any) -> None:
+    if not hasattr(prepared, "plan"):
+        raise DeployError("deploy a model", "it was not prepared", "detent.prepare it, calibrate it, then deploy it")
+
+
 def _require_mode(prepared: Any, mode: str | None) -> None:
     modes = list(prepared.runners) if isinstance(prepared, Region) else []
     if mode is not None and mode not in modes:
@@ -105,6 +136,12 @@ def _require_calibrated(prepared: Any, mode: str | None) -> None:
     if missing:
         some = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
         raise NotCalibratedError("deploy a model", f"these tensors have no scale: {some}", "calibrate it first")
+
+
+def _require_float32(prepared: Any) -> None:
+    found = other_real(prepared)
+    if found is not None:
+        raise DeployError("deploy a model", f"{found}, and files hold integers and float32", "deploy prepared.float()")
 
 
 def _quantizers_in(prepared: Any, mode: str | None) -> Iterator[Quantizer]:
@@ -128,6 +165,7 @@ def _manifest(prepared: Any, deployment: Deployment, contents: dict[str, bytes],
         "recipe": prepared.recipe.to_dict(),
         "plan": prepared.plan.to_dict(),
         "tensors": [_described(tensor) for tensor in deployment.tensors],
+        "ranges": [_described(tensor) for tensor in deployment.ranges],
         "notes": deployment.notes,
         "versions": {
             "detent": metadata.version("detent"),

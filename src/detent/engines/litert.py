@@ -80,8 +80,15 @@ class LiteRT(Engine):
         if self._opened is None:
             opened = replace(self._model, outputs=tuple(wanted.values()))
             self._opened = _Network(opened, to_bytes(opened), self._threads, self._kernels)
-        found = self._opened.run(self._given(inputs), [self._batch_axis(index) for index in wanted.values()])
-        return {name: self._inside(name, index, a) for (name, index), a in zip(wanted.items(), found, strict=True)}
+        given, axes = self._given(inputs), [self._batch_axis(index) for index in wanted.values()]
+        found = self._opened.run(given, axes)
+        # Where an axis holds samples and more, those that ran alone cannot be put in order again.
+        alone = self._opened.runs_alone(given)
+        kept = [
+            not alone or axis is None or a.shape[axis] == len(given[0]) for axis, a in zip(axes, found, strict=True)
+        ]
+        told = zip(wanted.items(), found, kept, strict=True)
+        return {name: self._inside(name, index, array) for (name, index), array, keep in told if keep}
 
     def explain(self) -> list[Placement]:
         """An operation of the ONNX network runs on integers if the operators that stand for it give int8."""
@@ -185,11 +192,15 @@ class _Network:
 
     def run(self, inputs: list[Array], batch_axes: list[int | None]) -> list[Array]:
         """The outputs of the file; `batch_axes` are where samples lie in them."""
-        if self._fixed and [array.shape for array in inputs] != self._shapes:
+        if self.runs_alone(inputs):
             parts = [self._once([array[i : i + 1] for array in inputs]) for i in range(len(inputs[0]))]
             columns = zip(batch_axes, zip(*parts, strict=True), strict=True)
             return [arrays[0] if axis is None else np.concatenate(arrays, axis) for axis, arrays in columns]
         return self._once(inputs)
+
+    def runs_alone(self, inputs: list[Array]) -> bool:
+        """Whether each sample is run by itself."""
+        return self._fixed and [array.shape for array in inputs] != self._shapes
 
     def _once(self, inputs: list[Array]) -> list[Array]:
         shapes = [array.shape for array in inputs]

@@ -82,12 +82,17 @@ class Ncnn(Engine):
         return self._extract(inputs, [output.name for output in self._graph.outputs], keep=False)
 
     def tensors(self, inputs: Arrays) -> dict[str, Array]:
-        """Every tensor of real numbers that has a blob: not what is fused away. Codes where a layer gives int8."""
+        """Every tensor of real numbers that has a blob: not what is fused away. Codes where a layer gives int8.
+
+        Not where an axis holds samples and more: those that ran alone cannot be put in order again.
+        """
         made = {blob for layer in self._model.layers if layer.type != "MemoryData" for blob in layer.outputs}
         made -= {name for name, port in self._graph.inputs.items() if not port.dtype.startswith("float")}
         found = self._extract(inputs, [name for name in self._graph.shapes if name in made], keep=True)
         codes = {blob for layer in self._model.layers if layer.gives_codes for blob in layer.outputs}
-        return {name: values.astype(np.int8) if name in codes else values for name, values in found.items()}
+        count = len(list(self._rows(inputs)))
+        told = {name: values for name, values in found.items() if count == 1 or self._is_apart(name, values, count)}
+        return {name: values.astype(np.int8) if name in codes else values for name, values in told.items()}
 
     def explain(self) -> list[Placement]:
         return [self._placement(op) for op in self._graph.ops]
@@ -111,8 +116,16 @@ class Ncnn(Engine):
 
     def _joined(self, name: str, samples: list[Array]) -> Array:
         """Along the axis whose size is free; what does not depend on the sample is the same in all of them."""
-        free = [axis for axis, size in enumerate(self._graph.shapes[name]) if isinstance(size, str)]
-        return np.concatenate(samples, free[0]) if free else samples[0]
+        free = self._free_axis(name)
+        return samples[0] if free is None else np.concatenate(samples, free)
+
+    def _is_apart(self, name: str, values: Array, count: int) -> bool:
+        """Whether samples lie along an axis of their own, or do not matter."""
+        free = self._free_axis(name)
+        return free is None or values.shape[free] == count
+
+    def _free_axis(self, name: str) -> int | None:
+        return next((axis for axis, size in enumerate(self._graph.shapes[name]) if isinstance(size, str)), None)
 
     def _rows(self, inputs: Arrays) -> Iterable[tuple[Array, ...]]:
         if all(isinstance(size, int) and size != 1 for port in self._graph.inputs.values() for size in port.shape[:1]):

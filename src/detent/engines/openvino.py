@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from detent.errors import EngineError
 __all__ = ["OpenVino"]
 
 Arrays = Mapping[str, npt.NDArray[Any]]
+Value = TypeVar("Value")
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 _WIDEST = "ONEDNN_MAX_CPU_ISA"
@@ -31,6 +33,7 @@ _TILE_LEAF = 0x1D  # of CPUID; where it reads zero, oneDNN configures no tiles a
 _APPENDED = re.compile("/(WithoutBiases|DequantizationMultiply)")
 _INTEGERS = ("u8", "i8")
 _PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_ANOTHER = "deploy for a backend it runs"
 
 
 class OpenVino(Engine):
@@ -73,7 +76,9 @@ class OpenVino(Engine):
         shapes = _shapes(arrays)
         if shapes not in self._compiled:
             self._compiled[shapes] = self._compile(shapes).create_infer_request()
-        results = self._compiled[shapes].infer(arrays, share_inputs=True)
+        request = self._compiled[shapes]
+        with self._reported(f"run on inputs {dict(shapes)}", _ANOTHER):
+            results = request.infer(_taken(request.model_inputs, arrays), share_inputs=True)
         return {output.name: real(output, np.array(results[output.name])) for output in self._package.graph.outputs}
 
     def tensors(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
@@ -90,7 +95,9 @@ class OpenVino(Engine):
         if shapes not in self._exposing:
             compiled = self._compile(shapes, tuple(one.real for one in shown))
             self._exposing[shapes] = compiled.create_infer_request()
-        results = self._exposing[shapes].infer(arrays)
+        request = self._exposing[shapes]
+        with self._reported(f"run on inputs {dict(shapes)}", _ANOTHER):
+            results = request.infer(_taken(request.model_inputs, arrays))
         return {one.tensor: _codes(np.asarray(results[one.real]), one.encoding) for one in shown}
 
     def explain(self) -> list[Placement]:
@@ -107,34 +114,43 @@ class OpenVino(Engine):
 
     def _read(self) -> Any:
         if self._as_float:
-            return self._core.read_model(io.BytesIO(float_model(self._package.model).SerializeToString()))
+            with self._reported("load a network without quantization", _ANOTHER):
+                return self._core.read_model(io.BytesIO(float_model(self._package.model).SerializeToString()))
         path = _file(self._package)
-        try:
-            return self._core.read_model(str(path))
-        except RuntimeError as error:
+        with self._reported(f"load {path}", _ANOTHER):
+            model = self._core.read_model(str(path))
+        known = _names(model.outputs)
+        missing = [output.name for output in self._package.graph.outputs if output.name not in known]
+        if missing:
             raise EngineError(
-                f"load {path} on openvino {self.version()}", str(error), "deploy for a backend it runs"
-            ) from error
+                f"load {path} on openvino {self.version()}",
+                f"it has no output {missing[0]!r}, but {', '.join(sorted(known)) or 'none with a name'}",
+                "deploy it again",
+            )
+        return model
 
     def _compile(self, shapes: Shapes, exposed: tuple[str, ...] = ()) -> Any:
         model = self._read()
-        known = {name for output in model.outputs for name in output.get_names()}
-        if wanted := [name for name in exposed if name not in known]:
-            model.add_outputs(wanted)
-        model.reshape({name: list(sizes) for name, sizes in shapes})
         options = {
             "INFERENCE_PRECISION_HINT": "f32",  # or a CPU with bf16 computes in it what is not quantized
             "INFERENCE_NUM_THREADS": str(self._threads),
             "PERFORMANCE_HINT": "LATENCY",
         }
-        try:
+        with self._reported(
+            f"compile for inputs {dict(shapes)}", f"give inputs of shapes that fit together, or {_ANOTHER}"
+        ):
+            if wanted := [name for name in exposed if name not in _names(model.outputs)]:
+                model.add_outputs(wanted)
+            model.reshape({name: list(sizes) for name, sizes in _taken(model.inputs, dict(shapes)).items()})
             return self._core.compile_model(model, "CPU", options)
+
+    @contextmanager
+    def _reported(self, asked: str, to_do: str) -> Iterator[None]:
+        """Its own errors, all of one kind, as ours."""
+        try:
+            yield
         except RuntimeError as error:
-            raise EngineError(
-                f"compile for inputs {dict(shapes)} on openvino {self.version()}",
-                str(error),
-                "give inputs of shapes that fit together, or deploy for a backend it runs",
-            ) from error
+            raise EngineError(f"{asked} on openvino {self.version()}", str(error), to_do) from error
 
 
 def _file(package: Package) -> Path:
@@ -146,6 +162,16 @@ def _hides_tiles(cpu: str) -> bool:
     """Whether a CPU, described as in /proc/cpuinfo, has AMX but not the CPUID leaf that describes its tiles."""
     last_leaf = re.search(r"^cpuid level\s*: (\d+)$", cpu, re.MULTILINE)
     return "amx_tile" in cpu and last_leaf is not None and int(last_leaf[1]) < _TILE_LEAF
+
+
+def _taken(ports: Iterable[Any], given: Mapping[str, Value]) -> dict[str, Value]:
+    """Those that the model has inputs for: OpenVINO drops an input that nothing reads."""
+    known = _names(ports)
+    return {name: value for name, value in given.items() if name in known}
+
+
+def _names(ports: Iterable[Any]) -> set[str]:
+    return {name for port in ports for name in port.get_names()}
 
 
 def _shapes(inputs: Arrays) -> Shapes:

@@ -6,7 +6,6 @@ each in turn.
 
 from __future__ import annotations
 
-import copy
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -19,12 +18,13 @@ from torch import Tensor, fx, nn
 
 from detent.errors import CaptureError
 from detent.graph.kinds import is_known_module
+from detent.graph.plain_parameters import copied, make_plain
 from detent.graph.region import RESERVED, Region
 from detent.graph.running import Inputs, Recorder, brief, fresh, join, record, run, same
 from detent.graph.tracing import Tracer, constants_of, skipping
 from detent.quantizers import Quantizer
 
-__all__ = ["Captured", "capture"]
+__all__ = ["Captured", "capture", "other_real"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def capture(
     modes: Mapping[str, Mapping[str, Any]] | None = None,
     inplace: bool = False,
 ) -> Captured:
-    """Trace `model`, which is left as it was unless `inplace`.
+    """Trace `model`, which is left as it was unless `inplace`. Computed weights (weight norm) become plain ones.
 
     `leaf_modules` are names or classes that stay one node. `skip_methods` are dotted names
     (`package.module.Class.method`) whose calls stay one node. `concrete_args` are arguments of forward that are
@@ -62,14 +62,15 @@ def capture(
     _refuse_strange_arguments(model, example_inputs)
     _refuse_two_devices(model)
     _refuse_prepared(model)
-    root = model if inplace else copy.deepcopy(model)
+    root = model if inplace else copied(model)
     _refuse_unknown_leaves(root, leaf_modules)
     inputs = Inputs(tuple(example_inputs), dict(example_kwargs or {}))
-    float_tensors = dict(root.state_dict(keep_vars=True))
     flags = {module: module.training for module in root.modules()}
     root.eval()
     walk = _Capture(root, inputs, leaf_modules, dict(modes or {"forward": dict(concrete_args or {})}))
     try:
+        make_plain(root)
+        float_tensors = dict(root.state_dict(keep_vars=True))
         with skipping(skip_methods):
             captured = walk.module(root, "", inputs, walk.modes)
     finally:
@@ -109,7 +110,7 @@ class _Capture:
         tracers = {mode: Tracer(self.leaf_modules, path) for mode in modes}
         try:
             region = self._traced_before(module, constants) or Region(
-                module, {m: tracer.graph_of(module, constants[m]) for m, tracer in tracers.items()}
+                module, {m: tracer.graph_of(module, constants[m], inputs) for m, tracer in tracers.items()}
             )
             for mode, runner in region.runners.items():
                 if not same(expected[mode], record(runner, module, inputs)):
@@ -121,7 +122,7 @@ class _Capture:
         if any(node.target is F.dropout for graph in region.graphs.values() for node in graph.nodes):
             module.train()
             _dropout_as_modules(
-                region, {m: Tracer(self.leaf_modules, path).graph_of(module, constants[m]) for m in modes}
+                region, {m: Tracer(self.leaf_modules, path).graph_of(module, constants[m], inputs) for m in modes}
             )
             module.eval()
         for tracer in tracers.values():
@@ -265,6 +266,14 @@ def _refuse_strange_arguments(model: Any, example_inputs: Any) -> None:
             "they are the arguments of forward, in a tuple",
             "write (x,), and what goes by name into example_kwargs",
         )
+
+
+def other_real(model: nn.Module) -> str | None:
+    """A parameter of real numbers that are not float32, as scales are, with its type; None if there is none."""
+    for name, held in model.named_parameters():
+        if held.is_floating_point() and held.dtype != torch.float32:
+            return f"{name!r} is {str(held.dtype).removeprefix('torch.')}"
+    return None
 
 
 def _refuse_two_devices(model: nn.Module) -> None:

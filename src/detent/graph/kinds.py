@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx import Node
 
-__all__ = ["KINDS", "MULTIPLYING", "Kind", "is_known_module", "kind_of"]
+__all__ = ["KINDS", "MULTIPLYING", "REORDERING", "Kind", "is_known_module", "kind_of"]
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,11 @@ KINDS: dict[str, Kind] = _kinds(
 
 MULTIPLYING = ("conv", "conv_transpose", "linear", "embedding", "lstm", "gru", "matmul", "einsum", "attention")
 """Kinds that networks are quantized for. One that has none of them has nothing to gain on any target."""
+
+REORDERING = (
+    "reshape", "transpose", "expand", "pixel_shuffle", "identity", "dropout", "margin", "quant_stub", "dequant_stub",
+)  # fmt: skip
+"""Kinds that give every number they take in, and no other but zero: what they give has the same range."""
 
 _MODULES: dict[type[nn.Module], str] = {
     nn.Conv1d: "conv",

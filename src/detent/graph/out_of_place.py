@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 from detent.errors import CaptureError
 from detent.graph.kinds import is_known_module, kind_of
 
-__all__ = ["write_out_of_place"]
+__all__ = ["is_in_place", "write_out_of_place"]
 
 _VIEWS = ("reshape", "transpose", "slice", "expand", "identity", "dropout", "quant_stub", "dequant_stub")
 """Kinds whose result may lie in the memory of what they take in."""
@@ -35,7 +35,7 @@ def write_out_of_place(graph: fx.Graph, root: nn.Module, *, owns_inputs: bool) -
     found: set[str] = set()
     for node in list(graph.nodes):
         changed = node.args[0] if node.args else node.kwargs.get("input")
-        if not isinstance(changed, fx.Node) or not _is_in_place(node, modules):
+        if not isinstance(changed, fx.Node) or not is_in_place(node, modules):
             continue
         if changed.op == "get_attr":
             continue  # state that a model keeps: changing it is the purpose
@@ -56,7 +56,8 @@ def write_out_of_place(graph: fx.Graph, root: nn.Module, *, owns_inputs: bool) -
     return found
 
 
-def _is_in_place(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
+def is_in_place(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
+    """Whether a node changes what it takes in."""
     if node.op == "call_module":
         module = modules.get(str(node.target))
         return module is not None and is_known_module(module) and bool(getattr(module, "inplace", False))

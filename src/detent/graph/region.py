@@ -8,12 +8,13 @@ from typing import Any
 from torch import fx, nn
 
 from detent.errors import CaptureError
+from detent.graph.runner import Runner
 
 __all__ = ["RESERVED", "Region"]
 
 RESERVED = (
-    "activation_quantizers", "algorithm_notes", "backend", "example", "float_names", "input_count", "plan", "recipe",
-    "runners",
+    "activation_quantizers", "algorithm_notes", "backend", "example", "float_names", "float_ranges", "input_count",
+    "measured", "plan", "recipe", "runners",
 )  # fmt: skip
 """Attributes that a prepared model has beside its own parts, which therefore may not have these names."""
 
@@ -40,7 +41,7 @@ class Region(nn.Module):
             if (is_constant or not name.startswith("_")) and name not in vars(self):
                 object.__setattr__(self, name, value)
         self.training = root.training
-        object.__setattr__(self, "_runners", {mode: fx.GraphModule(self, graph) for mode, graph in graphs.items()})
+        object.__setattr__(self, "_runners", {mode: Runner(self, graph) for mode, graph in graphs.items()})
 
     @property
     def runners(self) -> dict[str, fx.GraphModule]:
@@ -55,7 +56,11 @@ class Region(nn.Module):
 
     def recompile(self) -> None:
         """Take up what was changed in the graphs or in the tree."""
-        object.__setattr__(self, "_runners", {mode: fx.GraphModule(self, g) for mode, g in self.graphs.items()})
+        self.run_by({mode: Runner(self, graph) for mode, graph in self.graphs.items()})
+
+    def run_by(self, runners: Mapping[str, fx.GraphModule]) -> None:
+        """Have other graph modules run the forward modes."""
+        object.__setattr__(self, "_runners", dict(runners))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         runners = self.runners

@@ -6,6 +6,7 @@ import copy
 import inspect
 import io
 import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import redirect_stderr
 from dataclasses import fields, is_dataclass
@@ -14,7 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
-from detent.errors import CaptureError
+from detent.errors import CaptureError, DetentError
+from detent.graph.runner import said
 
 __all__ = ["Inputs", "Recorder", "brief", "flat", "fresh", "join", "record", "run", "same", "shapes"]
 
@@ -64,12 +66,26 @@ def run(module: nn.Module, inputs: Inputs) -> Any:
             result = module(*given.args, **given.kwargs)
         sys.stderr.write(told.getvalue())
         return result
+    except DetentError:
+        raise
     except Exception as error:
         raise CaptureError(
             f"run the model on example inputs ({shapes(inputs)})",
-            f"{type(error).__name__}: {brief(error)}",
+            _found_in(module, error),
             "give example inputs that the float model takes",
         ) from error
+
+
+def _found_in(model: nn.Module, error: Exception) -> str:
+    """What the error says, and of which module: the innermost that was running."""
+    paths = {module: path for path, module in model.named_modules() if path}
+    frames = [frame.f_locals for frame, _ in traceback.walk_tb(error.__traceback__)]
+    inner = [held for held in frames if isinstance(held.get("self"), nn.Module) and held["self"] in paths]
+    if not inner:
+        return f"{type(error).__name__}: {brief(error)}"
+    module = inner[-1]["self"]
+    found, _ = said(error, module, inner[-1].get("input"))
+    return f"in {paths[module]!r} ({type(module).__name__}): {found}"
 
 
 def fresh(inputs: Inputs) -> Inputs:

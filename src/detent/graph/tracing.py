@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
@@ -12,9 +13,11 @@ from unittest import mock
 from torch import fx, nn
 
 from detent.errors import CaptureError
+from detent.graph.deciding import Deciding, as_traced
 from detent.graph.kinds import is_known_module
 from detent.graph.out_of_place import write_out_of_place
 from detent.graph.running import Inputs, brief, flat, join, shapes
+from detent.graph.unused import drop_unused
 from detent.quantizers import Quantizer
 
 __all__ = ["Tracer", "constants_of", "skipping"]
@@ -27,12 +30,39 @@ class Tracer(fx.Tracer):
         self.islands: dict[str, str] = {}
         self.in_place: set[str] = set()  # modules that must not work in place any more
 
-    def graph_of(self, module: nn.Module, constants: Mapping[str, Any]) -> fx.Graph:
-        graph = self.trace(module, concrete_args=dict(constants))
+    def graph_of(self, module: nn.Module, constants: Mapping[str, Any], inputs: Inputs) -> fx.Graph:
+        self._deciding = Deciding(module, inputs)
+        with mock.patch.object(fx.Proxy, "__len__", self._length):
+            graph = self.trace(module, concrete_args=dict(constants))
+        del self._deciding  # and with it what the example gave inside
         _drop_constant_inputs(graph, module, constants)
         self.in_place |= write_out_of_place(graph, module, owns_inputs=not self._path)
+        drop_unused(graph, module)
         graph.lint()
         return graph
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        """An `if` or `assert`: sizes decide."""
+        truth = self._deciding.truth(obj.node)
+        if truth is None:
+            return super().to_bool(obj)
+        self.create_proxy("call_function", as_traced, (obj, truth), {})
+        return truth
+
+    def iter(self, obj: fx.Proxy) -> Iterator[Any]:
+        """A `for`, or a call of `list`, over as many parts as the example has."""
+        count = self._deciding.count(obj.node)
+        return super().iter(obj) if count is None else iter([operator.getitem(obj, index) for index in range(count)])
+
+    @staticmethod
+    def _length(proxy: fx.Proxy) -> int:
+        """Also asked for by `list(x)` and `f(*x)`."""
+        tracer = proxy.tracer
+        assert isinstance(tracer, Tracer)
+        count = tracer._deciding.count(proxy.node)
+        if count is None:
+            raise fx.proxy.TraceError("len of what has another length for another batch, or none")
+        return count
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         name = join(self._path, module_qualified_name)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx
 
 from detent.errors import OnnxError
+from detent.graph import Runner
 from detent.onnx_import.builder import Builder
 from detent.onnx_import.caffe_layer import Layer
 from detent.onnx_import.caffe_layers import CONVERTERS, DROPPED
@@ -69,7 +70,7 @@ def load_caffe(network: str | os.PathLike[str], weights: str | os.PathLike[str])
         raise OnnxError(f"load {str(network)!r}", "it computes nothing", "give the .prototxt of a network")
     builder.graph.output(results[0] if len(results) == 1 else tuple(results))
     builder.graph.lint()
-    return fx.GraphModule(builder.root, builder.graph).eval()
+    return Runner(builder.root, builder.graph).eval()
 
 
 def _converted(

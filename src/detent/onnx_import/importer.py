@@ -12,6 +12,7 @@ from onnx import GraphProto, ModelProto, NodeProto
 from torch import fx
 
 from detent.errors import OnnxError
+from detent.graph import Runner
 from detent.onnx_import.builder import Builder, Constant, Value
 from detent.onnx_import.call import Call, label
 from detent.onnx_import.code_clips import Ends, without_clips
@@ -56,7 +57,7 @@ def graph_module(model: ModelProto) -> fx.GraphModule:
     builder.graph.output(results[0] if len(results) == 1 else tuple(results))
     builder.drop_unread()
     builder.graph.lint()
-    made = fx.GraphModule(builder.root, builder.graph, class_name=_class_name(model))
+    made = Runner(builder.root, builder.graph, class_name=_class_name(model))
     made.meta["onnx"] = OnnxSource(
         with_relus(without_parameters(model, builder.modules, builder.parameters), builder.relus),
         builder.tensors,

@@ -110,6 +110,32 @@ def test_names_are_those_of_the_float_network_beside_the_file(deployed, backend,
     assert set(NAMES[name](files)) <= known
 
 
+class PassedOn(torch.nn.Module):
+    """A grid that moves on over a reshape and a dropout, and a constant that is quantized."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.pool = torch.nn.Conv2d(3, 8, 3), torch.nn.AdaptiveAvgPool2d(2)
+        self.drop, self.fc = torch.nn.Dropout(), torch.nn.Linear(32, 4)
+        self.position = torch.nn.Parameter(torch.randn(1, 8, 2, 2))
+
+    def forward(self, x):
+        return self.fc(self.drop(torch.flatten(self.pool(self.conv(x)) + self.position, 1)))
+
+
+@pytest.mark.parametrize(("backend", "name"), [("ppl_cuda", "ppl_json"), ("qnn", "qualcomm_encodings")])
+def test_grids_that_move_on_and_constants_have_names_of_the_float_network(backend, name):
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 8, 8)
+    prepared = detent.prepare(PassedOn().eval(), (x,), backend=backend)
+    detent.calibrate(prepared, [x])
+    made = deployment_of(prepared)
+    graph = onnx.load_model_from_string(FORMATS[name](made)["float.onnx"]).graph
+    known = {value.name for value in (*graph.input, *graph.initializer)} | {o for n in graph.node for o in n.output}
+    assert {tensor.tensor for tensor in made.tensors} <= known
+    assert {tensor.tensor: tensor.users for tensor in made.tensors}["position"] == ("add",)
+
+
 def test_each_tensor_is_said_to_be_read_by_nodes_that_read_it(deployed):
     made = deployed("tensorrt", "transformer_block")
     users = {tensor.tensor: tensor.users for tensor in made.tensors}

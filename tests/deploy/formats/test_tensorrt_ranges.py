@@ -59,3 +59,8 @@ def test_what_is_no_cache_is_refused(content):
 def test_what_holds_no_ranges_is_refused(content):
     with pytest.raises(ArtifactError):
         read_dynamic_ranges(content)
+
+
+def test_a_network_without_quantized_activations_has_no_ranges_and_is_read_so():
+    assert read_dynamic_ranges(b'{"act_quant_info": {}}') == {}
+    assert read_dynamic_ranges(b'{"tensorrt": {"blob_range": {}}}') == {}

@@ -11,7 +11,7 @@ from torch import fx
 from detent.deploy.deployment import DeployedTensor
 from detent.deploy.export.parameters import Stored
 from detent.deploy.export.readers import parameter_readers, readers
-from detent.graph import Plan, QuantizedTensor, quantizer_path
+from detent.graph import Plan, QuantizedTensor, quantizer_path, ranges_of, sum_of_weights
 from detent.quantizers import Quantizer
 
 __all__ = ["Grids"]
@@ -74,7 +74,7 @@ class Grids:
             if entry.role == "activation":
                 qparams, op = self.quantizer_of(entry).qparams(), makers.get(tensor, "")
                 made = {node for user in self.users(entry) for node in written.get(user, ())}
-                users = [reader for reader in reading.get(tensor, ()) if reader in made]
+                users = [reader for reader in parameter_readers(tensor, reading) if reader in made]
             else:
                 kept = stored[f"{self.nodes[entry.node].target}.{entry.role}"].qparams
                 assert kept is not None
@@ -91,3 +91,20 @@ class Grids:
                 users=tuple(users),
                 shares=None if entry.shares is None else names.get(entry.shares, entry.shares),
             )
+
+    def ranges(self, region: Any, tensor_name: Callable[[QuantizedTensor], str]) -> Iterator[DeployedTensor]:
+        """The float tensors whose range is known, for another target."""
+        weights = sum_of_weights(region)
+        known = {one.name: one for one in ranges_of(region) if one.is_of(weights)}
+        for entry in self.plan.ranges:
+            if entry.tensor in known and entry.node in self.nodes:
+                qparams = known[entry.tensor].qparams()
+                yield DeployedTensor(
+                    tensor=tensor_name(entry),
+                    role="activation",
+                    kind=entry.kind,
+                    op="",
+                    scheme=entry.scheme,
+                    scale=qparams.scale.cpu().float().numpy(),
+                    zero_point=qparams.zero_point.cpu().numpy(),
+                )

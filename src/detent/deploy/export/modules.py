@@ -76,6 +76,16 @@ def _embedding(b: Builder, m: Any, part: Part, input: Ref) -> Ref:
     return w.embedding(b, input, weight)
 
 
+def _embedding_bag(
+    b: Builder, m: Any, part: Part, input: Ref, offsets: Any = None, per_sample_weights: Ref | None = None
+) -> Ref:
+    weight = part("weight")
+    assert weight is not None
+    return w.embedding_bag(
+        b, input, weight, offsets, mode=m.mode, per_sample_weights=per_sample_weights, padding_idx=m.padding_idx
+    )
+
+
 def _batch_norm(b: Builder, m: Any, part: Part, input: Ref) -> Ref:
     mean, variance = part("running_mean"), part("running_var")
     if mean is None or variance is None:
@@ -163,6 +173,7 @@ MODULES: Mapping[type, Callable[..., Any]] = {
     **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), _conv_transpose),
     nn.Linear: _linear,
     nn.Embedding: _embedding,
+    nn.EmbeddingBag: _embedding_bag,
     **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm), _batch_norm),
     nn.LayerNorm: _normed(r.layer_norm, "normalized_shape", bias=True),
     nn.RMSNorm: _normed(r.rms_norm, "normalized_shape", bias=False),
@@ -174,6 +185,7 @@ MODULES: Mapping[type, Callable[..., Any]] = {
     nn.Hardtanh: _from(e.hardtanh, "min_val", "max_val"),
     nn.LeakyReLU: _from(e.leaky_relu, "negative_slope"),
     nn.PReLU: _prelu,
+    nn.RReLU: _from(lambda b, x, lower, upper: e.leaky_relu(b, x, (lower + upper) / 2), "lower", "upper"),
     nn.ELU: _from(e.elu, "alpha"),
     nn.Hardswish: _from(e.unary("HardSwish")),
     nn.Hardsigmoid: _from(e.hardsigmoid),

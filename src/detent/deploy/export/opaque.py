@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
@@ -15,10 +16,13 @@ import torch
 from torch import Tensor, fx, nn
 
 from detent.deploy.export.builder import Builder
+from detent.deploy.export.older_opset import FIRST, lowered
 from detent.deploy.export.values import FREE, Ref, Traced
 from detent.errors import DeployError
 
 __all__ = ["inline"]
+
+_COLOURS = re.compile("\x1b\\[[0-9;]*m")
 
 
 class _Called(nn.Module):
@@ -87,20 +91,27 @@ def _exported(b: Builder, module: nn.Module, examples: Any, refs: list[Ref], tra
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             program = torch.onnx.export(
-                module, examples, dynamo=True, opset_version=b.opset, dynamic_shapes=shapes, verbose=False
+                module, examples, dynamo=True, opset_version=max(b.opset, FIRST), dynamic_shapes=shapes, verbose=False
             )
             assert program is not None
             program.save(stream)
     except Exception as error:
         raise DeployError(
             f"write {b.current!r} as ONNX",
-            f"torch's exporter does not take it: {str(error).strip().splitlines()[0]}",
+            f"torch's exporter does not take it: {_reason(error)}",
             "write it with operations of torch.nn, or leave it out of the deployed part",
         ) from error
     finally:
         logging.disable(before)
-    model = onnx.load_model_from_string(stream.getvalue())
-    return onnx.inliner.inline_local_functions(model)
+    model = onnx.inliner.inline_local_functions(onnx.load_model_from_string(stream.getvalue()))
+    return model if b.opset >= FIRST else lowered(model, b.opset)
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of what went wrong first, without the colours that the exporter writes for terminals."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return _COLOURS.sub("", str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _results(traced: Traced, node: fx.Node) -> Iterator[tuple[tuple[int | str, ...], torch.dtype]]:

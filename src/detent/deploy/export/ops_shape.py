@@ -252,7 +252,7 @@ def attribute(b: Builder, input: Any, name: str) -> Any:
     return {"dtype": input.dtype, "ndim": input.ndim, "device": torch.device("cpu")}[name]
 
 
-_PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+_PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge"}
 
 
 def pad(b: Builder, input: Ref, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Ref:
@@ -260,8 +260,24 @@ def pad(b: Builder, input: Ref, pad: Sequence[int], mode: str = "constant", valu
     begins, ends = [0] * input.ndim, [0] * input.ndim
     for position in range(len(pad) // 2):
         begins[-1 - position], ends[-1 - position] = int(pad[2 * position]), int(pad[2 * position + 1])
+    if mode == "circular":
+        return _around(b, input, begins, ends)
     fill = b.constant(torch.tensor(value or 0.0, dtype=input.dtype)) if mode == "constant" else None
     return b.final("Pad", [input, b.integers(begins + ends), fill], mode=_PAD_MODES[mode])
+
+
+def _around(b: Builder, input: Ref, begins: Sequence[int], ends: Sequence[int]) -> Ref:
+    """What leaves on one side comes in on the other: ends put on again, which more readers know than mode "wrap"."""
+    x: Any = input
+    axes = [axis for axis in range(input.ndim) if begins[axis] or ends[axis]]
+    for axis in axes:
+        parts = [x]
+        if begins[axis]:
+            parts.insert(0, b.emit("Slice", _cut(b, x, [axis], [-begins[axis]], [_END], [1])))
+        if ends[axis]:
+            parts.append(b.emit("Slice", _cut(b, x, [axis], [0], [ends[axis]], [1])))
+        x = b.final("Concat", parts, axis=axis) if axis == axes[-1] else b.emit("Concat", parts, axis=axis)
+    return x  # type: ignore[no-any-return]
 
 
 def flip(b: Builder, input: Ref, *dims: Any) -> Ref:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from detent.deploy.export.builder import Builder
 from detent.deploy.export.values import Ref
 from detent.errors import DeployError
 
-__all__ = ["attention", "conv", "conv_transpose", "embedding", "linear", "matmul"]
+__all__ = ["attention", "conv", "conv_transpose", "embedding", "embedding_bag", "linear", "matmul"]
 
 Sizes = int | Sequence[int]
 
@@ -103,6 +104,48 @@ def embedding(b: Builder, input: Ref, weight: Ref, *_: Any, **__: Any) -> Ref:
     return b.final("Gather", [weight, input], axis=0)
 
 
+def embedding_bag(
+    b: Builder,
+    input: Ref,
+    weight: Ref,
+    offsets: Ref | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Ref | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Ref:
+    """Rows of the table, put together along the second axis of the indices."""
+    del norm_type, scale_grad_by_freq, sparse, include_last_offset  # of training, or of offsets
+    strange = {"offsets": offsets, "max_norm": max_norm, "padding_idx": padding_idx}
+    given = [name for name, value in strange.items() if value is not None]
+    if given or input.ndim != 2:
+        raise DeployError(
+            f"write the embedding bag {b.current!r}",
+            f"it has {given[0]}" if given else f"its indices have {input.ndim} axes",
+            "give it indices of two axes, a bag in each row, and nothing else",
+        )
+    rows = b.emit("Gather", [weight, input], axis=0)
+    if per_sample_weights is not None:
+        rows = b.emit("Mul", [rows, b.emit("Unsqueeze", [per_sample_weights, b.integers([2])])])
+    kind = {"sum": "ReduceSum", "mean": "ReduceMean", "max": "ReduceMax"}[mode]
+    if kind == "ReduceSum" or b.opset >= 18:
+        return b.final(kind, [rows, b.integers([1])], keepdims=0)
+    return b.final(kind, [rows], axes=[1], keepdims=0)
+
+
+def _later_hidden(b: Builder, queries: int | str, keys: int | str) -> npt.NDArray[np.float32]:
+    """What is added to scores so that a token sees none behind it: no infinities, which some engines do not bear."""
+    if isinstance(queries, str) or isinstance(keys, str):
+        raise DeployError(
+            f"write the attention {b.current!r}", "it is causal, and its length is free", "give it a mask"
+        )
+    return np.triu(np.full((queries, keys), np.finfo(np.float32).min, np.float32), 1)
+
+
 def attention(
     b: Builder,
     query: Ref,
@@ -116,14 +159,14 @@ def attention(
 ) -> Ref:
     """softmax(q k^T / sqrt(d) + mask) v, in the operations that every engine has."""
     del dropout_p  # none in a deployed network
-    if is_causal or enable_gqa:
-        raise DeployError(
-            f"write the attention {b.current!r}", "it is causal or has grouped heads", "give it a mask and equal heads"
-        )
+    if enable_gqa:
+        raise DeployError(f"write the attention {b.current!r}", "it has grouped heads", "give it equal heads")
     factor = scale if scale is not None else 1 / math.sqrt(int(query.shape[-1]))
     order = [*range(key.ndim - 2), key.ndim - 1, key.ndim - 2]
     product = b.emit("MatMul", [query, b.emit("Transpose", [key], perm=order)])
     scores = b.emit("Mul", [product, b.constant(np.float32(factor))])
+    if is_causal:
+        scores = b.emit("Add", [scores, b.constant(_later_hidden(b, query.shape[-2], key.shape[-2]))])
     if attn_mask is not None:
         if not attn_mask.dtype.is_floating_point:
             hidden = b.constant(np.float32(-np.inf))

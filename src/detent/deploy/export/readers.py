@@ -37,7 +37,7 @@ def readers(nodes: Sequence[onnx.NodeProto]) -> dict[str, list[str]]:
 
 
 def parameter_readers(name: str, reading: Mapping[str, list[str]]) -> list[str]:
-    """Those of a weight or bias, which may be stored as codes, and the other way round."""
+    """Those of a tensor that may be stored: as codes, and the other way round."""
     stored = (name, f"{name}{TRANSPOSED}", f"{name}_quantized", f"{name}{TRANSPOSED}_quantized")
     return [reader for one in stored for reader in reading.get(one, ())]
 

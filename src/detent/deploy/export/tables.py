@@ -32,6 +32,7 @@ FUNCTIONS: Mapping[Any, Emit] = {
     F.conv_transpose3d: w.conv_transpose,
     F.linear: w.linear,
     F.embedding: w.embedding,
+    F.embedding_bag: w.embedding_bag,
     F.scaled_dot_product_attention: w.attention,
     torch.matmul: w.matmul,
     torch.bmm: w.matmul,

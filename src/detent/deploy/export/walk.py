@@ -17,6 +17,7 @@ from detent.deploy.deployment import DeployedTensor
 from detent.deploy.encoding import Encoding
 from detent.deploy.export.builder import ONNX_TYPES, Builder
 from detent.deploy.export.grids import Grids
+from detent.deploy.export.older_opset import NeedsOpsetError
 from detent.deploy.export.opaque import inline
 from detent.deploy.export.outputs import write_outputs
 from detent.deploy.export.parameters import Stored, activation_encoding, operation_of, stored
@@ -36,18 +37,24 @@ __all__ = ["Exported", "export"]
 class Exported:
     model: onnx.ModelProto
     tensors: tuple[DeployedTensor, ...]
+    ranges: tuple[DeployedTensor, ...]
     notes: list[str]
 
 
 def export(prepared: Any, *, opset: int, dynamic_batch: bool = True, mode: str | None = None) -> Exported:
-    """Write `prepared`, which is calibrated and in eval mode, as ONNX of that opset."""
+    """Write `prepared`, which is calibrated and in eval mode, as ONNX of that opset, or a later one that it needs."""
     if not isinstance(prepared, Region):
         raise DeployError(
             "deploy a model whose forward could not be traced",
             "its Python code depends on data, and no file format holds Python",
             "print(prepared.plan) names the island and the reason; rewrite that part, or pass concrete_args",
         )
-    return _Walk(prepared, opset, dynamic_batch, mode).run()
+    try:
+        return _Walk(prepared, opset, dynamic_batch, mode).run()
+    except NeedsOpsetError as newer:
+        made = _Walk(prepared, newer.opset, dynamic_batch, mode).run()
+        made.notes.append(f"model.onnx has opset {newer.opset}: {newer.node} is not what is needed in {opset}")
+        return made
 
 
 class _Walk:
@@ -81,14 +88,15 @@ class _Walk:
             before = len(self.b.nodes)
             value = self.env[node] = self._value(node)
             self.written[node.name] = [made.name for made in self.b.nodes[before:]]
+            if node.name in self.grids.kept and isinstance(value, Ref) and self.region.backend.repeats_grids:
+                self.env[node] = self._quantized(value, self.grids.quantizer_of(self.grids.kept[node.name]))
             self.sources.update(sources(self.b.nodes[before:], self.sources))
             if isinstance(value, Ref):
                 self.names[node.name] = self.sources.get(value.name, value.name)
-            if node.name in self.grids.kept and isinstance(value, Ref) and self.region.backend.repeats_grids:
-                self.env[node] = self._quantized(value, self.grids.quantizer_of(self.grids.kept[node.name]))
         model = self.b.model(self.region.plan.backend)
         tensors = self.grids.deployed(self.stored, self._tensor_name, self.written, model.graph.node)
-        return Exported(model, tuple(tensors), self.notes)
+        ranges = self.grids.ranges(self.region, self._tensor_name)
+        return Exported(model, tuple(tensors), tuple(ranges), self.notes)
 
     def _tensor_name(self, entry: QuantizedTensor) -> str:
         """Of an activation: an operation that gives what it takes, as one element of a dict, makes no tensor."""

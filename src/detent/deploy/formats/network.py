@@ -5,7 +5,7 @@ Names are those of `float.onnx`, the network without Q and DQ, which tools read 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -40,7 +40,7 @@ class Network:
     def of(cls, deployment: Deployment, format_name: str) -> Network:
         parameters = {tensor.tensor: tensor for tensor in deployment.parameters}
         model = float_model(deployment.model)
-        _name_stored(model.graph, parameters)
+        _name_stored(model.graph, [tensor.tensor for tensor in deployment.tensors])
         own = _name_outputs(model.graph)
         activations = {
             own.get(name, name): replace(tensor, tensor=own.get(name, name))
@@ -110,12 +110,12 @@ class Network:
         return tuple(onnx.numpy_helper.to_array(tensor).item() for tensor in named if tensor is not None)
 
 
-def _name_stored(graph: onnx.GraphProto, parameters: Mapping[str, DeployedTensor]) -> None:
-    """What a weight's DequantizeLinear gave has the weight's own name again. In a graph that was read from a file it
-    had another, and so had a matrix that is stored the other way round."""
+def _name_stored(graph: onnx.GraphProto, quantized: Iterable[str]) -> None:
+    """What the DequantizeLinear of a weight or another constant gave has its own name again. In a graph that was read
+    from a file it had another, and so had a matrix that is stored the other way round."""
     stored = {tensor.name for tensor in graph.initializer}
-    missing = [name for name in parameters if name not in stored]
-    names = {f"{name}{suffix}": name for name in missing for suffix in (_DEQUANTIZED, TRANSPOSED)}
+    given = {f"{name}{suffix}": name for name in quantized for suffix in (_DEQUANTIZED, TRANSPOSED)}
+    names = {name: own for name, own in given.items() if name in stored and own not in stored}
     for tensor in graph.initializer:
         tensor.name = names.get(tensor.name, tensor.name)
     for node in graph.node:

@@ -66,7 +66,7 @@ def write(deployment: Deployment) -> Mapping[str, bytes]:
 def read_dynamic_ranges(content: bytes) -> dict[str, float]:
     """Tensor to greatest magnitude, from either form."""
     held = parse_json(content, _NAME)
-    ranges = held.get("act_quant_info") or held.get("tensorrt", {}).get("blob_range")
+    ranges = held.get("act_quant_info", held.get("tensorrt", {}).get("blob_range"))
     if not isinstance(ranges, dict):
         raise unreadable(_NAME, "it has neither 'act_quant_info' nor 'tensorrt' with a 'blob_range'")
     return {name: float(value) for name, value in ranges.items()}

@@ -185,8 +185,8 @@ def _held(layer: NcnnLayer) -> list[tuple[int, bool]]:
         return [(number(0), False)]
     if layer.type == "LayerNorm":
         return [(number(0), False)] * 2 if number(2, 1) else []
-    if layer.type == "InstanceNorm":
-        return [(number(0), False)] * 2
+    if layer.type in ("BatchNorm", "InstanceNorm"):
+        return [(number(0), False)] * (4 if layer.type == "BatchNorm" else 2)
     if layer.type in ("LSTM", "GRU"):
         ways = 2 if number(2) == 2 else 1
         gates = 4 if layer.type == "LSTM" else 3

@@ -10,6 +10,7 @@ from detent.deploy.ncnn.weighted import is_linear, linear
 from detent.deploy.qdq_graph import Op
 
 __all__ = [
+    "batch_norm",
     "global_pool",
     "instance_norm",
     "layer_norm",
@@ -140,6 +141,16 @@ def rms_norm(low: Lowering, op: Op) -> None:
         refuse(op, "over several axes, or its scale is computed", "normalise the last axis with a constant scale")
     params: dict[int, Value] = {0: size, 1: float(op.attributes.get("epsilon", 1e-5)), 2: 1}
     low.layer("RMSNorm", op, [low.blob(source)], params, [np.broadcast_to(scale, (size,)).astype(np.float32)])
+
+
+def batch_norm(low: Lowering, op: Op) -> None:
+    """Each channel with its own numbers."""
+    held = [low.constant(read) for read in op.inputs[1:5]]
+    weight, bias, mean, variance = (np.asarray([] if array is None else array, np.float32).ravel() for array in held)
+    if any(array is None for array in held) or op.attributes.get("training_mode", 0):
+        refuse(op, "its parameters are computed, or its statistics are those of the batch", "give constants")
+    params: dict[int, Value] = {0: weight.size, 1: float(op.attributes.get("epsilon", 1e-5))}
+    low.layer("BatchNorm", op, [low.blob(low.data(op))], params, [weight, mean, variance, bias])
 
 
 def instance_norm(low: Lowering, op: Op) -> None:

@@ -41,6 +41,7 @@ RULES: dict[str, Rule] = {
     "Softmax": windows.softmax,
     "LogSoftmax": windows.log_softmax,
     "LayerNormalization": windows.layer_norm,
+    "BatchNormalization": windows.batch_norm,
     "InstanceNormalization": windows.instance_norm,
     "RMSNormalization": windows.rms_norm,
     "LSTM": recurrent.lstm,
@@ -65,6 +66,11 @@ _INTEGER = ("Conv", "Gemm", "MatMul")
 def write_ncnn(deployment: Deployment) -> Mapping[str, bytes]:
     """`model.ncnn.param` and `model.ncnn.bin`."""
     model = _lowered(deployment.graph, deployment.model)
+    if any(layer.int8 and layer.type == "ConvolutionDepthWise" for layer in model.layers):
+        deployment.notes.append(
+            "on x86 ncnn computes depthwise convolutions with a reciprocal of 12 bits unless `use_packing_layout` is "
+            "false in its options: set it so where the verified numbers are wanted; it is slower"
+        )
     return {PARAM: model.param(), BIN: model.bin()}
 
 
@@ -95,7 +101,8 @@ def _lowered(graph: QdqGraph, model: onnx.ModelProto) -> NcnnModel:
             refuse(op, "ncnn has no layer for it here", f"replace it, perhaps with {near[0]}" if near else "replace it")
         _check_reads(low, op)
         rule(low, op)
-    for output in graph.outputs:
+    for output in low.graph.outputs:
+        low.blob(output.read.tensor)  # a constant that nobody else reads
         if output.read.encoding is not None:
             producer = graph.producer(output.read.tensor)
             what = producer or Op("Output", output.name, (), (output.name,))

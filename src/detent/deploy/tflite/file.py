@@ -105,6 +105,10 @@ class _Packer:
         return len(self._buffers) - 1
 
     def _tensor(self, tensor: TfliteTensor) -> Any:
+        if tensor.dtype not in DTYPES:
+            raise DeployError(
+                f"write the tensor {tensor.name!r} as .tflite", f"it is {tensor.dtype}", f"use {', '.join(DTYPES)}"
+            )
         made = self._schema.TensorT()
         made.name, made.shape = tensor.name, list(tensor.shape)
         if tensor.signature != tensor.shape:

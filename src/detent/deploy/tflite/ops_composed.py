@@ -101,6 +101,21 @@ def instance_norm(low: Lowering, node: Node) -> None:
     steps.scaled(value, [(kind, _for_channels(steps, read, rank)) for kind, read in _affine(node)])
 
 
+def batch_norm(low: Lowering, node: Node) -> None:
+    """Each channel times a number, plus another."""
+    op, steps = node.main, _Steps(low, node)
+    given = [None if read is None else low.values(read) for read in op.inputs[1:5]]
+    weight, bias, mean, variance = (np.asarray([] if array is None else array, np.float64) for array in given)
+    if any(array is None for array in given) or op.attributes.get("training_mode", 0):
+        raise refusal(op, "its parameters are computed, or its statistics are those of the batch", "give constants")
+    factor = weight / np.sqrt(variance + float(op.attributes.get("epsilon", 1e-5)))
+    numbers = (("MUL", "factor", factor), ("ADD", "shift", bias - mean * factor))
+    rank = len(low.tensors[steps.x].shape)
+    steps.scaled(
+        steps.x, [(kind, _by_channel(steps, f"{node.output}_{what}", values, rank)) for kind, what, values in numbers]
+    )
+
+
 def _affine(node: Node) -> list[tuple[str, Read]]:
     return [(kind, read) for kind, read in zip(("MUL", "ADD"), node.main.inputs[1:], strict=True) if read is not None]
 
@@ -110,8 +125,12 @@ def _for_channels(steps: _Steps, read: Read, rank: int) -> int:
     values = steps.low.values(read)
     if values is None:
         raise refusal(steps.node.main, f"{read.tensor!r} is computed", "give constants")
-    shape = (-1,) if steps.last else (-1, *(1,) * (rank - 2))
-    return steps.low.constant(f"{read.tensor}_by_channel", np.asarray(values, np.float32).reshape(shape))
+    return _by_channel(steps, f"{read.tensor}_by_channel", values, rank)
+
+
+def _by_channel(steps: _Steps, name: str, values: Any, rank: int) -> int:
+    shape = (-1,) if steps.last or rank == 1 else (-1, *(1,) * (rank - 2))
+    return steps.low.constant(name, np.asarray(values, np.float32).reshape(shape))
 
 
 def elu(low: Lowering, node: Node) -> None:
@@ -175,6 +194,7 @@ def reduce_l2(low: Lowering, node: Node) -> None:
 COMPOSED: dict[str, Lowerer] = {
     "LayerNormalization": layer_norm,
     "RMSNormalization": rms_norm,
+    "BatchNormalization": batch_norm,
     "InstanceNormalization": instance_norm,
     "Elu": elu,
     "HardSigmoid": hard_sigmoid,

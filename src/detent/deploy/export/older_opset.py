@@ -1,0 +1,71 @@
+"""What torch's exporter writes, as nodes of an older opset: it knows none before 18.
+
+ONNX's own converter is not used: it leaves attributes behind that the older operators do not have.
+"""
+
+from __future__ import annotations
+
+import onnx
+from onnx import helper, numpy_helper
+
+__all__ = ["FIRST", "NeedsOpsetError", "lowered"]
+
+FIRST = 18
+"""The oldest opset that torch's exporter writes."""
+
+_AXES_WERE_ATTRIBUTES = frozenset(
+    f"Reduce{what}" for what in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
+)
+
+
+class NeedsOpsetError(Exception):
+    """A node has no form in the opset that was asked for; `opset` is one that has it. It never leaves `export`."""
+
+    def __init__(self, opset: int, node: str):
+        super().__init__(node)
+        self.opset, self.node = opset, node
+
+
+def lowered(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
+    """`model` of opset 18 as one of `opset`, 13 to 17, or NeedsOpsetError."""
+    known = {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Constant":
+            known.update((node.output[0], held.t) for held in node.attribute if held.name == "value")
+    for node in model.graph.node:
+        if node.op_type in _AXES_WERE_ATTRIBUTES:
+            _take_axes_in(node, known)
+        if node.op_type == "Split":  # without sizes, parts of one size were all there was
+            _drop(node, "num_outputs")
+    for held in model.opset_import:
+        held.version = opset if held.domain in ("", "ai.onnx") else held.version
+    for node in model.graph.node:
+        if not _fits(node, opset):
+            raise NeedsOpsetError(FIRST, node.op_type)
+    return model
+
+
+def _take_axes_in(node: onnx.NodeProto, known: dict[str, onnx.TensorProto]) -> None:
+    if len(node.input) > 1 and node.input[1]:
+        if node.input[1] not in known:
+            raise NeedsOpsetError(FIRST, node.op_type)
+        axes = numpy_helper.to_array(known[node.input[1]]).tolist()
+        node.attribute.append(helper.make_attribute("axes", axes))
+    del node.input[1:]
+    _drop(node, "noop_with_empty_axes")
+
+
+def _drop(node: onnx.NodeProto, name: str) -> None:
+    for held in [attribute for attribute in node.attribute if attribute.name == name]:
+        node.attribute.remove(held)
+
+
+def _fits(node: onnx.NodeProto, opset: int) -> bool:
+    if node.domain not in ("", "ai.onnx"):
+        return True
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset)
+    except onnx.defs.SchemaError:
+        return False
+    known = all(attribute.name in schema.attributes for attribute in node.attribute)
+    return known and schema.min_input <= len(node.input) <= schema.max_input

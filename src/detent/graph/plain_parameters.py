@@ -1,0 +1,64 @@
+"""Weights that are computed from other parameters whenever they are read become plain ones, with the same numbers.
+
+These are torch's parametrizations (weight norm, spectral norm, a user's own), their older forms that are hooks, and
+pruning masks. What is quantized, trained and deployed is then the weight itself; what the computation kept true of it
+(a norm, zeros) is no longer kept in training.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize, prune, remove_spectral_norm, remove_weight_norm
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+
+__all__ = ["copied", "give_own_class", "make_plain"]
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A deep copy, also where hooks left computed tensors in a module, which torch refuses to copy."""
+    held = [value for module in model.modules() for value in vars(module).values()]
+    computed = {id(value): value.detach().clone() for value in held if isinstance(value, Tensor) and not value.is_leaf}
+    return copy.deepcopy(model, computed)
+
+
+def make_plain(model: nn.Module) -> None:
+    """In place. The model is in eval mode, so that reading a weight changes nothing."""
+    for module in list(model.modules()):
+        for hook in list(module._forward_pre_hooks.values()):
+            if isinstance(hook, WeightNorm):
+                remove_weight_norm(module, hook.name)
+            elif isinstance(hook, SpectralNorm):
+                remove_spectral_norm(module, hook.name)
+        for which in _masked(module):
+            prune.remove(module, which)
+        if parametrize.is_parametrized(module):
+            _compute(module)
+
+
+def _masked(module: nn.Module) -> list[str]:
+    """The parameters that `torch.nn.utils.prune` multiplies by a mask."""
+    names = [name.removesuffix("_mask") for name in module._buffers if name.endswith("_mask")]
+    return [name for name in names if f"{name}_orig" in module._parameters]
+
+
+def _compute(module: Any) -> None:
+    give_own_class(module)
+    # Whether the weight is trained is read off the tensor that is computed.
+    with torch.enable_grad():
+        for which in list(module.parametrizations):
+            parametrize.remove_parametrizations(module, which, leave_parametrized=True)
+
+
+def give_own_class(module: nn.Module) -> None:
+    """torch keeps the parametrized attributes in a class made for the module, which a copy of it shares.
+
+    Removing them there would take them from the original too.
+    """
+    shared = type(module)
+    held = {name: value for name, value in vars(shared).items() if name not in ("__dict__", "__weakref__")}
+    module.__class__ = type(shared.__name__, shared.__bases__, held)
