@@ -74,6 +74,16 @@ def test_a_manifest_that_leaves_its_folder_is_refused(artifact, name):
         Artifact.load(artifact.folder)
 
 
+@pytest.mark.parametrize("key", ["arithmetic", "backend", "engine", "mode", "notes", "recipe", "tensors"])
+def test_a_manifest_of_which_a_part_is_gone_is_refused(key, artifact):
+    path = artifact.folder / "manifest.json"
+    held = json.loads(path.read_text())
+    del held[key]
+    path.write_text(json.dumps(held))
+    with pytest.raises(ArtifactError, match=f"it has no '{key}'"):
+        detent.Artifact.load(artifact.folder)
+
+
 def test_a_manifest_of_another_version_is_refused(artifact):
     rewrite(artifact, **{"manifest version": 99})
     with pytest.raises(ArtifactError, match="manifest version 99"):
@@ -110,3 +120,14 @@ def test_a_network_of_which_nothing_is_quantized_deploys_as_a_float_one_and_says
     verdict = artifact.verify([inputs], latency=False)
     assert verdict.holds
     assert "nothing is quantized" in str(verdict)
+
+
+@pytest.mark.parametrize("backend", ["tensorrt", "openvino", "vitis"])
+def test_another_engine_may_run_the_file_and_brings_its_own_arithmetic(backend, tmp_path):
+    torch.manual_seed(0)
+    entry = MODELS["residual_cnn"]
+    inputs = entry.inputs()
+    artifact = detent.deploy(prepared_for(entry.build().eval(), inputs, backend), tmp_path / "out")
+    verdict = Artifact.load(artifact.folder).verify([inputs], engine="onnxruntime", latency=False)
+    assert verdict.holds, verdict
+    assert verdict.arithmetic == "onnxruntime"

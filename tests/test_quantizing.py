@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import onnx
 import pytest
@@ -10,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 import detent
-from detent.errors import OnnxError, RangeError, UnknownNameError
+from detent.errors import DetentError, OnnxError, RangeError, UnknownNameError
 from detent.quantizing import STEPS
 
 
@@ -120,6 +122,21 @@ def test_a_module_is_left_alone_unless_it_may_be_used_up(tmp_path):
 def test_no_data_is_an_error(tmp_path):
     with pytest.raises(RangeError, match="the batches are empty"):
         detent.quantize(file_of_a_network(), [], backend="onnxruntime", folder=tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("folder", "backend", "words"),
+    [("file/out", "onnxruntime", "cannot be written there"), ("out", "openvino", "openvino is not installed")],
+)
+def test_what_could_not_be_written_is_refused_before_the_data_are_read(folder, backend, words, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    (tmp_path / "file").write_text("a file")
+
+    def batches():
+        pytest.fail("read data")
+
+    with pytest.raises(DetentError, match=words):
+        detent.quantize(nn.Linear(3, 2), batches, backend=backend, folder=tmp_path / folder)
 
 
 def test_an_unknown_backend_is_an_error_and_nothing_is_written(tmp_path):

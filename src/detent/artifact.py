@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from detent.backends import Backend
-from detent.deploy import Package, write
+from detent.deploy import Package, require_writable, write
 from detent.retargeting import restored, retargeted
 from detent.verification import Verdict, verify
 
-__all__ = ["Artifact", "deploy"]
+__all__ = ["Artifact", "deploy", "require_writable"]
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@
     ├── SchemeError          a number format that cannot exist, or that a method or target cannot use
     ├── TensorError          a tensor of the wrong dtype, rank or size
     ├── RangeError           what was observed gives no usable range (nothing seen, NaN, Inf)
+    ├── RunError             an operation that cannot be computed on what it was given
     ├── NotCalibratedError   a scale is needed before one was measured
     ├── UnknownNameError     a name that is in no table
     ├── RecipeError          a recipe, or a file of one, that says something it cannot
@@ -39,6 +40,7 @@ __all__ = [
     "RangeError",
     "RecipeError",
     "RegistrationError",
+    "RunError",
     "SchemeError",
     "TensorError",
     "UnknownNameError",
@@ -73,6 +75,10 @@ class TensorError(DetentError, ValueError):
 
 class RangeError(DetentError, ValueError):
     """What was observed gives no usable range."""
+
+
+class RunError(DetentError, RuntimeError):
+    """An operation that cannot be computed on what it was given."""
 
 
 class NotCalibratedError(DetentError, RuntimeError):

@@ -14,8 +14,20 @@ from torch import nn
 from detent.adopting import FileNorms, FilePlacement, Known, as_in_file, as_offered, initialise, known_of_file
 from detent.algorithms import ALGORITHMS, align_addends, check, run_algorithm
 from detent.backends import BACKENDS, Backend, dispatched, plan
-from detent.errors import FloatModelWarning, RecipeError
-from detent.graph import Inputs, Plan, capture, fold_batch_norms, hold_weights, insert, observing, remember_float_names
+from detent.errors import CaptureError, DataError, FloatModelWarning, RecipeError
+from detent.graph import (
+    Inputs,
+    Plan,
+    capture,
+    fold_batch_norms,
+    hold_weights,
+    insert,
+    keeping_ranges,
+    observing,
+    other_real,
+    part_paddings,
+    remember_float_names,
+)
 from detent.onnx_import import is_imported, refuse_codes, refuse_other_reals, source_of
 from detent.recipes import Recipe, find
 
@@ -89,11 +101,14 @@ def _prepared(
     if is_imported(model):
         refuse_other_reals(model)
         refuse_codes(model)
+    else:
+        _refuse_other_reals(model)
     captured = capture(model, example_inputs, inplace=inplace, example_kwargs=example_kwargs, **options)
     strategy = target.batch_norm if request.batch_norm.strategy is None else request.batch_norm.strategy
     prepared: Any = captured.module
     # A model from a file has a module for each weight already, under the names that lead back into the file.
     turned = set() if is_imported(prepared) else hold_weights(captured)
+    part_paddings(captured)
     modules = dict(prepared.named_modules())
     has_scales = is_imported(prepared) and bool(source_of(prepared).encodings)
     norms = FileNorms.of(captured, source_of(prepared), target) if has_scales else FileNorms()
@@ -119,6 +134,16 @@ def _prepared(
     return prepared
 
 
+def _refuse_other_reals(model: Any) -> None:
+    found = other_real(model) if isinstance(model, nn.Module) else None
+    if found is not None:
+        raise CaptureError(
+            "prepare a model",
+            f"{found}, and quantizers compute in float32",
+            "give model.float() and inputs in float32; train it in half precision with torch.autocast",
+        )
+
+
 def _modules_by_node(prepared: Any) -> dict[str, str]:
     graphs = [runner.graph for runner in prepared.runners.values()]
     return {node.name: str(node.target) for graph in graphs for node in graph.nodes if node.op == "call_module"}
@@ -140,8 +165,9 @@ def calibrate(prepared: Any, batches: Iterable[Any]) -> None:
             raise RecipeError(f"{reason} with an iterator", "the batches are needed twice", "give a list or a loader")
     _run_algorithms(prepared, batches, "before calibration")
     _observe(prepared, batches, limit, again=again)
-    align_addends(prepared)
-    _run_algorithms(prepared, batches, "after calibration")
+    with keeping_ranges(prepared):
+        align_addends(prepared)
+        _run_algorithms(prepared, batches, "after calibration")
 
 
 def _run_algorithms(prepared: Any, batches: Iterable[Any], phase: str) -> None:
@@ -167,8 +193,24 @@ def _observe(prepared: Any, batches: Iterable[Any], limit: int | None, *, again:
 
 def _run(prepared: Any, batch: Any) -> None:
     if isinstance(batch, Mapping):
+        _require_names(prepared, batch)
         prepared(**batch)
     elif isinstance(batch, (list, tuple)):
         prepared(*batch[: prepared.input_count])
     else:
         prepared(batch)
+
+
+def _require_names(prepared: Any, batch: Mapping[str, Any]) -> None:
+    for runner in prepared.runners.values():
+        places = [node for node in runner.graph.nodes if node.op == "placeholder"]
+        names = [str(node.target) for node in places]
+        needed = {str(node.target) for node in places if not node.args}
+        free = any(name.startswith("*") for name in names)
+        if free or (needed <= set(batch) <= {*names, "mode"}):
+            return
+    raise DataError(
+        f"calibrate with a batch of {', '.join(map(str, batch)) or 'nothing'}",
+        f"the network takes {', '.join(names)}",
+        "name the arrays as its inputs",
+    )

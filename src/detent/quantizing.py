@@ -13,8 +13,8 @@ import torch
 from onnx import ModelProto
 from torch import nn
 
-from detent.artifact import Artifact, deploy
-from detent.backends import Backend
+from detent.artifact import Artifact, deploy, require_writable
+from detent.backends import BACKENDS, Backend
 from detent.data import Folder
 from detent.errors import RangeError
 from detent.loading import load
@@ -49,6 +49,9 @@ def quantize(
     the backend. With `inplace` a module is itself prepared instead of a copy: half the memory, and an error leaves it
     half done.
     """
+    target = BACKENDS[backend] if isinstance(backend, str) else backend
+    place = Path(folder or f"{_name(model)}-{target.name}")
+    require_writable(place, target)
     network = model if isinstance(model, nn.Module) else load(model)
     own = inplace or network is not model
     request = find(recipe)
@@ -59,14 +62,13 @@ def quantize(
         raise RangeError("quantize without data", "the batches are empty", "give at least one batch")
     example, named = _example(first, network)
     make = prepare_own if own else prepare
-    prepared = make(network, example, backend=backend, recipe=request, example_kwargs=named)
+    prepared = make(network, example, backend=target, recipe=request, example_kwargs=named)
     del network
     given: Iterable[Any] = islice(chain([first], waiting), limit)
     if request.calibration.inputs == "quantized" or request.algorithms:
         given = list(given)  # they are gone through more than once
     calibrate(prepared, given)
-    target = backend if isinstance(backend, str) else backend.name
-    return deploy(prepared, Path(folder or f"{_name(model)}-{target}"))
+    return deploy(prepared, place)
 
 
 def _batches(given: Any, network: nn.Module) -> Iterable[Any]:

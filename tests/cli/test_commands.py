@@ -6,8 +6,11 @@ import json
 import subprocess
 import sys
 
+import onnxruntime
 import pytest
+import torch
 
+import detent
 from detent.algorithms import ALGORITHMS
 from detent.backends import BACKENDS
 from detent.observers import OBSERVERS
@@ -54,10 +57,22 @@ def test_backends_as_json_has_every_registered_name():
     assert set(rows) == set(BACKENDS)
     assert rows["vitis"]["bias"] == "own"
     assert "conv" in rows["onnxruntime"]["quantizes"]
+    engines = {name: (rows[name]["engine"], rows[name]["installed"]) for name in ("onnxruntime", "torch_x86", "vitis")}
+    assert engines == {
+        "onnxruntime": ("onnxruntime", onnxruntime.__version__),
+        "torch_x86": ("torch", torch.__version__),
+        "vitis": (None, None),
+    }
 
 
 def test_backends_prints_a_table_for_a_person():
-    assert "onnxruntime" in run("backends").stdout
+    words = " ".join(run("backends").stdout.replace("│", " ").split())
+    assert "onnxruntime" in words
+    assert "the twin only" in words
+
+
+def test_the_version_is_said():
+    assert run("--version").stdout == f"detent {detent.__version__}\n"
 
 
 def test_algorithms_prints_square_brackets_as_they_are():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -80,6 +81,15 @@ def test_quantize_does_it_all(monkeypatch, capsys):
     assert [name for name in names if "Linear" not in name] == ["/stem/Conv", "/join/Add", "/join/Relu"]
 
 
+def test_the_next_command_may_be_copied_to_the_shell(folder, monkeypatch, capsys):
+    (folder / "calib").rename(folder / "my calib")
+    words = ("quantize", "net.onnx", "--backend", "onnxruntime", "--data", "my calib", "-o", "späte Netze/eins")
+    assert run(monkeypatch, *words) == 0
+    told = capsys.readouterr().out.splitlines()[-1]
+    assert told == "next: detent verify 'späte Netze/eins' --data 'my calib'"
+    assert run(monkeypatch, *shlex.split(told)[2:], "--no-latency") == 0
+
+
 def test_quantize_takes_batches_from_a_function(folder, monkeypatch, capsys):
     (folder / "mine.py").write_text(
         "import numpy as np\n"
@@ -104,10 +114,13 @@ def test_quantize_takes_batches_from_a_function(folder, monkeypatch, capsys):
         ({"--exclude": "/haed/*"}, "matches nothing"),
         ({"--recipe": "absent"}, "known are"),
         ({"--data": "mine.py:batches"}, "No such file"),
+        ({"--backend": "executorch_xnnpack"}, "executorch is not installed; pip install 'detent[executorch]'"),
+        ({"-o": "net.onnx/out"}, "it cannot be written there"),
     ],
-    ids=["data", "backend", "steps", "crop", "exclude", "recipe", "function"],
+    ids=["data", "backend", "steps", "crop", "exclude", "recipe", "function", "package", "place"],
 )
 def test_a_mistake_is_said_and_nothing_is_written(changes, words, folder, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "executorch", None)
     options = {"--backend": "onnxruntime", "--data": "calib", "-o": "out", **changes}
     assert run(monkeypatch, "quantize", "net.onnx", *(word for pair in options.items() for word in pair)) == 2
     said = capsys.readouterr()

@@ -13,7 +13,7 @@ from onnx import numpy_helper, parser
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 from detent import twin
-from detent.errors import DeployError
+from detent.errors import DeployError, DetentError
 
 NETWORK = """
 <ir_version: 10, opset_import: ["": 17]>
@@ -113,3 +113,58 @@ def test_operators_of_old_opsets(body: str) -> None:
 def test_a_softmax_over_several_axes_is_refused(body: str) -> None:
     with pytest.raises(DeployError, match="opset 13"):
         twin.run(old_file(body), {"x": np.zeros((2, 3, 4, 5), "f")})
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("nowhere.onnx", "there is no such file"),
+        ("nowhere.tflite", "there is no such file"),
+        ("notes.txt", "it is no ONNX file"),
+        ("notes.tflite", "it begins with b'no netwo'"),
+    ],
+)
+def test_a_file_that_is_none_is_said_so(name, found, tmp_path):
+    for held in ("notes.txt", "notes.tflite"):
+        (tmp_path / held).write_text("no network")
+    with pytest.raises(DetentError, match=found):
+        twin.run(tmp_path / name, {"x": np.zeros(2, np.float32)})
+
+
+BIASED = """
+<ir_version: 8, opset_import: ["": 17]>
+net (float[n, 16, 2, 2] x) => (float[n, ?, ?, ?] out)
+{
+    q = QuantizeLinear (x, sx, zx)
+    d = DequantizeLinear (q, sx, zx)
+    weight = DequantizeLinear (w, sw, zw)
+    bias = DequantizeLinear (b, sb, zb)
+    OPERATION
+    code = QuantizeLinear (y, sy, zx)
+    out = DequantizeLinear (code, sy, zx)
+}
+"""
+
+
+@pytest.mark.parametrize("stored", [np.int32, np.int8, np.uint8])
+@pytest.mark.parametrize(
+    "operation", ["y = Conv (d, weight, bias)", "f = Flatten (d) y = Gemm <transB = 1> (f, weight, bias)"]
+)
+def test_a_bias_that_is_not_int32_keeps_the_operation_in_float(operation, stored):
+    """As those of Vitis: 8 bits on a scale of their own. Of int32 the engine does not look at the scale in a Gemm."""
+    dice = np.random.default_rng(0)
+    model = parser.parse_model(BIASED.replace("OPERATION", operation).replace("float[n, ?, ?, ?]", "float"))
+    shape = (8, 16, 1, 1) if "Conv" in operation else (8, 64)
+    constants = {
+        "sx": np.float32(0.05), "zx": np.uint8(128), "sw": np.float32(0.02), "zw": np.int8(0), "sy": np.float32(0.1),
+        "sb": np.float32(0.05 * 0.02 * 40), "zb": stored(0), "b": dice.integers(0, 100, 8).astype(stored),
+        "w": dice.integers(-100, 100, shape).astype(np.int8),
+    }  # fmt: skip
+    model.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()
+    )
+    x = dice.standard_normal((4, 16, 2, 2)).astype(np.float32)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    assert np.array_equal(twin.run(model, {"x": x})["out"], session.run(None, {"x": x})[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
@@ -20,11 +21,30 @@ __all__ = ["algorithms", "backends", "demo", "deploy", "main", "plan", "quantize
 
 _app = typer.Typer(
     name="detent",
-    help="Quantize neural networks, and prove that the deployed integers are the simulated ones.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib import metadata
+
+        print(f"detent {metadata.version('detent')}")
+        raise typer.Exit
+
+
+@_app.callback()
+def _program(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Quantize neural networks, and prove that the deployed integers are the simulated ones."""
+    del version  # printed by then
+
+
 _app.command()(demo)
 _app.command()(plan)
 _app.command()(quantize)

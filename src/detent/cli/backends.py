@@ -40,7 +40,25 @@ def _facts(backend: Backend) -> dict[str, Any]:
         "arithmetic": backend.arithmetic,
         "files": list(backend.files),
         "engine": backend.engine,
+        "installed": _installed(backend.engine),
     }
+
+
+def _installed(engine: str | None) -> str | None:
+    """The version of an engine that is here, without what its makers know of their build."""
+    from detent.engines import ENGINES
+
+    found = ENGINES[engine].version() if engine is not None and engine in ENGINES else None
+    return None if found is None else found.split("-")[0]
+
+
+def _runs_on(facts: dict[str, Any]) -> str:
+    from detent.engines import ENGINES
+
+    engine, version = facts["engine"], facts["installed"]
+    if engine not in ENGINES:
+        return "the twin only"
+    return f"{engine} {version}" if version else f"{engine}: pip install 'detent[{ENGINES[engine].extra}]'"
 
 
 def _print_table(rows: dict[str, dict[str, Any]]) -> None:
@@ -49,8 +67,8 @@ def _print_table(rows: dict[str, dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(title="backends", title_justify="left", title_style="bold")
-    for column in ("name", "about", "bias", "quantizes"):
+    for column in ("name", "about", "runs here on", "quantizes"):
         table.add_column(column, overflow="fold")
     for name, facts in rows.items():
-        table.add_row(name, escape(facts["about"]), facts["bias"], ", ".join(facts["quantizes"]))
+        table.add_row(name, escape(facts["about"]), escape(_runs_on(facts)), ", ".join(facts["quantizes"]))
     Console().print(table)

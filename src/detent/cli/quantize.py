@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_format
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -69,5 +70,5 @@ def quantize(
     for note in artifact.manifest["notes"]:
         print(f"note: {note}")
     asked = {"resize": resize, "crop": crop, "mean": mean, "std": std} if how else {}
-    options = "".join(f" --{name} {value}" for name, value in asked.items() if value is not None)
-    print(f"next: detent verify {artifact.folder} --data {data}{options}")
+    options = [part for name, value in asked.items() if value is not None for part in (f"--{name}", str(value))]
+    print("next:", shlex.join(["detent", "verify", str(artifact.folder), "--data", data, *options]))

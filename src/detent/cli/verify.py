@@ -32,7 +32,7 @@ def verify(
         ),
     ],
     engine: Annotated[str | None, typer.Option(help="Run this engine, not the backend's own.")] = None,
-    arithmetic: Annotated[str | None, typer.Option(help="The twin computes by this, not the backend's own.")] = None,
+    arithmetic: Annotated[str | None, typer.Option(help="The twin computes by this, not as the engine.")] = None,
     batches: Annotated[int, typer.Option(min=1, help="At most so many batches.")] = 8,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples in a batch.")] = 32,
     resize: Resize = None,

@@ -1,4 +1,4 @@
-"""Operations whose result nobody uses: they would be quantized, calibrated and trained for nothing, and no file has them.
+"""Operations whose result nobody uses: they would be quantized and trained for nothing, and no file has them.
 
 Only operations that are known go, because they do nothing but compute. One that changes a tensor in place stays, and
 so does a module with hooks, which may be what its result is for.

@@ -21,6 +21,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from detent.errors import ArtifactError
+from detent.graph import FloatRange
 from detent.training.state_codec import pack, unpack
 
 __all__ = ["VERSION", "differences", "load", "load_model", "read", "save"]
@@ -100,11 +101,18 @@ def differences(header: Mapping[str, Any], prepared: Any) -> list[str]:
     found += _different_keys("recipe", header.get("recipe", {}), wanted["recipe"])
     own, held = prepared.state_dict(), header["state"]["model"]
     found += [f"{name} is only in the file" for name in held if name not in own]
-    found += [f"{name} is only in the model" for name in own if name not in held]
+    spare = _ranges(prepared)
+    found += [f"{name} is only in the model" for name in own if name not in held and name not in spare]
     for name, tensor in own.items():
         if name in held and (held[name].shape, held[name].dtype) != (tensor.shape, tensor.dtype):
             found.append(f"{name} is {_described(held[name])} in the file, {_described(tensor)} here")
     return found
+
+
+def _ranges(prepared: Any) -> set[str]:
+    """The ranges of float tensors, which a model runs without and a file of an earlier version does not have."""
+    paths = [path for path, one in prepared.named_modules() if isinstance(one, FloatRange)]
+    return {f"{path}.{name}" for path in paths for name in prepared.get_submodule(path).state_dict()}
 
 
 def _request(prepared: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from detent.artifact import Artifact, deploy
+from detent.artifact import Artifact, deploy, require_writable
 from detent.errors import ArtifactError
 from detent.recipes.files import write
 from detent.training import checkpoint
@@ -59,6 +59,8 @@ def train(config: Config, folder: str | Path, *, resume: bool = False) -> Outcom
     with joined_processes(config.train.device) as processes:
         seed_everything(config.train.seed)
         run = run_of(config, where, processes)
+        if processes.first and config.deploy.enabled:
+            require_writable(where / ARTIFACT, run.prepared.backend, files=config.deploy.files or None)
         seed_everything(config.train.seed + processes.rank)  # dropout of its own on each process
         if resume:
             run.resume(last)

@@ -22,7 +22,7 @@ from detent.twin.onnxruntime_x86 import OnnxRuntime, OnnxRuntimeAvx2
 from detent.twin.openvino import OpenVino
 from detent.twin.qnnpack import Qnnpack
 from detent.twin.ruy import Ruy
-from detent.twin.shift import Literal, ShiftHalfUp
+from detent.twin.shift import ShiftHalfUp
 from detent.twin.tflite_reference import TfliteReference
 from detent.twin.vitis_dpu import VitisDpu
 from detent.twin.xnnpack import Xnnpack
@@ -33,7 +33,6 @@ __all__ = [
     "ExecuTorchXnnpack",
     "Fbgemm",
     "Htp",
-    "Literal",
     "Mnn",
     "Model",
     "Ncnn",

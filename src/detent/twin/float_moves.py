@@ -162,8 +162,10 @@ def _resize(
 ) -> Tensor:
     del roi
     mode = str(op.attributes.get("mode", "nearest"))
-    if op.attributes.get("keep_aspect_ratio_policy", "stretch") != "stretch" or mode == "cubic":
-        raise DeployError(f"compute Resize {op.name!r}", f"its mode is {mode}", "use nearest or linear, to plain sizes")
+    if op.attributes.get("keep_aspect_ratio_policy", "stretch") != "stretch" or op.attributes.get("antialias"):
+        raise DeployError(
+            f"compute Resize {op.name!r}", "it keeps its aspect ratio, or has antialias", "resize to plain sizes"
+        )
     dims = [int(axis) % x.ndim for axis in op.attributes.get("axes") or range(x.ndim)]
     ratios = _listed(scales) or [size / x.shape[dim] for dim, size in zip(dims, _listed(sizes), strict=True)]
     places = {
@@ -172,6 +174,8 @@ def _resize(
         for new in (int(_listed(sizes)[place]) if _listed(sizes) else floor(x.shape[dim] * ratio),)
         if new != x.shape[dim] or ratio != 1
     }
+    if mode == "cubic":
+        return _cubic(op, x, places)
     return _nearest(op, x, places) if mode == "nearest" else _linear(x, places)
 
 
@@ -205,6 +209,32 @@ def _nearest(op: Op, x: Tensor, places: Mapping[int, list[float]]) -> Tensor:
         last = x.shape[dim] - 1
         x = x.index_select(dim, torch.tensor([min(max(choose(place), 0), last) for place in wanted]))
     return x
+
+
+def _cubic(op: Op, x: Tensor, places: Mapping[int, list[float]]) -> Tensor:
+    """Along each axis four neighbours, weighted by Keys' kernel of their distances (1 + share, share, 1 - share,
+    2 - share); those beyond the ends are the ends, or count nothing with `exclude_outside`."""
+    a = float(op.attributes.get("cubic_coeff_a", -0.75))
+    for dim, wanted in reversed(places.items()):
+        last = x.shape[dim] - 1
+        place = torch.tensor(wanted, dtype=torch.float64)
+        low = place.floor()
+        at = low.long().unsqueeze(-1) + torch.arange(-1, 3)
+        weights = _keys((place.unsqueeze(-1) - at).abs(), a)
+        if op.attributes.get("exclude_outside"):
+            weights = weights * ((at >= 0) & (at <= last))
+            weights = weights / weights.sum(-1, keepdim=True)
+        parts = x.index_select(dim, at.clamp(0, last).reshape(-1)).unflatten(dim, (len(wanted), 4))
+        shape = [1] * parts.ndim
+        shape[dim], shape[dim + 1] = weights.shape
+        x = (parts * weights.to(x.dtype).reshape(shape)).sum(dim + 1)
+    return x
+
+
+def _keys(distance: Tensor, a: float) -> Tensor:
+    near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
+    far = ((distance - 5) * distance + 8) * distance * a - 4 * a
+    return torch.where(distance <= 1, near, torch.where(distance < 2, far, 0.0))
 
 
 def _linear(x: Tensor, places: Mapping[int, list[float]]) -> Tensor:

@@ -122,9 +122,27 @@ def _reduce(function: Callable[..., Tensor]) -> Kernel:
     return reduce
 
 
+_TYPES = {
+    1: torch.float32,
+    2: torch.uint8,
+    3: torch.int8,
+    5: torch.int16,
+    6: torch.int32,
+    7: torch.int64,
+    9: torch.bool,
+    10: torch.float16,
+    11: torch.float64,
+}
+"""By their numbers in ONNX."""
+
+
 def _cast(op: Op, x: Tensor) -> Tensor:
-    kinds = {1: torch.float32, 6: torch.int32, 7: torch.int64, 9: torch.bool, 11: torch.float64}
-    return x.to(kinds.get(int(op.attributes["to"]), torch.float32))
+    kind = int(op.attributes["to"])
+    if kind not in _TYPES:
+        raise DeployError(
+            f"compute Cast {op.name!r}", f"it casts to the ONNX type {kind}", "cast to float32, float16 or integers"
+        )
+    return x.to(_TYPES[kind])
 
 
 def _variadic(function: Callable[[Tensor, Tensor], Tensor]) -> Kernel:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ from torch import Tensor
 
 from detent.deploy import Encoding, Package, QdqGraph, Read, read_qdq
 from detent.deploy.tflite import read_network
-from detent.errors import DeployError, TensorError
+from detent.errors import DeployError, DetentError, RunError, TensorError
+from detent.graph import TORCH_ERRORS, described
 from detent.onnx_import import written_out
+from detent.onnx_import.reading import read_model
 from detent.twin.arithmetic import Arithmetic, Step
 from detent.twin.program import Instruction, Program
 from detent.twin.requantize import dequantize
@@ -39,9 +41,13 @@ def graph_of(model: Model) -> QdqGraph:
     if isinstance(model, onnx.ModelProto):
         return _with_one_axis(read_qdq(written_out(model)))
     path = Path(model)
-    if path.suffix == ".tflite":
-        return read_network(path.read_bytes())
-    return Package.load(path).graph if path.is_dir() else graph_of(onnx.load_model(str(path)))
+    if path.is_dir():
+        return graph_of(Package.load(path))
+    if path.suffix != ".tflite":
+        return graph_of(read_model(path))
+    if not path.is_file():
+        raise DeployError(f"read {path}", "there is no such file", "give the path of a .tflite file")
+    return read_network(path.read_bytes())
 
 
 def _with_one_axis(graph: QdqGraph) -> QdqGraph:
@@ -100,17 +106,31 @@ class Twin:
                 found[output.name] = _array(value if encoding is None else dequantize(value, encoding), None)
         return found
 
-    def tensors(self, inputs: Arrays, given: Arrays | None = None) -> dict[str, Array]:
+    @property
+    def rewritten(self) -> QdqGraph:
+        """The network as the arithmetic rewrites it before it chooses kernels."""
+        return self._program.graph
+
+    def tensors(
+        self, inputs: Arrays, given: Arrays | None = None, *, before_grids: Container[str] = ()
+    ) -> dict[str, Array]:
         """Every tensor that exists in the engine, by its name in the ONNX graph: codes of an integer type where
-        everybody reads it on one grid, else floats.
+        everybody reads it on one grid, else floats. Of those in `before_grids`, the real numbers that are put on the
+        grid, where the engine makes them.
 
         `given` holds values of tensors inside, as an engine computed them: codes if they are integers, else real
         numbers. Operations then read these in place of what the twin computed, and the answer still is what the twin
         computed: each operation is compared alone, and a difference does not spread.
         """
-        program = self._program
-        values = self._compute(inputs, given or {}, (program.forms[form] for form in program.shown.values()))
-        return {name: _array(values[program.forms[form]], form.encoding) for name, form in program.shown.items()}
+        program, shown = self._program, self._program.shown
+        real = {name for name in shown if name in before_grids and Read(name) in program.forms}
+        shown = {name: Read(name) if name in real else form for name, form in shown.items()}
+        values = self._compute(inputs, given or {}, (program.forms[form] for form in shown.values()))
+        return {name: _array(values[program.forms[form]], form.encoding) for name, form in shown.items()}
+
+    def given_form(self, form: Read, given: Arrays) -> Tensor | None:
+        """What a step reads as `form` if `given` holds that tensor (see `tensors`); None if it cannot stand for it."""
+        return self._as_form(given[form.tensor], form) if self.is_given(form, given) else None
 
     def step(self, tensor: str, given: Arrays) -> Array:
         """What the step that makes `tensor` gives, for the values of the tensors it reads; as `tensors` shows it."""
@@ -135,11 +155,12 @@ class Twin:
         return _array(values[program.forms[form]], form.encoding)
 
     def _compute(self, inputs: Arrays, given: Arrays, keep: Iterable[int]) -> dict[int, Tensor]:
-        if set(inputs) != set(self.graph.inputs):
+        if not isinstance(inputs, Mapping) or set(inputs) != set(self.graph.inputs):
+            named = ", ".join(sorted(inputs)) if isinstance(inputs, Mapping) else f"as a {type(inputs).__name__}"
             raise TensorError(
-                f"run with inputs {', '.join(sorted(inputs)) or 'none'}",
+                f"run with inputs {named or 'none'}",
                 f"the network takes {', '.join(sorted(self.graph.inputs))}",
-                "name the inputs as the network does",
+                "give a dict of arrays, named as the network's inputs",
             )
         values, kept = dict(self._program.constants), set(keep)
         for name, form in self._program.entries.items():
@@ -156,15 +177,20 @@ class Twin:
         made = {form.tensor for form in instruction.step.writes}
         arguments: list[Tensor | None] = []
         for number, form in zip(instruction.reads, instruction.step.reads, strict=True):
-            if form is not None and form.tensor not in made and self._is_given(form, given):
-                arguments.append(self._as_form(given[form.tensor], form))
-            else:
-                arguments.append(None if number is None else values[number])
-        result = instruction.step.kernel(*arguments)
+            value = None if form is None or form.tensor in made else self.given_form(form, given)
+            if value is None and number is not None:
+                value = values[number]
+            arguments.append(value)
+        try:
+            result = instruction.step.kernel(*arguments)
+        except DetentError:
+            raise
+        except TORCH_ERRORS as error:
+            raise _run_error(error, instruction.step, arguments) from error
         results: Sequence[Tensor] = (result,) if isinstance(result, Tensor) else result
         values.update(zip(instruction.writes, results, strict=True))
 
-    def _is_given(self, form: Read, given: Arrays) -> bool:
+    def is_given(self, form: Read, given: Arrays) -> bool:
         """Whether a value can stand for that form. Codes of a tensor that is read in float too say what it is on the
         grid, and not what the others read."""
         if form.tensor not in given or form.tensor not in self._program.shown:
@@ -184,6 +210,20 @@ class Twin:
         else:
             real = dequantize(_tensor(array, coded=True), grid)
         return real if form.encoding is None else self.arithmetic.quantize(real, form.encoding)
+
+
+def _run_error(error: Exception, step: Step, values: Sequence[Tensor | None]) -> RunError:
+    """An operation that does not fit what it reads, by its name in the network; of integers, which ones."""
+    read = [
+        described(value)
+        + ("" if value.is_floating_point() or not value.numel() else f" of {value.min()} to {value.max()}")
+        for value in values
+        if value is not None
+    ]
+    named = ", ".join(f"{op.name!r} ({op.type})" for op in step.ops) or str(step)
+    said = (str(error).strip().splitlines() or [""])[0]
+    found = f"{type(error).__name__}: {said}"
+    return RunError(f"run {named} on {', '.join(read) or 'nothing'}", found, "give inputs that fit the network")
 
 
 def _tensor(array: Array, *, coded: bool) -> Tensor:

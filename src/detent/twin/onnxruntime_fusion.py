@@ -123,13 +123,13 @@ class Fusion:
         return stored is not None and (stored.dtype == "uint8" or signed or not self.lifts)
 
     def sums(self, graph: QdqGraph, op: Op) -> Accumulator | None:
-        """The integer sums of a weighted operation with a bias that is quantized, or none."""
+        """The integer sums of a weighted operation with a bias of int32, or none: with other types it runs in float."""
         weight = op.inputs[1]
         if weight is None or weight.encoding is None or weight.encoding.dtype not in _BYTES:
             return None
-        has_bias = len(op.inputs) > 2 and op.inputs[2] is not None
-        codes = bias_codes(graph, op)
-        sums = None if has_bias and codes is None else accumulator(graph, op, codes)
+        bias = op.inputs[2] if len(op.inputs) > 2 else None
+        fits = bias is None or (bias.encoding is not None and bias.encoding.dtype == "int32")
+        sums = accumulator(graph, op, bias_codes(graph, op)) if fits else None
         data = self.stored(graph, op.inputs[0])
         if sums is None or data is None or not self.saturates or weight.encoding.dtype != "int8":
             return sums

@@ -13,29 +13,13 @@ from detent.numerics import Rounding, round_to_integer
 from detent.twin.arithmetic import Arithmetic, Step
 from detent.twin.lowering import lower
 
-__all__ = ["Literal", "ShiftHalfUp"]
+__all__ = ["ShiftHalfUp"]
 
 
 def _rounded(values: Tensor, encoding: Encoding, rounding: Rounding) -> Tensor:
     # In float32, as the simulation divides: a tie there is one here.
     codes = round_to_integer(values / float(encoding.scale), rounding) + float(encoding.zero_point)
     return codes.clamp_(encoding.qmin, encoding.qmax).float()
-
-
-class Literal(Arithmetic):
-    """Every operation in float32, and its result rounded as said: what a fake-quantized simulation computes."""
-
-    name = "literal"
-    claim = "within 1 LSB per operation: float32 sums are not ordered"
-
-    def __init__(self, rounding: Rounding):
-        self._rounding = rounding
-
-    def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
-        return _rounded(values, encoding, self._rounding)
-
-    def lower(self, graph: QdqGraph) -> list[Step]:
-        return lower(graph, {})
 
 
 class ShiftHalfUp(Arithmetic):
