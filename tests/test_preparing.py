@@ -646,3 +646,31 @@ def test_wrong_example_inputs_are_refused():
     with pytest.raises(CaptureError, match="5, 16, 16"):
         detent.prepare(model, (torch.randn(2, 5, 16, 16),), backend="onnxruntime")
     assert facts(model) == before
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_a_model_that_is_not_float32_is_refused_with_what_to_do(dtype):
+    model, x = (
+        nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Conv2d(4, 2, 1)).to(dtype).eval(),
+        torch.randn(2, 3, 4, 4),
+    )
+    name = str(dtype).removeprefix("torch.")
+    with pytest.raises(CaptureError, match=f"'0.weight' is {name}.*(\n.*)*model.float\\(\\)"):
+        detent.prepare(model, (x.to(dtype),), backend="onnxruntime")
+    prepared = detent.prepare(model.float(), (x,), backend="onnxruntime")
+    detent.calibrate(prepared, [(x,)])
+    with torch.autocast("cpu", torch.bfloat16):
+        prepared.train()(x).sum().backward()
+    assert all(held.dtype is torch.float32 for held in prepared.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_inputs_may_be_of_another_precision_where_the_model_turns_them(dtype, tmp_path):
+    class Turning(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x.float())
+
+    x = torch.randn(2, 3, 4, 4).to(dtype)
+    prepared = detent.prepare(Turning(nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Conv2d(4, 2, 1)), (x,), backend="onnxruntime")
+    detent.calibrate(prepared, [(x,)])
+    assert detent.deploy(prepared, tmp_path / "out").verify([(x,)], latency=False).holds

@@ -84,6 +84,11 @@ FUNCTION_CASES = {
     "linear-vectors": Held(lambda m, x: F.linear(x.mean((1, 2, 3)).unsqueeze(-1), m.w, m.b), w=(5, 1), b=(5,)),
     "embedding": Held(lambda m, x: F.embedding((x > 0).long(), m.w), w=(2, 3)),
     "embedding-padded": Held(lambda m, x: F.embedding((x > 0).long(), m.w, padding_idx=0), w=(2, 3)),
+    "embedding_bag": Held(lambda m, x: F.embedding_bag((row(x)[:, 0] > 0).long(), m.w), w=(2, 3)),
+    "embedding_bag-weighted": Held(
+        lambda m, x: F.embedding_bag((row(x)[:, 0] > 0).long(), m.w, mode="sum", per_sample_weights=row(x)[:, 1] * 1.0),
+        w=(2, 3),
+    ),
     "attention": lambda x: F.scaled_dot_product_attention(x, x, x),
     "attention-causal": lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True),
     "attention-mask": Held(
@@ -332,6 +337,7 @@ METHOD_CASES = {
     "to-like": lambda x: (x > 0).to(x),
     "type_as": lambda x: (x > 0).type_as(x),
     "float": lambda x: (x > 0).float(),
+    "half": lambda x: x.half(),
     "long": lambda x: (x * 3).long(),
     "eq": lambda x: torch.relu(x).eq(0),
     "masked_fill": lambda x: x.masked_fill(x > 0, -1.0),
@@ -358,6 +364,11 @@ class Volumes(Rows):
 class Signs(Rows):
     def forward(self, x: Tensor):
         return self.op((x > 0).long())
+
+
+class Bags(Rows):
+    def forward(self, x: Tensor):
+        return self.op((x[:, 0, 0] > 0).long())
 
 
 def lively(norm: nn.Module) -> nn.Module:
@@ -389,6 +400,9 @@ MODULE_CASES = {
     "ConvTranspose3d": Volumes(nn.ConvTranspose3d(8, 4, (1, 2, 2))),
     "Linear": nn.Linear(6, 5),
     "Embedding": Signs(nn.Embedding(2, 4)),
+    "EmbeddingBag": Bags(nn.EmbeddingBag(2, 4)),
+    "EmbeddingBag-sum": Bags(nn.EmbeddingBag(2, 4, mode="sum")),
+    "EmbeddingBag-max": Bags(nn.EmbeddingBag(2, 4, mode="max")),
     "BatchNorm1d": Rows(lively(nn.BatchNorm1d(8))),
     "BatchNorm2d": nn.Sequential(nn.ReLU(), lively(nn.BatchNorm2d(8))),
     "BatchNorm2d-plain": nn.Sequential(nn.ReLU(), lively(nn.BatchNorm2d(8, affine=False))),
@@ -408,6 +422,7 @@ MODULE_CASES = {
     "Hardtanh": nn.Hardtanh(-0.5, 0.5),
     "LeakyReLU": nn.LeakyReLU(0.2),
     "PReLU": nn.PReLU(8, init=0.1),
+    "RReLU": nn.RReLU(0.1, 0.3),
     "ELU": nn.ELU(0.5),
     "Hardswish": nn.Hardswish(),
     "Hardsigmoid": nn.Hardsigmoid(),
@@ -609,3 +624,40 @@ def test_a_fixed_batch_size_can_be_asked_for():
     written = export(prepared, opset=21, dynamic_batch=False)
     shape = written.model.graph.output[0].type.tensor_type.shape.dim
     assert [dim.dim_value for dim in shape] == [1, 8, 6, 6]
+
+
+@pytest.mark.parametrize(
+    ("op", "found"),
+    [
+        (lambda m, x: F.embedding_bag((x[:, 0, 0, 0] > 0).long(), m.w, torch.tensor([0, 1])), "it has offsets"),
+        (lambda m, x: F.embedding_bag((x[:, 0, 0] > 0).long(), m.w, padding_idx=0), "it has padding_idx"),
+    ],
+    ids=["offsets", "padding"],
+)
+def test_bags_of_their_own_sizes_are_refused(op, found):
+    prepared = prepared_for(Net(Held(op, w=(2, 3))), (torch.randn(2, 3, 6, 6),), "academic")
+    with pytest.raises(DeployError, match=found):
+        export(prepared, opset=21)
+
+
+def test_what_the_exporter_refuses_is_said_in_plain_text():
+    prepared = prepared_for(Net(lambda x: torch.linalg.eigvals(x).real), (torch.randn(2, 3, 6, 6),), "academic")
+    with pytest.raises(DeployError, match=r"No ONNX function found for .*linalg_eig") as refused:
+        export(prepared, opset=21)
+    assert "\x1b" not in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 3
+
+
+def test_a_part_that_the_exporter_writes_as_a_loop_is_refused():
+    class Bag(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bag = nn.EmbeddingBag(2, 3)
+
+        def forward(self, x):
+            return self.bag((x[:, 0, 0, 0] > 0).long(), torch.tensor([0, 1]))
+
+    x = torch.randn(2, 3, 6, 6)
+    prepared = prepared_for(Net(Bag()), (x,), "academic", leaf_modules=[Bag])
+    with pytest.raises(DeployError, match="writes it with Loop"):
+        export(prepared, opset=21)

@@ -117,3 +117,29 @@ def test_a_constant_has_no_scale() -> None:
     )
     assert set(found.on_integers) == {"a", "c"}
     assert found.missing(found.units[1]) == ["two"]
+
+
+def test_codes_that_several_read_in_float_are_made_real_once() -> None:
+    """Layers read the codes as before."""
+    found = network(
+        conv(Read("x", grid(0.5)), "a"),
+        Op("Sigmoid", "b", (Read("a", grid(0.25)),), ("b",)),
+        Op("Tanh", "c", (Read("a", grid(0.25)),), ("c",)),
+        conv(Read("a", grid(0.25)), "d"),
+        Op("Mul", "e", (Read("b"), Read("c")), ("e",)),
+        output=Read("d", grid(1.0)),
+    )
+    assert found.casts == {"a": {"b", "c"}}
+    assert scales(found) == {"x": 0.5, "a": 0.25, "d": 1.0}
+    assert set(found.on_integers) == {"a", "d"}
+
+
+def test_one_reader_in_float_needs_no_cast_of_its_own() -> None:
+    found = network(
+        conv(Read("x", grid(0.5)), "a"),
+        Op("Sigmoid", "b", (Read("a", grid(0.25)),), ("b",)),
+        conv(Read("a", grid(0.25)), "d"),
+        output=Read("d", grid(1.0)),
+    )
+    assert found.casts == {}
+    assert set(found.on_integers) == {"a", "d"}

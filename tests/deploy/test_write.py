@@ -384,3 +384,11 @@ def test_a_file_in_a_folder_of_its_own_is_written(tmp_path, monkeypatch):
     write(small(), tmp_path / "out", files=["mine"])
     assert (tmp_path / "out" / "inner" / "notes.txt").read_bytes() == b"model"
     Package.load(tmp_path / "out")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_a_model_that_was_turned_into_another_precision_is_refused(dtype, tmp_path):
+    prepared = small().to(dtype)
+    with pytest.raises(DeployError, match=r"prepared\.float\(\)"):
+        write(prepared, tmp_path / "out")
+    write(prepared.float(), tmp_path / "out")

@@ -250,6 +250,27 @@ def test_small_groups_are_in_float_and_said_to_be(tmp_path: Path) -> None:
     assert placed["_2"]["ran_as"] == "integer"
 
 
+class SmallGroups(nn.Module):
+    """What they give is an output and pooled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.last = nn.Conv2d(3, 12, 1), nn.Conv2d(12, 24, 1, groups=12), nn.Conv2d(48, 8, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        seen = torch.relu(self.two(self.one(x)))
+        pooled = F.max_pool2d(seen, 2)
+        return seen, self.last(torch.cat([pooled, pooled], 1))
+
+
+def test_small_groups_hold_their_numbers_at_another_size(tmp_path: Path) -> None:
+    """MNN makes several convolutions of one, which read the same codes in float; the second was up to 155 steps off."""
+    torch.manual_seed(0)
+    model, x = SmallGroups().eval(), torch.randn(2, 3, 8, 8)
+    verdict = verdict_of(model, x, tmp_path)
+    assert all(each.most <= 1 for each in verdict.outputs if each.what == "simulation vs engine")
+
+
 def test_sequences_are_compared_in_their_own_rank(tmp_path: Path) -> None:
     """MNN computes them as images of width 1."""
     torch.manual_seed(0)
@@ -311,11 +332,62 @@ def test_a_network_is_equal_end_to_end_and_one_by_one(name: str, tmp_path: Path)
 
 
 def test_a_name_that_mnn_left_on_another_tensor_is_not_believed(tmp_path: Path) -> None:
-    """MNN computes the GELU before a change of layout; what it calls `fc1` then holds the GELU's numbers."""
-    package, feeds = deployed("transformer_block", tmp_path / "block")
-    engine = Mnn.load(package)
-    assert "fc1" not in engine.tensors(feeds)
-    assert "query" in engine.tensors(feeds)
+    """MNN computes the function before a change of layout; what it calls `_0` then holds the function's numbers."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 16)
+    model = nn.Sequential(nn.Linear(16, 12), nn.Hardswish(), nn.Linear(12, 4)).eval()
+    prepared = detent.prepare(model, (x,), backend="mnn")
+    detent.calibrate(prepared, [(x,)])
+    package = detent.deploy(prepared, tmp_path / "out")
+    found = Mnn.load(package).tensors({name: x.numpy() for name in package.graph.inputs})
+    assert "_0" not in found
+    assert "_1" in found
+
+
+READ_TWICE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "functions": lambda a, _: torch.sigmoid(a) + torch.tanh(a),
+    "function_and_constant": lambda a, _: torch.sigmoid(a) * (a + 0.3),
+    "pool_and_clip": lambda a, _: F.max_pool2d(a, 2)[:, :4] - a.clamp(-0.1, 0.2)[:, :4, ::2, ::2],
+    "product": lambda a, _: torch.tanh(a) * torch.sigmoid(a.mean((2, 3), keepdim=True)) + torch.softmax(a, 1),
+}
+
+
+@pytest.mark.parametrize("kind", READ_TWICE)
+def test_codes_that_several_operations_read_in_float_outlive_another_size(kind: str, tmp_path: Path) -> None:
+    """The process ends otherwise, as soon as the batch is not what the file was loaded with."""
+    torch.manual_seed(0)
+    x = torch.randn(3, 3, 12, 12)
+    model = Between(READ_TWICE[kind]).eval()
+    model(x)
+    prepared = detent.prepare(model, (x,), backend="mnn")
+    detent.calibrate(prepared, [(x,)])
+    package = detent.deploy(prepared, tmp_path / "out")
+    assert MnnScales(package.graph).casts
+    engine, port = Mnn.load(package), next(iter(package.graph.inputs))
+    given = {size: engine.run({port: x[:size].numpy()})["output"] for size in (1, 3, 2)}
+    assert given[3][:2].tolist() == given[2].tolist()
+    assert package.verify([x], latency=False).holds
+
+
+@pytest.mark.parametrize("pool", [F.avg_pool2d, F.max_pool2d])
+def test_a_window_that_begins_behind_its_input_is_not_computed(pool: Callable[..., Tensor], tmp_path: Path) -> None:
+    """MNN has a row more otherwise, or divides by the count of no numbers and ends."""
+    torch.manual_seed(0)
+    model = Between(lambda a, b: pool(torch.relu(a + b), 1, 3, ceil_mode=True)).eval()
+    x = torch.randn(2, 3, 14, 14)  # a pool of 12: four windows, the fifth begins at 12
+    model(x)
+    verdict = verdict_of(model, x, tmp_path)
+    assert verdict.holds
+    assert next(each.elements for each in verdict.outputs) == 2 * 4 * 4 * 4
+
+
+def test_numbers_beyond_the_codes_of_a_grid_are_no_codes(residual: tuple[Package, dict[str, np.ndarray]]) -> None:
+    """MNN may have a tensor on a coarser grid, of which some numbers are whole steps of the network's own."""
+    engine, grid = Mnn.load(residual[0]), residual[0].graph.grid_of("relu1")
+    assert grid is not None
+    steps = np.array([-127.0, 0.0, 4.0], np.float32)
+    assert engine._codes("relu1", steps * grid.scale).tolist() == [-127, 0, 4]
+    assert engine._codes("relu1", (2 * steps) * grid.scale).dtype == np.float32
 
 
 def test_explain_says_what_ran_on_integers_and_why_the_rest_did_not(

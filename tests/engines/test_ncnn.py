@@ -296,3 +296,21 @@ def test_a_float_operation_is_what_onnxruntime_computes(case: str) -> None:
         # Sums in another order, and polynomials for exp and tanh.
         np.testing.assert_allclose(given, expected, rtol=2e-5, atol=2e-5)
     assert all((feeds[name] == kept[name]).all() for name in feeds)  # layers that work in place have their own copy
+
+
+def test_a_constant_may_be_an_output(tmp_path: Path) -> None:
+    class Anchors(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = torch.nn.Conv2d(3, 4, 3)
+            self.register_buffer("anchors", torch.arange(6.0))
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.conv(x), self.anchors
+
+    x = torch.randn(2, 3, 8, 8)
+    prepared = detent.prepare(Anchors().eval(), (x,), backend="ncnn")
+    detent.calibrate(prepared, [(x,)])
+    artifact = detent.deploy(prepared, tmp_path / "out")
+    assert Ncnn.load(artifact).run({"x": x.numpy()})["output_1"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert artifact.verify([(x,)], latency=False).holds

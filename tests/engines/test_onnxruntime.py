@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from onnx import numpy_helper, parser
 from torch import nn
 
 import detent
-from detent.deploy import Package
+from detent.backends import BACKENDS
+from detent.deploy import Package, deployment_of
 from detent.engines.engine import Placement
 from detent.engines.onnxruntime import OnnxRuntime
 from detent.errors import EngineError
+from tests.models import MODELS
 from tests.twin.nets import SMALL, Builder, Net, Style, conv, image, resnet18, small_net
 
 UINT8, INT8 = Style(), Style(activation="int8", symmetric=True)
@@ -228,3 +232,52 @@ def test_a_network_with_quantized_weights_alone_shows_no_codes(tmp_path: Path) -
     artifact = detent.deploy(prepared, tmp_path / "out")
     assert OnnxRuntime.load(artifact).tensors({next(iter(artifact.graph.inputs)): x.numpy()}) == {}
     assert artifact.verify([x], latency=False).holds
+
+
+@pytest.mark.parametrize("name", ["residual_cnn", "transformer_block", "mobilenet_v3_small"])
+def test_signed_codes_that_are_only_moved_load(name, tmp_path):
+    """All of them failed in opset 21: `output_dtype INT8 does not match y_zero_point type UINT8`."""
+    torch.manual_seed(0)
+    entry = MODELS[name]
+    inputs = entry.inputs()
+    prepared = detent.prepare(entry.build().eval(), inputs, backend="onnxruntime", recipe="qil")
+    detent.calibrate(prepared, [inputs])
+    verdict = detent.deploy(prepared, tmp_path / "out").verify([inputs], latency=False)
+    assert verdict.holds, verdict
+    assert "computes what the twin says: all" in verdict.line
+
+
+@pytest.mark.parametrize("name", ["residual_cnn", "mobile_cnn", "vit_block"])
+def test_its_kernels_are_the_same_in_both_opsets(name, tmp_path):
+    """Of its optimised graphs, operator by operator; 20 is written."""
+    kernels, results = [], []
+    for opset in (20, 21):
+        torch.manual_seed(0)
+        entry = MODELS[name]
+        inputs = entry.inputs()
+        prepared = detent.prepare(entry.build().eval(), inputs, backend=replace(BACKENDS["onnxruntime"], opset=opset))
+        detent.calibrate(prepared, [inputs])
+        model = deployment_of(prepared).model
+        options, file = onnxruntime.SessionOptions(), str(tmp_path / f"{opset}.onnx")
+        options.optimized_model_filepath, options.log_severity_level = file, 3
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        results.append(session.run(None, {"x": inputs[0].numpy()})[0])
+        kernels.append([(node.domain, node.op_type, list(node.input)) for node in onnx.load_model(file).graph.node])
+    assert kernels[0] == kernels[1]
+    assert np.array_equal(*results)
+
+
+def test_a_function_that_is_written_out_in_float_is_said_to_run_in_float(tmp_path):
+    """HardSwish becomes a HardSigmoid and a Mul without names."""
+    text = """
+    <ir_version: 9, opset_import: ["": 20]>
+    net (float[4] x) => (float[4] y) <float s = {0.5}, uint8 z = {10}> {
+      q = QuantizeLinear (x, s, z)
+      r = DequantizeLinear (q, s, z)
+      y = HardSwish (r)
+    }
+    """
+    engine = OnnxRuntime.load(package(parser.parse_model(text), tmp_path))
+    assert [(placed.kind, placed.ran_as, placed.why) for placed in engine.explain()] == [
+        ("HardSwish", "float", "there is no integer kernel for HardSwish")
+    ]

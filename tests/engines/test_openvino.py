@@ -160,6 +160,30 @@ def test_a_model_it_cannot_run(tmp_path):
         OpenVino.load(package(parser.parse_model(text), tmp_path)).run({"x": np.zeros(2)})
 
 
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("x", r"unlike model.onnx it has an input called \['another'\]"),
+        ("relu2_dequantized", "unlike model.onnx it has no output 'relu2_dequantized'"),
+    ],
+)
+def test_an_ir_with_other_ends_is_refused(name, found, tmp_path):
+    made = package(small_net("conv_relu").model, tmp_path, ir=True)
+    ir = tmp_path / "model.xml"
+    ir.write_text(ir.read_text().replace(f'names="{name}"', 'names="another"'))
+    with pytest.raises(EngineError, match=found):
+        OpenVino.load(made)
+
+
+def test_an_ir_that_lacks_a_tensor_inside_is_refused_when_it_is_asked_for(tmp_path):
+    net = small_net("conv_relu")
+    made = package(net.model, tmp_path, ir=True)
+    ir = tmp_path / "model.xml"
+    ir.write_text(ir.read_text().replace('names="x_dequantized"', 'names="another"'))
+    with pytest.raises(EngineError, match="compile for inputs"):
+        OpenVino.load(made).tensors(net.feeds)
+
+
 def test_an_input_that_nothing_reads_is_not_handed_over(tmp_path: Path) -> None:
     """OpenVINO drops it from the network."""
 

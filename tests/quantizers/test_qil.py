@@ -187,6 +187,14 @@ def test_a_calibrated_quantizer_starts_where_fixed_would():
     assert x.grad.tolist() == [1, 1, 1, 0, 1, 1]
 
 
+def test_an_interval_from_zero_on_has_the_ties_of_the_deployed_grid():
+    """0.5 / float32(1 / 255) is 127.49999: QuantizeLinear gives 127, and 0.5 * 255 would be a tie."""
+    q = Qil(Scheme(IntGrid(8, signed=False)), (2,))
+    scale = torch.tensor(1 / 255)
+    q.initialise(QParams.symmetric(scale))
+    assert (q(torch.tensor([0.5, 0.25])) / scale).round().tolist() == [127, 64]
+
+
 def test_zero_stays_zero_when_the_interval_reaches_below_it():
     """d > c would send |x| = 0 into the interval; the lower end is held at 0, and d still learns."""
     q = Qil(Scheme(IntGrid(4)), (3,))

@@ -136,7 +136,21 @@ COMPUTED: dict[str, tuple[str, list[Array | None], dict[str, Any]]] = {
         [IMAGE, None, None, ints(2, 6, 13, 5)],
         {"mode": "linear", "coordinate_transformation_mode": "align_corners"},
     ),
+    "resize-cubic": ("Resize", [IMAGE, None, reals(1, 1, 2, 1.5)], {"mode": "cubic"}),
+    "resize-cubic-smaller": (
+        "Resize",
+        [IMAGE, None, None, ints(2, 6, 5, 11)],
+        {"mode": "cubic", "cubic_coeff_a": -0.5},
+    ),
+    "resize-cubic-corners": (
+        "Resize",
+        [IMAGE, None, None, ints(2, 6, 13, 5)],
+        {"mode": "cubic", "coordinate_transformation_mode": "align_corners"},
+    ),
+    "resize-cubic-inside": ("Resize", [IMAGE, None, reals(1, 1, 2, 3)], {"mode": "cubic", "exclude_outside": 1}),
     "cast": ("Cast", [ROWS], {"to": TensorProto.INT64}),
+    "cast-to-16-bits": ("Cast", [ROWS], {"to": TensorProto.FLOAT16}),
+    "cast-to-int8": ("Cast", [ROWS], {"to": TensorProto.INT8}),
     **{
         kind.lower(): (kind, [ROWS], {})
         for kind in ("Abs", "Ceil", "Cos", "Erf", "Exp", "Floor", "Neg", "Relu", "Round", "Sigmoid", "Sin", "Tanh")
@@ -215,5 +229,15 @@ def test_which_operations_run_on_codes_as_they_are(kind: str, attributes: dict[s
 
 
 def test_a_mode_that_is_not_computed_is_refused() -> None:
-    with pytest.raises(DeployError, match="cubic"):
-        computed("Resize", [IMAGE, None, reals(1, 1, 2, 2)], {"mode": "cubic"})
+    with pytest.raises(DeployError, match="antialias"):
+        computed("Resize", [IMAGE, None, reals(1, 1, 2, 2)], {"mode": "cubic", "antialias": 1})
+
+
+def test_a_cast_to_a_type_that_torch_has_no_arrays_of_is_refused() -> None:
+    with pytest.raises(DeployError, match=f"ONNX type {TensorProto.BFLOAT16}"):
+        computed("Cast", [ROWS], {"to": TensorProto.BFLOAT16})
+
+
+def test_a_sequence_is_refused() -> None:
+    with pytest.raises(DeployError, match="it gives a list"):
+        computed("SequenceConstruct", [ROWS, ROWS], {})

@@ -10,6 +10,7 @@ import pytest
 import torch
 from onnx import parser
 
+import detent
 from detent.backends.openvino import OPENVINO
 from detent.deploy import Deployment, Encoding, Package, Read, read_qdq
 from detent.deploy.openvino_ir import write_openvino_ir
@@ -17,6 +18,7 @@ from detent.engines.openvino import OpenVino as Engine
 from detent.twin.interpreter import Twin
 from detent.twin.openvino import OpenVino
 from detent.twin.openvino_ranges import carry
+from tests.models import MODELS
 from tests.twin.nets import SMALL, Builder, Net, Style, T, add, conv, mobilenet, resnet18, small_net
 
 pytest.importorskip("openvino", reason="pip install 'detent[openvino]'")
@@ -234,6 +236,20 @@ def test_one_bias_is_in_the_range_behind_a_convolution(style, tmp_path):
             assert not distances(b.net(), tmp_path).any()
 
 
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("scale", [0.0371, 0.3])
+def test_what_depends_on_constants_alone_is_quantized_by_a_division(scale, style, tmp_path):
+    """All of them are ties: quantized as activations are, 35 to 129 of the 512 sums differ."""
+    b = Builder(Style(seed=0, **style))
+    x = b.input("x", 2, 4, 64, 1)
+    ties = (b.random.integers(-100, 100, (1, 4, 64, 1)) + 0.5) * scale
+    table = T(b.constant("table", ties.astype(np.float32)), torch.from_numpy(ties.astype(np.float32)))
+    moved = b.float_op("Reshape", table, "shape", constants={"shape": np.array([1, 4, 64, 1])})
+    held = b.on_grid(moved.name, moved.value, np.float32(scale), 0 if b.style.symmetric else 120)
+    b.output(b.quantized(b.float_op("Add", x, held)))
+    assert not distances(b.net(), tmp_path).any()
+
+
 def test_int8_with_a_zero_point(tmp_path):
     for kind in ("conv", "conv_relu", "depthwise"):
         net = small_net(kind, Style(activation="int8", scales="tie", seed=1))
@@ -250,6 +266,19 @@ def test_a_whole_resnet18_is_equal(scales, style, tmp_path):
 
 def test_a_whole_mobilenet_is_equal(tmp_path):
     assert not distances(mobilenet(Style(batch=1), size=64), tmp_path).any()
+
+
+def test_a_transformer_whose_embeddings_of_positions_are_constant(tmp_path):
+    """One of its 320 codes is a tie, which decides about half of the outputs."""
+    torch.manual_seed(0)
+    network = MODELS["bert_encoder"].build().eval()
+    torch.manual_seed(1)
+    batches = [MODELS["bert_encoder"].inputs() for _ in range(3)]
+    prepared = detent.prepare(network, batches[0], backend="openvino")
+    detent.calibrate(prepared, batches)
+    verdict = detent.deploy(prepared, tmp_path / "out").verify(batches[:1], latency=False)
+    assert verdict.holds, verdict
+    assert all(difference.equal for difference in verdict.outputs)
 
 
 def test_every_operation_of_a_network_from_what_the_engine_gave_it(tmp_path):

@@ -27,3 +27,12 @@ def test_real_numbers(ours: list[float], theirs: list[float], differing: int, mo
     tally.compare("scores", np.array(ours, np.float32), np.array(theirs, np.float32), None)
     (found,) = tally.differences
     assert (found.differing, found.most) == (differing, most)
+
+
+@pytest.mark.parametrize(("dtype", "differing"), [(np.float16, 1), (np.float32, 2)])
+def test_numbers_of_16_bits_may_be_one_step_apart(dtype: type, differing: int) -> None:
+    ours, theirs = np.array([1.0, 1.5, 0.5], dtype), np.array([1.0, 1.5 + 2**-10, 0.5 + 2**-8], dtype)
+    tally = Tally("twin vs engine")
+    tally.compare("scores", ours, theirs, None)
+    (found,) = tally.differences
+    assert found.differing == differing

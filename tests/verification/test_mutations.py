@@ -210,6 +210,70 @@ def test_a_wrong_output_is_caught_where_other_operations_run_in_float(deployed, 
     assert verdict.problems[0].startswith("output: twin vs engine: 10 of 10 differ"), verdict.problems
 
 
+class TwoHeads(torch.nn.Module):
+    """An operation that ONNX Runtime has in float only, a convolution, and two outputs of one size."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]):
+        super().__init__()
+        self.function = function
+        self.first, self.inner = (torch.nn.Conv2d(channels, 8, 3, padding=1) for channels in (3, 8))
+        self.one, self.two = (torch.nn.Conv2d(8, 4, 1) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.relu(self.inner(self.function(self.first(x))))
+        return self.one(x), self.two(x)
+
+
+@pytest.mark.parametrize("shown", [True, False], ids=["tensors-inside-are-shown", "outputs-alone"])
+@pytest.mark.parametrize("function", [torch.nn.functional.hardswish, torch.atan])
+def test_an_output_that_is_another_tensor_is_caught_behind_an_operation_in_float(
+    function, shown, tmp_path, monkeypatch
+):
+    """What an engine gives when it is run is judged, not what it shows of the same tensor; and where it shows nothing,
+    what float32 arithmetic leaves open grows by roundings, not without bound."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 8, 8)
+    prepared = detent.prepare(TwoHeads(function).eval(), (x,), backend="onnxruntime")
+    detent.calibrate(prepared, [x])
+    artifact = detent.deploy(prepared, tmp_path / "out")
+    engine = ENGINES["onnxruntime"]
+    run = engine.run
+    if not shown:
+        monkeypatch.setattr(engine, "tensors", lambda *_: {})
+    verdict = artifact.verify([x], latency=False)
+    assert verdict.holds, verdict
+    assert verdict.in_float
+
+    def crossed(self, given):
+        found = run(self, given)
+        first, second = found
+        return {first: found[first], second: found[first]}
+
+    monkeypatch.setattr(engine, "run", crossed)
+    verdict = artifact.verify([x], latency=False)
+    assert verdict.problems[0].startswith("two: twin vs engine: "), verdict
+
+
+def test_one_code_of_an_output_is_caught_where_the_tensors_inside_are_shown(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 8, 8)
+    prepared = detent.prepare(TwoHeads(torch.nn.functional.hardswish).eval(), (x,), backend="onnxruntime")
+    detent.calibrate(prepared, [x])
+    artifact = detent.deploy(prepared, tmp_path / "out")
+    engine = ENGINES["onnxruntime"]
+    run = engine.run
+
+    def moved(self, given):
+        found = run(self, given)
+        second = found["output_1"].copy()
+        second[second == second.max()] = second[second < second.max()].max()
+        return {**found, "output_1": second}
+
+    monkeypatch.setattr(engine, "run", moved)
+    verdict = artifact.verify([x], latency=False)
+    assert verdict.problems[0].startswith("two: twin vs engine: 1 of "), verdict
+
+
 def test_the_last_bit_of_a_scale_in_an_ncnn_file_is_caught(deployed, tmp_path):
     """ncnn gives real numbers, which are claimed to be equal."""
     pytest.importorskip("ncnn", reason="ncnn runs the file")

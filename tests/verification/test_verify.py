@@ -305,6 +305,13 @@ def test_data_of_double_precision_and_infinities_are_compared(change, tmp_path):
     assert verdict.holds, verdict
 
 
+@pytest.mark.parametrize("label", [5, -1, 2.5])
+def test_a_label_of_no_class_is_an_error(label, tmp_path):
+    artifact, x = deployed(tmp_path / "out")
+    with pytest.raises(RangeError, match=f"(?s)the label {label} .* has 5 numbers for each sample, classes 0 to 4"):
+        artifact.verify([(x, torch.tensor([3, label]))], latency=False, tensors=False)
+
+
 def test_labels_that_are_none_are_an_error(tmp_path):
     artifact, x = deployed(tmp_path / "out")
     with pytest.raises(TensorError, match=r"labels of shape \(2, 3, 16, 16\) for 2 samples"):
@@ -482,3 +489,23 @@ def test_a_folder_of_images(tmp_path):
     held = command(*given, "--crop", "16", "--resize", "18", "--mean", "0.5,0.5,0.5", "--std", "0.5,0.5,0.5")
     assert held.returncode == 0, held.stderr
     assert "all 15 outputs of 3 samples equal" in held.stdout
+
+
+class InHalf(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 8, 3), nn.Linear(8, 5)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.first(x)).mean((2, 3))).half()
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino", "tensorrt", "torch_x86"])
+def test_an_output_of_16_bits_is_rounded_by_every_side(backend, tmp_path):
+    torch.manual_seed(0)
+    x = torch.randn(4, 3, 8, 8)
+    prepared = detent.prepare(InHalf().eval(), (x,), backend=backend)
+    detent.calibrate(prepared, [(x,)])
+    verdict = detent.deploy(prepared, tmp_path / "out").verify([(x,)], latency=False)
+    assert verdict.holds
+    assert {each.differing for each in (*verdict.outputs, *verdict.tensors)} == {0}

@@ -36,6 +36,8 @@ OPENVINO = Backend(
         "max_pool_windows",
         "clip_of_channels",
         "extremes_apart",
+        "constants_apart",
+        "biased_linear",
     ),
     # From 21 on ONNX Runtime 1.31.1 does not load codes of int8 that are only moved (docs/deploying.md).
     opset=20,

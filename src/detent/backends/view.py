@@ -95,8 +95,8 @@ class GraphView:
         """Whether a convolution has a filter, or several, for each channel by itself."""
         if self.conv_axes(node) is None:
             return False
-        module: Any = self.modules[str(node.target)]
-        op = module.op if isinstance(module, FoldedBatchNorm) else module
+        module = self.modules[str(node.target)]
+        op: Any = module.op if isinstance(module, FoldedBatchNorm) else module
         return bool(op.groups > 1 and op.weight.shape[1] == 1)
 
     def takers(self, node: fx.Node) -> list[fx.Node]:

@@ -20,13 +20,16 @@ from onnx import helper, numpy_helper
 
 from detent.deploy.float_model import float_model
 from detent.deploy.mnn_layers import PRODUCT, MnnUnit, is_large
-from detent.deploy.mnn_scales import MnnScales
+from detent.deploy.mnn_scales import REAL, MnnScales
+from detent.deploy.mnn_windows import with_whole_windows
 from detent.deploy.qdq_graph import QdqGraph
 from detent.errors import DeployError
 
 __all__ = ["mnn_model"]
 
 Nodes = Iterator[onnx.NodeProto]
+
+_FLOATS = np.finfo(np.float32)
 
 _FUNCTIONS = ("Clip", "LeakyRelu", "Relu", "Sigmoid", "Tanh", "Abs", "Neg", "Exp", "Sqrt", "HardSwish", "Gelu", "Erf")
 """What MNN may compute before a change of layout that stands before it."""
@@ -36,7 +39,8 @@ def mnn_model(model: onnx.ModelProto, graph: QdqGraph) -> onnx.ModelProto:
     """The float network of a QDQ model, as MNN is to read it; all tensors keep their names and numbers."""
     found = float_model(model)
     scope = _Scope(found, graph)
-    nodes = [new for node in found.graph.node for new in _FORMS.get(node.op_type, _unchanged)(scope, node)]
+    scope.read_casts()
+    nodes = [new for node in found.graph.node for new in _written(scope, node)]
     del found.graph.node[:]
     found.graph.node.extend(nodes)
     return found
@@ -56,7 +60,21 @@ class _Scope:
             op.outputs[0] for unit in known.units for op in unit.ops[1:] if unit.head.type in ("Gemm", "MatMul")
         }
         self.never_on_codes = known.never_on_codes
+        self.casts = known.casts
+        self._shapes = graph.shapes
         self._products = {op.outputs[0]: unit for unit in known.units for op in unit.ops if is_large(graph, unit)}
+
+    def read_casts(self) -> None:
+        """Let operations in float read the real numbers that are made of codes."""
+        for node in self._model.graph.node:
+            for index, name in enumerate(node.input):
+                if node.output[0] in self.casts.get(name, ()):
+                    node.input[index] = f"{name}{REAL}"
+
+    def cast(self, tensor: str) -> onnx.NodeProto:
+        """What makes real numbers of the codes of a tensor."""
+        real = f"{tensor}{REAL}"
+        return helper.make_node("Max", [tensor, self.number(float(_FLOATS.min))], [real], name=real)
 
     def product(self, tensor: str) -> MnnUnit | None:
         """The large matrix product that a tensor is part of."""
@@ -78,13 +96,27 @@ class _Scope:
     def array(self, name: str) -> np.ndarray:
         return numpy_helper.to_array(self.constants[name])
 
+    def sizes(self, tensor: str) -> tuple[int | str, ...] | None:
+        """Of a tensor, without batch and channels."""
+        shape = self._shapes.get(tensor.removesuffix(REAL))
+        return None if shape is None else tuple(shape[2:])
+
     def rank(self, tensor: str) -> int | None:
         inferred = onnx.shape_inference.infer_shapes(self._model).graph
         values = (*inferred.value_info, *inferred.input, *inferred.output)
-        return next((len(each.type.tensor_type.shape.dim) for each in values if each.name == tensor), None)
+        name = tensor.removesuffix(REAL)
+        return next((len(each.type.tensor_type.shape.dim) for each in values if each.name == name), None)
 
     def readers(self, tensor: str) -> list[onnx.NodeProto]:
         return [node for node in self._model.graph.node if tensor in node.input]
+
+
+def _written(scope: _Scope, node: onnx.NodeProto) -> Nodes:
+    if node.op_type in ("AveragePool", "MaxPool"):
+        node = with_whole_windows(node, scope.sizes(node.input[0]))
+    for new in _FORMS.get(node.op_type, _unchanged)(scope, node):
+        yield new
+        yield from (scope.cast(name) for name in new.output if name in scope.casts)
 
 
 def _unchanged(_: _Scope, node: onnx.NodeProto) -> Nodes:
@@ -128,7 +160,7 @@ def _relu(scope: _Scope, node: onnx.NodeProto) -> Nodes:
     if node.output[0] not in scope.alone:
         yield node
         return
-    bounds = [scope.number(0), scope.number(float(np.finfo(np.float32).max))]
+    bounds = [scope.number(0), scope.number(float(_FLOATS.max))]
     yield helper.make_node("Clip", [node.input[0], *bounds], list(node.output), name=node.name)
 
 
@@ -199,6 +231,11 @@ def _batch_norm(scope: _Scope, node: onnx.NodeProto) -> Nodes:
 
 
 def _average(scope: _Scope, node: onnx.NodeProto) -> Nodes:
+    for new in _if_wrong(scope, node):
+        yield from _padded(scope, new) if new.op_type == "AveragePool" else (new,)
+
+
+def _padded(scope: _Scope, node: onnx.NodeProto) -> Nodes:
     """Padding that counts is part of what is averaged."""
     attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     pads = attributes.get("pads", ())
@@ -222,9 +259,10 @@ def _identity(scope: _Scope, node: onnx.NodeProto) -> Nodes:
     """An output that a function reads too: MNN would give out what the function makes of it."""
     source = node.input[0]
     moved = node.output[0] in scope.outputs and source not in scope.convolved
-    if moved and any(other.op_type in _FUNCTIONS for other in scope.readers(source)):
+    real = f"{source}{REAL}" if source in scope.casts else source
+    if moved and any(other.op_type in _FUNCTIONS for name in (source, real) for other in scope.readers(name)):
         doubled = f"{node.output[0]}.doubled"
-        yield helper.make_node("Mul", [source, scope.number(2)], [doubled], name=doubled)
+        yield helper.make_node("Mul", [real, scope.number(2)], [doubled], name=doubled)
         yield helper.make_node("Mul", [doubled, scope.number(0.5)], list(node.output), name=node.name)
     else:
         yield node
@@ -237,6 +275,7 @@ _FORMS: dict[str, Callable[[_Scope, onnx.NodeProto], Nodes]] = {
     "BatchNormalization": _batch_norm,
     "Clip": _clip,
     "Gemm": _product,
+    "GlobalAveragePool": _if_wrong,
     "Identity": _identity,
     "MatMul": _product,
     "Max": _always_in_float,

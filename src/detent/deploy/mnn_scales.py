@@ -8,15 +8,15 @@ before. So a sum before a concatenation is on the grid of what the concatenation
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from detent.deploy.encoding import Encoding
-from detent.deploy.mnn_layers import BINARY, WEIGHTED, MnnUnit, integer_layers, mnn_units
-from detent.deploy.qdq_graph import Op, QdqGraph
+from detent.deploy.mnn_layers import BINARY, WEIGHTED, MnnUnit, has_small_groups, integer_layers, mnn_units
+from detent.deploy.qdq_graph import Op, QdqGraph, Read
 from detent.errors import DeployError
 
-__all__ = ["AVERAGES", "MOVES", "MnnScales"]
+__all__ = ["AVERAGES", "MOVES", "REAL", "MnnScales"]
 
 AVERAGES = ("AveragePool", "GlobalAveragePool")
 MOVES = (
@@ -26,6 +26,8 @@ MOVES = (
 _WINDOWS = (*AVERAGES, "MaxPool", "Resize")
 _FLOAT = ("Clip", "LeakyRelu", "Relu")
 """Hand scales on, and have no kernel for codes; a ReLU that stands alone is written as a clip."""
+REAL = ".real"
+"""Ends the name of the real numbers that are made of a tensor of codes."""
 _ROUNDS = 3
 _PARTS = ".parts"
 """Behind the output of a convolution of groups: the parts of its input, which hand their scale back to it."""
@@ -58,6 +60,12 @@ def _is_from_zero(graph: QdqGraph, tensor: str) -> bool:
 class MnnScales:
     """`grids` by tensor, and by the output of its first operation each unit that runs on integers.
 
+    `casts` are tensors of codes that several operations read in float, with the outputs of those operations. MNN 3.6.1
+    makes real numbers of codes once, for the first that reads them, and keeps them for the others; when sizes change it
+    makes them anew, but most of the others still read the old ones, which are gone: the process ends. So
+    `deploy.mnn_model` writes one operation that reads the codes, and the others read what it gives. It is a maximum,
+    which hands no scale on: a change of layout behind it would be one on codes, with the same fate.
+
     `never_on_codes` are outputs of operations with a kernel for codes that is wrong: `deploy.mnn_model` writes them
     such that MNN computes them in float. x86 compares codes in a max pool without their sign. A resize to the nearest
     copies codes whatever their scales, and others mix up channels.
@@ -69,20 +77,27 @@ class MnnScales:
             unit.head.outputs[0]: _ends(graph, unit) for unit in integer_layers(graph) if _is_split(graph, unit)
         }
         self.never_on_codes = {op.outputs[0] for op in graph.ops if _is_wrong(graph, op)}
+        self.casts: dict[str, set[str]] = {}
         while True:
-            moving = [unit for unit in self.units if unit.head.outputs[0] not in self.never_on_codes]
+            written = _with_casts(self.units, self.casts)
+            moving = [unit for unit in written if unit.head.outputs[0] not in self.never_on_codes]
             scales = _spread(moving, _first_scales(graph))
+            self.on_integers: Mapping[str, MnnUnit] = {
+                unit.head.outputs[0]: unit
+                for unit in moving
+                if unit.head.outputs[0] in self._own
+                or (_has_kernel(unit, scales) and not has_small_groups(graph, unit.head))
+            }
             wrong = {unit.head.outputs[0] for unit in moving if unit.head.type == "Resize" and _rescales(unit, scales)}
-            if not wrong:
+            wrong |= self._windows_of_shared(graph)
+            shared = {} if wrong else self._read_in_float_by_several(graph)
+            if not wrong and not shared:
                 break
             self.never_on_codes |= wrong
+            for tensor, readers in shared.items():
+                self.casts.setdefault(tensor, set()).update(readers)
         self.grids: Mapping[str, Encoding] = {
             name: scale.grid for name, scale in scales.items() if not name.endswith(_PARTS)
-        }
-        self.on_integers: Mapping[str, MnnUnit] = {
-            unit.head.outputs[0]: unit
-            for unit in moving
-            if unit.head.outputs[0] in self._own or _has_kernel(unit, scales)
         }
 
     def missing(self, unit: MnnUnit) -> list[str]:
@@ -91,11 +106,61 @@ class MnnScales:
 
     def read(self, op: Op, tensor: str) -> Encoding | None:
         """The grid on which an operation on integers reads a tensor."""
-        return self._own[op.outputs[0]][0] if op.outputs[0] in self._own else self.grids.get(tensor)
+        if op.outputs[0] in self._own:
+            return self._own[op.outputs[0]][0]
+        return self.grids.get(f"{tensor}{REAL}" if op.outputs[0] in self.casts.get(tensor, ()) else tensor)
 
     def given(self, unit: MnnUnit) -> Encoding:
         """The grid of what a unit on integers gives."""
         return self._own[unit.head.outputs[0]][1] if unit.head.outputs[0] in self._own else self.grids[unit.output]
+
+    def _windows_of_shared(self, graph: QdqGraph) -> set[str]:
+        """Windows on codes of what is in float and read by others too: what MNN keeps for several may be gone here as
+        well, or hold other numbers."""
+        codes = {name for unit in self.on_integers.values() for name in unit.gives}
+        given_out = {output.read.tensor for output in graph.outputs}
+        return {
+            head
+            for head, unit in self.on_integers.items()
+            if unit.head.type in _WINDOWS
+            and unit.reads[0] not in codes
+            and len(graph.readers(unit.reads[0])) + (unit.reads[0] in given_out) > 1
+        }
+
+    def _read_in_float_by_several(self, graph: QdqGraph) -> dict[str, set[str]]:
+        """Tensors of codes, and by their outputs the operations that read them and not as codes."""
+        on_codes = self.on_integers.values()
+        readers: dict[str, set[str]] = {name: set() for unit in on_codes for name in unit.gives}
+        keeps: set[str] = set()
+        for unit in self.units:
+            head = unit.head.outputs[0]
+            for read in unit.head.inputs if head not in self.on_integers else ():
+                if read is not None and read.tensor in readers:
+                    readers[read.tensor].add(head)
+                    if unit.head.type not in (*MOVES, *_WINDOWS) or head in self.never_on_codes:
+                        keeps.add(read.tensor)
+        more = {output.read.tensor for output in graph.outputs}
+        more -= {name for unit in on_codes if unit.head.type == "Conv" for name in unit.gives}
+        more |= {unit.reads[0] for unit in self.units if has_small_groups(graph, unit.head)}  # MNN makes several of one
+        return {
+            name: found
+            for name, found in readers.items()
+            if not found <= self.casts.get(name, set())
+            and (name in self.casts or (name in keeps and len(found) + (name in more) > 1))
+        }
+
+
+def _with_casts(units: Iterable[MnnUnit], casts: Mapping[str, set[str]]) -> Iterator[MnnUnit]:
+    """The units as they are written: what makes real numbers of codes is one more."""
+    for unit in units:
+        head = unit.head.outputs[0]
+        yield replace(
+            unit, reads=tuple(f"{name}{REAL}" if head in casts.get(name, ()) else name for name in unit.reads)
+        )
+        for name in unit.gives:
+            if name in casts:
+                real = f"{name}{REAL}"
+                yield MnnUnit((Op("Max", real, (Read(name),), (real,)),), (name,))
 
 
 def _is_wrong(graph: QdqGraph, op: Op) -> bool:

@@ -173,7 +173,7 @@ def _p_relu(call: Call) -> Tensor:
     return torch.where(call[0] < 0, call[0] * call[1], call[0])
 
 
-_DTYPES = {1: torch.float32, 6: torch.int32, 7: torch.int64, 9: torch.bool, 11: torch.float64}
+_DTYPES = {1: torch.float32, 6: torch.int32, 7: torch.int64, 9: torch.bool, 10: torch.float16, 11: torch.float64}
 
 
 def _cast(call: Call) -> Tensor:

@@ -119,7 +119,10 @@ class Mnn(Engine):
             return values
         steps = values / encoding.scale
         codes = np.rint(steps)
-        return codes.astype(encoding.dtype) if np.abs(steps - codes).max(initial=0) < _ON_GRID else values
+        on_grid = np.abs(steps - codes).max(initial=0) < _ON_GRID
+        # MNN may have it on a grid of which this one is a part, with more steps than it has codes.
+        within = codes.min(initial=0) >= encoding.qmin and codes.max(initial=0) <= encoding.qmax
+        return codes.astype(encoding.dtype) if on_grid and within else values
 
 
 def _zeros(port: Port) -> Array:

@@ -40,11 +40,16 @@ class FusedGraph:
         self._nodes = {node.name.removesuffix(_WITH_ADD): node for node in fused.graph.node}
         self._codes = _codes(fused.graph)
         self._made_by = {name: node for node in original.graph.node for name in node.output}
+        # A HardSwish is written out as the nodes that it stands for, which have no names: the last gives its tensor.
+        without_name = [node for node in fused.graph.node if not node.name]
+        self._written_out = {
+            self._made_by[name].name: node for node in without_name for name in node.output if name in self._made_by
+        }
         self._kept = {name for node in fused.graph.node for name in node.output}
         self._turned = _behind_moved_transposes(original.graph, fused.graph)
 
     def ran_as(self, op: str) -> Literal["integer", "float", "folded"]:
-        node = self._nodes.get(op)
+        node = self._nodes.get(op) or self._written_out.get(op)
         if node is None:
             return "folded"
         on_codes = _is_integer_kernel(node) or any(name in self._codes for name in node.input)

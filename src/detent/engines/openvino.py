@@ -119,15 +119,19 @@ class OpenVino(Engine):
         path = _file(self._package)
         with self._reported(f"load {path}", _ANOTHER):
             model = self._core.read_model(str(path))
-        known = _names(model.outputs)
-        missing = [output.name for output in self._package.graph.outputs if output.name not in known]
-        if missing:
-            raise EngineError(
-                f"load {path} on openvino {self.version()}",
-                f"it has no output {missing[0]!r}, but {', '.join(sorted(known)) or 'none with a name'}",
-                "deploy it again",
-            )
+        self._require_ends(model, path)
         return model
+
+    def _require_ends(self, model: Any, path: Path) -> None:
+        """An input that nothing reads may be gone; one of another name would run on what is in the memory."""
+        known, graph = _names(model.outputs), self._package.graph
+        missing = [f"no output {output.name!r}" for output in graph.outputs if output.name not in known]
+        inputs = [port.get_names() for port in model.inputs]
+        strange = [f"an input called {sorted(names)}" for names in inputs if not names & graph.inputs.keys()]
+        if found := [*strange, *missing]:
+            raise EngineError(
+                f"load {path} on openvino {self.version()}", f"unlike model.onnx it has {found[0]}", "deploy it again"
+            )
 
     def _compile(self, shapes: Shapes, exposed: tuple[str, ...] = ()) -> Any:
         model = self._read()

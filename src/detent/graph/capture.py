@@ -18,6 +18,7 @@ from torch import Tensor, fx, nn
 
 from detent.errors import CaptureError
 from detent.graph.kinds import is_known_module
+from detent.graph.own_forward import computing_otherwise
 from detent.graph.plain_parameters import copied, make_plain
 from detent.graph.region import RESERVED, Region
 from detent.graph.running import Inputs, Recorder, brief, fresh, join, record, run, same
@@ -70,6 +71,7 @@ def capture(
     walk = _Capture(root, inputs, leaf_modules, dict(modes or {"forward": dict(concrete_args or {})}))
     try:
         make_plain(root)
+        walk.opened = computing_otherwise(root, walk.example)
         float_tensors = dict(root.state_dict(keep_vars=True))
         with skipping(skip_methods):
             captured = walk.module(root, "", inputs, walk.modes)
@@ -95,6 +97,7 @@ class _Capture:
         modes: Mapping[str, Mapping[str, Any]],
     ):
         self._root, self._inputs = root, inputs
+        self.opened: set[nn.Module] = set()
         self.leaf_modules, self.modes = leaf_modules, modes
         self.regions: dict[str, Region] = {}
         self.islands: dict[str, str] = {}
@@ -107,7 +110,7 @@ class _Capture:
             return self._captured_before(module, path, inputs)
         constants = {mode: constants_of(module, inputs, given) for mode, given in modes.items()}
         expected = {mode: run(module, Inputs(inputs.args, {**inputs.kwargs, **modes[mode]})) for mode in modes}
-        tracers = {mode: Tracer(self.leaf_modules, path) for mode in modes}
+        tracers = {mode: Tracer(self.leaf_modules, path, self.opened) for mode in modes}
         try:
             region = self._traced_before(module, constants) or Region(
                 module, {m: tracer.graph_of(module, constants[m], inputs) for m, tracer in tracers.items()}
@@ -122,7 +125,8 @@ class _Capture:
         if any(node.target is F.dropout for graph in region.graphs.values() for node in graph.nodes):
             module.train()
             _dropout_as_modules(
-                region, {m: Tracer(self.leaf_modules, path).graph_of(module, constants[m], inputs) for m in modes}
+                region,
+                {m: Tracer(self.leaf_modules, path, self.opened).graph_of(module, constants[m], inputs) for m in modes},
             )
             module.eval()
         for tracer in tracers.values():
@@ -167,7 +171,7 @@ class _Capture:
     def _children(self, island: nn.Module, path: str) -> None:
         """Capture each child of an island that is called when the whole model runs, in its place."""
         parts = _called_parts(island)
-        calls = _calls_of(parts, self._root, Inputs(self._inputs.args, {**self._inputs.kwargs, **self._first_mode()}))
+        calls = _calls_of(parts, self._root, self.example)
         for name, child in parts.items():
             arguments = calls[name]
             where = join(path, name)
@@ -175,7 +179,7 @@ class _Capture:
                 self.uncalled.append(where)
             if arguments is None or isinstance(child, (Quantizer, Region)):
                 continue
-            if Tracer(self.leaf_modules, path).is_leaf_module(child, name):
+            if Tracer(self.leaf_modules, path, self.opened).is_leaf_module(child, name):
                 part: nn.Module = self.regions.setdefault(where, _region_of_one(child, arguments))
                 self.made_from[self.regions[where]] = child
             else:
@@ -183,8 +187,10 @@ class _Capture:
             owner, _, last = name.rpartition(".")
             setattr(island.get_submodule(owner), last, part)
 
-    def _first_mode(self) -> Mapping[str, Any]:
-        return next(iter(self.modes.values()))
+    @property
+    def example(self) -> Inputs:
+        """What the root is called with, in its first mode."""
+        return Inputs(self._inputs.args, {**self._inputs.kwargs, **next(iter(self.modes.values()))})
 
 
 def _called_parts(island: nn.Module) -> dict[str, nn.Module]:

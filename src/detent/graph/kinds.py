@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx import Node
 
-__all__ = ["KINDS", "MULTIPLYING", "REORDERING", "Kind", "is_known_module", "kind_of"]
+__all__ = ["KINDS", "MULTIPLYING", "REORDERING", "Kind", "is_known_module", "kind_of", "known_class"]
 
 
 @dataclass(frozen=True)
@@ -414,6 +414,11 @@ _ADAPTIVE_MODULES = (
     nn.AdaptiveMaxPool2d,
     nn.AdaptiveMaxPool3d,
 )
+
+
+def known_class(module: nn.Module) -> type[nn.Module] | None:
+    """The nearest class in the table that the module is of."""
+    return next((base for base in type(module).__mro__ if base in _MODULES), None)
 
 
 def is_known_module(module: nn.Module) -> bool:

@@ -35,7 +35,7 @@ def make_plain(model: nn.Module) -> None:
             elif isinstance(hook, SpectralNorm):
                 remove_spectral_norm(module, hook.name)
         for which in _masked(module):
-            prune.remove(module, which)
+            prune.remove(module, which)  # type: ignore[no-untyped-call]
         if parametrize.is_parametrized(module):
             _compute(module)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Any
@@ -24,9 +24,10 @@ __all__ = ["Tracer", "constants_of", "skipping"]
 
 
 class Tracer(fx.Tracer):
-    def __init__(self, leaf_modules: Sequence[str | type[nn.Module]], path: str):
+    def __init__(self, leaf_modules: Sequence[str | type[nn.Module]], path: str, opened: Container[nn.Module] = ()):
+        """`opened` are modules that are traced into, though their classes are known."""
         super().__init__()
-        self._leaf_modules, self._path = leaf_modules, path
+        self._leaf_modules, self._path, self._opened = leaf_modules, path, opened
         self.islands: dict[str, str] = {}
         self.in_place: set[str] = set()  # modules that must not work in place any more
 
@@ -71,7 +72,8 @@ class Tracer(fx.Tracer):
                 return True
         ours = isinstance(m, Quantizer) or isinstance(getattr(m, "kind", None), str)
         # A user's own subclass of Conv2d is still a convolution, with a weight to be quantized.
-        return ours or is_known_module(m) or super().is_leaf_module(m, module_qualified_name)
+        known = is_known_module(m) and m not in self._opened
+        return ours or known or super().is_leaf_module(m, module_qualified_name)
 
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -96,7 +96,13 @@ class Qil(Quantizer):
         if self.scheme.grid.signed:
             spread = spread * torch.sign(x.detach().float())
         position = spread * self.scheme.grid.qmax
-        code = straight_through(round_to_integer(position.detach(), self.scheme.rounding), position)
+        rounded = position.detach()
+        if self.rescale and self.gamma is None:
+            # An interval from 0 on is a plain grid: a tie of it, 0.5 on steps of 1 / 255, is rounded as in the file.
+            plain = torch.clamp(x.detach().float() / scale.detach(), -self.scheme.grid.qmax, self.scheme.grid.qmax)
+            from_zero = distance.detach() == center.detach()
+            rounded = torch.where(from_zero, plain if self.scheme.grid.signed else plain.clamp_min(0), rounded)
+        code = straight_through(round_to_integer(rounded, self.scheme.rounding), position)
         return (code * scale).to(x.dtype)
 
     def _interval(self) -> tuple[Tensor, Tensor]:

@@ -71,6 +71,9 @@ class Arithmetic(ABC):
     off_rate: ClassVar[float] = 0.0
     """How often an operation that is fitted, rather than known, may be 1 LSB off; 0: where equality is not claimed, an
     engine may only have what float32 arithmetic gives in some order."""
+    float_slack: ClassVar[float] = 0.0
+    """How far, of the largest number of a tensor, functions that the engine approximates in float may be off beyond
+    what float32 arithmetic explains; codes made of them may then be 1 LSB off."""
 
     @abstractmethod
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:

@@ -215,7 +215,7 @@ def _cubic(op: Op, x: Tensor, places: Mapping[int, list[float]]) -> Tensor:
     """Along each axis four neighbours, weighted by Keys' kernel of their distances (1 + share, share, 1 - share,
     2 - share); those beyond the ends are the ends, or count nothing with `exclude_outside`."""
     a = float(op.attributes.get("cubic_coeff_a", -0.75))
-    for dim, wanted in reversed(places.items()):
+    for dim, wanted in reversed(list(places.items())):
         last = x.shape[dim] - 1
         place = torch.tensor(wanted, dtype=torch.float64)
         low = place.floor()
@@ -224,10 +224,9 @@ def _cubic(op: Op, x: Tensor, places: Mapping[int, list[float]]) -> Tensor:
         if op.attributes.get("exclude_outside"):
             weights = weights * ((at >= 0) & (at <= last))
             weights = weights / weights.sum(-1, keepdim=True)
-        parts = x.index_select(dim, at.clamp(0, last).reshape(-1)).unflatten(dim, (len(wanted), 4))
-        shape = [1] * parts.ndim
-        shape[dim], shape[dim + 1] = weights.shape
-        x = (parts * weights.to(x.dtype).reshape(shape)).sum(dim + 1)
+        parts = x.index_select(dim, at.clamp(0, last).reshape(-1))
+        parts = parts.reshape(*x.shape[:dim], *weights.shape, *x.shape[dim + 1 :])
+        x = (parts * weights.to(x.dtype).reshape([*weights.shape, *[1] * (x.ndim - dim - 1)])).sum(dim + 1)
     return x
 
 

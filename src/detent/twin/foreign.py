@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import onnx
 import onnxruntime
 import torch
@@ -27,10 +28,20 @@ def foreign_kernel(graph: QdqGraph, op: Op) -> Callable[..., Any]:
         if key not in sessions:
             sessions[key] = _session(graph, op, inputs)
         wanted = [f"o{n}" for n, name in enumerate(op.outputs) if name]
-        found = [torch.from_numpy(array) for array in sessions[key].run(wanted, given)]
+        found = [_tensor(op, value) for value in sessions[key].run(wanted, given)]
         return found[0] if len(found) == 1 else tuple(found)
 
     return compute
+
+
+def _tensor(op: Op, value: Any) -> Tensor:
+    if not isinstance(value, np.ndarray):
+        raise DeployError(
+            f"compute {op.type} {op.name!r}",
+            f"it gives a {type(value).__name__}, and the twin computes with tensors",
+            "leave it out of the network that is verified",
+        )
+    return torch.from_numpy(value)
 
 
 def _session(graph: QdqGraph, op: Op, inputs: tuple[Tensor | None, ...]) -> onnxruntime.InferenceSession:

@@ -96,7 +96,16 @@ class Twin:
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
         """The outputs of the network by name: real numbers, or codes where the network gives codes."""
-        values = self._compute(inputs, {}, ())
+        return self._outputs(self._compute(inputs, {}, ()))
+
+    def run_and_show(self, inputs: Arrays) -> tuple[dict[str, Array], dict[str, Array]]:
+        """What `run` and `tensors` give, of one computation."""
+        program = self._program
+        values = self._compute(inputs, {}, (program.forms[form] for form in program.shown.values()))
+        inside = {name: _array(values[program.forms[form]], form.encoding) for name, form in program.shown.items()}
+        return self._outputs(values), inside
+
+    def _outputs(self, values: Mapping[int, Tensor]) -> dict[str, Array]:
         found = {}
         for output in self._program.graph.outputs:
             value, encoding = values[self._program.forms[output.read]], output.read.encoding

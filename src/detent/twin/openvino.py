@@ -19,8 +19,8 @@ from detent.twin.arithmetic import Arithmetic, Maker, Step
 from detent.twin.float_ops import MOVES
 from detent.twin.lowering import Chain, chain, lower
 from detent.twin.openvino_adds import added_in_float, fused_add, moved_low, plain_add
-from detent.twin.openvino_constants import folded, known_before
 from detent.twin.openvino_codes import clipped, joined, moved, rectified, scaled
+from detent.twin.openvino_constants import folded, known_before
 from detent.twin.openvino_pools import average
 from detent.twin.openvino_ranges import (
     CLIPS,
@@ -48,22 +48,22 @@ class OpenVino(Arithmetic):
 
     Mistakes of the plugin's own are not taken over, which its float execution of the same file does not make:
 
-    - padding of data that has a zero point where the image or the result is 1 wide, of a Pad or a convolution: up to
-      255 steps;
-    - a quantized product or sum with constants for each channel, right behind a convolution in groups of which the
-      channels are no multiples of 8 (not one of one channel for each group): up to 197 steps;
-    - transposed convolutions of integers, at some sizes, and without their bias where a stride is longer than the
-      kernel; an average pool that counts its padding; a max pool in ceil mode with a window beyond the image. Detent
-      writes these in other forms (`conv_transpose_as_conv`, `padding_before_average`, `max_pool_windows`).
+    - a Pad of data that has a zero point where the image is 1 wide, and a convolution in groups of one channel in and
+      several out where the result is 1 wide and the stride along it is not 1: up to 255 steps;
+    - a linear layer of one output, on an unsigned grid, between others on matrices: up to 111 steps;
+    - what Detent writes in other forms: transposed convolutions of integers at some sizes, and without their bias where
+      a stride is longer than the kernel (`conv_transpose_as_conv`); an average pool that counts its padding
+      (`padding_before_average`); a max pool in ceil mode with a window beyond the image (`max_pool_windows`); a
+      quantized maximum or minimum over axes (`extremes_apart`); constants for channels behind a convolution in groups
+      (`constants_apart`); linear layers without a bias in a row (`biased_linear`).
     """
 
     name = "openvino"
     claim = (
         "within 1 LSB per operation: 0 of 3,545,208 outputs of convolutions, adds and averages differed, on ties too; "
-        "of others a few in nets of ties, of a bilinear resize 2 %; with power-of-two scales 4 of 599 random nets, "
-        "where the plugin itself computes wrongly: padding of data with a zero point where an image is 1 wide (3), "
-        "constants for channels behind a grouped convolution; and a product with a constant behind a product of "
-        "matrices that is added to (1)"
+        "of others a few in nets of ties, of a bilinear resize 2 %; with power-of-two scales 4 of 600 random nets: "
+        "strides of a convolution in groups of one channel in and several out whose result is 1 wide, which the plugin "
+        "itself computes wrongly (3), and a product with a constant behind a product of matrices that is added to (1)"
     )
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:

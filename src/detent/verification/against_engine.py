@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -39,22 +39,55 @@ class AgainstEngine:
         """From end to end: all of it runs on integers, as the arithmetic says."""
         return self._proven and not any(_rounds_in_float(step) for step in self._twin.steps)
 
-    def add(self, inputs: Arrays, seen: Arrays) -> None:
-        """One batch; `seen` are tensors as the engine had them."""
-        # Where the engine shows real numbers they say more than the codes they would become.
-        computed = self._twin.tensors(inputs, seen, before_grids={name for name in seen if not _whole(seen[name])})
-        ranges = Ranges(self._twin, inputs, seen)
+    def add(self, inputs: Arrays, shown: Arrays, outputs: Sequence[tuple[str, Array]], own: Arrays) -> None:
+        """One batch: tensors as the engine shows them, and those that it gives as outputs, perhaps some of the same.
+        `own` are those of the twin, from the inputs on."""
+        seen = dict(shown)
+        for name, made in outputs:
+            seen.setdefault(name, made)
+        self._compare_all(inputs, seen, seen.items(), own if self._reads_the_same(own, seen) else None)
+        self._compare_others(inputs, seen, [(name, made) for name, made in outputs if not self._same(name, made, seen)])
+
+    def _compare_others(self, inputs: Arrays, seen: Arrays, outputs: Sequence[tuple[str, Array]]) -> None:
+        """Outputs that are not what the engine showed of the same tensor. Showing may have changed what it computes by
+        roundings, so that they are judged by the inputs alone; a fitted arithmetic says nothing of so long a way."""
+        if outputs:
+            self._compare_all(inputs, {} if self._proven else seen, outputs)
+
+    def _reads_the_same(self, own: Arrays, seen: Arrays) -> bool:
+        """Whether every operation reads the same in engine and twin, so that nothing need be computed again."""
+        read = [name for name in seen if name in own and self._twin.rewritten.readers(name)]
+        return bool(own) and all(
+            _whole(seen[name]) and _whole(own[name]) and np.array_equal(seen[name], own[name]) for name in read
+        )
+
+    def _compare_all(
+        self, inputs: Arrays, given: Arrays, wanted: Iterable[tuple[str, Array]], computed: Arrays | None = None
+    ) -> None:
+        wanted = list(wanted)
+        if computed is None:
+            # Where the engine shows real numbers they say more than the codes they would become.
+            real = {name for name, made in wanted if not _whole(made)}
+            computed = self._twin.tensors(inputs, given, before_grids=real)
+        ranges = Ranges(self._twin, inputs, given)
         certain: dict[str, bool] = {}
-        for name, theirs in seen.items():
+        for name, theirs in wanted:
             if name not in computed:
                 continue
             ours, encoding = computed[name], self._encodings.get(name)
             encoding = encoding if _whole(ours) or _whole(theirs) else None
-            exact = self._proven and self._is_certain(name, seen, certain)
+            exact = self._proven and self._is_certain(name, given, certain)
             allowed: Allowed | None = partial(self._allowed, ranges, name, ours, theirs, encoding)
             if exact:
                 allowed = None if encoding is not None else partial(np.zeros, ours.shape, bool)
             self.tally.compare(name, theirs, ours, encoding, allowed)
+
+    def _same(self, name: str, made: Array, seen: Arrays) -> bool:
+        """Codes on the grid of the tensor, if one of both is codes."""
+        ours, theirs, encoding = made, seen[name], self._encodings.get(name)
+        if encoding is not None and _whole(ours) != _whole(theirs):
+            ours, theirs = (side if _whole(side) else np.asarray(encoding.quantize(side)) for side in (ours, theirs))
+        return np.array_equal(np.ravel(ours), np.ravel(theirs), equal_nan=not _whole(ours))
 
     def too_often(self) -> list[str]:
         """Tensors of a fitted arithmetic that are off in more places than it states."""
@@ -69,31 +102,34 @@ class AgainstEngine:
             known[tensor] = True
             steps = self._making.get(tensor, [])
             reads = [read for step in steps for read in step.reads if read is not None and read.tensor != tensor]
-            fitted = (
-                self._twin.arithmetic.off_rate > 0
-            )  # what it does not claim counts as float, whatever the operation
-            known[tensor] = not any(
-                _rounds_in_float(step) or (fitted and step.ran_as == "float") for step in steps
-            ) and all(self._twin.is_given(read, seen) or self._is_certain(read.tensor, seen, known) for read in reads)
+            # What a fitted arithmetic does not claim counts as float, whatever the operation.
+            fitted = self._twin.arithmetic.off_rate > 0
+            in_float = any(_rounds_in_float(step) or (fitted and step.ran_as == "float") for step in steps)
+            known[tensor] = not in_float and all(
+                self._twin.is_given(read, seen) or self._is_certain(read.tensor, seen, known) for read in reads
+            )
         return known[tensor]
 
     def _allowed(self, ranges: Ranges, name: str, ours: Array, theirs: Array, encoding: Encoding | None) -> Array:
         """Where both are results of the same real numbers. A twin that computes something else there on purpose has to
         be right about it."""
-        sides = (ours, theirs.reshape(ours.shape))
+        sides, arithmetic = (ours, theirs.reshape(ours.shape)), self._twin.arithmetic
         if encoding is None:
             found = ranges.real(name)
             if found is None:
                 return np.zeros(ours.shape, bool)
             value, error = (part.numpy().reshape(ours.shape) for part in (found.value, found.spread))
-            return np.logical_and(*(apart(side, value) <= error for side in sides))
+            slack = arithmetic.float_slack * np.abs(value, where=np.isfinite(value), out=np.zeros_like(value)).max(
+                initial=0
+            )
+            return np.logical_and(*(apart(side, value) <= error + slack for side in sides))
         codes = [side.astype(np.int64) if _whole(side) else encoding.quantize(side) for side in sides]
         bounds = ranges.codes(name, encoding)
         fits = np.zeros(ours.shape, bool)
         if bounds is not None:
             least, greatest = (bound.reshape(ours.shape) for bound in bounds)
             fits = np.logical_and(*((least <= side) & (side <= greatest) for side in codes))
-        if self._twin.arithmetic.off_rate:
+        if arithmetic.off_rate or arithmetic.float_slack:
             fits |= np.abs(codes[0] - codes[1]) <= 1
         return fits
 

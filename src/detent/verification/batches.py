@@ -16,7 +16,7 @@ from detent.deploy.export.trees import mapped
 from detent.errors import RangeError, TensorError
 from detent.graph import flat
 
-__all__ = ["Batch", "taken_apart"]
+__all__ = ["Batch", "require_classes", "taken_apart"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +100,17 @@ def _labels(value: Any, first: npt.NDArray[Any]) -> npt.NDArray[Any]:
             "give the number of the right class of each sample, or no labels",
         )
     return labels
+
+
+def require_classes(labels: npt.NDArray[Any], classes: int) -> None:
+    """Refuse a label that is the number of no class: it would count as a wrong answer."""
+    strange = labels[~np.isin(labels, np.arange(classes))]
+    if strange.size:
+        raise RangeError(
+            f"the label {strange.flat[0]} among those of a batch",
+            f"the first output of the network has {classes} numbers for each sample, classes 0 to {classes - 1}",
+            "give the number of the right class of each sample, leave out samples of no class, or give no labels",
+        )
 
 
 def _array(value: Any) -> npt.NDArray[Any]:

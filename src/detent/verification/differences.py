@@ -79,7 +79,7 @@ class Tally:
         distance = apart(ours, theirs) / _largest(theirs)
         if allowed is None:
             # A number that is rounded to 16 bits may be rounded to the next one.
-            step = float(np.finfo(np.float16).eps) if theirs.dtype == np.float16 else 0.0
+            step = float(np.finfo(np.float16).eps) if np.float16 in (ours.dtype, theirs.dtype) else 0.0
             self.add(name, distance > max(_FLOAT_TOLERANCE, step), distance, "of the largest")
         else:
             differ = distance > 0

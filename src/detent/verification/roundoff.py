@@ -13,6 +13,7 @@ from dataclasses import replace
 from math import prod
 
 import torch
+from onnx import TensorProto
 from torch import Tensor
 
 from detent.deploy import Op
@@ -70,6 +71,9 @@ def _moved(op: Op, kernel: Kernel, inputs: _Inputs) -> list[Tensor]:
     values = [None if each is None else each.value for each in inputs]
     first = errors[0]
     assert first is not None
+    if op.type == "Cast" and op.attributes["to"] == TensorProto.FLOAT16:
+        assert values[0] is not None
+        return [first + torch.finfo(torch.float16).eps * values[0].abs()]  # to the next number of 16 bits
     if op.type in _ON_EACH:
         return [first]
     if op.type in ("Max", "Min"):

@@ -21,7 +21,10 @@ _FUNCTION = 16 * UNIT
 """Two computations of an exp, erf or tanh together, of the largest number on the way: the vector functions of torch and
 of the engines are off by 1 to 4 units in the last place each."""
 
-_THROUGH_ONE = frozenset({"Elu", "Erf", "HardSigmoid", "Mish", "Selu", "Sigmoid", "Softplus", "Tanh"})
+_INVERSES = ("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh")
+_THROUGH_ONE = frozenset(
+    {*_INVERSES, "Celu", "Elu", "Erf", "HardSigmoid", "Mish", "Selu", "Sigmoid", "Softplus", "Tanh"}
+)
 """Functions that a 1, or a part of it, is added to on the way, as in tanh(x) = 2 / (1 + exp(-2x)) - 1."""
 
 
@@ -130,11 +133,37 @@ def _batch_norm(op: Op, kernel: Kernel, inputs: list[Possible], value: Tensor) -
 
 _Rule = Callable[[Op, Kernel, list[Possible], Tensor], Tensor]
 
-_ONE_INPUT = ("Cos", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Log", "Mish")
-_MORE_OF_ONE_INPUT = ("Reciprocal", "Selu", "Sigmoid", "Sin", "Softplus", "Softsign", "Sqrt", "Tanh")
+_TO_WHOLE = ("Ceil", "Floor", "Round")
+_ONE_INPUT = (
+    "Celu",
+    "Cos",
+    "Cosh",
+    "Elu",
+    "Erf",
+    "Exp",
+    "Gelu",
+    "HardSigmoid",
+    "HardSwish",
+    "LeakyRelu",
+    "Log",
+    "Mish",
+)
+_MORE_OF_ONE_INPUT = (
+    "Reciprocal",
+    "Selu",
+    "Sigmoid",
+    "Sin",
+    "Sinh",
+    "Softplus",
+    "Softsign",
+    "Sqrt",
+    "Swish",
+    "Tan",
+    "Tanh",
+)
 
 FUNCTIONS: Mapping[str, _Rule] = {
-    **dict.fromkeys((*_ONE_INPUT, *_MORE_OF_ONE_INPUT, "PRelu", "Pow"), _on_each),
+    **dict.fromkeys((*_ONE_INPUT, *_MORE_OF_ONE_INPUT, *_INVERSES, *_TO_WHOLE, "PRelu", "Pow"), _on_each),
     "BatchNormalization": _batch_norm,
     "Div": _quotient,
     "GroupNormalization": _group_norm,

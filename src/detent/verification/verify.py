@@ -17,7 +17,7 @@ from detent.twin import ARITHMETICS, Arithmetic, OnnxSpec, Twin
 from detent.verification.against_engine import AgainstEngine
 from detent.verification.against_file import AgainstFile
 from detent.verification.against_twin import AgainstTwin
-from detent.verification.batches import Batch, taken_apart
+from detent.verification.batches import Batch, require_classes, taken_apart
 from detent.verification.differences import Tally
 from detent.verification.files import disagreements
 from detent.verification.parameters import changed_parameters
@@ -123,9 +123,10 @@ class _Verification:
             first = batch.inputs if first is None else first
             samples += len(next(iter(batch.inputs.values())))
             simulated = None if self.simulation is None else self.simulation.run(batch.arguments)
-            results = self._end_to_end(batch, ends, simulated)
+            computed, inside = self.twin.run_and_show(batch.inputs) if tensors else (self.twin.run(batch.inputs), {})
+            results = self._end_to_end(batch, ends, simulated, computed)
             _score(results, batch.labels, hits)
-            self._one_by_one(batch, results, simulated, tensors=tensors)
+            self._one_by_one(batch, results, simulated, inside, tensors=tensors)
         if first is None:
             raise RangeError("verify on no data", "the batches are empty", "give at least one batch")
         outputs = tuple(d for tally in ends.values() for d in tally.differences)
@@ -153,9 +154,9 @@ class _Verification:
         return None if self.engine is None else f"{self.engine.name} {type(self.engine).version()}"
 
     def _end_to_end(
-        self, batch: Batch, ends: Mapping[str, Tally], simulated: Simulated | None
+        self, batch: Batch, ends: Mapping[str, Tally], simulated: Simulated | None, computed: dict[str, Array]
     ) -> dict[str, dict[str, Array]]:
-        results = {"twin": self.twin.run(batch.inputs)}
+        results = {"twin": computed}
         if simulated is not None:
             results[self.first] = dict(zip(self.outputs, simulated.outputs, strict=True))
         else:
@@ -170,24 +171,32 @@ class _Verification:
         return results
 
     def _one_by_one(
-        self, batch: Batch, results: Mapping[str, Mapping[str, Array]], simulated: Simulated | None, *, tensors: bool
+        self,
+        batch: Batch,
+        results: Mapping[str, Mapping[str, Array]],
+        simulated: Simulated | None,
+        inside: Mapping[str, Array],
+        *,
+        tensors: bool,
     ) -> None:
-        """Each operation from the values the other side had before it, so that one flip does not spread."""
+        """Each operation from the values the other side had before it, so that one flip does not spread. `inside` is
+        what the twin has of its own."""
         if self.engine is not None:
             seen = dict(self.engine.tensors(batch.inputs)) if tensors else {}
             if tensors and not seen and not any("cannot show" in note for note in self.notes):
                 self.notes.append(f"{self.engine.name} cannot show the tensors inside: only outputs were compared")
-            for name, read in self.outputs.items():
-                made = results["engine"][name]
-                real = np.issubdtype(made.dtype, np.floating)
-                seen.setdefault(
-                    read.tensor, made if read.encoding is None or not real else read.encoding.quantize(made)
-                )
-            self.against_engine.add(batch.inputs, seen)
+            self.against_engine.add(batch.inputs, seen, list(self._made(results["engine"])), inside)
         if simulated is not None and tensors:
             given = self.against_file.given(simulated)
             self.against_file.add(batch.inputs, simulated, given)
             self.against_twin.add(batch.inputs, simulated, given)
+
+    def _made(self, outputs: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
+        """The tensors that outputs are, as codes where they are on a grid."""
+        for name, read in self.outputs.items():
+            made = outputs[name]
+            real = np.issubdtype(made.dtype, np.floating)
+            yield read.tensor, made if read.encoding is None or not real else read.encoding.quantize(made)
 
     def _problems(self, within: tuple[Difference, ...]) -> Iterator[str]:
         yield from self.wrong
@@ -223,8 +232,9 @@ def _score(results: Mapping[str, Mapping[str, Array]], labels: Array | None, hit
     if labels is None:
         return
     for who, outputs in results.items():
-        scores = next(iter(outputs.values()))
-        right = scores.reshape(len(labels), -1).argmax(1) == labels.reshape(-1)
+        scores = next(iter(outputs.values())).reshape(len(labels), -1)
+        require_classes(labels, scores.shape[1])
+        right = scores.argmax(1) == labels.reshape(-1)
         hits.setdefault(who, []).extend(right.astype(float).tolist())
 
 

@@ -48,6 +48,7 @@ def inline(b: Builder, target: Any, args: Any, kwargs: Any, traced: Traced, node
         for ref in refs
     )
     exported = _exported(b, _Called(target, args, kwargs).eval(), examples, refs, traced)
+    _refuse_control_flow(b, exported)
     prefix = f"{node.name}/"
     renamed = {value.name: ref.name for value, ref in zip(exported.graph.input, refs, strict=True)}
     for initializer in exported.graph.initializer:
@@ -71,6 +72,16 @@ def inline(b: Builder, target: Any, args: Any, kwargs: Any, traced: Traced, node
     )
     put: Any = lambda v: next(given) if isinstance(v, Tensor) else v  # noqa: E731
     return fx.node.map_aggregate(traced.first[node], put)
+
+
+def _refuse_control_flow(b: Builder, model: onnx.ModelProto) -> None:
+    for node in model.graph.node:
+        if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
+            raise DeployError(
+                f"write {b.current!r} as ONNX",
+                f"torch's exporter writes it with {node.op_type}, and a deployed network has no control flow",
+                "write it with operations of torch.nn, or leave it out of the deployed part",
+            )
 
 
 def _exported(b: Builder, module: nn.Module, examples: Any, refs: list[Ref], traced: Traced) -> onnx.ModelProto:

@@ -202,6 +202,7 @@ METHODS: Mapping[str, Emit] = {
     "to": e.cast,
     "type_as": e.type_as,
     "float": e.cast,
+    "half": e.cast,
     "long": e.cast,
     "eq": e.compare("Equal"),
     "masked_fill": e.masked_fill,

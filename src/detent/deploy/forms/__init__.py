@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 import onnx
 
 from detent.deploy.forms.average_in_padding import average_in_padding
+from detent.deploy.forms.biased_linear import biased_linear
 from detent.deploy.forms.clip_of_channels import clip_of_channels
+from detent.deploy.forms.constants_apart import constants_apart
 from detent.deploy.forms.conv_transpose_as_conv import conv_transpose_as_conv
 from detent.deploy.forms.dense_conv_transpose import dense_conv_transpose
 from detent.deploy.forms.editing import BLOCKS, PHASES, Editing
@@ -29,7 +31,9 @@ __all__ = [
     "PHASES",
     "Editing",
     "average_in_padding",
+    "biased_linear",
     "clip_of_channels",
+    "constants_apart",
     "conv_transpose_as_conv",
     "dense_conv_transpose",
     "extremes_apart",
@@ -47,7 +51,9 @@ __all__ = [
 
 FORMS: Mapping[str, Callable[[Editing], None]] = {
     "average_in_padding": average_in_padding,
+    "biased_linear": biased_linear,
     "clip_of_channels": clip_of_channels,
+    "constants_apart": constants_apart,
     "conv_transpose_as_conv": conv_transpose_as_conv,
     "dense_conv_transpose": dense_conv_transpose,
     "extremes_apart": extremes_apart,

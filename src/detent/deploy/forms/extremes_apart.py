@@ -7,15 +7,13 @@ behind were seen. A maximum with the least float32 number is no part of that ker
 
 from __future__ import annotations
 
-import numpy as np
-
 from detent.deploy.forms.editing import Editing, Found
+from detent.deploy.forms.maximum_with_least import maximum_with_least
 from detent.deploy.forms.original import attributes_of
 
 __all__ = ["extremes_apart"]
 
 _EXTREMES = ("GlobalMaxPool", "ReduceMax", "ReduceMin")
-_LEAST = np.asarray(np.finfo(np.float32).min, np.float32)
 # What the plugin runs in the kernel of a reduction too, and shapes, which it takes for an option of it.
 _TAKEN_IN = frozenset(
     {"Abs", "Add", "Clip", "Div", "Elu", "Exp", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Mul", "PRelu"}
@@ -31,13 +29,12 @@ def extremes_apart(editing: Editing) -> None:
             continue
         stem = node.output[0]
         made = editing.write(node.op_type, list(node.input), stem, name=node.name, **attributes_of(node))
-        editing.write("Max", [made, editing.reals(_LEAST, stem)], stem)
+        maximum_with_least(editing, made, stem)
         editing.replace(Found((node,), node.input[0], (), stem, ()))
 
 
 def _is_quantized(editing: Editing, tensor: str) -> bool:
     return any(
-        reader.op_type == "QuantizeLinear"
-        or (reader.op_type in _TAKEN_IN and _is_quantized(editing, reader.output[0]))
+        reader.op_type == "QuantizeLinear" or (reader.op_type in _TAKEN_IN and _is_quantized(editing, reader.output[0]))
         for reader in editing.readers(tensor)
     )

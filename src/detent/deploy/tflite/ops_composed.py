@@ -140,8 +140,30 @@ def elu(low: Lowering, node: Node) -> None:
         unary("ELU", integer=True)(low, node)
         return
     steps = _Steps(low, node)
-    below = steps.step("SUB", steps.step("EXP", steps.step("MINIMUM", steps.x, steps.number(0))), steps.number(1))
-    steps.end("ADD", steps.step("RELU", steps.x), steps.step("MUL", below, steps.number(alpha)))
+    steps.end("ADD", steps.step("RELU", steps.x), _below_zero(steps, steps.x, alpha))
+
+
+def selu(low: Lowering, node: Node) -> None:
+    """gamma times what an ELU gives"""
+    attributes, steps = node.main.attributes, _Steps(low, node)
+    alpha, gamma = (
+        float(attributes.get(name, usual)) for name, usual in (("alpha", 1.67326324), ("gamma", 1.05070102))
+    )
+    total = steps.step("ADD", steps.step("RELU", steps.x), _below_zero(steps, steps.x, alpha))
+    steps.end("MUL", total, steps.number(gamma))
+
+
+def celu(low: Lowering, node: Node) -> None:
+    """max(x, 0) + alpha (exp(min(x, 0) / alpha) - 1)"""
+    alpha, steps = float(node.main.attributes.get("alpha", 1.0)), _Steps(low, node)
+    scaled = steps.step("MUL", steps.x, steps.number(1 / alpha))
+    steps.end("ADD", steps.step("RELU", steps.x), _below_zero(steps, scaled, alpha))
+
+
+def _below_zero(steps: _Steps, x: int, factor: float) -> int:
+    """factor (exp(min(x, 0)) - 1)"""
+    raised = steps.step("EXP", steps.step("MINIMUM", x, steps.number(0)))
+    return steps.step("MUL", steps.step("SUB", raised, steps.number(1)), steps.number(factor))
 
 
 def hard_sigmoid(low: Lowering, node: Node) -> None:
@@ -197,6 +219,8 @@ COMPOSED: dict[str, Lowerer] = {
     "BatchNormalization": batch_norm,
     "InstanceNormalization": instance_norm,
     "Elu": elu,
+    "Selu": selu,
+    "Celu": celu,
     "HardSigmoid": hard_sigmoid,
     "Softplus": softplus,
     "Mish": mish,

@@ -2,68 +2,89 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
+from detent.deploy.encoding import Encoding
 from detent.deploy.qdq_graph import Read
 from detent.deploy.tflite.fusing import Node, clip_bounds
 from detent.deploy.tflite.lowering import Form, Lowerer, Lowering, last_order, refusal
 from detent.deploy.tflite.padding import SAME, VALID, Pads, explicit_pads, padded, same_pads
+from detent.deploy.tflite.schema import code_of, schema
+from detent.deploy.tflite.signals import each, give, image
 
 __all__ = ["POOLS", "axes_of"]
 
 _INT8_LEAST = -128
 
 
-def _window(low: Lowering, node: Node) -> tuple[Read, list[int], list[int], Pads]:
-    """What a pool reads, its kernel, strides, and paddings (with those that rounding sizes up adds)."""
+@dataclass(frozen=True)
+class _Window:
+    """What a pool slides over, as an image, and how; `pads` are its paddings with those that rounding sizes up adds."""
+
+    read: Read
+    spatial: int
+    sizes: tuple[int, ...]
+    kernel: list[int]
+    strides: list[int]
+    declared: Pads
+    pads: Pads
+
+    @property
+    def is_same(self) -> bool:
+        return self.pads == same_pads(self.sizes, self.kernel, self.strides, (1, 1))
+
+
+def _window(low: Lowering, node: Node) -> _Window:
     op, read = node.main, node.main.inputs[0]
     assert read is not None
-    if low.rank(read.tensor) != 4:
-        raise refusal(op, f"LiteRT pools images, and this has {low.rank(read.tensor)} axes")
-    if any(int(d) != 1 for d in op.attributes.get("dilations", [1, 1])) or len(op.outputs) > 1:
+    spatial = low.rank(read.tensor) - 2
+    if spatial not in (1, 2):
+        raise refusal(op, f"LiteRT pools images and signals, and this has {low.rank(read.tensor)} axes")
+    if any(int(d) != 1 for d in op.attributes.get("dilations", [1])) or len(op.outputs) > 1:
         raise refusal(op, "LiteRT's pools have no dilation and give no indices")
-    kernel = [int(size) for size in op.attributes["kernel_shape"]]
-    strides = [int(size) for size in op.attributes.get("strides", [1, 1])]
+    kernel, strides = each(op, "kernel_shape", spatial), each(op, "strides", spatial)
     sizes, given = low.shape(read.tensor)[2:], low.shape(node.output)[2:]
-    pads = explicit_pads(op, sizes, kernel, strides, (1, 1))
+    declared = explicit_pads(op, sizes, kernel[-spatial:], strides[-spatial:], [1] * spatial)
+    if spatial == 1:
+        sizes, given, declared = (1, *sizes), (1, *given), ((0, 0), *declared)
     needed = [(g - 1) * s + k for g, s, k in zip(given, strides, kernel, strict=True)]
-    wanted = tuple(
+    pads = tuple(
         (before, max(after, need - size - before))
-        for (before, after), need, size in zip(pads, needed, sizes, strict=True)
+        for (before, after), need, size in zip(declared, needed, sizes, strict=True)
     )
-    return read, kernel, strides, wanted
+    return _Window(read, spatial, sizes, kernel, strides, declared, pads)
 
 
-def _pool(low: Lowering, node: Node, kind: str, index: int, form: Form, padding: int) -> None:
-    kernel = [int(size) for size in node.main.attributes["kernel_shape"]]
-    strides = [int(size) for size in node.main.attributes.get("strides", [1, 1])]
-    low.emit(
-        kind,
-        [index],
-        [low.make(node.output, form)],
-        padding=padding,
-        filterHeight=kernel[0],
-        filterWidth=kernel[1],
-        strideH=strides[0],
-        strideW=strides[1],
-    )
+def _pool(
+    low: Lowering, node: Node, kind: str, window: _Window, index: int, encoding: Encoding | None, padding: int
+) -> None:
+    options = {
+        "padding": padding,
+        "filterHeight": window.kernel[0],
+        "filterWidth": window.kernel[1],
+        "strideH": window.strides[0],
+        "strideW": window.strides[1],
+    }
+    give(low, node, kind, [index], options, encoding, window.spatial)
 
 
 def max_pool(low: Lowering, node: Node) -> None:
-    read, kernel, strides, pads = _window(low, node)
-    integer = read.encoding is not None
-    index = low.take(read, last=True, integer=integer)
+    window = _window(low, node)
+    read, pads = window.read, window.pads
+    index = image(low, low.take(read, last=True, integer=read.encoding is not None), window.spatial)
     encoding = low.tensors[index].encoding
     padding = VALID
     if any(map(any, pads)):
-        if pads == same_pads(low.shape(read.tensor)[2:], kernel, strides, (1, 1)):
+        if window.is_same:
             padding = SAME
         elif _never_negative(low, read):
             index = padded(low, index, pads)  # zero is the least number, so padding with it changes no maximum
         else:
             least = np.finfo(np.float32).min if encoding is None else _INT8_LEAST
             index = padded(low, index, pads, value=least)
-    _pool(low, node, "MAX_POOL_2D", index, Form(encoding, True), padding)
+    _pool(low, node, "MAX_POOL_2D", window, index, encoding, padding)
 
 
 def _never_negative(low: Lowering, read: Read) -> bool:
@@ -75,23 +96,21 @@ def _never_negative(low: Lowering, read: Read) -> bool:
 
 
 def average_pool(low: Lowering, node: Node) -> None:
-    read, kernel, strides, pads = _window(low, node)
-    op = node.main
+    window, op = _window(low, node), node.main
+    read, pads = window.read, window.pads
     encoding = low.integer_output(node, read)
     if encoding is not None and low.encoding(read) != encoding:
         encoding = None  # LiteRT's average pool stays on the grid of its input
-    index = low.take(read, last=True, integer=encoding is not None)
+    index = image(low, low.take(read, last=True, integer=encoding is not None), window.spatial)
     padding = VALID
-    sizes = low.shape(read.tensor)[2:]
     if any(map(any, pads)):
-        declared = explicit_pads(op, sizes, kernel, strides, (1, 1))
-        if op.attributes.get("count_include_pad", 0) and pads == declared:
+        if op.attributes.get("count_include_pad", 0) and pads == window.declared:
             index = padded(low, index, pads)
-        elif not op.attributes.get("count_include_pad", 0) and pads == same_pads(sizes, kernel, strides, (1, 1)):
+        elif not op.attributes.get("count_include_pad", 0) and window.is_same:
             padding = SAME
         else:
             raise refusal(op, "it counts its padding in another way than LiteRT does", "use count_include_pad=True")
-    _pool(low, node, "AVERAGE_POOL_2D", index, Form(encoding, True), padding)
+    _pool(low, node, "AVERAGE_POOL_2D", window, index, encoding, padding)
 
 
 def _reduction(kind: str, *, spatial: bool = False) -> Lowerer:
@@ -115,6 +134,46 @@ def _reduction(kind: str, *, spatial: bool = False) -> Lowerer:
         low.emit(kind, [index, low.integers("axes", sorted(places))], [made], keepDims=keep)
 
     return write
+
+
+def arg_max(low: Lowering, node: Node) -> None:
+    """The place of the greatest along an axis, of codes as of real numbers."""
+    op, read = node.main, node.main.inputs[0]
+    assert read is not None
+    if op.attributes.get("select_last_index", 0):
+        raise refusal(op, "of several that are the greatest it takes the last", "use select_last_index=0")
+    rank = low.rank(read.tensor)
+    axis, order = int(op.attributes.get("axis", 0)) % rank, last_order(rank)
+    left = [other for other in order if other != axis]
+    last = low.made_last(read) and left == sorted(left)  # without the axis the others are as ONNX has them
+    index = low.take(read, last=last, integer=read.encoding is not None)
+    place = low.integers("axis", [order.index(axis) if last else axis])
+    given = low.make(node.output, Form(None), "int64")
+    made = given
+    if op.attributes.get("keepdims", 1):
+        shape, signature = (
+            [size for other, size in enumerate(sizes) if other != axis]
+            for sizes in (low.shape(node.output), low.signature(node.output))
+        )
+        made = low.add(f"{node.output}_without_axis", shape, signature, dtype="int64")
+    low.emit("ARG_MAX", [index, place], [made], outputType=code_of(schema().TensorType, "INT64"))
+    if made != given:
+        sizes = low.signature(node.output)
+        low.emit("RESHAPE", [made, low.integers("shape", sizes)], [given], newShape=list(sizes))
+
+
+def cumsum(low: Lowering, node: Node) -> None:
+    op, read = node.main, node.main.inputs[0]
+    assert read is not None
+    axis = low.values(op.inputs[1])
+    if axis is None:
+        raise refusal(op, "its axis is computed", "give a constant axis")
+    rank, last = low.rank(read.tensor), low.made_last(read)
+    place = int(axis.reshape(-1)[0]) % rank
+    index = low.take(read, last=last, integer=False)
+    held = low.integers("axis", [last_order(rank).index(place) if last else place])
+    options = {name: bool(op.attributes.get(name, 0)) for name in ("exclusive", "reverse")}
+    low.emit("CUMSUM", [index, held], [low.make(node.output, Form(None, last))], **options)
 
 
 def axes_of(low: Lowering, node: Node, rank: int) -> list[int]:
@@ -168,5 +227,7 @@ POOLS: dict[str, Lowerer] = {
     "ReduceSum": _reduction("SUM"),
     "ReduceMax": _reduction("REDUCE_MAX"),
     "ReduceMin": _reduction("REDUCE_MIN"),
+    "ArgMax": arg_max,
+    "CumSum": cumsum,
     "Resize": resize,
 }

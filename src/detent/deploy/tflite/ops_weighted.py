@@ -14,6 +14,7 @@ from detent.deploy.tflite.fusing import Node
 from detent.deploy.tflite.lowering import Form, Lowerer, Lowering, refusal
 from detent.deploy.tflite.numbers import bias_codes, weight_codes
 from detent.deploy.tflite.padding import SAME, VALID, Pads, explicit_pads, padded, same_pads
+from detent.deploy.tflite.signals import each, give, image
 
 __all__ = ["WEIGHTED"]
 
@@ -83,8 +84,8 @@ def conv(low: Lowering, node: Node) -> None:
     kernel = [1, *shape[2:]] if spatial == 1 else list(shape[2:])
     if spatial == 1:
         weight, held = weight[:, None], _moved(held)
-    strides, dilations = _each(op, "strides", spatial), _each(op, "dilations", spatial)
-    index = _image(low, low.take(x, last=True, integer=integer), spatial)
+    strides, dilations = each(op, "strides", spatial), each(op, "dilations", spatial)
+    index = image(low, low.take(x, last=True, integer=integer), spatial)
     index, padding = _padding(low, op, index, kernel, strides, dilations)
     inputs = [
         index,
@@ -102,7 +103,7 @@ def conv(low: Lowering, node: Node) -> None:
     kind = "CONV_2D"
     if depthwise:
         kind, options["depthMultiplier"] = "DEPTHWISE_CONV_2D", shape[0] // group
-    _give(low, node, kind, inputs, options, encoding, spatial)
+    give(low, node, kind, inputs, options, encoding, spatial)
 
 
 def _moved(encoding: Encoding | None) -> Encoding | None:
@@ -110,23 +111,6 @@ def _moved(encoding: Encoding | None) -> Encoding | None:
     if encoding is None or not encoding.axis:
         return encoding
     return Encoding(encoding.scale, encoding.zero_point, encoding.dtype, encoding.axis + 1)
-
-
-def _each(op: Op, attribute: str, spatial: int) -> list[int]:
-    """An attribute with one number for rows and one for columns; a signal has one row."""
-    given = [int(value) for value in op.attributes.get(attribute, [1] * spatial)]
-    return given if spatial == 2 else [1, *given]
-
-
-def _image(low: Lowering, index: int, spatial: int) -> int:
-    """A signal as an image of one row."""
-    if spatial == 2:
-        return index
-    source = low.tensors[index]
-    shape, signature = (source.shape[0], 1, *source.shape[1:]), (source.signature[0], 1, *source.signature[1:])
-    made = low.temporary(f"{source.name}_image", index, shape, signature)
-    low.emit("RESHAPE", [index, low.integers("shape", signature)], [made], newShape=list(signature))
-    return made
 
 
 def _padding(
@@ -143,28 +127,6 @@ def _padding(
     if pads == same_pads(sizes, kernel, strides, dilations):
         return index, SAME
     return padded(low, index, pads), VALID
-
-
-def _give(
-    low: Lowering,
-    node: Node,
-    kind: str,
-    inputs: list[int],
-    options: dict[str, Any],
-    encoding: Encoding | None,
-    spatial: int,
-) -> None:
-    """The operator, and behind that of a signal the way back from an image of one row."""
-    if spatial == 2:
-        low.emit(kind, inputs, [low.make(node.output, Form(encoding, True))], **options)
-        return
-    signature = low.signature(node.output, last=True)
-    shape = low.shape(node.output)
-    wide, free = (shape[0], 1, shape[2], shape[1]), (signature[0], 1, *signature[1:])
-    image = low.add(f"{node.output}_image", wide, free, encoding=encoding)
-    low.emit(kind, inputs, [image], **options)
-    made = low.make(node.output, Form(encoding, True))
-    low.emit("RESHAPE", [image, low.integers("shape", signature)], [made], newShape=list(signature))
 
 
 def conv_transpose(low: Lowering, node: Node) -> None:

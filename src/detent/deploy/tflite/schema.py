@@ -23,11 +23,13 @@ DTYPES = {
 
 OPTIONS: dict[str, str] = {
     "ADD": "AddOptions",
+    "ARG_MAX": "ArgMaxOptions",
     "AVERAGE_POOL_2D": "Pool2DOptions",
     "BATCH_MATMUL": "BatchMatMulOptions",
     "BROADCAST_TO": "BroadcastToOptions",
     "CONCATENATION": "ConcatenationOptions",
     "CONV_2D": "Conv2DOptions",
+    "CUMSUM": "CumsumOptions",
     "DEPTHWISE_CONV_2D": "DepthwiseConv2DOptions",
     "DEPTH_TO_SPACE": "DepthToSpaceOptions",
     "DIV": "DivOptions",

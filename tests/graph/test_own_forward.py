@@ -1,0 +1,64 @@
+"""A subclass of a torch layer is that layer if it computes the same, and is traced into if it does not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import detent
+from detent.graph import capture
+
+
+class Standardized(nn.Conv2d):
+    def forward(self, x):
+        mean, deviation = self.weight.mean((1, 2, 3), keepdim=True), self.weight.std((1, 2, 3), keepdim=True)
+        return F.conv2d(x, (self.weight - mean) / (deviation + 1e-5), self.bias, self.stride, self.padding)
+
+
+class PaddedBehind(nn.Conv2d):
+    def forward(self, x):
+        return F.conv2d(F.pad(x, (0, 1, 0, 1)), self.weight, self.bias, self.stride)
+
+
+class Counted(nn.Conv2d):
+    calls = 0
+
+    def forward(self, x):
+        type(self).calls += 1
+        return super().forward(x)
+
+
+def net(layer: type[nn.Conv2d]) -> nn.Module:
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(4)
+    norm.running_mean.uniform_(-1, 1)
+    norm.running_var.uniform_(0.5, 2)
+    return nn.Sequential(layer(3, 4, 3), norm, nn.ReLU(), nn.Conv2d(4, 2, 1)).eval()
+
+
+X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("layer", [Standardized, PaddedBehind, Counted])
+def test_it_computes_what_the_float_model_does_and_is_deployed(layer, backend, tmp_path):
+    model = net(layer)
+    prepared = detent.prepare(model, (X,), backend=backend)
+    detent.calibrate(prepared, [(X,)])
+    wanted = model(X)
+    # 8 bits of two layers; a batch norm folded into the weight before it is standardized would be 20 % off.
+    assert (prepared.eval()(X) - wanted).abs().max() < 0.03 * wanted.abs().max()
+    assert detent.deploy(prepared, tmp_path / "out").verify([(X,)], latency=False).holds
+
+
+def test_one_that_computes_the_same_stays_one_node():
+    for layer, stays in ((Counted, True), (Standardized, False)):
+        (graph,) = capture(net(layer), (X,)).regions[""].graphs.values()
+        assert any(node.op == "call_module" and node.target == "0" for node in graph.nodes) is stays
+
+
+def test_one_that_is_named_as_a_leaf_stays_one_node():
+    (graph,) = capture(net(Standardized), (X,), leaf_modules=[Standardized]).regions[""].graphs.values()
+    assert any(node.op == "call_module" and node.target == "0" for node in graph.nodes)
