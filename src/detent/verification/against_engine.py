@@ -119,10 +119,8 @@ class AgainstEngine:
             if found is None:
                 return np.zeros(ours.shape, bool)
             value, error = (part.numpy().reshape(ours.shape) for part in (found.value, found.spread))
-            slack = arithmetic.float_slack * np.abs(value, where=np.isfinite(value), out=np.zeros_like(value)).max(
-                initial=0
-            )
-            return np.logical_and(*(apart(side, value) <= error + slack for side in sides))
+            error = error + arithmetic.float_slack * _largest(value)
+            return np.logical_and(*(apart(side, value) <= error for side in sides))
         codes = [side.astype(np.int64) if _whole(side) else encoding.quantize(side) for side in sides]
         bounds = ranges.codes(name, encoding)
         fits = np.zeros(ours.shape, bool)
@@ -136,6 +134,10 @@ class AgainstEngine:
 
 def _rounds_in_float(step: Step) -> bool:
     return step.ran_as == "float" and any(rounds(op) for op in step.ops)
+
+
+def _largest(values: Array) -> float:
+    return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
 
 
 def _whole(array: Array) -> bool:
