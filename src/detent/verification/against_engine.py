@@ -119,8 +119,8 @@ class AgainstEngine:
             if found is None:
                 return np.zeros(ours.shape, bool)
             value, error = (part.numpy().reshape(ours.shape) for part in (found.value, found.spread))
-            error = error + arithmetic.float_slack * _largest(value)
-            return np.logical_and(*(apart(side, value) <= error for side in sides))
+            close = apart(*sides) <= arithmetic.float_slack * _largest(value)
+            return close | np.logical_and(*(apart(side, value) <= error for side in sides))
         codes = [side.astype(np.int64) if _whole(side) else encoding.quantize(side) for side in sides]
         bounds = ranges.codes(name, encoding)
         fits = np.zeros(ours.shape, bool)
