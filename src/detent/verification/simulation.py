@@ -76,8 +76,9 @@ class Simulation:
 
     def parameters(self) -> dict[str, Array]:
         """The real numbers that operations compute with in place of weights and biases, quantized ones on their grid,
-        by the name of the parameter."""
-        used = {str(node.target) for node in self._runner.graph.nodes if node.op == "call_module"}
+        by the name of the parameter. Where several operations hold one, as biases on grids of their own, those of the
+        first, which has the name in the file too."""
+        used = dict.fromkeys(str(node.target) for node in self._runner.graph.nodes if node.op == "call_module")
         found: dict[str, Array] = {}
         with eval_mode(self.prepared), torch.no_grad():
             for path in used:
@@ -86,7 +87,7 @@ class Simulation:
                     if held is None:
                         found[f"{path}.{which}"] = array
                     elif held.row is None and held.span is None:  # not a part of an initializer
-                        found[held.initializer] = array.T if held.transposed else array
+                        found.setdefault(held.initializer, array.T if held.transposed else array)
         return found
 
     def _renamed(self, found: Mapping[str, Any]) -> dict[str, Any]:
