@@ -2,6 +2,7 @@
 
     python benchmarks/latency.py            [onnxruntime openvino litert ncnn torch_x86]
     python benchmarks/latency.py --peer     [onnxruntime openvino]
+    .venv-mnn/bin/python benchmarks/latency.py mnn      (MNN has an environment and a process of its own)
 
 1x3x224x224, one thread, the same engine for both, in turns of three runs behind one that does not count; fastest of 60
 runs, and medians. Run it alone. How far integers are ahead of floats depends on the processor; which of two files is

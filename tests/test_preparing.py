@@ -17,6 +17,7 @@ import detent
 from detent.backends import BACKENDS
 from detent.errors import (
     CaptureError,
+    DataError,
     FloatModelWarning,
     NotCalibratedError,
     RecipeError,
@@ -674,3 +675,27 @@ def test_inputs_may_be_of_another_precision_where_the_model_turns_them(dtype, tm
     prepared = detent.prepare(Turning(nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Conv2d(4, 2, 1)), (x,), backend="onnxruntime")
     detent.calibrate(prepared, [(x,)])
     assert detent.deploy(prepared, tmp_path / "out").verify([(x,)], latency=False).holds
+
+
+@pytest.mark.parametrize(
+    ("batches", "words"),
+    [
+        (torch.zeros(4, 3, 4, 4), "calibrate with a Tensor"),
+        ({"x": torch.zeros(4, 3, 4, 4)}, "calibrate with a dict"),
+        (None, "calibrate with a NoneType"),
+        ([torch.zeros(4, 3, 4, 4).numpy()], "numpy arrays"),
+        ([(torch.zeros(4, 3, 4, 4).numpy(),)], "numpy arrays"),
+    ],
+    ids=["a-tensor", "a-dict", "nothing", "an-array", "a-tuple-of-arrays"],
+)
+def test_what_is_no_batches_is_refused(batches, words):
+    """A tensor would be gone through sample by sample, which convolutions take without saying so."""
+    result = detent.prepare(nn.Sequential(nn.Conv2d(3, 4, 1)), (torch.zeros(1, 3, 4, 4),), backend="openvino")
+    with pytest.raises(DataError, match=words):
+        detent.calibrate(result, batches)
+    assert not any(quantizer.calibrated for quantizer in quantizers_of(result))
+
+
+def test_a_float_model_is_not_calibrated():
+    with pytest.raises(DataError, match="it was not prepared"):
+        detent.calibrate(nn.Conv2d(3, 4, 1), [torch.zeros(1, 3, 4, 4)])

@@ -8,9 +8,9 @@ import torch
 from torch import fx, nn
 
 from detent.deploy import deployment_of
-from detent.deploy.eval_mode import eval_mode
 from detent.deploy.export.trees import bound, mapped, tensors_in
 from detent.errors import TensorError
+from detent.graph import eval_mode
 from detent.twin import ARITHMETICS, Twin
 
 __all__ = ["Exact", "exact"]

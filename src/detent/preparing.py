@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -19,6 +20,8 @@ from detent.graph import (
     Inputs,
     Plan,
     capture,
+    eval_mode,
+    flat,
     fold_batch_norms,
     hold_weights,
     insert,
@@ -26,12 +29,13 @@ from detent.graph import (
     observing,
     other_real,
     part_paddings,
+    ranges_of,
     remember_float_names,
 )
 from detent.onnx_import import is_imported, refuse_codes, refuse_other_reals, source_of
 from detent.recipes import Recipe, find
 
-__all__ = ["calibrate", "prepare", "prepare_own"]
+__all__ = ["calibrate", "measure_float_ranges", "prepare", "prepare_own"]
 
 
 def prepare(
@@ -157,6 +161,7 @@ def calibrate(prepared: Any, batches: Iterable[Any]) -> None:
     powers of two, no addend is left finer than its sum (`detent.algorithms.align_addends`). The recipe's
     algorithms run before or after, whichever each of them needs; `prepared.algorithm_notes` has their reports.
     """
+    _require_batches(prepared, batches)
     recipe: Recipe = prepared.recipe
     limit = recipe.calibration.batches
     again = recipe.calibration.inputs == "quantized"
@@ -170,6 +175,16 @@ def calibrate(prepared: Any, batches: Iterable[Any]) -> None:
         _run_algorithms(prepared, batches, "after calibration")
 
 
+def _require_batches(prepared: Any, batches: Any) -> None:
+    if not hasattr(prepared, "recipe"):
+        raise DataError("calibrate a model", "it was not prepared", "calibrate what detent.prepare gives")
+    gone_through = hasattr(batches, "__iter__") or hasattr(batches, "__getitem__")
+    if isinstance(batches, (torch.Tensor, np.ndarray, Mapping, str)) or not gone_through:
+        raise DataError(
+            f"calibrate with a {type(batches).__name__}", "it holds no batches", "give a list, or a loader, of batches"
+        )
+
+
 def _run_algorithms(prepared: Any, batches: Iterable[Any], phase: str) -> None:
     for algorithm in prepared.recipe.algorithms:
         if ALGORITHMS[algorithm.name].phase == phase:
@@ -178,20 +193,25 @@ def _run_algorithms(prepared: Any, batches: Iterable[Any], phase: str) -> None:
 
 
 def _observe(prepared: Any, batches: Iterable[Any], limit: int | None, *, again: bool) -> None:
-    flags = {module: module.training for module in prepared.modules()}
-    prepared.eval()
-    try:
-        with torch.no_grad():
-            for quantized in (False, True) if again else (False,):
-                with observing(prepared, quantized=quantized):
-                    for batch in islice(batches, limit):
-                        _run(prepared, batch)
-    finally:
-        for module, training in flags.items():
-            module.training = training
+    with eval_mode(prepared), torch.no_grad():
+        for quantized in (False, True) if again else (False,):
+            with observing(prepared, quantized=quantized):
+                for batch in islice(batches, limit):
+                    _run(prepared, batch)
+
+
+def measure_float_ranges(prepared: Any, batches: Iterable[Any]) -> None:
+    """Measure the ranges of tensors that stay float, and nothing else: training has moved them, and retargeting needs
+    them."""
+    if ranges_of(prepared):
+        with eval_mode(prepared), torch.no_grad(), observing(prepared, only_float=True):
+            for batch in batches:
+                _run(prepared, batch)
 
 
 def _run(prepared: Any, batch: Any) -> None:
+    if any(isinstance(part, np.ndarray) for part in flat(batch)):
+        raise DataError("calibrate with a batch of numpy arrays", "a torch model takes tensors", "use torch.from_numpy")
     if isinstance(batch, Mapping):
         _require_names(prepared, batch)
         prepared(**batch)

@@ -16,7 +16,7 @@ from torch import nn
 from detent.artifact import Artifact, deploy, require_writable
 from detent.backends import BACKENDS, Backend
 from detent.data import Folder
-from detent.errors import RangeError
+from detent.errors import DataError, RangeError
 from detent.loading import load
 from detent.onnx_import import ports_of, types_of
 from detent.preparing import calibrate, prepare, prepare_own
@@ -56,7 +56,7 @@ def quantize(
     own = inplace or network is not model
     request = find(recipe)
     limit = steps or request.calibration.batches or STEPS
-    waiting = map(_as_tensors, _batches(batches, network))
+    waiting = map(_as_tensors, map(_required, _batches(batches, network)))
     first = next(waiting, None)
     if first is None:
         raise RangeError("quantize without data", "the batches are empty", "give at least one batch")
@@ -96,6 +96,16 @@ def _example(batch: Any, network: nn.Module) -> tuple[Sequence[Any], Mapping[str
     graph = getattr(network, "graph", None)
     count = len(parts) if graph is None else sum(node.op == "placeholder" for node in graph.nodes)
     return parts[:count], None
+
+
+def _required(batch: Any) -> Any:
+    if batch is None or isinstance(batch, (str, bytes)):
+        raise DataError(
+            f"quantize with a batch that is {batch!r}",
+            "it holds no numbers",
+            "give arrays or tensors, tuples of them in the order of the inputs, or dicts by their names",
+        )
+    return batch
 
 
 def _as_tensors(batch: Any) -> Any:

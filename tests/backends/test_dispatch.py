@@ -120,3 +120,9 @@ def test_rules_match_names_and_types_of_the_file_too() -> None:
 def test_a_name_that_the_file_does_not_have_is_an_error() -> None:
     with pytest.raises(RecipeError, match="/haed/Conv"):
         planned(find("ptq").replace(exclude=("/haed/Conv",)))
+
+
+def test_a_module_without_a_rule_says_so():
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GRUCell(4, 4), torch.nn.Linear(4, 2)).eval()
+    ops = {op.op: (op.runs, op.why) for op in prepare(net, (torch.zeros(2, 4),), backend="litert").plan.ops}
+    assert ops["1"] == ("float", "GRUCell is not an operation Detent knows")

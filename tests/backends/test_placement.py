@@ -302,6 +302,7 @@ FUSES = target(takes("conv", "add"), unquantized_edges=(("conv", "add"),))
         pytest.param(lambda n, x: F.relu(n.a(x)) + x, [], id="an-activation-between"),
         pytest.param(lambda n, x: (y := n.a(x)) + n.b(y), ["b"], id="a-conv-with-two-users"),
         pytest.param(lambda n, x: n.a(x).transpose(2, 3) + x, [], id="a-move-between"),
+        pytest.param(lambda n, x: F.dropout(n.a(x), training=False) + x, ["a", "dropout"], id="nothing-between"),
     ],
 )
 def test_exactly_one_operand_of_a_fused_add_is_not_quantized(forward, kept_float):
@@ -314,6 +315,22 @@ def test_a_convolution_that_gives_integers_is_not_quantized_before_a_fused_add_e
     backend = target(both("conv", "add"), unquantized_edges=(("conv", "add"),), quantize_outputs=True)
     found = planned(Net(lambda n, x: n.a(x) + x, **convs()), backend=backend)
     assert quantized(found) == ["x", "add"]
+
+
+@pytest.mark.parametrize(
+    ("forward", "kept_float"),
+    [
+        pytest.param(lambda n, x: F.relu(n.a(x)) + x, ["relu"], id="conv-relu"),
+        pytest.param(lambda n, x: F.relu(n.norm(n.a(x))) + x, ["relu"], id="conv-norm-relu"),
+        pytest.param(lambda n, x: n.a(x) + x, [], id="conv-alone"),
+        pytest.param(lambda n, x: F.relu6(n.a(x)) + x, [], id="another-activation"),
+        pytest.param(lambda n, x: (y := F.relu(n.a(x))) + n.b(y), [], id="two-users"),
+    ],
+)
+def test_an_edge_may_name_an_activation(forward, kept_float):
+    backend = target(takes("conv", "add"), unquantized_edges=(("conv", "relu", "add"),))
+    net = Net(lambda n, x: F.gelu(forward(n, x)), norm=nn.BatchNorm2d(4), **convs()).eval()
+    assert [entry.tensor for entry in planned(net, backend=backend).kept_float if "fuses" in entry.reason] == kept_float
 
 
 def test_an_excluded_convolution_is_not_fused():
@@ -527,6 +544,23 @@ def test_single_numbers_may_be_part_of_a_mask():
 
     found = planned(Masked(), torch.randn(2, 3, 3), torch.ones(3, 3) > 0, backend=SOFTMAX)
     assert found["add"].reason == "a mask leaves no range for the scores"
+
+
+def test_infinities_written_into_zeros_are_a_mask():
+    """What torch's exporter makes of the padding mask of `nn.TransformerEncoder`."""
+
+    class Padded(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("least", torch.tensor(-torch.inf))
+            self.register_buffer("zeros", torch.zeros(3, 3))
+
+        def forward(self, x, mask):
+            return torch.softmax(torch.matmul(x, x) + torch.where(mask, self.least, self.zeros), -1)
+
+    found = planned(Padded(), torch.randn(2, 3, 3), torch.ones(3, 3) > 0, backend=SOFTMAX)
+    assert found["where"].reason == "a mask"
+    assert quantized(found) == ["x", "matmul", "softmax"]
 
 
 @pytest.mark.parametrize("least", [-1e4, torch.finfo(torch.float32).min])

@@ -30,7 +30,9 @@ def test_help_lists_the_commands():
     assert "algorithms" in answer.stdout
 
 
-@pytest.mark.parametrize("command", ["demo", "plan", "quantize", "verify", "algorithms", "backends"])
+@pytest.mark.parametrize(
+    "command", ["demo", "plan", "quantize", "train", "deploy", "verify", "retarget", "algorithms", "backends"]
+)
 def test_each_command_shows_an_example_of_itself(command):
     answer = run(command, "--help")
     assert answer.returncode == 0
@@ -57,6 +59,7 @@ def test_backends_as_json_has_every_registered_name():
     assert set(rows) == set(BACKENDS)
     assert rows["vitis"]["bias"] == "own"
     assert "conv" in rows["onnxruntime"]["quantizes"]
+    assert (rows["litert"]["weight bits"], rows["litert"]["activation bits"]) == ([8, 4], [8, 16])
     engines = {name: (rows[name]["engine"], rows[name]["installed"]) for name in ("onnxruntime", "torch_x86", "vitis")}
     assert engines == {
         "onnxruntime": ("onnxruntime", onnxruntime.__version__),
@@ -100,3 +103,18 @@ def test_a_refusal_of_the_library_is_one_line_and_exit_code_2(monkeypatch, capsy
     assert capsys.readouterr().err == (
         "detent: IntGrid(bits=0): this grid has 2 to 32 bits; choose an integer in 2..32\n"
     )
+
+
+def test_what_nobody_foresaw_does_not_end_like_a_verdict(monkeypatch, capsys):
+    import detent.cli
+
+    def fail() -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(detent.cli, "_app", fail)
+    with pytest.raises(SystemExit) as stopped:
+        detent.cli.main()
+    assert stopped.value.code == 3
+    said = capsys.readouterr().err
+    assert "RuntimeError: a defect" in said
+    assert "please report" in said

@@ -116,14 +116,68 @@ def test_quantize_takes_batches_from_a_function(folder, monkeypatch, capsys):
         ({"--data": "mine.py:batches"}, "No such file"),
         ({"--backend": "executorch_xnnpack"}, "executorch is not installed; pip install 'detent[executorch]'"),
         ({"-o": "net.onnx/out"}, "it cannot be written there"),
+        ({"--mean": "0.5,0.5,0.5"}, "--mean without --crop"),
+        ({"--crop": "6"}, "--crop is for images, and calib holds arrays"),
+        ({"--data": "given.py:batches", "--batch-size": "4"}, "--batch-size is for files"),
+        ({"--data": "given.py:batches", "--crop": "4"}, "--crop is for files"),
+        ({"--data": "given.py:batches"}, "RuntimeError: out of pictures (line 2 of"),
+        ({"--data": "given.py:nothing"}, "a batch that is None: it holds no numbers"),
     ],
-    ids=["data", "backend", "steps", "crop", "exclude", "recipe", "function", "package", "place"],
+    ids=[
+        "data",
+        "backend",
+        "steps",
+        "crop",
+        "exclude",
+        "recipe",
+        "function",
+        "package",
+        "place",
+        "no-crop",
+        "crop-of-arrays",
+        "batch-size-of-a-function",
+        "crop-of-a-function",
+        "function-that-fails",
+        "function-of-nothing",
+    ],
 )
 def test_a_mistake_is_said_and_nothing_is_written(changes, words, folder, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "executorch", None)
+    (folder / "given.py").write_text(
+        "def batches():\n    raise RuntimeError('out of pictures')\n    yield\n\ndef nothing():\n    yield None\n"
+    )
     options = {"--backend": "onnxruntime", "--data": "calib", "-o": "out", **changes}
     assert run(monkeypatch, "quantize", "net.onnx", *(word for pair in options.items() for word in pair)) == 2
     said = capsys.readouterr()
     assert words in " ".join(said.err.split())
     assert "Traceback" not in said.err
     assert not (folder / "out").exists()
+
+
+def test_retarget_takes_a_folder_to_another_target(folder, monkeypatch, capsys):
+    assert run(monkeypatch, "quantize", "net.onnx", "--backend", "onnxruntime", "--data", "calib", "-o", "out") == 0
+    assert run(monkeypatch, "retarget", "out", "--backend", "qnn") == 0
+    assert f"{folder / 'out-qnn'}: float.onnx, model.onnx, " in capsys.readouterr().out
+    assert run(monkeypatch, "retarget", "out", "--backend", "qnn", "-o", "there", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["folder"], told["backend"]) == ("there", "qnn")
+    assert run(monkeypatch, "verify", "there", "--data", "calib", "--no-latency") == 0
+
+
+def test_retarget_refuses_what_the_other_target_cannot_hold(folder, monkeypatch, capsys):
+    assert run(monkeypatch, "quantize", "net.onnx", "--backend", "onnxruntime", "--data", "calib", "-o", "out") == 0
+    capsys.readouterr()
+    assert run(monkeypatch, "retarget", "out", "--backend", "tensorrt") == 2
+    assert "keep the scale of 'image' for tensorrt" in capsys.readouterr().err
+    assert not (folder / "out-tensorrt").exists()
+
+
+def test_a_batch_size_that_the_network_does_not_take_is_refused(folder, monkeypatch, capsys):
+    model = onnx.load(folder / "net.onnx")
+    for value in model.graph.input:
+        value.type.tensor_type.shape.dim[0].dim_value = 2
+    onnx.save(model, folder / "net.onnx")
+    words = ("quantize", "net.onnx", "--backend", "onnxruntime", "--data", "calib", "-o", "out", "--batch-size")
+    assert run(monkeypatch, *words, "4") == 2
+    assert "--batch-size 4, and the network takes 2 at a time" in " ".join(capsys.readouterr().err.split())
+    assert run(monkeypatch, *words, "2") == 0

@@ -200,3 +200,35 @@ def test_batches_of_a_function_that_is_named(tmp_path):
     ):
         with pytest.raises(DataError, match=words):
             called(f"{tmp_path}/{name}")
+
+
+def test_what_goes_wrong_in_a_function_names_its_line(tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text("def at_once():\n    return [][0]\n\ndef later():\n    yield 1\n    raise ValueError('no more')\n")
+    with pytest.raises(DataError, match=r"IndexError: list index out of range \(line 2 of .*mine\.py\)"):
+        called(f"{mine}:at_once")
+    batches = iter(called(f"{mine}:later"))
+    assert next(batches) == 1
+    with pytest.raises(DataError, match=r"ValueError: no more \(line 6 of .*mine\.py\)"):
+        next(batches)
+
+
+def test_a_refusal_inside_of_a_function_stays_what_it_is(tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text("from detent.data import Folder\ndef batches():\n    return Folder('nowhere', {})\n")
+    with pytest.raises(DataError) as refused:
+        called(f"{mine}:batches")
+    assert refused.value.asked == "read data from nowhere"
+
+
+def test_a_file_that_only_has_the_name_of_one_is_not_called_a_pickle(tmp_path):
+    (tmp_path / "x.npy").write_text("not numbers")
+    with pytest.raises(DataError, match="it does not begin as one") as refused:
+        list(Folder(tmp_path / "x.npy", IMAGE))
+    assert "pickle" not in str(refused.value)
+
+
+def test_fewer_samples_than_a_fixed_batch_are_said(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((3, 3, 4, 4), np.float32))
+    with pytest.raises(DataError, match="3 samples, and the network takes 4 at a time"):
+        list(Folder(tmp_path / "x.npy", {"x": (4, 3, 4, 4)}))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.resources import files
 
 import pytest
 import torch
 
-from detent.demo import JOBS, Job, images, run, trained
+import detent.demo
+from detent.cli.demo import demo
+from detent.demo import JOBS, Job, Row, images, run, trained
 
 
 def test_the_network_is_trained():
@@ -56,3 +59,16 @@ def test_help_shows_an_example():
     answer = subprocess.run([sys.executable, "-m", "detent.cli", "demo", "--help"], capture_output=True, text=True)
     assert answer.returncode == 0
     assert "detent demo --out artifacts" in answer.stdout
+
+
+def test_a_target_whose_package_is_missing_is_left_out_and_named(monkeypatch, capsys):
+    asked = (Job("openvino"), Job("academic"))
+    row = Row("academic", "ptq", "W8 A8", 93.5, 93.0, 93.0, None, 90.0, None, "no engine", "")
+    monkeypatch.setattr(detent.demo, "JOBS", asked)
+    monkeypatch.setattr(detent.demo, "run", lambda job, *_: replace(row, backend=job.backend))
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    demo(json=True)
+    said = capsys.readouterr()
+    assert [one["backend"] for one in json.loads(said.out)] == ["academic"]
+    expected = "left out: openvino, because openvino is not installed: pip install 'detent[openvino]'"
+    assert expected in said.err.splitlines()

@@ -128,14 +128,32 @@ def test_the_files_of_a_deployment() -> None:
     assert kinds == {"Conv", "Relu", "Identity"}
 
 
-def test_small_groups_have_no_layer() -> None:
-    """MNN makes depthwise convolutions of them: with fewer than 4 outputs for each of more groups than that."""
+def test_small_groups_are_written_as_one_convolution_with_zeros() -> None:
+    """MNN would make depthwise convolutions of them: with fewer than 4 outputs for each of more groups than that. Of
+    others it makes one for each group."""
     counts = {}
     for group, inputs, outputs in ((4, 8, 8), (2, 8, 8), (8, 8, 8), (4, 8, 16), (8, 8, 16)):
         builder = Builder(INT8)
         builder.output(conv(builder, builder.input("x", 1, inputs, 6, 6), outputs, group=group))
-        counts[group, inputs, outputs] = len(mnn_compression(read_qdq(builder.net().model)).layers)
-    assert counts == {(4, 8, 8): 0, (2, 8, 8): 2, (8, 8, 8): 1, (4, 8, 16): 4, (8, 8, 16): 0}
+        net = builder.net()
+        graph = read_qdq(net.model)
+        counts[group, inputs, outputs] = len(mnn_compression(graph).layers)
+        model = mnn_model(net.model, graph)
+        (node,) = [node for node in model.graph.node if node.op_type == "Conv"]
+        groups = [attribute.i for attribute in node.attribute if attribute.name == "group"]
+        assert groups == ([] if outputs // group < 4 and (group, inputs, outputs) != (8, 8, 8) else [group])
+        assert_same_numbers(net, model)
+    assert counts == {(4, 8, 8): 1, (2, 8, 8): 2, (8, 8, 8): 1, (4, 8, 16): 4, (8, 8, 16): 1}
+
+
+def test_scales_of_all_groups_are_those_of_the_weight() -> None:
+    builder = Builder(INT8)
+    builder.output(conv(builder, builder.input("x", 1, 8, 6, 6), 8, group=2))
+    graph = read_qdq(builder.net().model)
+    (read,) = [read for op in graph.ops for read in op.inputs[1:2] if read is not None]
+    (weight,) = mnn_compression(graph).weights()
+    assert read.encoding is not None
+    assert weight.scales == tuple(float(scale) for scale in np.broadcast_to(read.encoding.scale, (8,)))
 
 
 def test_a_large_matrix_is_written_as_a_convolution() -> None:
@@ -167,9 +185,9 @@ def assert_same_numbers(net: Net, written: onnx.ModelProto) -> None:
         ("Max", ["Mul", "Mul", "Max", "Mul"]),
         ("Abs", ["Mul", "Abs", "Mul"]),
         ("Relu", ["Clip"]),
-        ("MaxPool", ["Mul", "MaxPool", "Mul"]),
-        ("AveragePool", ["Pad", "AveragePool"]),
-        ("Resize", ["Mul", "Resize", "Mul"]),
+        ("MaxPool", ["MaxPool", "Max"]),
+        ("AveragePool", ["Pad", "AveragePool", "Max"]),
+        ("Resize", ["Resize", "Max"]),
     ],
 )
 def test_what_is_wrong_on_codes_is_written_otherwise_with_the_same_numbers(kind: str, written: list[str]) -> None:

@@ -143,3 +143,106 @@ def test_one_reader_in_float_needs_no_cast_of_its_own() -> None:
     )
     assert found.casts == {}
     assert set(found.on_integers) == {"a", "d"}
+
+
+def leaky(read: Read, output: str) -> Op:
+    return Op("LeakyRelu", output, (read,), (output,), {"alpha": 0.01})
+
+
+def test_a_sum_is_in_float_if_its_scale_would_be_that_of_other_numbers() -> None:
+    """A leaky ReLU makes large negative numbers small: on the grid of those the sum before it would be cut off. A clip
+    cuts off too."""
+    for function, on_codes in (("LeakyRelu", False), ("Clip", True)):
+        found = network(
+            conv(Read("x", grid(0.5)), "a"),
+            Op("Add", "b", (Read("a", grid(0.25)), Read("a", grid(0.25))), ("b",)),
+            Op(function, "c", (Read("b", grid(8.0) if function == "LeakyRelu" else None),), ("c",)),
+            conv(Read("c", grid(2.0)), "d"),
+            output=Read("d", grid(1.0)),
+        )
+        assert ("b" in found.on_integers) == on_codes
+        assert ("b" in found.never_on_codes) != on_codes
+
+
+def test_an_average_is_in_float_if_what_it_reads_would_be_on_its_grid() -> None:
+    """Averages are smaller than what they are taken of."""
+    for scale, on_codes in ((0.25, False), (None, False), (0.125, True)):
+        read = Read("b", None if scale is None else grid(scale))
+        found = network(
+            conv(Read("x", grid(0.5)), "a"),
+            Op("Sigmoid", "b", (Read("a", grid(0.25)),), ("b",)),
+            Op("AveragePool", "c", (read,), ("c",), {"kernel_shape": [2, 2]}),
+            conv(Read("c", grid(0.125)), "d"),
+            output=Read("d", grid(1.0)),
+        )
+        assert ("c" in found.on_integers) == on_codes
+
+
+def test_moves_one_behind_the_other_hold_no_scale_up() -> None:
+    """`b` has two readers, but MNN goes from it to `d` and `f` at once, which have a scale: that goes back to `b`."""
+    moves = [
+        Op(kind, output, (Read(read, grid(2.0)),), (output,))
+        for kind, read, output in (
+            ("Reshape", "b", "c"),
+            ("Transpose", "c", "d"),
+            ("Slice", "b", "e"),
+            ("Pad", "e", "f"),
+        )
+    ]
+    found = network(
+        conv(Read("x", grid(0.5)), "a"),
+        Op("Add", "b", (Read("a", grid(0.25)), Read("a", grid(0.25))), ("b",)),
+        *moves,
+        conv(Read("d", grid(2.0)), "g"),
+        conv(Read("f", grid(2.0)), "h"),
+        Op("Concat", "i", (Read("g", grid(1.0)), Read("h", grid(1.0))), ("i",), {"axis": 1}),
+        output=Read("i", grid(1.0)),
+    )
+    assert found.between_moves == {"c", "e"}
+    assert scales(found)["b"] == 2.0
+    assert "b" in found.on_integers
+
+
+def test_real_numbers_that_somebody_wants_do_not_have_the_scale_of_a_layer() -> None:
+    """MNN would round them where it changes their layout: the layer reads a tensor of its own."""
+    found = network(
+        conv(Read("x", grid(0.5)), "a"),
+        Op("Sigmoid", "b", (Read("a", grid(0.25)),), ("b",)),
+        conv(Read("b", grid(0.125)), "c"),
+        Op("Softmax", "d", (Read("b"),), ("d",)),
+        Op("Add", "e", (Read("c", grid(1.0)), Read("d")), ("e",)),
+        output=Read("e"),
+    )
+    assert found.casts == {"b": {"c"}}
+    assert "b" not in scales(found)
+    assert scales(found)["b.real"] == 0.125
+    assert "c" in found.on_integers
+
+
+def test_a_scale_that_comes_through_a_leaky_relu_ends_before_it_if_the_numbers_are_given_out() -> None:
+    found = network(
+        conv(Read("x", grid(0.5)), "a"),
+        leaky(Read("a", grid(0.25)), "b"),
+        Op("Identity", "y", (Read("b"),), ("y",)),
+        output=Read("y"),
+    )
+    assert found.casts == {"a": {"b"}}
+    assert scales(found) == {"x": 0.5, "a": 0.25}
+
+
+def test_scales_go_on_from_where_they_are_when_sizes_change() -> None:
+    """At first `b` has two readers without a scale, so that none comes back to it. By the second time `c` has one, that
+    goes back to `b` and on to the average: it is kept from codes at once."""
+    found = network(
+        conv(Read("x", grid(0.5)), "a"),
+        Op("Sigmoid", "b", (Read("a", grid(0.25)),), ("b",)),
+        Op("Clip", "c", (Read("b", grid(0.125)), Read("two")), ("c",)),
+        Op("MaxPool", "d", (Read("c", grid(0.125)),), ("d",), {"kernel_shape": [2, 2]}),
+        conv(Read("d", grid(0.125)), "e"),
+        Op("GlobalAveragePool", "f", (Read("b", grid(0.125)),), ("f",)),
+        Op("Tanh", "g", (Read("f", grid(0.125)),), ("g",)),
+        Op("Add", "h", (Read("e", grid(1.0)), Read("g")), ("h",)),
+        output=Read("h"),
+    )
+    assert "f" not in found.on_integers
+    assert "f" in found.never_on_codes

@@ -196,8 +196,12 @@ def test_what_ncnn_cannot_compute_so_is_refused_by_name(net: Net, found: str) ->
         (float_net("Softmax", 4, axis=0), "over the batch"),
         (float_net("MaxPool", 2, 8, 8, kernel_shape=[3, 3], dilations=[2, 2]), "dilation"),
         (float_net("Resize", 2, 8, 8, constants=(np.float32([]), np.float32([1, 1, 1.5, 1.5]))), "half_pixel"),
+        (
+            float_net("Resize", 2, 8, 8, mode="linear", constants=(np.float32([]), np.float32([1, 1, 1.3, 1.3]))),
+            r"by \[1.3 1.3\], and ncnn resizes by the ratio of \(10, 10\) to \(8, 8\)",
+        ),
     ],
-    ids=["erf", "cube", "softmax", "dilated-pool", "nearest"],
+    ids=["erf", "cube", "softmax", "dilated-pool", "nearest", "linear"],
 )
 def test_float_operations_that_ncnn_lacks_are_refused(model: onnx.ModelProto, found: str) -> None:
     with pytest.raises(DeployError, match=found) as refusal:
@@ -210,3 +214,11 @@ def test_a_free_size_besides_the_batch_is_refused() -> None:
     model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "width"
     with pytest.raises(DeployError, match="'width' is free"):
         ncnn_model(model)
+
+
+def test_a_fixed_batch_of_several_says_how_to_export() -> None:
+    model = float_net("Conv", 3, 8, 8, constants=(np.zeros((2, 3, 1, 1), np.float32),))
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 4
+    with pytest.raises(DeployError, match="4 samples for one of the network") as refused:
+        write_ncnn(deployment(model))
+    assert "a batch of 1 or a free one" in refused.value.to_do

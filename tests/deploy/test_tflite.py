@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ pytest.importorskip("ai_edge_litert", reason="pip install 'detent[litert]'")
 
 from detent.deploy.encoding import Encoding
 from detent.deploy.float_model import float_model
-from detent.deploy.tflite import TfliteModel, model_to_tflite, origin_of, read_tflite, to_bytes
+from detent.deploy.tflite import TfliteModel, model_to_tflite, network_of, origin_of, read_tflite, to_bytes
 from detent.deploy.tflite.numbers import activation_encoding, bias_codes, weight_codes
 from detent.deploy.tflite.padding import same_pads
 from detent.errors import DeployError
@@ -33,7 +34,9 @@ def kinds(model: TfliteModel) -> list[str]:
     return [operator.kind for operator in model.operators]
 
 
-def tiny(weight: np.ndarray, *, zero_point: int = 7, activation: str = "uint8") -> onnx.ModelProto:
+def tiny(
+    weight: np.ndarray, *, zero_point: int = 7, activation: str = "uint8", output_zero_point: int = 100
+) -> onnx.ModelProto:
     """A 1x1 convolution of two channels, all numbers known."""
     arrays = {
         "s": np.array(0.5, np.float32),
@@ -45,7 +48,7 @@ def tiny(weight: np.ndarray, *, zero_point: int = 7, activation: str = "uint8") 
         "bs": np.array([0.125, 0.0625], np.float32),
         "bz": np.zeros(2, np.int32),
         "t": np.array(2.0, np.float32),
-        "u": np.array(100, activation),
+        "u": np.array(output_zero_point, activation),
     }
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["x_quantized"]),
@@ -79,6 +82,119 @@ def test_every_number_of_a_convolution() -> None:
     assert w.data.tolist() == [[[[1, -2]]], [[[3, -127]]]]
     assert (b.dtype, b.data.tolist()) == ("int32", [10, -20])
     assert b.encoding == Encoding(np.array([0.125, 0.0625], np.float32), np.zeros(2, np.int64), "int32", 0)
+
+
+@pytest.mark.parametrize(("short", "version", "bias"), [(True, 8, "int32"), (False, 4, "int64")])
+def test_every_number_on_16_bits(short: bool, version: int, bias: str) -> None:
+    given = tiny(WEIGHT, zero_point=0, activation="int16", output_zero_point=0)
+    model = read_tflite(model_to_tflite(given, short_sums=short))
+    assert [(operator.kind, operator.version) for operator in model.operators] == [
+        ("QUANTIZE", 2),
+        ("CONV_2D", version),
+        ("DEQUANTIZE", 3),
+    ]
+    assert model.operators[1].options["quantizedBiasType"] == (2 if short else 0)  # INT32 of the schema, or none
+    x, w, b = (model.tensors[index] for index in model.operators[1].inputs)
+    y = model.tensors[model.operators[1].outputs[0]]
+    assert x.encoding == Encoding(np.float32(0.5), np.int64(0), "int16")
+    assert y.encoding == Encoding(np.float32(2.0), np.int64(0), "int16")
+    assert w.dtype == "int8"
+    assert b.data is not None
+    assert (b.dtype, b.data.tolist()) == (bias, [10, -20])
+
+
+def test_weights_of_four_bits_are_two_in_a_byte() -> None:
+    narrow = Style(weight="int4", weight_range=7)
+    content = model_to_tflite(lite_net("conv", narrow).model)
+    model = read_tflite(content)
+    (operator,) = [operator for operator in model.operators if operator.kind == "CONV_2D"]
+    weight = model.tensors[operator.inputs[1]]
+    assert (weight.dtype, operator.version) == ("int4", 7)
+    assert weight.data is not None
+    codes = weight.data.reshape(-1)
+    assert (codes.min(), codes.max()) == (-7, 7)
+    packed = bytes((int(low) & 15) | (int(high) & 15) << 4 for low, high in zip(codes[::2], codes[1::2], strict=True))
+    assert packed in content
+    assert weight.data.size == 2 * len(packed)
+
+
+def test_which_weights_of_four_bits_are_held_in_eight() -> None:
+    """Transposed convolutions have no such kernel, and depthwise ones on 16 bits read two weights for one."""
+    held = {}
+    for activation in ("int8", "int16"):
+        for kind in ("conv", "depthwise", "conv_transpose", "gemm"):
+            model = written(kind, activation=activation, symmetric=True, weight="int4", weight_range=7)
+            operator = next(
+                o for o in model.operators if model.tensors[o.inputs[1 if len(o.inputs) > 1 else 0]].data is not None
+            )
+            held[activation, kind] = model.tensors[operator.inputs[1]].dtype
+    assert held == {
+        ("int8", "conv"): "int4",
+        ("int8", "depthwise"): "int4",
+        ("int8", "conv_transpose"): "int8",
+        ("int8", "gemm"): "int4",
+        ("int16", "conv"): "int4",
+        ("int16", "depthwise"): "int8",
+        ("int16", "conv_transpose"): "int8",
+        ("int16", "gemm"): "int4",
+    }
+
+
+@pytest.mark.parametrize("kind", ["residual", "add", "conv", "sigmoid_fixed"])
+@pytest.mark.parametrize("weight", ["int8", "int4"])
+def test_files_on_16_bits_are_read_and_written_alike(kind: str, weight: str) -> None:
+    style = Style(activation="int16", symmetric=True, weight=weight, weight_range=7)
+    content = model_to_tflite(lite_net(kind, style).model)
+    assert to_bytes(read_tflite(content)) == content
+
+
+def with_short_bias(model: TfliteModel) -> TfliteModel:
+    """The biases as int32, which every operator says."""
+    tensors = [
+        replace(tensor, dtype="int32", data=tensor.data.astype(np.int32))
+        if tensor.dtype == "int64" and tensor.data is not None
+        else tensor
+        for tensor in model.tensors
+    ]
+    operators = [replace(each, options={**each.options, "quantizedBiasType": 2}) for each in model.operators]
+    return replace(model, tensors=tuple(tensors), operators=tuple(operators))
+
+
+def test_a_bias_is_short_where_sums_are() -> None:
+    """1,600 weights of about 64, times 32768, may have more than 32 bits; only CONV_2D has a choice."""
+    dtypes = {}
+    for kind in ("conv", "conv_grouped", "conv_5x5_deep", "depthwise", "conv_transpose", "gemm"):
+        model = written(kind, activation="int16", symmetric=True)
+        dtypes[kind] = {t.dtype for t in model.tensors if t.data is not None and t.data.ndim == 1 and t.encoding}
+    assert dtypes == {
+        "conv": {"int32"},
+        "conv_grouped": {"int32"},
+        "conv_5x5_deep": {"int64"},
+        "depthwise": {"int64"},
+        "conv_transpose": {"int64"},
+        "gemm": {"int64"},
+    }
+
+
+def test_other_kernels_for_16_bits_are_refused() -> None:
+    """Sums on powers of two, which old files have; biases of 32 bits; scales near a coarse kernel."""
+    wide = Style(activation="int16", symmetric=True, scales="pot")
+    model = read_tflite(model_to_tflite(lite_net("add", wide).model))
+    old = replace(
+        model, operators=tuple(replace(o, options={**o.options, "potScaleInt16": True}) for o in model.operators)
+    )
+    network_of(model)
+    with pytest.raises(DeployError, match="powers of two"):
+        network_of(old)
+    for kind in ("conv_5x5_deep", "gemm", "depthwise"):
+        with pytest.raises(DeployError, match="32 bits"):
+            network_of(with_short_bias(read_tflite(model_to_tflite(lite_net(kind, wide).model))))
+    model = read_tflite(model_to_tflite(lite_net("sigmoid_fixed", wide).model))
+    coarse = Encoding(np.float32(2**-12), np.int64(0), "int16")
+    first = next(o.inputs[0] for o in model.operators if o.kind == "LOGISTIC")
+    tensors = (*model.tensors[:first], replace(model.tensors[first], encoding=coarse), *model.tensors[first + 1 :])
+    with pytest.raises(DeployError, match="on this grid"):
+        network_of(replace(model, tensors=tensors))
 
 
 def test_names_and_ends() -> None:
@@ -166,12 +282,13 @@ def test_uint8_is_shifted_exactly() -> None:
 @pytest.mark.parametrize(
     "grid",
     [
-        Encoding(np.float32(1), np.int64(0), "int16"),
+        Encoding(np.float32(1), np.int64(5), "int16"),
+        Encoding(np.float32(1), np.int64(0), "uint16"),
         Encoding(np.float32(1), np.int64(0), "uint4"),
         Encoding(np.float32(1), np.int64(0), "int8", qmin=-127, qmax=127),
         Encoding(np.ones(2, np.float32), np.zeros(2, np.int64), "int8", 1),
     ],
-    ids=["int16", "uint4", "narrow", "per-channel"],
+    ids=["int16-affine", "uint16", "uint4", "narrow", "per-channel"],
 )
 def test_activations_that_the_format_cannot_hold(grid: Encoding) -> None:
     with pytest.raises(DeployError, match="'x'"):
@@ -194,6 +311,8 @@ def test_weights_that_the_format_cannot_hold() -> None:
 def test_narrow_and_unsigned_weights_are_held_in_int8() -> None:
     codes, held = weight_codes(np.array([-8, 7]), Encoding(np.float32(1), np.int64(0), "int4"), "w")
     assert (codes.dtype, codes.tolist(), held.dtype) == (np.int8, [-8, 7], "int8")
+    codes, held = weight_codes(np.array([-8, 7]), Encoding(np.float32(1), np.int64(0), "int4"), "w", int4=True)
+    assert (codes.dtype, codes.tolist(), held.dtype) == (np.int8, [-8, 7], "int4")
     codes, held = weight_codes(np.array([1, 255]), Encoding(np.float32(1), np.int64(128), "uint8"), "w")
     assert (codes.tolist(), int(held.zero_point)) == ([-127, 127], 0)
 
@@ -202,6 +321,7 @@ def test_a_float_bias_goes_on_the_accumulators_grid() -> None:
     assert bias_codes(np.array([0.26, -1.0]), np.array([0.1, 0.5], np.float32), "b").tolist() == [3, -2]
     with pytest.raises(DeployError, match="32 bits"):
         bias_codes(np.array([1e9]), np.array([1e-3], np.float32), "b")
+    assert bias_codes(np.array([1e9]), np.array([0.5**10], np.float32), "b", wide=True).tolist() == [1024 * 10**9]
 
 
 def test_the_code_minus_128_is_refused_in_a_network() -> None:

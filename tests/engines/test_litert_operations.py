@@ -108,6 +108,34 @@ def test_a_norm_by_the_root_of_the_mean_square(axis: int) -> None:
     np.testing.assert_allclose(given, expected, rtol=2e-5, atol=2e-6)
 
 
+def test_a_batch_that_is_not_the_first_axis_stays_where_it_is() -> None:
+    """Attention with the sequence first, its heads parted: for one sample the axis could be anywhere in memory."""
+    order, axis = (
+        numpy_helper.from_array(np.array([4, -1, 2, 3]), "shape"),
+        numpy_helper.from_array(np.array([2]), "axis"),
+    )
+    graph = helper.make_graph(
+        [
+            helper.make_node("Transpose", ["x"], ["turned"], name="turn", perm=[1, 0, 2]),
+            helper.make_node("Reshape", ["turned", "shape"], ["parted"], name="part"),
+            helper.make_node("ReduceMean", ["parted", "axis"], ["y"], name="mean", keepdims=0),
+        ],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4, 6])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, "batch", 3])],
+        [order, axis],
+        value_info=[helper.make_tensor_value_info("parted", TensorProto.FLOAT, [4, "batch", 2, 3])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    feeds = {"x": random(3, 4, 6)}
+    (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    engine = LiteRT(model_to_tflite(model), graph=read_qdq(model))
+    np.testing.assert_allclose(engine.run(feeds)["y"], expected, rtol=2e-5, atol=2e-6)
+    parted = feeds["x"].transpose(1, 0, 2).reshape(4, 3, 2, 3)
+    np.testing.assert_array_equal(engine.tensors(feeds)["parted"], parted)
+
+
 COMPARISONS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal")
 
 

@@ -83,13 +83,18 @@ def test_what_holds_infinities_has_no_range_and_is_no_error():
 # ---- states ----
 
 
-def test_a_state_without_ranges_loads_and_voids_what_was_measured():
-    """Those of earlier versions have none."""
+def test_a_state_without_ranges_loads_and_voids_what_was_measured_with_other_weights():
+    """Those of earlier versions have none, nor has an average of the parameters."""
     prepared = calibrated()
-    older = {name: value for name, value in prepared.state_dict().items() if "float_ranges" not in name}
-    assert len(older) < len(prepared.state_dict())
-    prepared.load_state_dict(older, strict=True)
-    assert not ranges_of(prepared)[0].measured
+    own, other = (
+        {name: value for name, value in model.state_dict().items() if "float_ranges" not in name}
+        for model in (prepared, trained(calibrated()))
+    )
+    assert len(own) < len(prepared.state_dict())
+    prepared.load_state_dict(own, strict=True)
+    assert ranges_of(prepared)[0].is_of(sum_of_weights(prepared))
+    prepared.load_state_dict(other, strict=True)
+    assert not ranges_of(prepared)[0].is_of(sum_of_weights(prepared))
 
 
 def test_a_part_of_a_state_voids_nothing():

@@ -73,7 +73,30 @@ def dropped(n, x):
     return n.fc(n.drop(n.a(x).mean((2, 3))))
 
 
-FORWARDS = [statement, module, several, residual, two_names, parts_of_a_split, dropped]
+def view_of_what_changed(n, x):
+    y = n.a(x)
+    y.add_(1.0)
+    z = y[:, :2]
+    return n.fc(torch.cat([z, z], 1).mean((2, 3)))
+
+
+def made_inside(n, x):
+    y = torch.full((2, 4, 8, 8), 0.5)
+    y += n.a(x)
+    return n.fc(y.mean((2, 3)))
+
+
+FORWARDS = [
+    statement,
+    module,
+    several,
+    residual,
+    two_names,
+    parts_of_a_split,
+    dropped,
+    view_of_what_changed,
+    made_inside,
+]
 named = pytest.mark.parametrize("forward", FORWARDS, ids=lambda forward: forward.__name__)
 
 
@@ -83,6 +106,12 @@ def test_the_captured_graph_computes_the_same(forward):
     captured = capture(model, (x,))
     assert not captured.islands
     assert_close(run(captured.module, (x.clone(),)), run(model, (x.clone(),)), SAME)
+
+
+def test_a_tensor_that_forward_makes_is_made_anew_each_time():
+    captured, x = capture(net(made_inside), (image(),)), image()
+    first = run(captured.module, (x,))
+    assert torch.equal(run(captured.module, (x,)), first)
 
 
 def targets(captured):

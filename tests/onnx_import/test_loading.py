@@ -465,3 +465,9 @@ def test_prelu_slopes_go_back_into_the_file() -> None:
     assert isinstance(graph.act, nn.PReLU)
     origin = source_of(graph).parameters["act.weight"]
     assert np.array_equal(origin.written(graph.act.weight.detach().numpy(), np.zeros_like(slopes)), slopes)
+
+
+def test_an_empty_file_is_called_one(tmp_path):
+    (tmp_path / "net.onnx").touch()
+    with pytest.raises(OnnxError, match="the file is empty"):
+        load(tmp_path / "net.onnx")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 import detent
 from detent.artifact import Artifact
@@ -258,3 +260,59 @@ def test_a_file_that_does_not_say_all_scales_is_refused(tmp_path):
     with pytest.raises(ArtifactError, match="retarget the artifact that deploy returned"):
         loaded.retarget("openvino", tmp_path / "ov")
     assert not (tmp_path / "ov").exists()
+
+
+class Swishing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.silu(self.second(F.silu(self.first(x))))
+
+
+class Masked(nn.Module):
+    """A mask of integers that is multiplied with, and a constant that is added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 3)
+        self.places = nn.Parameter(torch.linspace(-1, 1, 24).reshape(1, 4, 6))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        kept = mask.unsqueeze(-1).float()
+        return self.second(((self.first(x) + self.places[:, : x.shape[1]]) * kept).sum(1) / kept.sum(1))
+
+
+@pytest.mark.parametrize("backend", ["openvino", "litert", "qnn"])
+def test_a_folder_with_swishes_moves_as_the_model_in_memory_does(backend, tmp_path):
+    """A swish is a sigmoid and a product in the file, and was one operation when ranges were measured."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 6, 6)
+    prepared = detent.prepare(Swishing().eval(), (x,), backend="onnxruntime")
+    detent.calibrate(prepared, [x])
+    artifact = detent.deploy(prepared, tmp_path / "out")
+    direct = artifact.retarget(backend, tmp_path / "direct").manifest["tensors"]
+    loaded = Artifact.load(tmp_path / "out").retarget(backend, tmp_path / "loaded").manifest["tensors"]
+    assert [_numbers(row) for row in loaded] == [_numbers(row) for row in direct]
+
+
+def _numbers(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["tensor"], row["scale"], row["zero point"], row["scheme"]
+
+
+@pytest.mark.parametrize(("first", "second"), [("onnxruntime", "litert"), ("openvino", "onnxruntime")])
+def test_a_folder_with_a_mask_and_a_constant_moves(first, second, tmp_path):
+    """Casts of masks are on grids without negative numbers, and a constant that is cut is a constant of the file."""
+    torch.manual_seed(0)
+    batch = (torch.randn(2, 4, 6), torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]]))
+    prepared = detent.prepare(Masked().eval(), batch, backend=first)
+    detent.calibrate(prepared, [batch])
+    artifact = detent.deploy(prepared, tmp_path / "out")
+    direct = artifact.retarget(second, tmp_path / "direct")
+    loaded = Artifact.load(tmp_path / "out").retarget(second, tmp_path / "loaded")
+    found, wanted = ({row["tensor"]: _numbers(row) for row in one.manifest["tensors"]} for one in (loaded, direct))
+    for name in ("x", "first", "add", "float_1", "mul", "truediv"):
+        assert found[name] == wanted[name]
+    assert "getitem_1" in found
+    assert loaded.verify([batch], latency=False).holds

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from detent.graph import FoldedBatchNorm, quantizers_of
+from detent.graph import FoldedBatchNorm, quantizers_of, ranges_of, sum_of_weights
 from detent.recipes import Recipe, TensorRequest
 from detent.training.integrations import hugging_face_callback, lightning_callback
 from detent.training.phases import Phases
@@ -69,6 +69,8 @@ def assert_phases(phases: Phases, states: list[list[torch.Tensor]]) -> None:
     assert same(3, 5)
     assert all(quantizer.calibrated for quantizer in quantizers_of(phases.prepared))
     assert all(m.frozen for m in phases.prepared.modules() if isinstance(m, FoldedBatchNorm))
+    weights = sum_of_weights(phases.prepared)
+    assert [one.is_of(weights) for one in ranges_of(phases.prepared)] == [True], "measured again at the end"
 
 
 @pytest.mark.filterwarnings("ignore")

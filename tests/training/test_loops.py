@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from detent.errors import RangeError, RecipeError, SchemeError
 from detent.graph import FoldedBatchNorm, quantizers_of
 from detent.quantizers import MovingRange
 from detent.recipes import Recipe, TensorRequest
+from detent.retargeting import retargeted
 from detent.training import (
     Ema,
     Log,
@@ -278,3 +280,20 @@ def test_without_tensorboard_the_log_says_so(tmp_path: Path, monkeypatch: pytest
     assert "detent[train]" in str(log.note)
     assert (tmp_path / "log.csv").read_text().splitlines()[1] == "1,1,loss,0.5"
     assert not (tmp_path / "events").exists()
+
+
+@pytest.mark.parametrize("ema", [None, 0.9], ids=["trained", "averaged"])
+@pytest.mark.parametrize(("loop", "recipe"), [(QATEpochLoop, "ptq"), (LSQEpochLoop, "lsq")], ids=["qat", "lsq"])
+def test_what_was_trained_can_be_retargeted(loop: Any, recipe: str, ema: float | None, tmp_path: Path) -> None:
+    """ONNX Runtime leaves the logits float and Qualcomm has a grid for them: its range is that of the weights that are
+    deployed, in memory and in the checkpoint."""
+    run = make_run(tmp_path / "run", recipe=recipe, backend="onnxruntime", strategy=None, ema=ema)
+    loop(run, max_epochs=2).run()
+    images = next(iter(run.calibration))[0]
+    with run.ema.in_place() if run.ema is not None else nullcontext():
+        logits, moved = run.prepared(images), retargeted(run.prepared, "qnn")
+    (output,) = [quantizer for quantizer in quantizers_of(moved) if quantizer.name == "fc"]
+    assert (moved(images) - logits).abs().max() <= float(output.qparams().scale) / 2 * 1.001
+    again = make_run(recipe=recipe, backend="onnxruntime", strategy=None)
+    checkpoint.load_model(tmp_path / "run" / "last.safetensors", again.prepared)
+    assert torch.equal(retargeted(again.prepared.eval(), "qnn")(images), moved(images))

@@ -27,6 +27,8 @@ _TYPES = {
     "uint16": onnx.TensorProto.UINT16,
     "int16": onnx.TensorProto.INT16,
 }
+# A tensor of next to nothing has a grid as others have: OpenVINO takes a range that ends below 1e-6 for another one.
+_LEAST_REACH = 1e-4
 _EMPTY = QdqGraph({}, (), (), {}, frozenset(), {}, 21)
 
 
@@ -103,6 +105,14 @@ class Builder:
         self.initializers.append(numpy_helper.from_array(np.array(array), name))
         return name
 
+    def weight_constant(self, name: str, codes: Any) -> str:
+        """Of the type of weights, which numpy may not have."""
+        if self.style.weight != "int4":
+            return self.constant(name, np.asarray(codes, self.style.weight))
+        shape = np.shape(codes)
+        self.initializers.append(helper.make_tensor(name, onnx.TensorProto.INT4, shape, np.ravel(codes).tolist()))
+        return name
+
     def node(self, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
         self.nodes.append(helper.make_node(kind, inputs, [output], name=f"{output}.{kind}", **attributes))
         return output
@@ -153,8 +163,9 @@ class Builder:
             if tensor.value.numel() < 2**24
             else float(tensor.value.abs().max())
         )
+        reach = max(reach, _LEAST_REACH)
         levels = (self.high - self.low) / 2 if half else self.high - self.low
-        scale = max(reach, 1e-6) / levels * float(self.random.uniform(0.8, 1.1))
+        scale = reach / levels * float(self.random.uniform(0.8, 1.1))
         if relu and not half and float(tensor.value.max()) == reach:
             scale = reach / levels  # a clipped activation: its bound is the greatest code
         if self.style.scales == "pot":
@@ -279,12 +290,12 @@ class Builder:
 
     def _weight(self, name: str, codes: Array, scales: Array, axis: int) -> str:
         zero = 128 if self.style.weight == "uint8" else 0
-        q = self.constant(f"{name}.weight_quantized", codes.astype(self.style.weight))
-        s, z = scales if scales.size > 1 else scales.reshape(()), np.full(scales.shape, zero, self.style.weight)
+        q = self.weight_constant(f"{name}.weight_quantized", codes)
+        s, z = scales if scales.size > 1 else scales.reshape(()), np.full(scales.shape, zero)
         inputs = [
             q,
             self.constant(f"{name}.weight_scale", s),
-            self.constant(f"{name}.weight_zero_point", z.reshape(np.shape(s))),
+            self.weight_constant(f"{name}.weight_zero_point", z.reshape(np.shape(s))),
         ]
         return self.node("DequantizeLinear", inputs, f"{name}.weight", axis=axis)
 

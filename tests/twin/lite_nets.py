@@ -20,17 +20,22 @@ def _fixed(kind: str, scale: float, code: int, **attributes: Any) -> Callable[[B
 
     def build(b: Builder) -> T:
         x = b.input("x", b.style.batch, 16, 10, 10, spread=0.05)
-        made = b.float_op(kind, x, **attributes)
-        return b.on_grid(made.name, made.value, f32(scale), code + (128 if b.style.activation == "uint8" else 0))
+        return _prescribed(b, b.float_op(kind, x, **attributes), scale, code)
 
     return build
+
+
+def _prescribed(b: Builder, made: T, scale: float, code: int) -> T:
+    """On the grid of the (int8) scale and zero point, or on the one that the format has for 16 bits."""
+    if b.style.activation == "int16":
+        scale, code = 1 / 2**15, 0
+    return b.on_grid(made.name, made.value, f32(scale), code + (128 if b.style.activation == "uint8" else 0))
 
 
 def _softmax(spread: float) -> Callable[[Builder], T]:
     def build(b: Builder) -> T:
         x = b.input("x", b.style.batch * 200, 12, spread=spread)
-        made = b.float_op("Softmax", x, axis=-1)
-        return b.on_grid(made.name, made.value, f32(1 / 256), -128 + (128 if b.style.activation == "uint8" else 0))
+        return _prescribed(b, b.float_op("Softmax", x, axis=-1), 1 / 256, -128)
 
     return build
 

@@ -76,7 +76,8 @@ STYLES = (
 def differing(net: Net, arithmetic: Arithmetic, kernels: Kernels) -> tuple[int, int]:
     """How many codes of the output differ, of how many."""
     graph = read_qdq(net.model)
-    engine = LiteRT(model_to_tflite(net.model), graph=graph, kernels=kernels)
+    content = model_to_tflite(net.model, short_sums=kernels != "reference")
+    engine = LiteRT(content, graph=graph, kernels=kernels)
     return _count(graph, engine.run(net.feeds), Twin(graph, arithmetic).run(net.feeds))
 
 

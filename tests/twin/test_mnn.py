@@ -34,6 +34,15 @@ def test_a_depthwise_bias_is_cut_off_not_rounded() -> None:
     assert given.ravel().tolist() == [5.0, 1.0]
 
 
+def test_a_convolution_from_one_channel_to_one_is_a_depthwise_one() -> None:
+    """A bias of 2.9 steps is 2."""
+    constants = {"w": np.ones((1, 1, 1, 1), np.int64), "b": np.array([2.9], np.float32)}
+    conv = Op("Conv", "conv", (Read("x", grid(1.0)), Read("w", grid(1.0)), Read("b")), ("y",), {"kernel_shape": [1, 1]})
+    graph = network(conv, constants=constants, output=Read("y", grid(1.0)), shape=("batch", 1, 1, 1))
+    given = Twin(graph, Mnn()).run({"x": np.full((1, 1, 1, 1), 3, np.float32)})["y"]
+    assert given.ravel().tolist() == [5.0]
+
+
 def test_an_average_is_rounded_down_with_a_reciprocal_of_24_bits() -> None:
     """Of 1, 1, 1, 0 it is 0; of -1, 0, 0, 0 it is -1; of nine 3s it is 2, for 9 * (2**24 // 9) is below 2**24."""
     conv = Op("Conv", "conv", (Read("x", grid(1.0)), Read("w", grid(1.0))), ("c",), {"kernel_shape": [1, 1]})
@@ -60,21 +69,39 @@ def test_sums_are_scaled_twice() -> None:
     last place is 10, where one product of both scales gives 10.5 and so 11."""
     sx, sw, sy = np.float32(0.061437685), np.float32(0.0038968245), np.float32(0.0021889086)
     code = 96
-    constants = {"w": np.ones((1, 1, 1, 1), np.int64)}
+    constants = {"w": np.array([1, 0]).reshape(1, 2, 1, 1)}
     conv = Op("Conv", "conv", (Read("x", grid(sx)), Read("w", grid(sw))), ("y",), {"kernel_shape": [1, 1]})
-    graph = network(conv, constants=constants, output=Read("y", grid(sy)), shape=("batch", 1, 1, 1))
+    graph = network(conv, constants=constants, output=Read("y", grid(sy)), shape=("batch", 2, 1, 1))
     lifted, shift = np.float32(code + 128), -np.float32(np.float32(sw * np.float32(128 * sx)) / sy)
     twice, once = np.float32(lifted * sw) * np.float32(sx / sy), lifted * np.float32(np.float32(sx / sy) * sw)
     assert (np.float32(twice + shift), np.float32(once + shift)) == (np.float32(10.499998), np.float32(10.5))
-    given = Twin(graph, Mnn()).run({"x": np.full((1, 1, 1, 1), code * sx, np.float32)})["y"]
+    given = Twin(graph, Mnn()).run({"x": np.full((1, 2, 1, 1), code * sx, np.float32)})["y"]
     assert np.rint(given / sy).item() == 10
 
 
-def test_an_average_is_rounded_on_its_grid_however_it_is_read() -> None:
-    """Nobody reads it on a grid, and still 0.75 is 0."""
+def test_an_average_that_nobody_reads_on_its_grid_is_not_rounded() -> None:
+    """0.75 stays what it is in the network."""
     conv = Op("Conv", "conv", (Read("x", grid(1.0)), Read("w", grid(1.0))), ("c",), {"kernel_shape": [1, 1]})
     pool = Op("GlobalAveragePool", "pool", (Read("c", grid(1.0)),), ("y",))
     constants = {"w": np.ones((1, 1, 1, 1), np.int64)}
     graph = network(conv, pool, constants=constants, output=Read("y"), shape=("batch", 1, 2, 2))
     x = np.array([1, 1, 1, 0], np.float32).reshape(1, 1, 2, 2)
-    assert Twin(graph, Mnn()).run({"x": x})["y"].ravel().tolist() == [0.0]
+    assert Twin(graph, Mnn()).run({"x": x})["y"].ravel().tolist() == [0.75]
+
+
+def test_what_a_clip_leaves_of_codes_may_lie_between_two() -> None:
+    """Unless MNN computes it within the convolution, which it does from 0 to 6: on a grid of 4, that is 8 then."""
+    constants = {
+        "w": np.ones((1, 1, 1, 1), np.int64),
+        "zero": np.array(0, np.float32),
+        **{f"{bound}": np.array(bound, np.float32) for bound in (6, 7)},
+    }
+    given = {}
+    for bound in (6, 7):
+        conv = Op("Conv", "conv", (Read("x", grid(4.0)), Read("w", grid(1.0))), ("c",), {"kernel_shape": [1, 1]})
+        clip = Op("Clip", "clip", (Read("c"), Read("zero"), Read(f"{bound}")), ("d",))
+        double = Op("Add", "add", (Read("d", grid(4.0)), Read("zero")), ("y",))
+        graph = network(conv, clip, double, constants=constants, output=Read("y"), shape=("batch", 1, 1, 2))
+        x = np.array([4.0, 40.0], np.float32).reshape(1, 1, 1, 2)
+        given[bound] = Twin(graph, Mnn()).run({"x": x})["y"].ravel().tolist()
+    assert given == {6: [4.0, 8.0], 7: [4.0, 7.0]}

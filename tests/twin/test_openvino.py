@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import onnx
 import pytest
@@ -11,20 +9,17 @@ import torch
 from onnx import parser
 
 import detent
-from detent.backends.openvino import OPENVINO
-from detent.deploy import Deployment, Encoding, Package, Read, read_qdq
-from detent.deploy.openvino_ir import write_openvino_ir
+from detent.deploy import Encoding, Read, read_qdq
 from detent.engines.openvino import OpenVino as Engine
 from detent.twin.interpreter import Twin
 from detent.twin.openvino import OpenVino
 from detent.twin.openvino_ranges import carry
 from tests.models import MODELS
-from tests.twin.nets import SMALL, Builder, Net, Style, T, add, conv, mobilenet, resnet18, small_net
+from tests.twin.nets import SMALL, Builder, Style, T, add, conv, mobilenet, resnet18, small_net
+from tests.twin.openvino_proof import INT8, STYLES, UINT8, distances, package
 
 pytest.importorskip("openvino", reason="pip install 'detent[openvino]'")
 
-UINT8, INT8 = {"activation": "uint8"}, {"activation": "int8", "symmetric": True}
-STYLES = [pytest.param(UINT8, id="uint8"), pytest.param(INT8, id="int8-symmetric")]
 CASES = [
     pytest.param(UINT8, "tie", id="uint8-tie"),
     pytest.param(UINT8, "random", id="uint8-random"),
@@ -37,35 +32,10 @@ EQUAL = [
     "gemm_float", "matmul_float", "maxpool", "resize_nearest", "pad", "moves", "depth_to_space", "conv_then_pool",
     "reshape_then_gemm", "requantized", "sub", "add", "add_relu", "float_add", "residual", "split", "avgpool",
     "avgpool_padded", "gap", "sigmoid", "tanh", "hardswish", "elu", "leaky_relu", "layernorm", "concat", "concat_13",
-    "relu", "clip",
+    "relu", "clip", "gemm", "gemm_relu", "mul", "mul_relu", "add_channels",
 ]  # fmt: skip
 # Of these a few results on a tie fall to the other side.
-NEARLY = [
-    "gemm", "gemm_relu", "conv_transpose", "mul", "mul_relu", "matmul_dynamic", "resize_linear", "add_channels",
-    "branches",
-]  # fmt: skip
-
-
-def package(net: Net, folder: Path) -> Package:
-    deployment = Deployment(name="net", backend=OPENVINO, model=net.model, tensors=())
-    files = {"model.onnx": net.model.SerializeToString(), **write_openvino_ir(deployment)}
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
-    return Package(folder, {"files": dict.fromkeys(files, "")})
-
-
-def distances(net: Net, folder: Path) -> np.ndarray:
-    """How far the outputs of the twin are from the engine's, in LSB (in 1e-6 of the largest for float outputs)."""
-    deployed = package(net, folder)
-    engine, twin = Engine.load(deployed).run(net.feeds), Twin(deployed, OpenVino()).run(net.feeds)
-    found = []
-    for output in deployed.graph.outputs:
-        mine, theirs, grid = twin[output.name], engine[output.name], output.read.encoding
-        if grid is None:
-            found.append(np.abs(mine - theirs) > 1e-6 * np.abs(theirs).max())
-        else:
-            found.append(np.abs(grid.quantize(mine) - grid.quantize(theirs)))
-    return np.concatenate([each.reshape(-1) for each in found])
+NEARLY = ["conv_transpose", "matmul_dynamic", "resize_linear", "branches"]
 
 
 @pytest.mark.parametrize(("style", "scales"), CASES)
@@ -100,12 +70,17 @@ def test_what_the_network_gives_on_a_grid_of_step_1_is_rounded_without_its_zero_
     assert not distances(net, tmp_path).any()
 
 
-def float_residue(b: Builder, source: str) -> T:
+def float_residue(b: Builder, source: str, between: str | None) -> T:
     """conv + residue, where no grid is behind the convolution; every hundredth sum or so is a tie."""
     x = b.input("x", b.style.batch, 16, 10, 10)
     made = conv(b, x, 16, grid=False)
     held = next(each for each in b.initializers if each.name.endswith("weight_scale"))
     unit = float(x.scale) * float(onnx.numpy_helper.to_array(held))
+    if between == "Clip":
+        bounds = {"low": np.array(-300.3 * unit, np.float32), "high": np.array(400.7 * unit, np.float32)}
+        made = b.float_op("Clip", made, "low", "high", constants=bounds)
+    elif between:
+        made = b.float_op(between, made)
     y = b.input("y", b.style.batch, 16, 10, 10, spread=unit * 81)
     if source == "convolution":
         y = conv(b, y, 16, 1)
@@ -115,16 +90,18 @@ def float_residue(b: Builder, source: str) -> T:
 
 
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("bias", ["int32", "none"])
+@pytest.mark.parametrize(
+    ("bias", "between"), [("int32", None), ("none", None), ("int32", "Relu"), ("none", "Relu"), ("int32", "Clip")]
+)
 @pytest.mark.parametrize("source", ["convolution", "pool", "input"])
-def test_a_convolution_that_is_added_in_float(source, bias, style, tmp_path):
+def test_a_convolution_that_is_added_in_float(source, bias, between, style, tmp_path):
     for seed in range(2):
         options = {"scales": "tie", "per_channel": False, "weight_range": 20, "batch": 8, "bias": bias, "seed": seed}
         b = Builder(Style(**options, **style))
-        b.output(float_residue(b, source))
+        b.output(float_residue(b, source, between))
         net = b.net()
         (ran,) = [step for step in Twin(net.model, OpenVino()).steps if "Add" in [op.type for op in step.ops]]
-        assert [op.type for op in ran.ops] == ["Conv", "Add"]
+        assert [op.type for op in ran.ops] == [each for each in ("Conv", between, "Add") if each]
         assert not distances(net, tmp_path).any()
 
 

@@ -9,12 +9,16 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from detent.backends.openvino import OPENVINO
 from detent.deploy import read_qdq
+from detent.deploy.forms import in_forms
 from detent.deploy.tflite import model_to_tflite
 from detent.errors import DeployError
 from detent.twin import ARITHMETICS, Twin
+from tests.twin.builder import Net
 from tests.twin.ncnn_nets import ncnn_form
 from tests.twin.random_nets import random_net
+from tests.twin.random_operations import MAKERS
 from tests.twin.torch_nets import differing as differing_in_torch
 
 WEIGHTED = ["conv"] * 6
@@ -80,3 +84,16 @@ def test_torch(kernels: str, tmp_path: Path) -> None:
         assert count > 0
         # A convolution whose sides are padded unevenly is left in float; what it gives is compared on its grid.
         assert not [name for name in wrong if read_qdq(net.model).grid_of(name) is not None], seed
+
+
+def test_openvino(tmp_path: Path) -> None:
+    """With powers of two, in the forms in which they are written for it."""
+    pytest.importorskip("openvino", reason="pip install 'detent[openvino]'")
+    from tests.twin.test_openvino import distances
+
+    kinds = [*WEIGHTED, *(kind for kind in MAKERS if kind != "conv")]
+    styles = [{"activation": "uint8"}, {"activation": "int8", "symmetric": True}, {"activation": "int8"}]
+    for seed in range(100, 140):
+        net = random_net(seed, kinds, scales="pot", **styles[seed % 3])
+        written = Net(in_forms(net.model, OPENVINO.forms), net.feeds)
+        assert not distances(written, tmp_path).any(), seed

@@ -12,10 +12,10 @@ from detent.engines.litert import LiteRT
 from detent.twin.interpreter import Twin
 from detent.twin.ruy import Ruy
 from detent.twin.xnnpack import Xnnpack
-from tests.twin.builder import Style
+from tests.twin.builder import Builder, Style
 from tests.twin.lite_nets import lite_net
 from tests.twin.lite_proof import KINDS, STYLES, differing
-from tests.twin.nets import mobilenet, resnet18
+from tests.twin.nets import image, mobilenet, resnet18
 
 
 @pytest.mark.parametrize("style", STYLES, ids=str)
@@ -36,6 +36,17 @@ def test_every_tensor_of_a_whole_network(network, scales: str) -> None:
     assert theirs.keys() >= ours.keys()
     assert {name for name in ours if (ours[name] != theirs[name]).any()} == set()
     assert all(array.dtype == np.uint8 for name, array in ours.items())
+
+
+@pytest.mark.parametrize("kind", ["ReduceMax", "ReduceMin"])
+def test_extremes_are_found_among_codes_and_then_put_on_their_grid(kind: str) -> None:
+    for seed in range(3):
+        b = Builder(Style("int8", scales="random", seed=seed))
+        axes = {"axes": np.array([1])}
+        b.output(b.quantized(b.float_op(kind, image(b), "axes", constants=axes, keepdims=1)))
+        wrong, total = differing(b.net(), Xnnpack(), "xnnpack")
+        assert total > 0
+        assert wrong == 0
 
 
 def test_a_conversion_has_eight_fractional_bits() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from onnx import parser
 
-from detent.deploy import read_qdq
-from detent.twin import Twin
+from detent.deploy import QdqGraph, read_qdq
+from detent.twin import Step, Twin
 from detent.twin.onnx_spec import OnnxSpec
 from detent.verification.against_engine import AgainstEngine
 
@@ -35,3 +37,69 @@ def test_a_function_may_be_off_by_what_float32_explains_and_what_the_engine_appr
     against.add(inputs, {}, [("y", given + np.float32(off))], {})
     (found,) = against.tally.differences
     assert found.differing == differing
+
+
+GRID = """<ir_version: 10, opset_import: ["": 21]> net (float[8] x) => (float[8] y)
+<float s = {0.5}, uint8 z = {100}> {
+  q = QuantizeLinear (x, s, z)
+  d = DequantizeLinear (q, s, z)
+  t = Tanh (d)
+  c = QuantizeLinear (t, s, z)
+  y = DequantizeLinear (c, s, z)
+}"""
+
+
+class Fitted(OnnxSpec):
+    """All that it computes in float may be off by so much of a step."""
+
+    def __init__(self, off: float):
+        self.off = off
+
+    def lower(self, graph: QdqGraph) -> list[Step]:
+        return [replace(step, off=self.off) for step in super().lower(graph)]
+
+
+@pytest.mark.parametrize(
+    ("off", "impossible"),
+    [
+        (0.0, 8),
+        (1 / 8, 7),  # tanh(-1) is -1.52 steps, and -1.4 is rounded to -1
+        (1.0, 0),
+    ],
+)
+def test_codes_of_a_fitted_kernel_are_those_next_to_the_real_number(off, impossible):
+    """Each code one larger than the twin's."""
+    twin = Twin(read_qdq(parser.parse_model(GRID)), Fitted(off))
+    inputs = {"x": np.array([0.0, 0.5, 1.0, 1.5, 2.0, -0.5, -1.0, -2.0], np.float32)}
+    own = twin.tensors(inputs)
+    against = AgainstEngine(twin)
+    against.add(inputs, {"x": own["x"], "t": own["t"] + np.uint8(1)}, [], {})
+    found = {one.tensor: one for one in against.tally.differences}
+    assert found["t"].differing == 8
+    assert found["t"].impossible == impossible
+
+
+SUM = """<ir_version: 10, opset_import: ["": 21]> net (float[64] x) => (float[64] y)
+<float s = {0.0123}, uint8 z = {200}, float c = {0.37}> {
+  q = QuantizeLinear (x, s, z)
+  d = DequantizeLinear (q, s, z)
+  y = Add (d, c)
+}"""
+
+
+class FromEnds(OnnxSpec):
+    from_ends = True
+
+
+@pytest.mark.parametrize(("arithmetic", "differs"), [(OnnxSpec(), True), (FromEnds(), False)])
+def test_real_numbers_made_from_the_end_of_a_grid_are_rounded_as_that_is(arithmetic, differs):
+    """0.0123 * code - 2.46 is not 0.0123 * (code - 200) in float32."""
+    twin = Twin(read_qdq(parser.parse_model(SUM)), arithmetic)
+    inputs = {"x": np.linspace(-0.4, 0.6, 64, dtype=np.float32)}
+    codes = twin.tensors(inputs)["x"]
+    scale = np.float32(0.0123)
+    made = (codes.astype(np.float32) * scale - np.float32(200) * scale) + np.float32(0.37)
+    against = AgainstEngine(twin)
+    against.add(inputs, {"x": codes}, [("y", made)], {})
+    (found,) = (one for one in against.tally.differences if one.tensor == "y")
+    assert bool(found.impossible) == differs

@@ -289,6 +289,89 @@ def test_the_last_bit_of_a_scale_in_an_ncnn_file_is_caught(deployed, tmp_path):
     assert verdict.problems[0].startswith(f"{layer.outputs[0]}: twin vs engine"), verdict.problems
 
 
+class Recurrent(torch.nn.Module):
+    """Behind a function that no engine has on integers, so that what the layer reads is uncertain."""
+
+    def __init__(self, layer: type[torch.nn.Module]):
+        super().__init__()
+        self.before, self.layer, self.after = (
+            torch.nn.Linear(6, 8),
+            layer(8, 6, batch_first=True),
+            torch.nn.Linear(6, 3),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.after(self.layer(torch.tanh(self.before(x)))[0])
+
+
+@pytest.mark.parametrize(("layer", "backend"), [(torch.nn.LSTM, "onnxruntime"), (torch.nn.GRU, "ncnn")])
+def test_a_weight_of_a_recurrent_layer_is_caught(layer, backend, tmp_path):
+    """1 % of the largest, in `model.onnx` alone: simulation, file and engine then are three."""
+    torch.manual_seed(0)
+    x = torch.randn(4, 7, 6)
+    prepared = detent.prepare(Recurrent(layer).eval(), (x,), backend=backend)
+    detent.calibrate(prepared, [x])
+    artifact = detent.deploy(prepared, tmp_path / "out")
+    assert artifact.verify([x], latency=False).holds
+
+    def another_weight(model: onnx.ModelProto) -> None:
+        node = next(each for each in model.graph.node if each.op_type in ("LSTM", "GRU"))
+        held = next(one for one in model.graph.initializer if one.name == node.input[2])
+        array = numpy_helper.to_array(held).copy()
+        array.reshape(-1)[5] += 0.01 * np.abs(array).max()
+        held.CopyFrom(numpy_helper.from_array(array, held.name))
+
+    verdict = changed(artifact, another_weight).verify([x], latency=False)
+    assert verdict.problems[0].startswith("layer/"), verdict
+    assert "simulation vs file: " in verdict.problems[0]
+
+
+class Halves(torch.nn.Module):
+    """Parts of a tuple have a name of their own in torch, and another in the file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Conv2d(3, 8, 1), torch.nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a, b = torch.chunk(self.first(x), 2, dim=1)
+        return self.second(torch.sigmoid(a)) + b
+
+
+def test_the_parts_of_a_tuple_are_compared_under_their_names_in_the_file(tmp_path):
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 6, 6)
+    prepared = detent.prepare(Halves().eval(), (x,), backend="onnxruntime")
+    detent.calibrate(prepared, [x])
+    artifact = detent.deploy(prepared, tmp_path / "out")
+    verdict = artifact.verify([x], latency=False)
+    assert verdict.holds
+    assert artifact.manifest["names"] == {"getitem": "chunk.0", "getitem_1": "chunk.1"}
+    assert {"chunk.0", "chunk.1"} <= {found.tensor for found in verdict.tensors if found.what == "simulation vs file"}
+
+
+def test_ties_of_a_tensor_that_others_read_in_float_are_rounded_as_the_target_does(tmp_path):
+    """ncnn rounds halves away from zero, ONNX to even: no false alarm where one reads codes, another real numbers."""
+
+    class Both(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = torch.nn.Conv2d(3, 4, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = torch.relu(x)
+            return self.conv(x) + x[:, :1]
+
+    torch.manual_seed(0)
+    x = torch.rand(1, 3, 8, 8)
+    prepared = detent.prepare(Both().eval(), (x,), backend="ncnn")
+    detent.calibrate(prepared, [x])
+    scale = float(prepared.activation_quantizers["relu"].qparams().scale)
+    x[0, 0, 0, :4] = scale * torch.tensor([0.5, 2.5, 4.5, 40.5])
+    artifact = detent.deploy(prepared, tmp_path / "out")
+    assert artifact.verify([x], latency=False).holds
+
+
 def test_what_a_target_computes_otherwise_than_simulated_is_said(tmp_path):
     """FBGEMM's depthwise kernel adds up pairs of products that saturate at 16 bits. Twin and engine agree on it."""
     torch.manual_seed(0)

@@ -131,6 +131,17 @@ def test_a_bilinear_resize():
     assert float(found.error.max()) < 64 * UNIT * float(x.abs().max()) * 2
 
 
+def test_a_pixel_whose_neighbour_is_large_is_as_uncertain_as_that_one():
+    """From 12 to 13: where the share of a zero is 1, that of the next pixel is a rounding."""
+    one = Op("Resize", "resize", (Read("x"), None, None, Read("sizes")), ("y",), {**RESIZE, "axes": [2, 3]})
+    x = torch.zeros(1, 1, 12, 12)
+    x[..., 1::2, :] = 1000.0
+    (found,) = possible(one, float_kernel(GRAPH, one), [Possible(x), None, None, Possible(torch.tensor([13, 13]))])
+    other = torch.nn.functional.interpolate(x.double(), size=(13, 13), mode="bilinear")
+    assert widest(found.value, other, found.spread) <= 0.5
+    assert float(found.spread.min()) > 0
+
+
 def test_infinities_are_certain():
     one = op("Softmax", 1)
     x = torch.tensor([[1.0, -torch.inf, 2.0]])

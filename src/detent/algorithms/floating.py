@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from detent.errors import RecipeError
-from detent.graph.derived_bias import DerivedBias
+from detent.graph import DerivedBias, eval_mode
 from detent.quantizers import Quantizer
 
 __all__ = ["Originals", "as_float", "evaluating", "only_quantizing", "refuse_changed", "remember_float"]
@@ -79,14 +79,8 @@ def only_quantizing(prepared: nn.Module, chosen: Any) -> Iterator[None]:
 @contextmanager
 def evaluating(prepared: nn.Module) -> Iterator[None]:
     """Inside the block the model is in eval mode and no gradients are kept, unless asked for again."""
-    flags = {module: module.training for module in prepared.modules()}
-    prepared.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, training in flags.items():
-            module.training = training
+    with eval_mode(prepared), torch.no_grad():
+        yield
 
 
 def _pass(x: Tensor) -> Tensor:

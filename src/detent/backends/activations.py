@@ -20,6 +20,9 @@ __all__ = ["Activations"]
 _FUSED_PAIRS = {pair for chain in (*FUSED, *chains(("add", "sub", "mul"))) for pair in pairwise(chain)}
 
 
+_WIDE = 16
+
+
 class Activations:
     """What is decided for each tensor; those that share a scale have one method."""
 
@@ -75,13 +78,14 @@ class Activations:
         view, backend, placement = self._context.view, self._context.backend, self._context.placement
         members = self._groups[root]
         own = [member for member in members if not placement.is_carried(member)]
-        ranges = {backend.ranges.get(view.kind(member)) for member in own}
-        if len(ranges) == 1 and (fixed := ranges.pop()):
-            return fixed_range(backend.activation, *fixed)
         offer = self._offer(own)
         # The operations that take the tensors in; where there are none, those that give them.
         askers = [asker for member in members for asker in placement.askers(member) if asker not in members]
         request = self._context.requests.widest(askers or [view.chain(node)[0] for node in own], offer.bits[0])
+        wide = request.bits == _WIDE and bool(backend.wide_ranges)
+        ranges = {(backend.wide_ranges if wide else backend.ranges).get(view.kind(member)) for member in own}
+        if len(ranges) == 1 and (fixed := ranges.pop()):
+            return fixed_range(backend.activation, *fixed, bits=_WIDE if wide else None)
         return self._chosen(offer, request, members)
 
     def _offer(self, own: list[fx.Node]) -> Offer:

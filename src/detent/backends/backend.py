@@ -72,8 +72,9 @@ class Backend:
       where what they take in or give is on a grid anyway.
     - `conv_axes`: over how many axes a convolution may slide that runs on integers; others stay float.
     - `aligns`: kinds all of whose inputs have one scale; if they are in `shares` too, so has their output.
-    - `unquantized_edges`: kinds of (producer, consumer) that the target fuses, so that nothing is quantized between
-      them although the rules say so. It fuses one input of a consumer: the first that can be.
+    - `unquantized_edges`: kinds of (producer, consumer), or (producer, activation, consumer), that the target fuses, so
+      that nothing is quantized before the consumer although the rules say so. It fuses one input of a consumer: the
+      first that can be.
     - `quantize_outputs`: whether what the network gives is quantized; `float_outputs` are the kinds whose kernels give
       real numbers as well as codes, so that it need not be where one of them is the last.
 
@@ -81,10 +82,12 @@ class Backend:
 
     - `weight`, `activation`: what is on offer; `network_input`, if it differs from other activations.
     - `per_tensor_weights`: kinds whose weights have one scale, whatever `weight` offers.
+    - `int4_weights`: whether weights of four bits, one scale or one per channel, are held in four bits in the ONNX
+      file, rather than in eight, which more engines have kernels for.
     - `depthwise_bits`: the width of the weights of depthwise convolutions that a recipe gets that does not ask, if it
       is not that of other weights.
     - `bias`, and `bias_offer` for its width, and for all of it if it has a quantizer of its own.
-    - `ranges`: kinds whose output has a fixed range.
+    - `ranges`: kinds whose output has a fixed range; `wide_ranges`: those for activations of 16 bits, if they differ.
     - `ends_bits`: the least width of the first and last weights, and of what these layers take in.
     - `batch_norm`: the strategy a recipe gets that does not name one.
 
@@ -113,10 +116,12 @@ class Backend:
     shares: tuple[str, ...] = MOVES
     aligns: tuple[str, ...] = ()
     conv_axes: tuple[int, ...] = (1, 2, 3)
-    unquantized_edges: tuple[tuple[str, str], ...] = ()
+    unquantized_edges: tuple[tuple[str, ...], ...] = ()
     per_tensor_weights: tuple[str, ...] = ()
+    int4_weights: bool = False
     depthwise_bits: int | None = None
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
+    wide_ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
     quantize_outputs: bool = False
     float_outputs: tuple[str, ...] = ()
     ends_bits: int | None = None
@@ -140,7 +145,7 @@ class Backend:
             "unquantized_edges": tuple(kind for edge in self.unquantized_edges for kind in edge),
             "per_tensor_weights": self.per_tensor_weights,
             "float_outputs": self.float_outputs,
-            "ranges": tuple(self.ranges),
+            "ranges": (*self.ranges, *self.wide_ranges),
         }
         for where, kinds in named.items():
             for kind in kinds:

@@ -61,7 +61,9 @@ class _Reader:
             return "the recipe excludes it; on grids that its neighbours ask for, an engine may run it all the same"
         sources = view.data_inputs(head)
         if not sources:
-            return self._reasons.get(view.tensor(head), f"{view.kind(head)} takes in no real numbers")
+            unknown = view.kinds.get(head) is None
+            other = "is not an operation Detent knows" if unknown else "takes in no real numbers"
+            return self._reasons.get(view.tensor(head), f"{view.kind(head)} {other}")
         for source in sources:
             entry = self._tensors.get(source.name)
             if entry is None or (entry.users and head.name not in entry.users):

@@ -33,12 +33,21 @@ _MICRO_RULES = both(
     "log_softmax",
 )
 
+# Of 16-bit activations the grids of LOGISTIC, TANH and SOFTMAX are (1/32768, 0).
+_UP_TO_ONE = 32767 / 32768
+
 LITERT = Backend(
     name="litert",
     about="LiteRT with XNNPACK",
     # Per channel for FULLY_CONNECTED too, where the first editions of the specification had one scale: measured exact.
-    weight=Offer(narrow=(True,), granularities=(PerChannel, PerTensor)),
-    activation=Offer(narrow=(False,), symmetric=(False, True)),
+    # Weights of four bits are for small files: XNNPACK multiplies with them in linear layers only, and LiteRT unpacks
+    # those of convolutions whenever it runs.
+    weight=Offer(bits=(8, 4), narrow=(True,), granularities=(PerChannel, PerTensor)),
+    int4_weights=True,
+    # "16x8": LiteRT has kernels of its own for it, XNNPACK has none.
+    activation=Offer(
+        narrow=(False,), symmetric=(False, True), also=(Offer(bits=(16,), narrow=(False,), symmetric=(True,)),)
+    ),
     bias="int32",
     rules={**_MICRO_RULES, **both("gelu", "elu")},
     fusions=(*FUSED, *chains(("add", "sub", "mul"))),
@@ -52,6 +61,7 @@ LITERT = Backend(
         "tanh": (-1.0, 127 / 128),
         "log_softmax": (-255 / 16, 0.0),
     },
+    wide_ranges={"sigmoid": (0.0, _UP_TO_ONE), "softmax": (0.0, _UP_TO_ONE), "tanh": (-_UP_TO_ONE, _UP_TO_ONE)},
     quantize_outputs=True,
     forms=("whole_functions",),
     opset=21,

@@ -53,8 +53,10 @@ def _made_of_no_reals(view: GraphView) -> set[fx.Node]:
 
 
 def _masks(constant: Tensor) -> bool:
-    """Whether it may be part of a mask: a single number, or one that holds minus infinity or a number in its place."""
-    return constant.numel() == 1 or bool((constant <= _AS_GOOD_AS_INFINITE).any() or torch.isinf(constant).any())
+    """Whether it may be part of a mask: a single number, also repeated (the zeros that minus infinity is written into),
+    or one that holds minus infinity or a number in its place."""
+    single = constant.numel() > 0 and bool((constant == constant.flatten()[0]).all())
+    return single or bool((constant <= _AS_GOOD_AS_INFINITE).any() or torch.isinf(constant).any())
 
 
 def _before(view: GraphView, softmax: fx.Node) -> list[fx.Node]:

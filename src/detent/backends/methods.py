@@ -91,9 +91,11 @@ def choose(
     )
 
 
-def fixed_range(offer: Offer, low: float, high: float) -> Method:
-    """The target's own scheme over a range that it fixes: nothing is asked, measured or learned."""
-    scheme = _built(offer, TensorRequest(), axis=0, negative=low < 0)
+def fixed_range(offer: Offer, low: float, high: float, *, bits: int | None = None) -> Method:
+    """The target's own scheme, of its own width unless `bits` are asked, over a range that it fixes: nothing is
+    measured or learned."""
+    having = next((each for each in offer.alternatives if bits in each.bits), offer)
+    scheme = _built(having, TensorRequest(bits=bits), axis=0, negative=low < 0)
     return Method(scheme=scheme, quantizer="fixed", observer="fixed", observer_options={"low": low, "high": high})
 
 

@@ -50,7 +50,13 @@ ONNXRUNTIME = Backend(
     quantize_outputs=True,
     # Its integer matrix products, and these alone, have a variant that gives real numbers; there are no ties of logits.
     float_outputs=("linear", "matmul"),
-    forms=("conv_transpose_as_conv", "hanging_average", "linear_as_gemm", "strided_conv_in_blocks"),
+    forms=(
+        "conv_transpose_as_conv",
+        "hanging_average",
+        "linear_as_gemm",
+        "sizes_of_all_axes",
+        "strided_conv_in_blocks",
+    ),
     # From 21 on 1.31.1 does not load codes of int8 that are only moved (docs/deploying.md). Its graphs are the same.
     opset=20,
     any_place=True,

@@ -24,8 +24,9 @@ OPENVINO = Backend(
     # convolution behind it; MMRazor and OpenVINO keep one scale.
     shares=(*MOVES, "concat", "pad", "resize"),
     aligns=("concat",),
-    # The convolution before a residual add is clamped but not rounded: 13 % of outputs off by one if it is simulated.
-    unquantized_edges=(("conv", "add"),),
+    # The convolution before a residual add is clamped but not rounded, behind what clips it too: 7 to 13 % of outputs
+    # are off by one if it is simulated.
+    unquantized_edges=tuple((*chain, "add") for chain in (("conv",), *chains(("conv",)))),
     repeats_grids=False,
     # Its transposed convolutions on integers leave the bias out, or give other numbers, for strides longer than the
     # kernel and for some sizes of images.
@@ -33,11 +34,16 @@ OPENVINO = Backend(
         "conv_transpose_as_conv",
         "padding_before_average",
         "hanging_average",
+        "lone_weight",
         "max_pool_windows",
+        "normalization_apart",
+        "one_window",
+        "padding_apart",
         "clip_of_channels",
         "extremes_apart",
         "constants_apart",
         "biased_linear",
+        "picks_in_halves",
     ),
     # From 21 on ONNX Runtime 1.31.1 does not load codes of int8 that are only moved (docs/deploying.md).
     opset=20,

@@ -13,6 +13,8 @@ from detent.recipes import Recipe
 
 __all__ = ["Placement"]
 
+_NOTHING = ("identity", "dropout")
+
 
 class Placement:
     """Decided in three passes over the graph.
@@ -109,15 +111,16 @@ class Placement:
             self._give(node)
 
     def _want(self, source: fx.Node, user: fx.Node) -> None:
-        if self.can_hold(source) and not self._is_fused_edge(source, user):
+        if self._is_fused_edge(source, user):
+            self._notes[source] = f"{self._backend.name} fuses it into {self._view.layer(user)}"
+        elif self.can_hold(source):
             self._asked.setdefault(source, {})[user] = None
 
     def _give(self, node: fx.Node) -> None:
         rule = self._backend.rules[self._view.kind(self._view.chain(node)[0])]
-        fused = [user for user in self._view.takers(node) if self._is_fused_edge(node, user)]
-        if fused:
-            self._notes[node] = f"{self._backend.name} fuses it into {self._view.layer(fused[0])}"
-        elif rule.output and self._only_leaves(node) and not self._leaves_on_grid(node):
+        if self._is_fused(node):
+            return
+        if rule.output and self._only_leaves(node) and not self._leaves_on_grid(node):
             self._notes[node] = "network outputs stay float"
         elif rule.output and self.can_hold(node):
             self._given.add(node)
@@ -193,17 +196,26 @@ class Placement:
         """Whether what an operation gives is quantized though it leaves the network."""
         return self._backend.quantize_outputs and not self._view.is_kind(node, *self._backend.float_outputs)
 
+    def _is_fused(self, node: fx.Node) -> bool:
+        """Whether the target computes a node inside of one that it is for."""
+        users = self._view.takers(node)
+        if len(users) == 1 and self._view.is_kind(users[0], *_NOTHING):
+            return self._is_fused(users[0])
+        return any(self._is_fused_edge(node, user) for user in users)
+
     def _is_fused_edge(self, source: fx.Node, user: fx.Node) -> bool:
         """Whether the target computes `source` inside of `user`: of several such inputs, the first only."""
         return source is next((s for s in self._view.data_inputs(user) if self._fuses(s, user)), None)
 
     def _fuses(self, source: fx.Node, user: fx.Node) -> bool:
-        head = self._view.chain(source)[0]
-        bare = source is head or self._view.is_kind(source, "batchnorm")
-        edge = (self._view.kind(head), self._view.kind(user))
-        if edge not in self._backend.unquantized_edges or not bare or len(self._view.takers(source)) != 1:
+        if len(self._view.takers(source)) != 1:
             return False
-        return self.runs(head) and self.runs(self._view.chain(user)[0])
+        if self._view.is_kind(source, *_NOTHING):
+            return any(self._fuses(before, user) for before in self._view.data_inputs(source))
+        chain = self._view.chain(source)
+        before = [self._view.kind(node) for node in chain[: chain.index(source) + 1]]
+        edge = (*(kind for kind in before if kind != "batchnorm"), self._view.kind(user))
+        return edge in self._backend.unquantized_edges and self.runs(chain[0]) and self.runs(self._view.chain(user)[0])
 
     def _is_weight_of(self, node: fx.Node, user: fx.Node) -> bool:
         known = user in self._view.kinds

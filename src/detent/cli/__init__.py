@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from typing import Annotated
 
 import typer
@@ -13,11 +14,12 @@ from detent.cli.demo import demo
 from detent.cli.deploy import deploy
 from detent.cli.plan import plan
 from detent.cli.quantize import quantize
+from detent.cli.retarget import retarget
 from detent.cli.train import train
 from detent.cli.verify import verify
 from detent.errors import DetentError
 
-__all__ = ["algorithms", "backends", "demo", "deploy", "main", "plan", "quantize", "train", "verify"]
+__all__ = ["algorithms", "backends", "demo", "deploy", "main", "plan", "quantize", "retarget", "train", "verify"]
 
 _app = typer.Typer(
     name="detent",
@@ -51,14 +53,22 @@ _app.command()(quantize)
 _app.command()(train)
 _app.command()(deploy)
 _app.command()(verify)
+_app.command()(retarget)
 _app.command()(algorithms)
 _app.command()(backends)
 
 
 def main() -> None:
-    """The `detent` program. A user's mistake is one line on stderr and exit code 2, never a traceback."""
+    """The `detent` program. A user's mistake is one line on stderr and exit code 2, never a traceback.
+
+    What nobody foresaw is a traceback and exit code 3. Python's own would be 1: that a verdict does not hold.
+    """
     try:
         _app()
     except DetentError as error:
         print(f"detent: {error.asked}: {error.found}; {error.to_do}", file=sys.stderr)
         raise SystemExit(2) from None
+    except Exception:
+        traceback.print_exc()
+        print("detent: this is a mistake of Detent's own; please report what is above", file=sys.stderr)
+        raise SystemExit(3) from None

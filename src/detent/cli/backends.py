@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from detent.backends import Backend
+    from detent.backends import Backend, Offer
 
 __all__ = ["backends"]
 
@@ -32,8 +32,8 @@ def backends(
 def _facts(backend: Backend) -> dict[str, Any]:
     return {
         "about": backend.about,
-        "weight bits": list(backend.weight.bits),
-        "activation bits": list(backend.activation.bits),
+        "weight bits": _bits(backend.weight),
+        "activation bits": _bits(backend.activation),
         "bias": backend.bias,
         "quantizes": sorted(backend.rules),
         "batch norm": backend.batch_norm,
@@ -42,6 +42,11 @@ def _facts(backend: Backend) -> dict[str, Any]:
         "engine": backend.engine,
         "installed": _installed(backend.engine),
     }
+
+
+def _bits(offer: Offer) -> list[int]:
+    """Every width on offer, the usual one first."""
+    return list(dict.fromkeys(bits for each in offer.alternatives for bits in each.bits))
 
 
 def _installed(engine: str | None) -> str | None:

@@ -24,7 +24,7 @@ def demo(
 
     For each target: the top-1 accuracy on 1,000 Fashion-MNIST images in float, simulated, on the integer twin and on
     the real engine; the size of the file; int8 to float latency in the same engine; and whether engine and twin agree
-    integer for integer.
+    integer for integer. Targets whose files need a package that is not installed are left out, and named.
 
     Example: detent demo --out artifacts
     """
@@ -37,14 +37,16 @@ def demo(
     # The network is small: 25 s on one thread, where two waited for each other for minutes beside other work.
     torch.set_num_threads(1)
     net, data = trained(), images()
+    missing = {job.backend: why for job in JOBS if (why := _not_installed(job.backend)) is not None}
+    jobs = [job for job in JOBS if job.backend not in missing]
     rows: list[Row] = []
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with (
         tempfile.TemporaryDirectory() as temporary,
         Progress(*columns, console=Console(file=sys.stderr), transient=True) as progress,
     ):
-        task = progress.add_task("", total=len(JOBS))
-        for number, job in enumerate(JOBS):
+        task = progress.add_task("", total=len(jobs))
+        for number, job in enumerate(jobs):
             progress.update(task, description=f"{job.backend}, {job.recipe}", completed=number)
             folder = (out or Path(temporary)) / f"{job.backend}-{job.recipe}{job.bits or ''}"
             rows.append(run(job, net, data, folder))
@@ -52,6 +54,22 @@ def demo(
         print(json_format.dumps([row.to_dict() for row in rows], indent=2))
     else:
         _print_table(rows)
+    for backend, why in missing.items():
+        print(f"left out: {backend}, because {why}", file=sys.stderr)
+
+
+def _not_installed(backend: str) -> str | None:
+    """Why the files of a target cannot be written here, and what to install; None if they can."""
+    from detent.backends import BACKENDS
+    from detent.deploy.files import require_package
+    from detent.errors import DeployError
+
+    try:
+        for file in BACKENDS[backend].files:
+            require_package(file)
+    except DeployError as error:
+        return f"{error.found}: {error.to_do}"
+    return None
 
 
 def _print_table(rows: list[Row]) -> None:

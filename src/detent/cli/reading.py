@@ -12,23 +12,30 @@ import typer
 if TYPE_CHECKING:
     from detent.data import Inputs, Preprocessing, Types
 
-__all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "Crop", "Mean", "Resize", "Std", "batches_of", "preprocessing", "with_bar"]
+__all__ = ["Crop", "Mean", "Resize", "Std", "batches_of", "preprocessing", "with_bar"]
+
+_MEAN, _STD = "0.485,0.456,0.406", "0.229,0.224,0.225"  # ImageNet's
 
 Resize = Annotated[int | None, typer.Option(min=1, help="Images: length of the shorter side.")]
 Crop = Annotated[int | None, typer.Option(min=1, help="Images: side of the square cut from the middle.")]
-Mean = Annotated[str, typer.Option(help="Images: of pixels / 255, for each channel.")]
-Std = Annotated[str, typer.Option(help="Images: of pixels / 255, for each channel.")]
+Mean = Annotated[
+    str | None, typer.Option(help="Images: of pixels / 255, for each channel.", show_default=f"ImageNet's, {_MEAN}")
+]
+Std = Annotated[
+    str | None, typer.Option(help="Images: of pixels / 255, for each channel.", show_default=f"ImageNet's, {_STD}")
+]
 
-IMAGENET_MEAN, IMAGENET_STD = "0.485,0.456,0.406", "0.229,0.224,0.225"
 
-
-def preprocessing(resize: int | None, crop: int | None, mean: str, std: str) -> Preprocessing | None:
+def preprocessing(resize: int | None, crop: int | None, mean: str | None, std: str | None) -> Preprocessing | None:
     """None without `crop`: then data are arrays, or refused."""
     from detent.data import Preprocessing
 
-    if crop is None:
-        return None
-    return Preprocessing(resize=resize, crop=(crop, crop), mean=_numbers(mean), std=_numbers(std))
+    if crop is not None:
+        return Preprocessing(resize=resize, crop=(crop, crop), mean=_numbers(mean or _MEAN), std=_numbers(std or _STD))
+    given = [name for name, value in (("--resize", resize), ("--mean", mean), ("--std", std)) if value is not None]
+    if given:
+        raise typer.BadParameter(f"{', '.join(given)} without --crop: say how large the images are to be")
+    return None
 
 
 def batches_of(
@@ -36,14 +43,25 @@ def batches_of(
     inputs: Inputs,
     types: Types,
     *,
-    batch_size: int,
+    batch_size: int | None,
+    usual_size: int,
     how: Preprocessing | None,
 ) -> Iterable[Any]:
     """What `--data` names: files, or `file.py:function` or `module:function`, whose result is the batches."""
     from detent.data import Folder, called
 
     made = called(data)
-    return made if made is not None else Folder(data, inputs, batch_size=batch_size, preprocessing=how, types=types)
+    if made is None:
+        found = Folder(data, inputs, batch_size=batch_size or usual_size, preprocessing=how, types=types)
+        if how is not None and not found.images:
+            raise typer.BadParameter(f"--crop is for images, and {data} holds arrays: leave it out")
+        if batch_size not in (None, found.batch_size):
+            raise typer.BadParameter(f"--batch-size {batch_size}, and the network takes {found.batch_size} at a time")
+        return found
+    if batch_size is not None or how is not None:
+        unused = "--batch-size" if batch_size is not None else "--crop"
+        raise typer.BadParameter(f"{unused} is for files, and {data} gives batches as they are: leave it out")
+    return made
 
 
 @contextmanager

@@ -8,19 +8,11 @@ from typing import Annotated
 
 import typer
 
-from detent.cli.reading import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    Crop,
-    Mean,
-    Resize,
-    Std,
-    batches_of,
-    preprocessing,
-    with_bar,
-)
+from detent.cli.reading import Crop, Mean, Resize, Std, batches_of, preprocessing, with_bar
 
 __all__ = ["verify"]
+
+_BATCH_SIZE = 32
 
 
 def verify(
@@ -34,11 +26,13 @@ def verify(
     engine: Annotated[str | None, typer.Option(help="Run this engine, not the backend's own.")] = None,
     arithmetic: Annotated[str | None, typer.Option(help="The twin computes by this, not as the engine.")] = None,
     batches: Annotated[int, typer.Option(min=1, help="At most so many batches.")] = 8,
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples in a batch.")] = 32,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Samples in a batch that is read from files.", show_default="32")
+    ] = None,
     resize: Resize = None,
     crop: Crop = None,
-    mean: Mean = IMAGENET_MEAN,
-    std: Std = IMAGENET_STD,
+    mean: Mean = None,
+    std: Std = None,
     tensors: Annotated[bool, typer.Option(help="Compare the tensors inside too.")] = True,
     latency: Annotated[bool, typer.Option(help="Measure int8 against float.")] = True,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
@@ -57,7 +51,7 @@ def verify(
     shapes = {name: port.shape for name, port in artifact.graph.inputs.items()}
     how = preprocessing(resize, crop, mean, std)
     types = {name: port.dtype for name, port in artifact.graph.inputs.items()}
-    found = batches_of(data, shapes, types, batch_size=batch_size, how=how)
+    found = batches_of(data, shapes, types, batch_size=batch_size, usual_size=_BATCH_SIZE, how=how)
     with with_bar(islice(found, batches), "verifying", batches) as given:
         verdict = artifact.verify(given, engine=engine, arithmetic=arithmetic, tensors=tensors, latency=latency)
     print(json_format.dumps(verdict.to_dict(), indent=2) if json else verdict)

@@ -22,6 +22,8 @@ Inputs = Mapping[str, tuple[int | str, ...]]
 Types = Mapping[str, str]
 """Input name to numpy type."""
 
+_NPY = b"\x93NUMPY"
+
 LABELS = ("labels", "label", "targets", "y")
 """Keys of a `.npz` that hold labels."""
 
@@ -52,10 +54,13 @@ def arrays_in(path: Path, inputs: Inputs, types: Types, rows: int) -> Iterator[t
 
 
 def _checked(path: Path) -> Path:
-    """What numpy would take for a zip file is one: it leaves others open."""
+    """What numpy would take for a zip file is one: it leaves others open. Anything else it takes for a pickle, and
+    says how to load that unsafely."""
     with path.open("rb") as stream:
-        is_zip = stream.read(2) == b"PK"
-    if is_zip and not zipfile.is_zipfile(path):
+        begins = stream.read(len(_NPY))
+    if begins != _NPY and not begins.startswith(b"PK"):
+        raise ValueError("it does not begin as one")
+    if begins != _NPY and not zipfile.is_zipfile(path):
         raise ValueError("a .npz that is cut off or damaged")
     return path
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Iterable
+import traceback
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from detent.errors import DataError
+from detent.errors import DataError, DetentError
 
 __all__ = ["called"]
 
@@ -29,10 +30,36 @@ def called(name: str) -> Iterable[Any] | None:
     make: Any = getattr(module, function, None)
     if not callable(make):
         raise DataError(asked, f"{place} has no function {function}", "give the name of a function without arguments")
-    made = make()
+    try:
+        made = make()
+    except DetentError:
+        raise
+    except Exception as error:
+        raise _fault(asked, module, error) from error
     if not isinstance(made, Iterable):
         raise DataError(asked, f"it gave a {type(made).__name__}", "give batches: arrays, tensors, tuples or dicts")
-    return made
+    return _Batches(made, asked, module)
+
+
+class _Batches:
+    """What a function of the user gave: whatever goes wrong in it names its file and line."""
+
+    def __init__(self, made: Iterable[Any], asked: str, module: ModuleType):
+        self._made, self._asked, self._module = made, asked, module
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self._made
+        except DetentError:
+            raise
+        except Exception as error:
+            raise _fault(self._asked, self._module, error) from error
+
+
+def _fault(asked: str, module: ModuleType, error: Exception) -> DataError:
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == module.__file__]
+    where = f" (line {frames[-1].lineno} of {module.__file__})" if frames else ""
+    return DataError(asked, f"{type(error).__name__}: {error}{where}", "correct the function")
 
 
 def _loaded(place: str) -> ModuleType:

@@ -50,16 +50,21 @@ class Folder:
             raise DataError(
                 f"read data from {self.path}", "it holds no data", f"give files that end in {', '.join(known)}"
             )
-        if preprocessing is None and any(file.suffix.lower() in SUFFIXES for file in self.files):
+        if preprocessing is None and self.images:
             raise DataError(
                 f"read images from {self.path}",
                 "no preprocessing was stated",
                 "say how a picture becomes an array: detent.data.Preprocessing, or --crop, --mean, --std",
             )
 
+    @property
+    def images(self) -> bool:
+        """Whether there are pictures among the files."""
+        return any(file.suffix.lower() in SUFFIXES for file in self.files)
+
     def __iter__(self) -> Iterator[tuple[npt.NDArray[Any], ...]]:
         waiting: list[tuple[npt.NDArray[Any], ...]] = []
-        count = 0
+        count, given = 0, False
         for part in self._parts():
             if waiting and len(part) != len(waiting[0]):
                 raise DataError(
@@ -73,11 +78,18 @@ class Folder:
             count += len(part[0])
             while count >= self.batch_size:
                 joined = _joined(waiting)
+                given = True
                 yield tuple(array[: self.batch_size] for array in joined)
                 waiting = [tuple(array[self.batch_size :] for array in joined)]
                 count -= self.batch_size
         if count and not self._whole:
             yield _joined(waiting)
+        elif count and not given:
+            raise DataError(
+                f"read data from {self.path}",
+                f"{count} samples, and the network takes {self.batch_size} at a time",
+                f"give at least {self.batch_size}, or export the network with a free batch",
+            )
 
     def _parts(self) -> Iterator[tuple[npt.NDArray[Any], ...]]:
         for file in self.files:

@@ -55,7 +55,7 @@ class _Annotation:
         self.b = Builder(self.model.opset_import[0].version)
         self.b.taken.update(name for node in self.graph.node for name in (*node.input, *node.output))
         self.b.taken.update(self.by_name)
-        self.parameters = Parameters(self.source, self.graph, self.b)
+        self.parameters = Parameters(self.source, self.graph, self.b, int4=self.region.backend.int4_weights)
 
     def run(self) -> Exported:
         self._drop_folded()

@@ -10,9 +10,9 @@ import onnx
 import onnx.version_converter
 from onnx import helper, numpy_helper
 
+from detent.deploy.declared_opset import declare_opset_20
 from detent.deploy.float_model import float_model
 from detent.deploy.known_sizes import Known, known_sizes
-from detent.deploy.lower_opset import lower_opset
 from detent.errors import DeployError
 from detent.onnx_import import OnnxSource, is_left_out
 
@@ -33,7 +33,7 @@ def base_model(source: OnnxSource, opset: int) -> tuple[onnx.ModelProto, dict[st
         before = {node.name: set(node.input) for node in model.graph.node if node.name}
         model = _converted(model, max(opset, 13))
         parts = _inserted(model.graph, before)
-    lower_opset(model, opset)
+    declare_opset_20(model, opset)
     if model.ir_version < 8:
         model.ir_version = 8
     if opset >= 21 and model.ir_version < 10:

@@ -25,15 +25,15 @@ __all__ = ["Parameters"]
 class Parameters:
     """`stored` is what was written so far, by path, without the codes, which are in the graph then."""
 
-    def __init__(self, source: OnnxSource, graph: onnx.GraphProto, builder: Builder):
-        self.source, self.graph, self.b = source, graph, builder
+    def __init__(self, source: OnnxSource, graph: onnx.GraphProto, builder: Builder, *, int4: bool = False):
+        self.source, self.graph, self.b, self._int4 = source, graph, builder, int4
         self.stored: dict[str, Stored] = {}
         self.placed: dict[str, tuple[str, bool]] = {}  # the name of each in the graph, and whether it is turned
 
     def write(self, path: str, module: nn.Module, nodes: list[onnx.NodeProto]) -> None:
         """The weight and the bias of a module, which is these nodes."""
         for which in ("weight", "bias"):
-            kept = stored(module, which)
+            kept = stored(module, which, int4=self._int4)
             if kept is None:
                 continue
             known = self.source.parameters.get(f"{path}.{which}")

@@ -61,7 +61,8 @@ class DeployedTensor:
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Deployment:
     """The network as QDQ ONNX, for a backend. `tensors` is in the order of the Plan; `ranges` are of float tensors, as
-    they would be on a grid, which only retargeting looks at."""
+    they would be on a grid, which only retargeting looks at; `names` are of nodes of the torch model whose result is
+    called otherwise here."""
 
     name: str
     backend: Backend
@@ -69,6 +70,7 @@ class Deployment:
     tensors: tuple[DeployedTensor, ...]
     ranges: tuple[DeployedTensor, ...] = ()
     notes: list[str] = field(default_factory=list)
+    names: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def graph(self) -> QdqGraph:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,7 @@ class Encoding:
         rounded = np.rint(values.astype(np.float32) / scale).astype(np.float64) + zero_point
         return np.asarray(np.clip(rounded, self.qmin, self.qmax), np.int64)
 
+    @cached_property
     def _key(self) -> tuple[object, ...]:
         zero_point = self.zero_point
         return (
@@ -110,7 +112,11 @@ class Encoding:
         )
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Encoding) and self._key() == other._key()
+        return isinstance(other, Encoding) and (self is other or self._key == other._key)
 
     def __hash__(self) -> int:
-        return hash(self._key())
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self._key)

@@ -16,8 +16,8 @@ import numpy as np
 
 from detent.deploy.deployment import Deployment
 from detent.deploy.encoding import Encoding
-from detent.deploy.mnn_compression import ActivationGrid, Compression, CompressionLayer, WeightGrid
-from detent.deploy.mnn_layers import PRODUCT, MnnUnit, integer_layers, is_large
+from detent.deploy.mnn_compression import PART, ActivationGrid, Compression, CompressionLayer, WeightGrid
+from detent.deploy.mnn_layers import PRODUCT, MnnUnit, integer_layers, is_large, is_split, layer_grid
 from detent.deploy.mnn_model import mnn_model
 from detent.deploy.qdq_graph import Op, QdqGraph, Read
 from detent.errors import DeployError
@@ -64,24 +64,17 @@ def _require_runnable(graph: QdqGraph, op: Op) -> None:
         _refuse(op, "MNN has no pool over 3 axes", "pool over two of them, then over the third")
 
 
-def _groups(op: Op, graph: QdqGraph) -> int:
-    """How many convolutions MNN makes of one: a depthwise one stays whole."""
-    group, weight = int(op.attributes.get("group", 1)), op.inputs[1]
-    assert weight is not None
-    return 1 if graph.constants[weight.tensor].shape[:2] == (group, 1) else group
-
-
 def _parts(layer: CompressionLayer, unit: MnnUnit, graph: QdqGraph) -> list[CompressionLayer]:
     """A layer, or one for each group."""
-    groups = _groups(unit.head, graph)
-    if groups == 1:
+    if not is_split(graph, unit.head):
         return [layer]
+    groups = int(unit.head.attributes["group"])
     size = len(layer.weight.scales) // groups
     return [
         CompressionLayer(
             layer.input,
             replace(layer.weight, scales=layer.weight.scales[index * size : (index + 1) * size]),
-            replace(layer.output, name=f"{unit.head.outputs[0]}___output___{index}"),
+            replace(layer.output, name=f"{unit.head.outputs[0]}{PART}{index}"),
         )
         for index in range(groups)
     ]
@@ -94,30 +87,22 @@ def _layer(graph: QdqGraph, unit: MnnUnit) -> CompressionLayer:
     assert weight is not None
     if op.type == "ConvTranspose":
         _refuse(op, "MNN has integer convolutions and linear layers only", "leave it in float")
-    given = graph.grid_of(output)
+    given = layer_grid(graph, unit)
     if given is None:
         _refuse(op, f"what it gives, {output!r}, is read in float or on several grids", "quantize it, on one grid")
     if op.type == "Conv":
-        name = _conv_name(graph, op, output)
+        name = _conv_name(graph, output)
     else:
-        name = f"{unit.bare}{PRODUCT if is_large(graph, unit) else _MATRIX}"
+        name = f"{output}{PRODUCT if is_large(graph, unit) else _MATRIX}"
     return CompressionLayer(
         _activation(op, data.tensor, data.encoding), _weight(graph, op, weight), _activation(op, name, given)
     )
 
 
-def _conv_name(graph: QdqGraph, op: Op, output: str) -> str:
-    """Of what a convolution gives in MNN: with the ReLU it takes in, and before the layout of an output is made."""
-    after = graph.producer(output)
-    own = output if after is op or (after is not None and _joins(graph, after)) else op.outputs[0]
-    outputs = [each.name for each in graph.outputs if each.read.tensor == own]
-    return f"{outputs[0]}{_BEFORE_LAYOUT}" if outputs else own
-
-
-def _joins(graph: QdqGraph, op: Op) -> bool:
-    """Whether MNN computes a function within the convolution before it: a ReLU, or a clip from 0 to 6."""
-    bounds = [graph.constants.get(read.tensor) for read in op.inputs[1:] if read is not None]
-    return op.type == "Relu" or [None if bound is None else float(bound) for bound in bounds] == [0.0, 6.0]
+def _conv_name(graph: QdqGraph, output: str) -> str:
+    """Of what a convolution gives in MNN: before the layout of an output is made."""
+    outputs = [each.name for each in graph.outputs if each.read.tensor == output]
+    return f"{outputs[0]}{_BEFORE_LAYOUT}" if outputs else output
 
 
 def _activation(op: Op, name: str, encoding: Encoding | None) -> ActivationGrid:

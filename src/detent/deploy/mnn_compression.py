@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from detent.errors import DeployError
 
-__all__ = ["ActivationGrid", "Compression", "CompressionLayer", "WeightGrid"]
+__all__ = ["PART", "ActivationGrid", "Compression", "CompressionLayer", "WeightGrid"]
 
+PART = "___output___"
+"""Before the number of a group, in the name of what MNN's convolution for it gives."""
 _VERSION = "0.0.0"
 _ROUND_AWAY_FROM_ZERO = 1
 
@@ -57,6 +59,15 @@ class Compression:
     """All layers that run on integers."""
 
     layers: tuple[CompressionLayer, ...]
+
+    def weights(self) -> list[WeightGrid]:
+        """Of each layer, with all scales of one that MNN has in parts."""
+        found: dict[tuple[str, str], WeightGrid] = {}
+        for layer in self.layers:
+            key = layer.weight.name, layer.output.name.partition(PART)[0]
+            before = found[key].scales if key in found else ()
+            found[key] = replace(layer.weight, scales=(*before, *layer.weight.scales))
+        return list(found.values())
 
     def message(self) -> bytes:
         """As protobuf."""

@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from detent.deploy.float_model import float_model
-from detent.deploy.mnn_layers import PRODUCT, MnnUnit, is_large
-from detent.deploy.mnn_scales import REAL, MnnScales
+from detent.deploy.mnn_layers import PRODUCT
+from detent.deploy.mnn_scope import MnnScope
+from detent.deploy.mnn_spread import REAL
 from detent.deploy.mnn_windows import with_whole_windows
 from detent.deploy.qdq_graph import QdqGraph
 from detent.errors import DeployError
@@ -30,6 +31,7 @@ __all__ = ["mnn_model"]
 Nodes = Iterator[onnx.NodeProto]
 
 _FLOATS = np.finfo(np.float32)
+_NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
 
 _FUNCTIONS = ("Clip", "LeakyRelu", "Relu", "Sigmoid", "Tanh", "Abs", "Neg", "Exp", "Sqrt", "HardSwish", "Gelu", "Erf")
 """What MNN may compute before a change of layout that stands before it."""
@@ -38,92 +40,45 @@ _FUNCTIONS = ("Clip", "LeakyRelu", "Relu", "Sigmoid", "Tanh", "Abs", "Neg", "Exp
 def mnn_model(model: onnx.ModelProto, graph: QdqGraph) -> onnx.ModelProto:
     """The float network of a QDQ model, as MNN is to read it; all tensors keep their names and numbers."""
     found = float_model(model)
-    scope = _Scope(found, graph)
+    scope = MnnScope(found, graph)
     scope.read_casts()
-    nodes = [new for node in found.graph.node for new in _written(scope, node)]
+    nodes = [made for each in found.graph.input for made in scope.made_of(each.name)]
+    nodes += [new for node in found.graph.node for new in _written(scope, node)]
     del found.graph.node[:]
     found.graph.node.extend(nodes)
     return found
 
 
-class _Scope:
-    """A network that is being rewritten, and what is known of it."""
-
-    def __init__(self, model: onnx.ModelProto, graph: QdqGraph):
-        self._model = model
-        self.constants = {each.name: each for each in model.graph.initializer}
-        self.outputs = {each.name for each in model.graph.output}
-        known = MnnScales(graph)
-        self.convolved = {op.outputs[0] for unit in known.units for op in unit.ops if unit.head.type == "Conv"}
-        self.alone = {unit.head.outputs[0] for unit in known.units}
-        self.behind_products = {
-            op.outputs[0] for unit in known.units for op in unit.ops[1:] if unit.head.type in ("Gemm", "MatMul")
-        }
-        self.never_on_codes = known.never_on_codes
-        self.casts = known.casts
-        self._shapes = graph.shapes
-        self._products = {op.outputs[0]: unit for unit in known.units for op in unit.ops if is_large(graph, unit)}
-
-    def read_casts(self) -> None:
-        """Let operations in float read the real numbers that are made of codes."""
-        for node in self._model.graph.node:
-            for index, name in enumerate(node.input):
-                if node.output[0] in self.casts.get(name, ()):
-                    node.input[index] = f"{name}{REAL}"
-
-    def cast(self, tensor: str) -> onnx.NodeProto:
-        """What makes real numbers of the codes of a tensor."""
-        real = f"{tensor}{REAL}"
-        return helper.make_node("Max", [tensor, self.number(float(_FLOATS.min))], [real], name=real)
-
-    def product(self, tensor: str) -> MnnUnit | None:
-        """The large matrix product that a tensor is part of."""
-        return self._products.get(tensor)
-
-    def producer(self, tensor: str) -> onnx.NodeProto:
-        found: onnx.NodeProto = next(node for node in self._model.graph.node if tensor in node.output)
-        return found
-
-    def constant(self, name: str, values: np.ndarray) -> str:
-        if name not in self.constants:
-            self.constants[name] = numpy_helper.from_array(values, name)
-            self._model.graph.initializer.append(self.constants[name])
-        return name
-
-    def number(self, value: float) -> str:
-        return self.constant(f"mnn.{value:g}", np.array(value, np.float32))
-
-    def array(self, name: str) -> np.ndarray:
-        return numpy_helper.to_array(self.constants[name])
-
-    def sizes(self, tensor: str) -> tuple[int | str, ...] | None:
-        """Of a tensor, without batch and channels."""
-        shape = self._shapes.get(tensor.removesuffix(REAL))
-        return None if shape is None else tuple(shape[2:])
-
-    def rank(self, tensor: str) -> int | None:
-        inferred = onnx.shape_inference.infer_shapes(self._model).graph
-        values = (*inferred.value_info, *inferred.input, *inferred.output)
-        name = tensor.removesuffix(REAL)
-        return next((len(each.type.tensor_type.shape.dim) for each in values if each.name == name), None)
-
-    def readers(self, tensor: str) -> list[onnx.NodeProto]:
-        return [node for node in self._model.graph.node if tensor in node.input]
-
-
-def _written(scope: _Scope, node: onnx.NodeProto) -> Nodes:
+def _written(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
     if node.op_type in ("AveragePool", "MaxPool"):
         node = with_whole_windows(node, scope.sizes(node.input[0]))
     for new in _FORMS.get(node.op_type, _unchanged)(scope, node):
-        yield new
-        yield from (scope.cast(name) for name in new.output if name in scope.casts)
+        yield from _kept_from_codes(scope, new)
+        yield from (made for name in new.output for made in scope.made_of(name))
 
 
-def _unchanged(_: _Scope, node: onnx.NodeProto) -> Nodes:
+def _kept_from_codes(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
+    """A sum or a product that would have another grid than in the network."""
+    if node.output[0] in scope.kept_from_codes:
+        yield from _without_scale(scope, node)
+    else:
+        yield node
+
+
+def _without_scale(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
+    """No scale comes back to what the operation gives, because another gives its numbers."""
+    made = onnx.NodeProto()
+    made.CopyFrom(node)
+    made.output[0] = f"{node.output[0]}.made"
+    yield made
+    yield scope.same(made.output[0], node.output[0])
+
+
+def _unchanged(_: MnnScope, node: onnx.NodeProto) -> Nodes:
     yield node
 
 
-def _in_float(scope: _Scope, node: onnx.NodeProto, count: int) -> Nodes:
+def _in_float(scope: MnnScope, node: onnx.NodeProto, count: int) -> Nodes:
     """The first `count` inputs twice as large, the result half: exact, and products that no converter takes out."""
     output, inputs = node.output[0], list(node.input)
     for index, name in enumerate(inputs[:count]):
@@ -137,21 +92,36 @@ def _in_float(scope: _Scope, node: onnx.NodeProto, count: int) -> Nodes:
     yield helper.make_node("Mul", [doubled.output[0], scope.number(0.5)], [output], name=f"{output}.halved")
 
 
-def _always_in_float(scope: _Scope, node: onnx.NodeProto) -> Nodes:
+def _arithmetic(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
+    """The converter takes out what changes nothing, and scales would go on through it."""
+    first, second = (_is_one_number(scope, name, _NEUTRAL[node.op_type]) for name in node.input)
+    if node.output[0] in scope.alone and (second or (first and node.op_type in ("Add", "Mul"))):
+        yield scope.same(node.input[0 if second else 1], node.output[0])
+    else:
+        yield from _product(scope, node)
+
+
+def _is_one_number(scope: MnnScope, name: str, value: float) -> bool:
+    return name in scope.constants and scope.array(name).size == 1 and bool(scope.array(name) == value)
+
+
+def _always_in_float(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
     if any(name in scope.constants for name in node.input):
         yield node
     else:
         yield from _in_float(scope, node, len(node.input))
 
 
-def _if_wrong(scope: _Scope, node: onnx.NodeProto) -> Nodes:
-    if node.output[0] in scope.never_on_codes:
+def _if_wrong(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
+    if node.output[0] not in scope.never_on_codes:
+        yield node
+    elif node.input[0] in scope.scaled:
         yield from _in_float(scope, node, 1)
     else:
-        yield node
+        yield from _without_scale(scope, node)
 
 
-def _relu(scope: _Scope, node: onnx.NodeProto) -> Nodes:
+def _relu(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
     """One that stands alone is a clip, which has no kernel for codes. One behind a matrix product is a maximum: MNN
     would take it into the product and give that a name that nobody can know, so that it finds no scales for it."""
     if node.output[0] in scope.behind_products:
@@ -164,7 +134,7 @@ def _relu(scope: _Scope, node: onnx.NodeProto) -> Nodes:
     yield helper.make_node("Clip", [node.input[0], *bounds], list(node.output), name=node.name)
 
 
-def _clip(scope: _Scope, node: onnx.NodeProto) -> Nodes:
+def _clip(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
     """One behind a matrix product is a maximum and a minimum, for the same reason."""
     steps = [(kind, bound) for kind, bound in zip(("Max", "Min"), node.input[1:], strict=False) if bound]
     if node.output[0] not in scope.behind_products or not steps:
@@ -177,13 +147,13 @@ def _clip(scope: _Scope, node: onnx.NodeProto) -> Nodes:
         read = given
 
 
-def _product(scope: _Scope, node: onnx.NodeProto) -> Nodes:
+def _product(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
     """A large one, with what is added to it, is a convolution of one place."""
     unit = scope.product(node.output[0])
     if unit is None:
         yield node
         return
-    if unit.bare != node.output[0]:
+    if unit.output != node.output[0]:
         return  # it is written with the sum behind it
     head = scope.producer(unit.head.outputs[0])
     x, weight = head.input[:2]
@@ -191,15 +161,15 @@ def _product(scope: _Scope, node: onnx.NodeProto) -> Nodes:
     matrix = scope.array(weight)
     if not next((attribute.i for attribute in head.attribute if attribute.name == "transB"), 0):
         matrix = matrix.T
-    kernel = scope.constant(f"{unit.bare}.kernel", np.ascontiguousarray(matrix)[..., None, None])
-    places = scope.constant(f"{unit.bare}.places", np.array([-1, matrix.shape[1], 1, 1], np.int64))
-    product, rank = f"{unit.bare}{PRODUCT}", scope.rank(x)
+    kernel = scope.constant(f"{unit.output}.kernel", np.ascontiguousarray(matrix)[..., None, None])
+    places = scope.constant(f"{unit.output}.places", np.array([-1, matrix.shape[1], 1, 1], np.int64))
+    product, rank = f"{unit.output}{PRODUCT}", scope.rank(x)
     yield helper.make_node("Reshape", [x, places], [f"{product}.in"], name=f"{product}.in")
     yield helper.make_node("Conv", [f"{product}.in", kernel, *added[:1]], [product], name=product, kernel_shape=[1, 1])
-    yield from _in_its_shape(scope, x, product, unit.bare, rank, len(matrix))
+    yield from _in_its_shape(scope, x, product, unit.output, rank, len(matrix))
 
 
-def _in_its_shape(scope: _Scope, x: str, product: str, output: str, rank: int | None, size: int) -> Nodes:
+def _in_its_shape(scope: MnnScope, x: str, product: str, output: str, rank: int | None, size: int) -> Nodes:
     """The shape of `x`, with another size of the last axis."""
     last = scope.constant(f"{product}.size", np.array([size], np.int64))
     if rank == 2:
@@ -213,7 +183,23 @@ def _in_its_shape(scope: _Scope, x: str, product: str, output: str, rank: int | 
     yield helper.make_node("Reshape", [product, shape], [output], name=f"{product}.out")
 
 
-def _batch_norm(scope: _Scope, node: onnx.NodeProto) -> Nodes:
+def _conv(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
+    """One with small groups has none, and zeros between them."""
+    if node.output[0] not in scope.dense:
+        yield node
+        return
+    attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    kernel, groups = scope.array(node.input[1]), attributes.pop("group")
+    outputs, inputs = kernel.shape[0] // groups, kernel.shape[1]
+    whole = np.zeros((kernel.shape[0], groups * inputs, *kernel.shape[2:]), kernel.dtype)
+    for index in range(groups):
+        rows = slice(index * outputs, (index + 1) * outputs)
+        whole[rows, index * inputs : (index + 1) * inputs] = kernel[rows]
+    reads = [node.input[0], scope.constant(f"{node.output[0]}.kernel", whole), *node.input[2:]]
+    yield helper.make_node("Conv", reads, list(node.output), name=node.name, **attributes)
+
+
+def _batch_norm(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
     """A product and a sum with constants."""
     x, *parameters = node.input
     rank = scope.rank(x)
@@ -230,12 +216,12 @@ def _batch_norm(scope: _Scope, node: onnx.NodeProto) -> Nodes:
     yield helper.make_node("Add", [f"{output}.scaled", shifts], [output], name=node.name)
 
 
-def _average(scope: _Scope, node: onnx.NodeProto) -> Nodes:
+def _average(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
     for new in _if_wrong(scope, node):
         yield from _padded(scope, new) if new.op_type == "AveragePool" else (new,)
 
 
-def _padded(scope: _Scope, node: onnx.NodeProto) -> Nodes:
+def _padded(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
     """Padding that counts is part of what is averaged."""
     attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     pads = attributes.get("pads", ())
@@ -255,7 +241,7 @@ def _padded(scope: _Scope, node: onnx.NodeProto) -> Nodes:
     yield helper.make_node("AveragePool", [padded], list(node.output), name=node.name, **kept)
 
 
-def _identity(scope: _Scope, node: onnx.NodeProto) -> Nodes:
+def _identity(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
     """An output that a function reads too: MNN would give out what the function makes of it."""
     source = node.input[0]
     moved = node.output[0] in scope.outputs and source not in scope.convolved
@@ -268,12 +254,14 @@ def _identity(scope: _Scope, node: onnx.NodeProto) -> Nodes:
         yield node
 
 
-_FORMS: dict[str, Callable[[_Scope, onnx.NodeProto], Nodes]] = {
+_FORMS: dict[str, Callable[[MnnScope, onnx.NodeProto], Nodes]] = {
     "Abs": _always_in_float,
-    "Add": _product,
+    "Add": _arithmetic,
     "AveragePool": _average,
     "BatchNormalization": _batch_norm,
     "Clip": _clip,
+    "Conv": _conv,
+    "Div": _arithmetic,
     "Gemm": _product,
     "GlobalAveragePool": _if_wrong,
     "Identity": _identity,
@@ -281,7 +269,9 @@ _FORMS: dict[str, Callable[[_Scope, onnx.NodeProto], Nodes]] = {
     "Max": _always_in_float,
     "MaxPool": _if_wrong,
     "Min": _always_in_float,
+    "Mul": _arithmetic,
     "Neg": _always_in_float,
     "Relu": _relu,
     "Resize": _if_wrong,
+    "Sub": _arithmetic,
 }

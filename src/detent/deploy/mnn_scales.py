@@ -1,49 +1,323 @@
 """Which tensors MNN has a scale for, and which operations it therefore runs on integers.
 
-A converted model has scales for what its integer layers read and give. When MNN loads it, each scale goes on through
-operations that move or pool values, forwards and backwards, but not past another scale. An operation with a kernel for
-codes uses it if everything that it reads and gives has a scale; what it reads is put on that scale, whatever it was
-before. So a sum before a concatenation is on the grid of what the concatenation goes into.
+A converted model has scales for what its integer layers read and give, and MNN hands them on (`deploy.mnn_spread`). An
+operation with a kernel for codes uses it if everything that it reads and gives has a scale; what it reads is put on
+that scale, whatever it was before. So a sum before a concatenation is on the grid of what the concatenation goes into.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 
 from detent.deploy.encoding import Encoding
-from detent.deploy.mnn_layers import BINARY, WEIGHTED, MnnUnit, has_small_groups, integer_layers, mnn_units
-from detent.deploy.qdq_graph import Op, QdqGraph, Read
-from detent.errors import DeployError
-
-__all__ = ["AVERAGES", "MOVES", "REAL", "MnnScales"]
-
-AVERAGES = ("AveragePool", "GlobalAveragePool")
-MOVES = (
-    *("Concat", "DepthToSpace", "Flatten", "Identity", "Pad", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze"),
-    *("Transpose", "Unsqueeze"),
+from detent.deploy.mnn_layers import (
+    BINARY,
+    PRODUCTS,
+    WEIGHTED,
+    MnnUnit,
+    function_behind,
+    integer_layers,
+    is_taken_in,
+    mnn_units,
 )
-_WINDOWS = (*AVERAGES, "MaxPool", "Resize")
-_FLOAT = ("Clip", "LeakyRelu", "Relu")
-"""Hand scales on, and have no kernel for codes; a ReLU that stands alone is written as a clip."""
-REAL = ".real"
-"""Ends the name of the real numbers that are made of a tensor of codes."""
-_ROUNDS = 3
-_PARTS = ".parts"
-"""Behind the output of a convolution of groups: the parts of its input, which hand their scale back to it."""
+from detent.deploy.mnn_spread import (
+    AVERAGES,
+    FLOAT,
+    MOVES,
+    PARTS,
+    REAL,
+    WINDOWS,
+    Scale,
+    first_scales,
+    forms,
+    inside_chains,
+    layer_ends,
+    read_as,
+    reads_moved,
+    sources,
+    spread,
+    with_casts,
+)
+from detent.deploy.qdq_graph import Op, QdqGraph
+
+__all__ = ["MnnScales"]
 
 
-@dataclass(frozen=True, eq=False)
-class _Scale:
-    """Two are the same only if they came from one tensor: MNN moves codes between tensors that share one. Windows are
-    taken of codes between equal scales too."""
-
-    grid: Encoding
+_OTHER_TWICE = REAL * 2
+"""Ends what needs no further form: it is read by those alone that need it."""
 
 
-Scales = dict[str, _Scale]
-Ways = dict[str, dict[str, None]]
-"""From a tensor to those that its scale goes on to, in their order."""
+class MnnScales:
+    """`grids` by tensor, and by the output of its first operation each unit that runs on integers.
+
+    `casts` are tensors that some operations read in another form, with the outputs of those operations:
+    `deploy.mnn_model` writes a maximum that makes it, because that hands no scale on. Some are in float and have a
+    scale (`_real_with_a_scale`); others are codes that several operations read in float. MNN 3.6.1 makes real numbers
+    of codes once, for the first that reads them, and keeps them for the others; when sizes change it makes them anew,
+    but most of the others still read the old ones, which are gone: the process ends.
+
+    `never_on_codes` are outputs of operations that would run on codes and give other numbers than the network does:
+    `deploy.mnn_model` writes them such that MNN computes them in float. x86 compares codes in a max pool without their
+    sign. A resize to the nearest copies codes whatever their scales, and others mix up channels. And a scale that came
+    from elsewhere need not be that of the network: a sum before a leaky ReLU would be cut off where the numbers behind
+    it end, a sigmoid before an average where the averages do.
+
+    `functions` stand behind units whose numbers have no grid in the network: MNN has them on that of the function.
+    `behind_products` are outputs of functions behind matrix products, or behind moves of what a convolution gives:
+    MNN would take them into the layer. `deploy.mnn_model` writes them such that they stay where they are, and hand no
+    scale on.
+    """
+
+    def __init__(self, graph: QdqGraph):
+        self.units = mnn_units(graph)
+        self._graph = graph
+        self._own = {
+            unit.head.outputs[0]: ends
+            for unit in integer_layers(graph)
+            if reads_moved(graph, unit) and (ends := layer_ends(graph, unit)) is not None
+        }
+        self._unit_of = {name: unit for unit in self.units for op in unit.ops for name in op.outputs}
+        self._makers = {name: unit.head.outputs[0] for unit in self.units for name in unit.gives}
+        behind = {unit: op for unit in self.units if (op := function_behind(graph, unit)) is not None}
+        self.behind_products = {op.outputs[0] for unit, op in behind.items() if unit.head.type in PRODUCTS}
+        self.behind_products |= {op.outputs[0] for op in graph.ops if _would_be_moved(graph, op)}
+        self.functions = {unit.head.outputs[0]: op for unit, op in behind.items() if graph.grid_of(unit.output) is None}
+        self._given_out = {output.read.tensor for output in graph.outputs}
+        self.never_on_codes = {op.outputs[0] for op in graph.ops if _is_wrong(graph, op)} | self.behind_products
+        self.casts: dict[str, set[str]] = {}
+        while self._settle():
+            pass
+
+    @property
+    def between_moves(self) -> frozenset[str]:
+        """Tensors that MNN does not have unless it is asked for them."""
+        return frozenset(self._chains)
+
+    @property
+    def perhaps_rounded(self) -> Mapping[str, Encoding]:
+        """Real numbers that MNN may round on a grid if it is asked for them."""
+        return {tensor: self.grids[tensor] for tensor, form in self._rounded() if form == tensor}
+
+    def missing(self, unit: MnnUnit) -> list[str]:
+        """What a unit reads or gives and MNN has no scale for."""
+        return [name for name in (*unit.reads, *unit.gives) if name not in self.grids]
+
+    def read(self, op: Op, tensor: str) -> Encoding | None:
+        """The grid on which an operation on integers reads a tensor."""
+        if op.outputs[0] in self._own:
+            return self._own[op.outputs[0]][0]
+        return self.grids.get(read_as(tensor, op.outputs[0], self.casts))
+
+    def given(self, unit: MnnUnit) -> Encoding:
+        """The grid of what a unit on integers gives."""
+        return self._own[unit.head.outputs[0]][1] if unit.head.outputs[0] in self._own else self.grids[unit.output]
+
+    def _settle(self) -> bool:
+        """Where scales go, and what runs on integers, with what is known to be written in another form; whether more
+        must be.
+
+        MNN hands scales on anew whenever sizes change, from where they are by then."""
+        written = list(with_casts(self.units, self.casts))
+        moving = [unit for unit in written if unit.head.outputs[0] not in self.never_on_codes]
+        chained = {unit.head.outputs[0] for unit in moving if unit.head.type in MOVES} | self._own.keys()
+        self._chains = inside_chains(written, chained, self._given_out)
+        scales = first_scales(self._graph, self.casts)
+        first: set[str] | None = None
+        while True:
+            before, scales = scales, spread(moving, dict(scales), self._chains)
+            self._know(moving, scales)
+            computed = {head for head, unit in self.on_integers.items() if unit.head.type not in MOVES}
+            first = computed if first is None else first
+            wrong = self._other_than_simulated() | self._windows_of_real_numbers() | (computed - first)
+            self.never_on_codes |= wrong
+            if wrong or self._cast(self._real_with_a_scale()) or self._cast(self._scaled_from_before()):
+                return True
+            if scales == before:
+                return self._cast(self._read_in_float_by_several())
+
+    def _cast(self, readers: Mapping[str, set[str]]) -> bool:
+        """Let operations read a tensor in another form; whether they did not before."""
+        more = {name: heads for name, heads in readers.items() if not heads <= self.casts.get(name, set())}
+        for name, heads in more.items():
+            self.casts.setdefault(name, set()).update(heads)
+        return bool(more)
+
+    def _know(self, moving: Iterable[MnnUnit], scales: Mapping[str, Scale]) -> None:
+        self.grids: Mapping[str, Encoding] = {
+            name: scale.grid for name, scale in scales.items() if not name.endswith(PARTS)
+        } | {
+            name: scales[first].grid
+            for name in self._chains
+            if (first := sources(name, self._chains)[0]) in scales
+            and all(scales.get(each) is scales[first] for each in sources(name, self._chains))
+        }
+        self.on_integers: dict[str, MnnUnit] = {}
+        self._codes: set[str] = set()
+        for unit in moving:
+            head = unit.head.outputs[0]
+            # Of real numbers, MNN makes codes to move them; who reads them would have done so.
+            moved = unit.head.type not in MOVES or all(self._are_codes(name) for name in unit.reads)
+            if head in self._own or (moved and self._has_kernel(unit, scales)):
+                self.on_integers[head] = unit
+                self._codes.update(name for name in unit.gives if self._is_on_own_grid(unit, name))
+
+    def _is_on_own_grid(self, unit: MnnUnit, tensor: str) -> bool:
+        """Whether a tensor has the scale that its numbers were computed for: parts of a convolution, once joined, may
+        have that of what reads them."""
+        own = self._own.get(unit.head.outputs[0])
+        return own is None or tensor not in self.grids or _are_equal(own[1], self.grids[tensor])
+
+    def _has_kernel(self, unit: MnnUnit, scales: Mapping[str, Scale]) -> bool:
+        gives = [name for name in unit.gives if name not in self._chains]
+        names = [*(found for name in unit.reads for found in sources(name, self._chains)), *gives]
+        if not gives or any(name not in scales for name in names):
+            return False
+        ends = [scales[name] for name in names]
+        if unit.head.type in MOVES:
+            return len(set(ends)) == 1
+        if unit.head.type in WINDOWS:
+            return len({float(end.grid.scale) for end in ends}) == 1
+        weight = unit.head.inputs[1] if unit.head.type in WEIGHTED else None
+        return unit.head.type in BINARY or (weight is not None and weight.encoding is not None)
+
+    def _are_codes(self, tensor: str) -> bool:
+        return all(name in self._codes for name in sources(tensor, self._chains))
+
+    def _holds_codes(self, tensor: str) -> bool:
+        """Whether its numbers are on its grid already: what a ReLU leaves of codes is computed in float, and is."""
+        op, before = self._graph.producer(tensor), tensor.removesuffix(REAL)
+        if op is not None and op.type == "Relu" and op.inputs[0] is not None:
+            before = op.inputs[0].tensor
+        return self._are_codes(tensor) or (
+            before != tensor
+            and self._holds_codes(before)
+            and _are_equal(self.grids.get(tensor), self.grids.get(before))
+        )
+
+    def _other_than_simulated(self) -> set[str]:
+        """Sums, products and windows on grids that the network does not have there."""
+        return {
+            head
+            for head, unit in self.on_integers.items()
+            if unit.head.type in (*BINARY, *WINDOWS) and not self._is_as_simulated(unit)
+        } | {
+            unit.head.outputs[0]
+            for unit in self.units
+            if unit.head.type == "Resize" and unit.head.outputs[0] not in self.never_on_codes and self._rescales(unit)
+        }
+
+    def _is_as_simulated(self, unit: MnnUnit) -> bool:
+        for read, name in zip(unit.head.inputs, unit.reads, strict=False):
+            grid = None if read is None else read.encoding
+            if not self._holds_codes(name) and not _are_equal(grid, self.grids[name]):
+                return False
+        # A maximum and a copy are codes of what they read.
+        rounds = unit.head.type in (*BINARY, *AVERAGES)
+        return not rounds or self._ends_on(self.grids[unit.output], unit.output)
+
+    def _ends_on(self, grid: Encoding, tensor: str) -> bool:
+        """Whether all that is made of a tensor is put on a grid in the network too, and only moved and cut before."""
+        given_out = [output.read for output in self._graph.outputs if output.read.tensor == tensor]
+        return all(_are_equal(read.encoding, grid) for read in given_out) and all(
+            _are_equal(read.encoding, grid)
+            or (op.type in (*MOVES, "Clip", "Relu") and all(self._ends_on(grid, name) for name in op.outputs))
+            for op, read in self._graph.readers(tensor)
+        )
+
+    def _rescales(self, unit: MnnUnit) -> bool:
+        ends = [self.grids.get(name) for name in (*unit.reads, *unit.gives)]
+        return None not in ends and not _are_equal(*ends)
+
+    def _windows_of_real_numbers(self) -> set[str]:
+        """Windows with a scale of what is in float, if others read that too: MNN may put a change of layout before the
+        window, which has the scale then; and what it keeps for several may be gone, or hold other numbers."""
+        return {
+            unit.head.outputs[0]
+            for unit in self.units
+            if unit.head.type in WINDOWS
+            and unit.head.outputs[0] not in self.never_on_codes
+            and unit.output in self.grids
+            and not self._are_codes(unit.reads[0])
+            and len(self._graph.readers(unit.reads[0])) + (unit.reads[0] in self._given_out) > 1
+        }
+
+    def _real_with_a_scale(self) -> dict[str, set[str]]:
+        """Tensors in float with a scale that somebody wants the real numbers of, and the operations that are to read
+        others with that scale: MNN rounds numbers with a scale wherever it changes their layout."""
+        found: dict[str, set[str]] = {}
+        for tensor, form in self._rounded():
+            heads = {self._unit_of[op.outputs[0]].head.outputs[0] for op, _ in self._graph.readers(tensor)}
+            readers = {head for head in heads if read_as(tensor, head, self.casts).startswith(form)}
+            on_codes = {head for head in readers if self._takes_scales(self._unit_of[head])}
+            if form in self._given_out or readers != on_codes:
+                found[form] = on_codes
+        return found
+
+    def _scaled_from_before(self) -> dict[str, set[str]]:
+        """What such tensors are made of, if their scale came through a move, a clip or a leaky ReLU."""
+        found: dict[str, set[str]] = {}
+        wanted = self._real_with_a_scale()
+        makers = [self._unit_of[tensor] for tensor in wanted if tensor in self._unit_of]
+        for unit in (each for each in makers if each.head.type in (*FLOAT, *MOVES)):
+            head = unit.head.outputs[0]
+            for name in unit.reads:
+                for read, first in self._first_readers(read_as(name, head, self.casts), head):
+                    if read not in wanted and not read.endswith(_OTHER_TWICE):
+                        found.setdefault(read, set()).add(first)
+        return found
+
+    def _rounded(self) -> Iterator[tuple[str, str]]:
+        """Tensors in float with a scale, and which form of them it is."""
+        for tensor in (*self._graph.inputs, *self._makers):
+            for form in forms(tensor, self.casts):
+                if form in self.grids and not self._holds_codes(form):
+                    yield tensor, form
+
+    def _takes_scales(self, unit: MnnUnit) -> bool:
+        head = unit.head.outputs[0]
+        moves = unit.head.type in (*MOVES, *WINDOWS, *FLOAT) and head not in self.never_on_codes
+        given_out = unit.head.type == "Identity" and unit.output in self._given_out
+        return not given_out and (moves or head in self.on_integers)
+
+    def _read_in_float_by_several(self) -> dict[str, set[str]]:
+        """Tensors of codes, and by their outputs the operations that read them and not as codes."""
+        readers: dict[str, set[str]] = {name: set() for unit in self.on_integers.values() for name in unit.gives}
+        keeps: set[str] = set()
+        for unit in self.units:
+            head = unit.head.outputs[0]
+            if head in self.on_integers or all(name in self._chains for name in unit.gives):
+                continue
+            for read in unit.head.inputs:
+                for tensor, first in () if read is None else self._first_readers(read.tensor, head):
+                    if tensor in readers:
+                        readers[tensor].add(first)
+                        if unit.head.type not in (*MOVES, *WINDOWS) or head in self.never_on_codes:
+                            keeps.add(tensor)
+        on_codes = self.on_integers.values()
+        more = self._given_out - {name for unit in on_codes if unit.head.type == "Conv" for name in unit.gives}
+        return {
+            name: found
+            for name, found in readers.items()
+            if name in self.casts or (name in keeps and len(found) + (name in more) > 1)
+        }
+
+    def _first_readers(self, tensor: str, reader: str) -> Iterator[tuple[str, str]]:
+        """What a chain of moves begins with, and the first operation of it."""
+        if tensor not in self._chains:
+            yield tensor, reader
+        for part in self._chains.get(tensor, ()):
+            yield from self._first_readers(part, self._makers[tensor])
+
+
+def _would_be_moved(graph: QdqGraph, op: Op) -> bool:
+    """Whether MNN may compute a clip before the moves before it, within a convolution, under a name that nobody can
+    know."""
+    before = None if op.type != "Clip" or op.inputs[0] is None else graph.producer(op.inputs[0].tensor)
+    return before is not None and before.type in MOVES and is_taken_in(graph, op)
+
+
+def _are_equal(one: Encoding | None, other: Encoding | None) -> bool:
+    return one is not None and other is not None and float(one.scale) == float(other.scale)
 
 
 def _is_from_zero(graph: QdqGraph, tensor: str) -> bool:
@@ -57,216 +331,7 @@ def _is_from_zero(graph: QdqGraph, tensor: str) -> bool:
     return op.type in ("Relu", "Sigmoid", "Softmax") or (least is not None and float(least) >= 0)
 
 
-class MnnScales:
-    """`grids` by tensor, and by the output of its first operation each unit that runs on integers.
-
-    `casts` are tensors of codes that several operations read in float, with the outputs of those operations. MNN 3.6.1
-    makes real numbers of codes once, for the first that reads them, and keeps them for the others; when sizes change it
-    makes them anew, but most of the others still read the old ones, which are gone: the process ends. So
-    `deploy.mnn_model` writes one operation that reads the codes, and the others read what it gives. It is a maximum,
-    which hands no scale on: a change of layout behind it would be one on codes, with the same fate.
-
-    `never_on_codes` are outputs of operations with a kernel for codes that is wrong: `deploy.mnn_model` writes them
-    such that MNN computes them in float. x86 compares codes in a max pool without their sign. A resize to the nearest
-    copies codes whatever their scales, and others mix up channels.
-    """
-
-    def __init__(self, graph: QdqGraph):
-        self.units = mnn_units(graph)
-        self._own = {
-            unit.head.outputs[0]: _ends(graph, unit) for unit in integer_layers(graph) if _is_split(graph, unit)
-        }
-        self.never_on_codes = {op.outputs[0] for op in graph.ops if _is_wrong(graph, op)}
-        self.casts: dict[str, set[str]] = {}
-        while True:
-            written = _with_casts(self.units, self.casts)
-            moving = [unit for unit in written if unit.head.outputs[0] not in self.never_on_codes]
-            scales = _spread(moving, _first_scales(graph))
-            self.on_integers: Mapping[str, MnnUnit] = {
-                unit.head.outputs[0]: unit
-                for unit in moving
-                if unit.head.outputs[0] in self._own
-                or (_has_kernel(unit, scales) and not has_small_groups(graph, unit.head))
-            }
-            wrong = {unit.head.outputs[0] for unit in moving if unit.head.type == "Resize" and _rescales(unit, scales)}
-            wrong |= self._windows_of_shared(graph)
-            shared = {} if wrong else self._read_in_float_by_several(graph)
-            if not wrong and not shared:
-                break
-            self.never_on_codes |= wrong
-            for tensor, readers in shared.items():
-                self.casts.setdefault(tensor, set()).update(readers)
-        self.grids: Mapping[str, Encoding] = {
-            name: scale.grid for name, scale in scales.items() if not name.endswith(_PARTS)
-        }
-
-    def missing(self, unit: MnnUnit) -> list[str]:
-        """What a unit reads or gives and MNN has no scale for."""
-        return [name for name in (*unit.reads, *unit.gives) if name not in self.grids]
-
-    def read(self, op: Op, tensor: str) -> Encoding | None:
-        """The grid on which an operation on integers reads a tensor."""
-        if op.outputs[0] in self._own:
-            return self._own[op.outputs[0]][0]
-        return self.grids.get(f"{tensor}{REAL}" if op.outputs[0] in self.casts.get(tensor, ()) else tensor)
-
-    def given(self, unit: MnnUnit) -> Encoding:
-        """The grid of what a unit on integers gives."""
-        return self._own[unit.head.outputs[0]][1] if unit.head.outputs[0] in self._own else self.grids[unit.output]
-
-    def _windows_of_shared(self, graph: QdqGraph) -> set[str]:
-        """Windows on codes of what is in float and read by others too: what MNN keeps for several may be gone here as
-        well, or hold other numbers."""
-        codes = {name for unit in self.on_integers.values() for name in unit.gives}
-        given_out = {output.read.tensor for output in graph.outputs}
-        return {
-            head
-            for head, unit in self.on_integers.items()
-            if unit.head.type in _WINDOWS
-            and unit.reads[0] not in codes
-            and len(graph.readers(unit.reads[0])) + (unit.reads[0] in given_out) > 1
-        }
-
-    def _read_in_float_by_several(self, graph: QdqGraph) -> dict[str, set[str]]:
-        """Tensors of codes, and by their outputs the operations that read them and not as codes."""
-        on_codes = self.on_integers.values()
-        readers: dict[str, set[str]] = {name: set() for unit in on_codes for name in unit.gives}
-        keeps: set[str] = set()
-        for unit in self.units:
-            head = unit.head.outputs[0]
-            for read in unit.head.inputs if head not in self.on_integers else ():
-                if read is not None and read.tensor in readers:
-                    readers[read.tensor].add(head)
-                    if unit.head.type not in (*MOVES, *_WINDOWS) or head in self.never_on_codes:
-                        keeps.add(read.tensor)
-        more = {output.read.tensor for output in graph.outputs}
-        more -= {name for unit in on_codes if unit.head.type == "Conv" for name in unit.gives}
-        more |= {unit.reads[0] for unit in self.units if has_small_groups(graph, unit.head)}  # MNN makes several of one
-        return {
-            name: found
-            for name, found in readers.items()
-            if not found <= self.casts.get(name, set())
-            and (name in self.casts or (name in keeps and len(found) + (name in more) > 1))
-        }
-
-
-def _with_casts(units: Iterable[MnnUnit], casts: Mapping[str, set[str]]) -> Iterator[MnnUnit]:
-    """The units as they are written: what makes real numbers of codes is one more."""
-    for unit in units:
-        head = unit.head.outputs[0]
-        yield replace(
-            unit, reads=tuple(f"{name}{REAL}" if head in casts.get(name, ()) else name for name in unit.reads)
-        )
-        for name in unit.gives:
-            if name in casts:
-                real = f"{name}{REAL}"
-                yield MnnUnit((Op("Max", real, (Read(name),), (real,)),), (name,))
-
-
 def _is_wrong(graph: QdqGraph, op: Op) -> bool:
     if op.type == "Resize":
         return bool(op.attributes.get("mode", "nearest") != "nearest")
     return op.type == "MaxPool" and op.inputs[0] is not None and not _is_from_zero(graph, op.inputs[0].tensor)
-
-
-def _rescales(unit: MnnUnit, scales: Scales) -> bool:
-    ends = [scales.get(name) for name in (*unit.reads, *unit.gives)]
-    return None not in ends and len({float(end.grid.scale) for end in ends if end is not None}) > 1
-
-
-def _is_split(graph: QdqGraph, unit: MnnUnit) -> bool:
-    """Whether MNN makes a convolution for each group: their scales are not those of the tensors around them."""
-    group, weight = int(unit.head.attributes.get("group", 1)), unit.head.inputs[1]
-    assert weight is not None
-    return unit.head.type == "Conv" and group > 1 and graph.constants[weight.tensor].shape[:2] != (group, 1)
-
-
-def _ends(graph: QdqGraph, unit: MnnUnit) -> tuple[Encoding, Encoding]:
-    """The grids of what an integer layer reads and gives."""
-    data, given = unit.head.inputs[0], graph.grid_of(unit.output)
-    assert data is not None
-    assert data.encoding is not None
-    if given is None:
-        raise DeployError(
-            f"write {unit.head.type} {unit.head.name or unit.head.outputs[0]!r} for MNN",
-            f"what it gives, {unit.output!r}, is read in float or on several grids",
-            "quantize it, on one grid",
-        )
-    return data.encoding, given
-
-
-def _first_scales(graph: QdqGraph) -> Scales:
-    """Those of the converted model: a tensor keeps the first that is given to it."""
-    scales: Scales = {}
-    for unit in integer_layers(graph):
-        if unit.head.type not in WEIGHTED or graph.grid_of(unit.output) is None:
-            continue
-        read, given = _ends(graph, unit)
-        if _is_split(graph, unit):
-            scales[unit.output + _PARTS] = _Scale(read)
-            continue
-        scales.setdefault(unit.reads[0], _Scale(read))
-        scales.setdefault(unit.output, _Scale(given))
-    return scales
-
-
-def _has_kernel(unit: MnnUnit, scales: Scales) -> bool:
-    if any(name not in scales for name in (*unit.reads, *unit.gives)):
-        return False
-    ends = [scales[name] for name in (*unit.reads, *unit.gives)]
-    if unit.head.type in MOVES:
-        return len(set(ends)) == 1
-    if unit.head.type in _WINDOWS:
-        return len({float(end.grid.scale) for end in ends}) == 1
-    layer = unit.head.type in WEIGHTED and unit.head.inputs[1] is not None and unit.head.inputs[1].encoding is not None
-    return layer or unit.head.type in BINARY
-
-
-def _spread(units: Iterable[MnnUnit], scales: Scales) -> Scales:
-    """As MNN's pipeline does it, in the same order: forwards first, three rounds at most."""
-    forward: Ways = {}
-    backward: Ways = {}
-    for unit in units:
-        if unit.output + _PARTS in scales and unit.reads[0] not in scales:
-            backward.setdefault(unit.output + _PARTS, {})[unit.reads[0]] = None
-        if unit.head.type not in (*MOVES, *_WINDOWS, *_FLOAT):
-            continue
-        for given in unit.gives:
-            if len(unit.reads) == 1 and given not in scales:
-                forward.setdefault(unit.reads[0], {})[given] = None
-            for read in unit.reads:
-                if read not in scales:
-                    backward.setdefault(given, {})[read] = None
-    _without_those_of_several(forward, backward)
-    _without_those_of_several(backward, forward)
-    starts = [[name for name in ways if name not in _reached(ways)] for ways in (forward, backward)]
-    for _ in range(_ROUNDS):
-        if not (_carry(forward, starts[0], scales) or _carry(backward, starts[1], scales)):
-            break
-    return scales
-
-
-def _without_those_of_several(ways: Ways, others: Ways) -> None:
-    """Parts of a concatenation hand nothing on, and of a tensor's several readers none hands back."""
-    for ends in list(others.values()):
-        if len(ends) > 1:
-            for name in ends:
-                ways.pop(name, None)
-
-
-def _reached(ways: Ways) -> set[str]:
-    return {name for ends in ways.values() for name in ends}
-
-
-def _carry(ways: Ways, starts: Iterable[str], scales: Scales) -> bool:
-    changed = False
-    reached = list(starts)
-    while reached:
-        name = reached.pop()
-        if name not in scales:
-            continue
-        for end in ways.get(name, ()):
-            changed = changed or scales.get(end) is not scales[name]
-            scales[end] = scales[name]
-            reached.append(end)
-    return changed

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,23 @@ class Port:
     dtype: str
     shape: tuple[int | str, ...]
 
+    def cast(self, array: npt.ArrayLike) -> npt.NDArray[Any] | None:
+        """The same numbers in the type of the input; None if it has none for them: whole numbers may become real ones,
+        not the other way round, and none may change.
+
+        >>> Port("int64", (2,)).cast(np.array([7, 3], np.int32))
+        array([7, 3])
+        >>> Port("int64", (2,)).cast([7.0, 3.0]) is None
+        True
+        """
+        given, wanted = np.asarray(array), np.dtype(self.dtype)
+        if given.dtype == wanted:
+            return given
+        if given.dtype.kind not in ("fiub" if wanted.kind == "f" else "iub"):
+            return None
+        made = given.astype(wanted)
+        return made if wanted.kind == "f" or np.array_equal(made, given) else None
+
 
 @dataclass(frozen=True)
 class Output:
@@ -96,10 +114,23 @@ class QdqGraph:
 
     def readers(self, tensor: str) -> list[tuple[Op, Read]]:
         """Every operation that reads a tensor, with how."""
-        return [(op, read) for op in self.ops for read in op.inputs if read is not None and read.tensor == tensor]
+        return list(self._readers.get(tensor, ()))
+
+    @cached_property
+    def _readers(self) -> dict[str, list[tuple[Op, Read]]]:
+        found: dict[str, list[tuple[Op, Read]]] = {}
+        for op in self.ops:
+            for read in op.inputs:
+                if read is not None:
+                    found.setdefault(read.tensor, []).append((op, read))
+        return found
 
     def producer(self, tensor: str) -> Op | None:
-        return next((op for op in self.ops if tensor in op.outputs), None)
+        return self._producers.get(tensor)
+
+    @cached_property
+    def _producers(self) -> dict[str, Op]:
+        return {output: op for op in reversed(self.ops) for output in op.outputs}
 
     def encodings(self, tensor: str) -> tuple[Encoding | None, ...]:
         """The different ways in which a tensor is read, by operations and by the network's outputs."""

@@ -206,6 +206,7 @@ COMPUTES: dict[str, Function] = {
     "AveragePool": _average_pool,
     "BatchNormalization": _batch_norm,
     "Cast": _cast,
+    "Celu": lambda call: F.celu(call[0], call.get("alpha", 1.0)),
     "Clip": _clip,
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,

@@ -33,11 +33,19 @@ def _slice(call: Call) -> Tensor:
     axes = call.integers(3) or list(range(len(starts)))
     steps = call.integers(4) or [1] * len(starts)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        if step < 1:
-            raise call.refusal(f"it steps by {step}")
+        if step < 0:
+            x = _backwards(x, axis % x.ndim, slice(start, end, step))
+            continue
         if (start, end, step) != (0, x.shape[axis], 1):
             x = x[(slice(None),) * (axis % x.ndim) + (slice(start, end, step),)]
     return x
+
+
+def _backwards(x: Tensor, axis: int, part: slice) -> Tensor:
+    """What a slice with a negative step picks; torch steps forwards only."""
+    places = range(x.shape[axis])[part]
+    forwards = slice(places[-1], places[0] + 1, -places.step) if places else slice(0, 0)
+    return x[(slice(None),) * axis + (forwards,)].flip(axis)
 
 
 def _split(call: Call) -> tuple[Tensor, ...]:
@@ -69,6 +77,11 @@ def _gather(call: Call) -> Tensor:
     picked = torch.where(picked < 0, picked + x.shape[axis], picked)
     found = torch.index_select(x, axis, picked.reshape(-1))
     return found.reshape([*x.shape[:axis], *picked.shape, *x.shape[axis + 1 :]])
+
+
+def _gather_elements(call: Call) -> Tensor:
+    x, axis, picked = call[0], call.get("axis", 0), call[1].long()
+    return torch.gather(x, axis, torch.where(picked < 0, picked + x.shape[axis], picked))
 
 
 def _expand(call: Call) -> Tensor:
@@ -113,8 +126,10 @@ def _resize(call: Call) -> Tensor:
         rule = (coordinates, call.get("nearest_mode", "round_prefer_floor"))
         if rule == ("asymmetric", "floor"):
             return F.interpolate(x, **asked, mode="nearest")  # type: ignore[arg-type]
-        if rule == ("half_pixel", "round_prefer_floor") and not x.is_quantized:
+        if rule == ("half_pixel", "round_prefer_ceil") and not x.is_quantized:
             return F.interpolate(x, **asked, mode="nearest-exact")  # type: ignore[arg-type]
+        if rule == ("half_pixel", "round_prefer_floor"):
+            return _nearest_below(x, sizes or [int(n * s) for n, s in zip(x.shape, scales, strict=True)])  # type: ignore[arg-type]
         raise call.refusal(f"torch has no nearest neighbour of the rule {rule}")
     if coordinates not in ("half_pixel", "pytorch_half_pixel", "align_corners") or call.get("antialias", 0):
         raise call.refusal(f"torch has no {mode} resizing with {coordinates} coordinates")
@@ -123,6 +138,15 @@ def _resize(call: Call) -> Tensor:
         raise call.refusal(f"torch has no {mode} resizing of {x.ndim} dimensions")
     aligned = coordinates == "align_corners"
     return F.interpolate(x, **asked, mode=names[mode, x.ndim], align_corners=aligned)  # type: ignore[arg-type]
+
+
+def _nearest_below(x: Tensor, sizes: list[int]) -> Tensor:
+    """The nearest neighbour, the first of two that are as near."""
+    for axis, size in enumerate(sizes):
+        if size != x.shape[axis]:
+            middles = (torch.arange(size, dtype=torch.float64) + 0.5) * x.shape[axis] / size - 0.5
+            x = x.index_select(axis, (middles - 0.5).ceil().long().clamp(0, x.shape[axis] - 1))
+    return x
 
 
 def _depth_to_space(call: Call) -> Tensor:
@@ -169,6 +193,7 @@ MOVES: dict[str, Function] = {
     "Expand": _expand,
     "Flatten": _flatten,
     "Gather": _gather,
+    "GatherElements": _gather_elements,
     "Identity": lambda call: call[0],
     "Pad": _pad,
     "Reshape": _reshape,

@@ -15,7 +15,6 @@ import torch
 from detent.backends import Backend
 from detent.deploy.annotate import annotate
 from detent.deploy.deployment import DeployedTensor, Deployment, Writer
-from detent.deploy.eval_mode import eval_mode
 from detent.deploy.export import export
 from detent.deploy.files import require_package, writer
 from detent.deploy.forms import in_forms
@@ -23,7 +22,7 @@ from detent.deploy.memory import give_back
 from detent.deploy.package import MANIFEST, VERSION, digest
 from detent.deploy.placing import place, target_of
 from detent.errors import DeployError, NotCalibratedError
-from detent.graph import Region, other_real, quantizers_of
+from detent.graph import Region, eval_mode, other_real, quantizers_of
 from detent.numerics import IntGrid
 from detent.onnx_import import is_imported, source_of
 from detent.quantizers import Quantizer
@@ -51,6 +50,7 @@ def deployment_of(prepared: Any, *, dynamic_batch: bool = True, mode: str | None
         tensors=exported.tensors,
         ranges=exported.ranges,
         notes=[*_of_float(prepared), *exported.notes],
+        names=exported.names,
     )
 
 
@@ -167,6 +167,7 @@ def _manifest(prepared: Any, deployment: Deployment, contents: dict[str, bytes],
         "tensors": [_described(tensor) for tensor in deployment.tensors],
         "ranges": [_described(tensor) for tensor in deployment.ranges],
         "notes": deployment.notes,
+        "names": dict(deployment.names),
         "versions": {
             "detent": metadata.version("detent"),
             "torch": torch.__version__,

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 import numpy.typing as npt
 
 from detent.deploy import Package
@@ -85,24 +84,3 @@ class Engine(ABC):
         if cls.version() is None:
             extra = f"pip install 'detent[{cls.extra}]'" if cls.extra else f"pip install {cls.name}"
             raise EngineError(f"run on {cls.name}", "it is not installed", extra)
-
-
-def check_inputs(expected: Mapping[str, tuple[int | str, ...]], inputs: Arrays, *, engine: str) -> None:
-    """Refuse inputs of other names or shapes than the network has."""
-    if set(inputs) != set(expected):
-        raise EngineError(
-            f"run on {engine} with inputs {', '.join(sorted(inputs)) or 'none'}",
-            f"the network takes {', '.join(sorted(expected))}",
-            "name the inputs as the network does",
-        )
-    for name, shape in expected.items():
-        given = np.shape(inputs[name])
-        fits = len(given) == len(shape) and all(
-            isinstance(want, str) or want == got for want, got in zip(shape, given, strict=True)
-        )
-        if not fits:
-            raise EngineError(
-                f"run on {engine} with {name!r} of shape {tuple(given)}",
-                f"the network takes {tuple(shape)}",
-                "give that shape; named sizes are free",
-            )

@@ -19,7 +19,8 @@ import numpy.typing as npt
 from detent.deploy import Output, Package, Port, QdqGraph, Read
 from detent.deploy.executorch import PLACES_FILE, PTE_FILE, lower_executorch
 from detent.engines import executorch_worker
-from detent.engines.engine import Arrays, Engine, Placement, check_inputs
+from detent.engines.engine import Arrays, Engine, Placement
+from detent.engines.ports import given
 from detent.errors import EngineError
 
 __all__ = ["ExecuTorch"]
@@ -95,11 +96,11 @@ class ExecuTorch(Engine):
 
     def run(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
         ports = self._graph.inputs
-        check_inputs({name: port.shape for name, port in ports.items()}, inputs, engine=self.name)
-        sizes = [np.shape(inputs[name])[0] for name, port in ports.items() if _has_batch(port)]
+        arrays = given(ports, inputs, engine=self.name)
+        sizes = [len(arrays[name]) for name, port in ports.items() if _has_batch(port)]
         if not sizes:
-            return self._sample({name: np.array(inputs[name]) for name in ports})
-        samples = [self._sample(self._one(inputs, index)) for index in range(sizes[0])]
+            return self._sample(arrays)
+        samples = [self._sample(self._one(arrays, index)) for index in range(sizes[0])]
         return {
             output.name: np.concatenate([sample[output.name] for sample in samples], self._batch_axis(output.read))
             for output in self._graph.outputs

@@ -9,10 +9,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from detent.deploy import Encoding, Package, QdqGraph
+from detent.deploy import Encoding, Package, Port, QdqGraph
 from detent.deploy.float_model import float_model
 from detent.deploy.tflite import TfliteModel, model_to_tflite, origin_of, read_tflite, to_bytes
-from detent.engines.engine import Arrays, Engine, Placement, check_inputs
+from detent.engines.engine import Arrays, Engine, Placement
+from detent.engines.ports import given
 from detent.errors import EngineError
 
 __all__ = ["Kernels", "LiteRT"]
@@ -91,7 +92,7 @@ class LiteRT(Engine):
         return {name: self._inside(name, index, array) for (name, index), array, keep in told if keep}
 
     def explain(self) -> list[Placement]:
-        """An operation of the ONNX network runs on integers if the operators that stand for it give int8."""
+        """An operation of the ONNX network runs on integers if the operators that stand for it give codes."""
         standing: dict[str, list[int]] = {}
         part_of: dict[str, str] = {}
         for number, names in enumerate(self._origin.operations):
@@ -113,7 +114,7 @@ class LiteRT(Engine):
     def _placed(self, name: str, kind: str, numbers: list[int], delegated: set[int] | None) -> Placement:
         operators = [self._model.operators[number] for number in numbers]
         kind = kind or operators[-1].kind
-        if any(self._model.tensors[operator.outputs[0]].dtype != "int8" for operator in operators):
+        if any(self._model.tensors[operator.outputs[0]].encoding is None for operator in operators):
             why = "what it reads or gives is not on a grid, or LiteRT has no integer kernel for it"
             return Placement(name, kind, "float", why)
         own = delegated is not None and not delegated.issuperset(numbers)
@@ -121,15 +122,20 @@ class LiteRT(Engine):
 
     def _given(self, inputs: Arrays) -> list[Array]:
         """The inputs in the order, layout and type of the file."""
-        expected = {
-            name: _shape(self._model, index, self._last(index))
-            for name, index in zip(self._origin.inputs, self._model.inputs, strict=True)
+        indices = dict(zip(self._origin.inputs, self._model.inputs, strict=True))
+        ports = {
+            name: Port(self._type(name, index), _shape(self._model, index, self._last(index)))
+            for name, index in indices.items()
         }
-        check_inputs(expected, inputs, engine=self.name)
+        arrays = given(ports, inputs, engine=self.name)
         return [
-            _channels_last(_typed(np.asarray(inputs[name]), self._model.tensors[index].dtype), self._last(index))
-            for name, index in zip(self._origin.inputs, self._model.inputs, strict=True)
+            _channels_last(_typed(arrays[name], self._model.tensors[index].dtype), self._last(index))
+            for name, index in indices.items()
         ]
+
+    def _type(self, name: str, index: int) -> str:
+        """Of the network's input: codes that it has as uint8 are int8 in the file."""
+        return self._model.tensors[index].dtype if self._graph is None else self._graph.inputs[name].dtype
 
     def _last(self, index: int) -> bool:
         return self._origin.tensors[index][1]
@@ -148,7 +154,7 @@ class LiteRT(Engine):
         tensor = self._origin.tensors[index][0]
         grids = self._graph.encodings(tensor)
         grid = next((grid for grid in grids if grid is not None and _same(grid, encoding)), encoding)
-        return (turned.astype(np.int16) + int(grid.zero_point - encoding.zero_point)).astype(grid.dtype)
+        return (turned.astype(np.int32) + int(grid.zero_point - encoding.zero_point)).astype(grid.dtype)
 
     def _inside(self, tensor: str, index: int, array: Array) -> Array:
         """Real numbers where not everybody reads the tensor on one grid, though the file may hold codes."""

@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.deploy import Package, Port, QdqGraph
+from detent.deploy import Encoding, Package, Port, QdqGraph
 from detent.deploy.mnn_compression import Compression
 from detent.deploy.mnn_model import mnn_model
-from detent.engines.engine import Arrays, Engine, Placement, check_inputs
+from detent.deploy.mnn_scales import MnnScales
+from detent.engines.engine import Arrays, Engine, Placement
 from detent.engines.mnn_placement import kept_tensors, placements
+from detent.engines.ports import given
 from detent.errors import EngineError
 
 __all__ = ["Mnn"]
@@ -83,10 +85,18 @@ class Mnn(Engine):
             converted = self._worker.ask(do="describe", mnn=self._mnn)["model"]
             self._inside = kept_tensors(self._graph, converted) - {output.name for output in self._graph.outputs}
         wanted = sorted(self._inside)
-        found = self._run(inputs, wanted, keep=wanted)
+        # What is read for an output has its name in the converted model.
+        given_out = {output.name: output.read.tensor for output in self._graph.outputs}
+        found = self._run(inputs, [*wanted, *given_out], keep=wanted)
+        found |= {tensor: found.pop(name) for name, tensor in given_out.items()}
         # Sizes are worked out before a run, some in tensors that stay empty.
         real = {name: values for name, values in found.items() if values.dtype == np.float32 and values.size}
-        return {name: self._codes(name, self._in_rank(name, values)) for name, values in real.items()}
+        for name, grid in MnnScales(self._graph).perhaps_rounded.items():
+            if name in real and _is_on(grid, real[name]):
+                real.pop(name)
+        shown = {name: self._in_rank(name, values) for name, values in real.items()}
+        ranks = {name: len(self._graph.shapes.get(name, values.shape)) for name, values in shown.items()}
+        return {name: self._codes(name, values) for name, values in shown.items() if values.ndim == ranks[name]}
 
     def explain(self) -> list[Placement]:
         """What MNN says of each of its commands in a run."""
@@ -98,9 +108,9 @@ class Mnn(Engine):
         return self._placements
 
     def _run(self, inputs: Arrays, names: Sequence[str], keep: Sequence[str]) -> dict[str, Array]:
-        check_inputs({name: port.shape for name, port in self._graph.inputs.items()}, inputs, engine=self.name)
+        arrays = given(self._graph.inputs, inputs, engine=self.name)
         self._load(keep)
-        found: dict[str, Array] = self._worker.ask(do="run", inputs=dict(inputs), outputs=list(names))["outputs"]
+        found: dict[str, Array] = self._worker.ask(do="run", inputs=arrays, outputs=list(names))["outputs"]
         return found
 
     def _load(self, keep: Sequence[str]) -> None:
@@ -117,12 +127,15 @@ class Mnn(Engine):
         encoding = self._graph.grid_of(name)
         if encoding is None:
             return values
-        steps = values / encoding.scale
-        codes = np.rint(steps)
-        on_grid = np.abs(steps - codes).max(initial=0) < _ON_GRID
+        codes = np.rint(values / encoding.scale)
         # MNN may have it on a grid of which this one is a part, with more steps than it has codes.
         within = codes.min(initial=0) >= encoding.qmin and codes.max(initial=0) <= encoding.qmax
-        return codes.astype(encoding.dtype) if on_grid and within else values
+        return codes.astype(encoding.dtype) if within and _is_on(encoding, values) else values
+
+
+def _is_on(grid: Encoding, values: Array) -> bool:
+    steps = values / grid.scale
+    return bool(np.abs(steps - np.rint(steps)).max(initial=0) < _ON_GRID)
 
 
 def _zeros(port: Port) -> Array:

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from detent.deploy import Op, QdqGraph
-from detent.deploy.mnn_layers import PRODUCT, has_small_groups
+from detent.deploy.mnn_layers import BINARY, PRODUCT, MnnUnit
 from detent.deploy.mnn_scales import MnnScales
+from detent.deploy.mnn_spread import WINDOWS
 from detent.engines.engine import Placement
 
 __all__ = ["kept_tensors", "placements"]
@@ -26,15 +27,16 @@ def kept_tensors(graph: QdqGraph, converted: Mapping[str, Any]) -> set[str]:
     """Tensors that a converted model holds the same numbers of.
 
     MNN computes functions before changes of layout that came before them, and leaves the names where they were: a
-    tensor then holds what a later operation gives.
+    tensor then holds what a later operation gives. Tensors between moves are in no run that does not ask for them.
     """
+    between = MnnScales(graph).between_moves
     place = {name: index for index, op in enumerate(graph.ops) for name in _names(op)}
     made = {index: each for each in converted["oplists"] for index in each["outputIndexes"]}
     index_of = {name: index for index, name in enumerate(converted["tensorName"])}
     found = set()
     for number, op in enumerate(graph.ops):
         for name in op.outputs:
-            if name in index_of and place.get(_computed_by(made, index_of[name]), -1) <= number:
+            if name in index_of and name not in between and place.get(_computed_by(made, index_of[name]), -1) <= number:
                 found.add(name)
     return found
 
@@ -59,18 +61,21 @@ def placements(graph: QdqGraph, commands: Iterable[tuple[str, str]], *, as_float
         kinds = [kind for name in _names(op) for kind in ran.get(name, ()) if not kind.startswith(_CASTS)]
         # Moving numbers to where another command wants them is a part of most.
         own = [kind for kind in kinds if not kind.startswith("Raster")] or kinds
-        if has_small_groups(graph, op):
-            why = "MNN makes depthwise convolutions of one with small groups, under names of its own, without scales"
-            found.append(Placement(op.name, op.type, "float", _LOADED_SO if as_float else why))
-        elif not own:
+        if not own:
             found.append(Placement(op.name, op.type, "folded"))
         elif all(_ON_CODES in kind for kind in own):
             found.append(Placement(op.name, op.type, "integer"))
         else:
-            missing = known.missing(units[op.outputs[0]])
-            why = f"MNN has no scale for {', '.join(missing)}" if missing else f"MNN has no integer {op.type}"
+            why = _why_in_float(known, units[op.outputs[0]], op)
             found.append(Placement(op.name, op.type, "float", _LOADED_SO if as_float else why))
     return found
+
+
+def _why_in_float(known: MnnScales, unit: MnnUnit, op: Op) -> str:
+    if op.type in (*BINARY, *WINDOWS) and unit.head.outputs[0] in known.never_on_codes:
+        return f"on codes, MNN's {op.type} would give other numbers here than the network does"
+    missing = known.missing(unit)
+    return f"MNN has no scale for {', '.join(missing)}" if missing else f"MNN has no integer {op.type}"
 
 
 def _names(op: Op) -> list[str]:

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from detent.deploy import Op, Package, QdqGraph
 from detent.deploy.float_model import float_model
 from detent.deploy.ncnn import NcnnModel, ncnn_model
-from detent.engines.engine import Arrays, Engine, Placement, check_inputs
+from detent.engines.engine import Arrays, Engine, Placement
+from detent.engines.ports import given
 from detent.errors import EngineError
 
 __all__ = ["Ncnn"]
@@ -109,9 +110,8 @@ class Ncnn(Engine):
 
     def _extract(self, inputs: Arrays, names: Iterable[str], *, keep: bool) -> dict[str, Array]:
         """The blobs of these names for each sample, joined along the first axis."""
-        check_inputs({name: port.shape for name, port in self._graph.inputs.items()}, inputs, engine=self.name)
-        wanted = list(names)
-        samples = [self._sample(dict(zip(inputs, rows, strict=True)), wanted, keep) for rows in self._rows(inputs)]
+        arrays, wanted = given(self._graph.inputs, inputs, engine=self.name), list(names)
+        samples = [self._sample(dict(zip(arrays, rows, strict=True)), wanted, keep) for rows in self._rows(arrays)]
         return {name: self._joined(name, [sample[name] for sample in samples]) for name in wanted}
 
     def _joined(self, name: str, samples: list[Array]) -> Array:

@@ -49,7 +49,7 @@ class OnnxRuntime(Engine):
 
     def run(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
         names = [output.name for output in self._package.graph.outputs]
-        results = self._session.run(names, given(self._package.graph, inputs, engine=self.name))
+        results = self._session.run(names, given(self._package.graph.inputs, inputs, engine=self.name))
         return {
             output.name: real(output, values)
             for output, values in zip(self._package.graph.outputs, results, strict=True)
@@ -80,7 +80,7 @@ class OnnxRuntime(Engine):
         if not exposed:  # weights alone are quantized; asked for no tensor, a session gives its outputs
             return {}
         results = session.run(
-            [name for name, _ in exposed.values()], given(self._package.graph, inputs, engine=self.name)
+            [name for name, _ in exposed.values()], given(self._package.graph.inputs, inputs, engine=self.name)
         )
         return {
             tensor: _as_stored(codes, encoding)

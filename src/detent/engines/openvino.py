@@ -72,7 +72,7 @@ class OpenVino(Engine):
         return cls(package, threads=threads, as_float=as_float)
 
     def run(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
-        arrays = given(self._package.graph, inputs, engine=self.name)
+        arrays = given(self._package.graph.inputs, inputs, engine=self.name)
         shapes = _shapes(arrays)
         if shapes not in self._compiled:
             self._compiled[shapes] = self._compile(shapes).create_infer_request()
@@ -90,7 +90,7 @@ class OpenVino(Engine):
         if self._as_float:
             return {}
         shown = _shown(self._package)
-        arrays = given(self._package.graph, inputs, engine=self.name)
+        arrays = given(self._package.graph.inputs, inputs, engine=self.name)
         shapes = _shapes(arrays)
         if shapes not in self._exposing:
             compiled = self._compile(shapes, tuple(one.real for one in shown))
@@ -139,6 +139,7 @@ class OpenVino(Engine):
             "INFERENCE_PRECISION_HINT": "f32",  # or a CPU with bf16 computes in it what is not quantized
             "INFERENCE_NUM_THREADS": str(self._threads),
             "PERFORMANCE_HINT": "LATENCY",
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",  # or it quantizes what a linear layer reads; the IR says so itself
         }
         with self._reported(
             f"compile for inputs {dict(shapes)}", f"give inputs of shapes that fit together, or {_ANOTHER}"

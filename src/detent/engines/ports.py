@@ -8,18 +8,44 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.deploy import Output, QdqGraph
-from detent.engines.engine import check_inputs
+from detent.deploy import Output, Port
+from detent.errors import EngineError
 
 __all__ = ["given", "real"]
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
-def given(graph: QdqGraph, inputs: Arrays, *, engine: str) -> dict[str, npt.NDArray[Any]]:
-    """The inputs of a network, contiguous and of its types; others than it takes are refused."""
-    check_inputs({name: port.shape for name, port in graph.inputs.items()}, inputs, engine=engine)
-    return {name: np.ascontiguousarray(inputs[name], port.dtype) for name, port in graph.inputs.items()}
+def given(ports: Mapping[str, Port], inputs: Arrays, *, engine: str) -> dict[str, npt.NDArray[Any]]:
+    """The inputs of a network in its order, contiguous and of its types; others than it takes are refused."""
+    if set(inputs) != set(ports):
+        raise EngineError(
+            f"run on {engine} with inputs {', '.join(sorted(inputs)) or 'none'}",
+            f"the network takes {', '.join(sorted(ports))}",
+            "name the inputs as the network does",
+        )
+    return {name: _given(name, port, inputs[name], engine) for name, port in ports.items()}
+
+
+def _given(name: str, port: Port, array: npt.NDArray[Any], engine: str) -> npt.NDArray[Any]:
+    shape = np.shape(array)
+    fits = len(shape) == len(port.shape) and all(
+        isinstance(want, str) or want == got for want, got in zip(port.shape, shape, strict=True)
+    )
+    if not fits:
+        raise EngineError(
+            f"run on {engine} with {name!r} of shape {shape}",
+            f"the network takes {port.shape}",
+            "give that shape; named sizes are free",
+        )
+    typed = port.cast(array)
+    if typed is None:
+        raise EngineError(
+            f"run on {engine} with {name!r} of {np.asarray(array).dtype}",
+            f"the network takes {port.dtype}, which does not hold these numbers",
+            f"give it as {port.dtype}",
+        )
+    return np.ascontiguousarray(typed).reshape(shape)
 
 
 def real(output: Output, values: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -56,7 +56,7 @@ class Qnn(Engine):
         return cls(package, threads=threads, as_float=as_float)
 
     def run(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
-        arrays = given(self._package.graph, inputs, engine=self.name)
+        arrays = given(self._package.graph.inputs, inputs, engine=self.name)
         found = self._for(_shapes(arrays)).run(arrays)
         return {output.name: real(output, found[output.name]) for output in self._package.graph.outputs}
 
@@ -64,7 +64,7 @@ class Qnn(Engine):
         """The codes of every quantized activation that is not an input of the network."""
         if self._as_float:
             return {}
-        arrays = given(self._package.graph, inputs, engine=self.name)
+        arrays = given(self._package.graph.inputs, inputs, engine=self.name)
         shapes, shown = _shapes(arrays), _shown(self._package)
         if shapes not in self._exposing:
             held = self._for(shapes).segments

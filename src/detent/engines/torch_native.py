@@ -18,14 +18,16 @@ from detent.deploy.torch_functions import call
 from detent.deploy.torch_graph import FloatGrids, TorchGraph
 from detent.deploy.torch_native import read_torch_native
 from detent.deploy.torch_native_program import Grid, Program, Step
-from detent.engines.engine import Arrays, Engine, Placement, check_inputs
+from detent.engines.engine import Arrays, Engine, Placement
+from detent.engines.ports import given
 from detent.errors import EngineError
 
 __all__ = ["Kernels", "TorchNative"]
 
 Kernels = Literal["fbgemm", "qnnpack", "x86"]
 """FBGEMM, QNNPACK, or what torch takes on x86 unless told otherwise: oneDNN's convolutions and FBGEMM's linear layers.
-Torch's fourth, oneDNN for both, is not on offer: its linear layers end the process on CPUs that hide some of AMX."""
+Torch's fourth, oneDNN for both, is not on offer: its linear layers end the process on CPUs that hide some of AMX. So do
+its transposed convolutions, which are FBGEMM's here as well."""
 Values = dict[str, Tensor]
 Run = Callable[[Values], "Tensor | tuple[Tensor, ...]"]
 
@@ -67,20 +69,18 @@ class TorchNative(Engine):
         return cls(package, read_torch_native(package.folder), kernels, threads, as_float)
 
     def run(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
-        check_inputs({name: port.shape for name, port in self._program.inputs.items()}, inputs, engine=self.name)
-        given = {name: torch.from_numpy(np.array(inputs[name])) for name in self._program.inputs}
+        arrays = self._given(inputs)
         with self._settings():
             if self._float is not None:
-                results = self._float(*given.values())
+                results = self._float(*arrays.values())
                 return {name: value.numpy() for name, value in zip(self._program.outputs, results, strict=True)}
-            values = self._computed(given)
+            values = self._computed(arrays)
             return {name: self._output(name, values[value]) for name, value in self._program.outputs.items()}
 
     def tensors(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
         """Codes of every tensor that is there on one grid only, floats of the others."""
-        given = {name: torch.from_numpy(np.array(inputs[name])) for name in self._program.inputs}
         with self._settings():
-            values = self._computed(given)
+            values = self._computed(self._given(inputs))
             found = {
                 name: value.numpy()
                 for name, value in values.items()
@@ -102,6 +102,10 @@ class TorchNative(Engine):
                 else:
                     found.append(Placement(name, kind, "integer" if head else "folded"))
         return found
+
+    def _given(self, inputs: Arrays) -> Values:
+        arrays = given(self._program.inputs, inputs, engine=self.name)
+        return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
 
     def _computed(self, given: Values) -> Values:
         values = {**self._tensors, **given}
@@ -237,21 +241,31 @@ def _weighted(step: Step, name: str, scale: float, zero_point: int, tensors: Val
     if kernel == "linear":
         packed = library.linear_prepack(weight, held)
     elif kernel == "conv_transpose2d":
-        framed = _meets_direct_kernel(tensors[codes], given)
-        packed = library.conv_transpose2d_prepack(
-            _weight(torch.nn.functional.pad(tensors[codes], (0, 0, 1, 1)), tensors[scales]) if framed else weight,
-            held,
+        packed = _packed_transposed(tensors[codes], tensors[scales], held, given)
+    else:
+        prepack = library.conv1d_prepack if kernel == "conv1d" else library.conv2d_prepack
+        packed = prepack(weight, held, given["strides"], given["padding"], given["dilations"], given["groups"])
+    operator = getattr(library, name)
+    return lambda values: operator(values[x], packed, scale, zero_point)
+
+
+def _packed_transposed(codes: Tensor, scale: Tensor, bias: Tensor | None, given: Mapping[str, Any]) -> Any:
+    """The weights of a transposed convolution, packed for the library that is set, or FBGEMM in place of oneDNN."""
+    framed = _meets_direct_kernel(codes, given)
+    library = torch.backends.quantized.engine
+    torch.backends.quantized.engine = "fbgemm" if library == "x86" else library
+    try:
+        return torch.ops.quantized.conv_transpose2d_prepack(
+            _weight(torch.nn.functional.pad(codes, (0, 0, 1, 1)) if framed else codes, scale),
+            bias,
             given["strides"],
             [1, 0] if framed else given["padding"],
             given["output_padding"],
             given["dilations"],
             given["groups"],
         )
-    else:
-        prepack = library.conv1d_prepack if kernel == "conv1d" else library.conv2d_prepack
-        packed = prepack(weight, held, given["strides"], given["padding"], given["dilations"], given["groups"])
-    operator = getattr(library, name)
-    return lambda values: operator(values[x], packed, scale, zero_point)
+    finally:
+        torch.backends.quantized.engine = library
 
 
 def _meets_direct_kernel(codes: Tensor, given: Mapping[str, Any]) -> bool:

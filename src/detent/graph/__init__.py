@@ -1,9 +1,11 @@
 """STRUCTURE: from a model to graphs, what each operation is, the Plan, and carrying it out."""
 
 from detent.graph.batch_norm import STRATEGIES, FoldedBatchNorm, foldable, folding_factor
-from detent.graph.capture import Captured, capture, other_real
+from detent.graph.capturable import other_real
+from detent.graph.capture import Captured, capture
 from detent.graph.codes import keeping_codes
 from detent.graph.derived_bias import DerivedBias
+from detent.graph.eval_mode import eval_mode
 from detent.graph.float_ranges import FloatRange, keeping_ranges, ranges_of, sum_of_weights
 from detent.graph.fold import fold_batch_norms
 from detent.graph.fusion import fuse
@@ -47,6 +49,7 @@ __all__ = [
     "Walk",
     "capture",
     "described",
+    "eval_mode",
     "flat",
     "float_state_dict",
     "fold_batch_norms",

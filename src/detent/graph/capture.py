@@ -6,7 +6,6 @@ each in turn.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,15 +16,16 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from detent.errors import CaptureError
+from detent.graph.capturable import refuse_strange
 from detent.graph.kinds import is_known_module
 from detent.graph.own_forward import computing_otherwise
 from detent.graph.plain_parameters import copied, make_plain
-from detent.graph.region import RESERVED, Region
+from detent.graph.region import Region
 from detent.graph.running import Inputs, Recorder, brief, fresh, join, record, run, same
 from detent.graph.tracing import Tracer, constants_of, skipping
 from detent.quantizers import Quantizer
 
-__all__ = ["Captured", "capture", "other_real"]
+__all__ = ["Captured", "capture"]
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,8 @@ def capture(
     """
     if concrete_args and modes:
         raise CaptureError("concrete_args and modes", "modes are sets of concrete args", "put them into each mode")
-    _refuse_strange_arguments(model, example_inputs)
-    _refuse_two_devices(model)
-    _refuse_prepared(model)
+    refuse_strange(model, example_inputs, leaf_modules)
     root = model if inplace else copied(model)
-    _refuse_unknown_leaves(root, leaf_modules)
     inputs = Inputs(tuple(example_inputs), dict(example_kwargs or {}))
     flags = {module: module.training for module in root.modules()}
     root.eval()
@@ -257,55 +254,3 @@ def _dropout_as_modules(region: Region, in_training: Mapping[str, fx.Graph]) -> 
 
 def _dropout_training(node: fx.Node) -> bool:
     return bool(node.args[2] if len(node.args) > 2 else node.kwargs.get("training", True))
-
-
-def _refuse_strange_arguments(model: Any, example_inputs: Any) -> None:
-    if not isinstance(model, nn.Module):
-        raise CaptureError(
-            f"capture a {type(model).__name__}",
-            "it is no nn.Module",
-            "give a model; read an ONNX file with detent.load",
-        )
-    if isinstance(example_inputs, (Tensor, Mapping, str)) or not isinstance(example_inputs, Sequence):
-        raise CaptureError(
-            f"example inputs that are a {type(example_inputs).__name__}",
-            "they are the arguments of forward, in a tuple",
-            "write (x,), and what goes by name into example_kwargs",
-        )
-
-
-def other_real(model: nn.Module) -> str | None:
-    """A parameter of real numbers that are not float32, as scales are, with its type; None if there is none."""
-    for name, held in model.named_parameters():
-        if held.is_floating_point() and held.dtype != torch.float32:
-            return f"{name!r} is {str(held.dtype).removeprefix('torch.')}"
-    return None
-
-
-def _refuse_two_devices(model: nn.Module) -> None:
-    devices = {str(tensor.device) for tensor in (*model.parameters(), *model.buffers())}
-    if len(devices) > 1:
-        raise CaptureError("capture a model", f"its tensors are on {sorted(devices)}", "move it to one device first")
-
-
-def _refuse_prepared(model: nn.Module) -> None:
-    if any(isinstance(module, Quantizer) for module in model.modules()):
-        raise CaptureError("capture a model", "it has quantizers already", "start from the float model")
-    parts = [*model._modules, *model._parameters, *model._buffers]
-    taken = next((name for name in RESERVED if name in parts), None)
-    if taken is not None:
-        raise CaptureError(
-            f"capture a model with a part named {taken!r}", "prepared models keep their own there", "rename the part"
-        )
-
-
-def _refuse_unknown_leaves(model: nn.Module, leaves: Sequence[str | type[nn.Module]]) -> None:
-    known = dict(model.named_modules())
-    for leaf in leaves:
-        if isinstance(leaf, str) and leaf not in known:
-            near = difflib.get_close_matches(leaf, known, n=1)
-            raise CaptureError(
-                f"leaf_modules {leaf!r}",
-                "the model has no such module",
-                f"did you mean {near[0]!r}?" if near else "give a name from model.named_modules()",
-            )

@@ -49,14 +49,15 @@ class Deciding:
         """Whether a condition holds, if sizes alone decide it."""
         if not self._of_sizes(node):
             return None
-        return _agreed([None if value is None else bool(value) for value in self._seen(node)])
+        return _agreed([None if value is None else bool(value) for value in self.examples(node)])
 
     def count(self, node: fx.Node) -> int | None:
         """How many parts there are to go through."""
-        seen = self._seen(node)
+        seen = self.examples(node)
         return _agreed([len(value) if isinstance(value, (tuple, list, Tensor)) else None for value in seen])
 
-    def _seen(self, node: fx.Node) -> list[Any]:
+    def examples(self, node: fx.Node) -> list[Any]:
+        """What a node gives; once, if the larger batch does not run."""
         found = [self._runs[0].of(node)]
         try:
             found.append(self._runs[1].of(node))

@@ -65,11 +65,10 @@ class FloatRange(nn.Module):
         return x
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """A state of earlier versions has no ranges: it fits, and what was measured with other weights is void."""
+        """A state without ranges fits, as an average of parameters or that of an earlier version: whether what is held
+        was measured with its weights, the sum of them says."""
         if any(prefix + name in state for name in ("scale", "zero_point", "weights")):
             super()._load_from_state_dict(state, prefix, *rest)
-        elif rest[1]:  # strict: all of another state, not an average of some of its tensors
-            self.scale.zero_()
 
 
 def ranges_of(prepared: nn.Module) -> list[FloatRange]:

@@ -318,6 +318,7 @@ _FUNCTIONS: dict[Callable[..., Any], str] = {
     torch.tensor: "constant",
     torch.zeros_like: "constant",
     torch.ones_like: "constant",
+    torch.full_like: "constant",
     getattr: "shape",
     operator.floordiv: "shape",
     operator.mod: "shape",
@@ -393,6 +394,9 @@ _METHODS: dict[str, str] = {
     "argmax": "compare",
     "eq": "compare",
     "masked_fill": "where",
+    "new_zeros": "constant",
+    "new_ones": "constant",
+    "new_full": "constant",
 }
 
 

@@ -48,9 +48,9 @@ def observing(prepared: nn.Module, *, quantized: bool = False, only_float: bool 
         for module in (*watchers, *beside, *biases):
             module.__dict__.pop("forward", None)
     asked = beside if only_float else watchers
-    if asked and not any(watch.seen for watch in asked.values()):
+    if asked and not any(watch.called for watch in asked.values()):
         raise RangeError("calibrate a model", "no batch was run through it", "give it at least one batch")
-    found = {quantizer: watch.observer.qparams() for quantizer, watch in watchers.items() if watch.seen}
+    found = {quantizer: watch.observer.qparams() for quantizer, watch in watchers.items() if watch.called}
     ranges = {one: qparams for one, watch in beside.items() if (qparams := watch.qparams()) is not None}
     for quantizer, qparams in found.items():
         quantizer.initialise(qparams)
@@ -69,15 +69,15 @@ class _Watch:
     def __init__(self, quantizer: Quantizer, *, quantized: bool):
         name, options = quantizer.observer
         self.observer: Observer = OBSERVERS[name](quantizer.scheme, name=quantizer.name, **options)
-        self.seen = False
+        self.called = False
         self._once = quantizer.role != "activation"  # a weight is the same in every batch
         # Asked of the class, because the instance's own forward is this watch.
         self._then: Callable[[Tensor], Tensor] = partial(type(quantizer).forward, quantizer) if quantized else _pass
 
     def __call__(self, x: Tensor) -> Tensor:
-        if not (self._once and self.seen):
+        if not (self._once and self.called):
             self.observer.observe(x)
-            self.seen = True
+            self.called = True
         return self._then(x)
 
 
@@ -88,9 +88,10 @@ class _WatchBeside:
     def __init__(self, one: FloatRange):
         name, options = one.observer
         self._observer: Observer = OBSERVERS[name](one.scheme, name=one.name, **options)
-        self.seen = False
+        self.called = self.seen = False
 
     def __call__(self, x: Tensor) -> Tensor:
+        self.called = True
         if isinstance(x, Tensor) and x.is_floating_point():
             with suppress(DetentError):
                 self._observer.observe(x)

@@ -17,10 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from detent.errors import CaptureError
+from detent.graph.item_assignment import becomes
 from detent.graph.kinds import is_known_module, kind_of
 
-__all__ = ["is_in_place", "write_out_of_place"]
+__all__ = ["CONSTANT", "is_in_place", "write_out_of_place"]
 
+CONSTANT = "_tensor_constant"  # how torch.fx begins the name of a tensor that forward makes
 _VIEWS = ("reshape", "transpose", "slice", "expand", "identity", "dropout", "quant_stub", "dequant_stub")
 """Kinds whose result may lie in the memory of what they take in."""
 
@@ -31,29 +33,55 @@ def write_out_of_place(graph: fx.Graph, root: nn.Module, *, owns_inputs: bool) -
     Refused where what is changed is read later through another view of it, or by a caller (unless `owns_inputs`).
     """
     modules = dict(root.named_modules())
+    _join_constants(graph)
     place = {node: index for index, node in enumerate(graph.nodes)}
     found: set[str] = set()
     for node in list(graph.nodes):
         changed = node.args[0] if node.args else node.kwargs.get("input")
         if not isinstance(changed, fx.Node) or not is_in_place(node, modules):
             continue
-        if changed.op == "get_attr":
-            continue  # state that a model keeps: changing it is the purpose
+        if _is_state(changed) and node.target is not becomes:
+            continue  # changing it is the purpose
         aliases = _aliases(changed, modules, besides=node)
-        for alias in aliases:
+        for alias in (one for one in aliases if place[one] < place[node]):  # later ones are views of the result
             read_later = alias is not changed and any(place[reader] > place[node] for reader in alias.users)
-            if read_later or (alias.op == "placeholder" and not owns_inputs):
+            is_kept = _is_state(alias) or (alias.op == "placeholder" and not owns_inputs)
+            if read_later or is_kept:
                 raise CaptureError("trace", f"{node.name} changes {alias.name} in place, which is read elsewhere", "")
-        is_private = len(aliases) == len(changed.users) == 1 and changed.op != "placeholder"
+        if node.target is becomes:
+            _replace_behind(node, changed, node.args[1], place)
+            graph.erase_node(node)
+            continue
+        is_private = len(aliases) == len(changed.users) == 1 and changed.op not in ("placeholder", "get_attr")
         if is_private and kind_of(node, modules) is not None:
             continue
         if node.op == "call_module":
             found.add(str(node.target))
         else:
             _rewrite(node)
-        for reader in [user for user in changed.users if place[user] > place[node]]:
-            reader.replace_input_with(changed, node)
+        _replace_behind(node, changed, node, place)
     return found
+
+
+def _is_state(node: fx.Node) -> bool:
+    """What a model keeps, and not a tensor that forward makes."""
+    return node.op == "get_attr" and not str(node.target).startswith(CONSTANT)
+
+
+def _join_constants(graph: fx.Graph) -> None:
+    """One node for each tensor that forward makes: torch.fx has one for each reader, and changing it changes all."""
+    first: dict[str, fx.Node] = {}
+    for node in list(graph.nodes):
+        if node.op == "get_attr" and not _is_state(node):
+            held = first.setdefault(str(node.target), node)
+            if held is not node:
+                node.replace_all_uses_with(held)
+                graph.erase_node(node)
+
+
+def _replace_behind(node: fx.Node, old: fx.Node, new: Any, place: Mapping[fx.Node, int]) -> None:
+    for reader in [user for user in old.users if place[user] > place[node]]:
+        reader.replace_input_with(old, new)
 
 
 def is_in_place(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
@@ -62,7 +90,7 @@ def is_in_place(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
         module = modules.get(str(node.target))
         return module is not None and is_known_module(module) and bool(getattr(module, "inplace", False))
     if node.op == "call_function":
-        return _function_counterpart(node.target) is not None or _asks_for_it(node)
+        return node.target is becomes or _function_counterpart(node.target) is not None or _asks_for_it(node)
     return node.op == "call_method" and _method_counterpart(str(node.target)) is not None
 
 

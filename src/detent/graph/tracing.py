@@ -10,17 +10,24 @@ from importlib import import_module
 from typing import Any
 from unittest import mock
 
+import torch
+import torch.nn.functional as F
 from torch import fx, nn
 
 from detent.errors import CaptureError
 from detent.graph.deciding import Deciding, as_traced
+from detent.graph.gated import gated
+from detent.graph.item_assignment import assigned, becomes
 from detent.graph.kinds import is_known_module
-from detent.graph.out_of_place import write_out_of_place
+from detent.graph.out_of_place import CONSTANT, write_out_of_place
 from detent.graph.running import Inputs, brief, flat, join, shapes
 from detent.graph.unused import drop_unused
 from detent.quantizers import Quantizer
 
 __all__ = ["Tracer", "constants_of", "skipping"]
+
+_MAKERS = ("arange", "full", "ones", "zeros")
+"""Functions of torch that make tensors; of sizes that are proxies they take some, and refuse others."""
 
 
 class Tracer(fx.Tracer):
@@ -33,7 +40,11 @@ class Tracer(fx.Tracer):
 
     def graph_of(self, module: nn.Module, constants: Mapping[str, Any], inputs: Inputs) -> fx.Graph:
         self._deciding = Deciding(module, inputs)
-        with mock.patch.object(fx.Proxy, "__len__", self._length):
+        with ExitStack() as stack:
+            stack.enter_context(mock.patch.object(fx.Proxy, "__len__", self._length))
+            stack.enter_context(mock.patch.object(fx.Proxy, "__setitem__", self._assign, create=True))
+            for name in _MAKERS:
+                stack.enter_context(mock.patch.object(torch, name, _one_node(getattr(torch, name))))
             graph = self.trace(module, concrete_args=dict(constants))
         del self._deciding  # and with it what the example gave inside
         _drop_constant_inputs(graph, module, constants)
@@ -65,6 +76,32 @@ class Tracer(fx.Tracer):
             raise fx.proxy.TraceError("len of what has another length for another batch, or none")
         return count
 
+    def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any) -> fx.Proxy:
+        if kind == "call_method" and target == "__setitem__" and self._is_made(args[0]):
+            held, index, value = args
+            made = self.create_arg(held)
+            assert isinstance(made, fx.Node)
+            self._assign(self.proxy(made), index, value)
+            return self.proxy(made)
+        if kind == "call_function" and target is F.glu:
+            return gated(*args, **kwargs)
+        return super().create_proxy(kind, target, args, kwargs, *rest, **options)
+
+    def _is_made(self, held: Any) -> bool:
+        """Whether forward makes the tensor, and the model does not keep it."""
+        kept = any(held is one for one in (*self.root.parameters(), *self.root.buffers()))
+        return not kept and str(self.tensor_attrs.get(held, CONSTANT)).startswith(CONSTANT)
+
+    @staticmethod
+    def _assign(proxy: fx.Proxy, index: Any, value: Any) -> None:
+        """`proxy[index] = value`."""
+        tracer = proxy.tracer
+        assert isinstance(tracer, Tracer)
+        made = assigned(proxy, index, value, lambda one: tracer._deciding.examples(one.node))
+        if made is None:
+            raise fx.proxy.TraceError("an assignment to a part of a tensor that is neither slices nor a mask")
+        tracer.create_proxy("call_function", becomes, (proxy, made), {})
+
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         name = join(self._path, module_qualified_name)
         for leaf in self._leaf_modules:
@@ -73,7 +110,7 @@ class Tracer(fx.Tracer):
         ours = isinstance(m, Quantizer) or isinstance(getattr(m, "kind", None), str)
         # A user's own subclass of Conv2d is still a convolution, with a weight to be quantized.
         known = is_known_module(m) and m not in self._opened
-        return ours or known or super().is_leaf_module(m, module_qualified_name)
+        return ours or known or (type(m) is not nn.GLU and super().is_leaf_module(m, module_qualified_name))
 
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -108,7 +145,7 @@ def _one_node(method: Callable[..., Any]) -> Callable[..., Any]:
         if not proxies:
             return method(*args, **kwargs)
         tracer: Any = proxies[0].tracer
-        if not isinstance(args[0], nn.Module):
+        if not args or not isinstance(args[0], nn.Module):
             return tracer.create_proxy("call_function", method, args, kwargs)
         path = tracer.path_of_module(args[0]) if args[0] is not tracer.root else ""
         name = f"{path}.{method.__name__}".lstrip(".").replace(".", "_")

@@ -24,7 +24,8 @@ class Lsq(Observer):
         self._count = 0
 
     def _observe(self, x: Tensor, low: Tensor, high: Tensor) -> None:  # noqa: ARG002
-        mean = mean_of(x.abs(), self.scheme.granularity)
+        magnitudes = x if bool((low >= 0).all()) else x.abs()  # behind ReLU a copy would be the dearest part
+        mean = mean_of(magnitudes, self.scheme.granularity)
         count = x.numel() // mean.numel()
         self._total = self._total.to(mean.device) + mean * count
         self._count += count

@@ -44,7 +44,9 @@ Value: TypeAlias = "Constant | fx.Node"
 
 
 class Builder:
-    def __init__(self, inference: Inference, ends: Mapping[str, tuple[int, int]] | None = None):
+    def __init__(
+        self, inference: Inference, ends: Mapping[str, tuple[int, int]] | None = None, *, keeps_relus: bool = False
+    ):
         self.graph, self.root = fx.Graph(), nn.Module()
         self.inference, self.budget = inference, Budget()
         self.values: dict[str, Value] = {}
@@ -60,6 +62,7 @@ class Builder:
         self.ends = ends or {}  # tensor of codes -> the least and the greatest, where not all of the type are used
         self.clipped: dict[str, str] = {}  # what a Clip that is part of a grid gives -> what it takes
         self.clip_ends: dict[str, tuple[float, float]] = {}  # by what it gives, the numbers it clips at
+        self.keeps_relus = keeps_relus  # whether who wrote the file leaves the ReLUs that a grid does the work of
         self.relus: dict[str, str] = {}  # codes of a grid that did the work of a ReLU -> what that gives
         self.dissolved: dict[str, str] = {}  # codes that stand for the value they were made from -> its tensor
         self.gridded: dict[str, str] = {}  # what a DequantizeLinear gives -> the tensor whose encoding it has

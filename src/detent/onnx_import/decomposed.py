@@ -19,7 +19,7 @@ from torch import fx, nn
 
 from detent.onnx_import.builder import Constant
 from detent.onnx_import.call import Call
-from detent.onnx_import.functions import Steps, function_of
+from detent.onnx_import.functions import Steps, function_of, own_swish
 from detent.onnx_import.op import Op
 
 __all__ = ["layer_norm", "rms_norm", "whole_function"]
@@ -31,6 +31,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "HardSigmoid": F.hardsigmoid,
     "Softplus": F.softplus,
     "LeakyRelu": F.leaky_relu,
+    "Swish": F.silu,
 }
 _ARGUMENTS = {("Gelu", "approximate"): "approximate", ("LeakyRelu", "alpha"): "negative_slope"}
 """What torch calls an attribute; those that are not here are torch's own numbers."""
@@ -45,7 +46,8 @@ def whole_function(call: Call) -> fx.Node | None:
         small = isinstance(value, Constant) and value.stored is None and value.tensor.numel() == 1
         return value.tensor.double().numpy() if isinstance(value, Constant) and small else None
 
-    found = function_of(call.node, Steps(builder.makers.get, call.readers, constant))
+    known = Steps(builder.makers.get, call.readers, constant)
+    found = function_of(call.node, known) or own_swish(call.node, known)
     if found is None or not isinstance(x := builder.values.get(found.x), fx.Node):
         return None
     info = builder.inference.info(found.x)

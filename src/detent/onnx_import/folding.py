@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from detent.graph import flat
 from detent.onnx_import.op import Op
 from detent.onnx_import.sizes import TooLargeError, limited_to
 
@@ -49,17 +50,9 @@ class Budget:
                 result = run()
         except TooLargeError:
             return None
-        made = sum(part.numel() for part in _tensors(result) if part.numel() > _SMALL)
+        made = sum(part.numel() for part in flat(result) if isinstance(part, Tensor) and part.numel() > _SMALL)
         self._left -= made
         return result
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            yield from _tensors(part)
 
 
 def _grows(function: Callable[..., Any], tensors: Sequence[Tensor]) -> bool:

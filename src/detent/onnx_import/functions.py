@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import NodeProto, helper
 
-__all__ = ["Function", "Steps", "function_of"]
+__all__ = ["Function", "Steps", "function_of", "own_swish"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -75,6 +75,16 @@ def function_of(node: NodeProto, steps: Steps) -> Function | None:
             axes = max((held.ndim for held in numbers if held is not None), default=0)
             return Function(*name, x, tuple(group), axes)
     return None
+
+
+def own_swish(node: NodeProto, steps: Steps) -> Function | None:
+    """A swish as Detent writes one, with the sigmoid named after the product: it was one operation in the model. Those
+    of other files stay two, as engines have integer kernels for both."""
+    gate = steps.maker(node.input[1]) if node.op_type == "Mul" else None
+    if gate is None or gate.op_type != "Sigmoid" or gate.output[0] != f"{node.output[0]}.sigmoid":
+        return None
+    alone = gate.input[0] == node.input[0] and len(steps.readers(gate.output[0])) == 1
+    return Function("Swish", {}, node.input[0], (gate, node), 0) if alone else None
 
 
 def _cone(last: NodeProto, steps: Steps) -> list[NodeProto]:

@@ -43,9 +43,10 @@ def graph_module(model: ModelProto) -> fx.GraphModule:
     """The network of `model`, in eval mode, with what is known of its origin in `meta["onnx"]`."""
     check_text(model)
     opset = opset_of(model)
+    keeps_relus = model.producer_name == "detent"
     model, ends = _in_one_form(model)
     outputs = [value.name for value in model.graph.output]
-    builder = Builder(Inference(opset), ends)
+    builder = Builder(Inference(opset), ends, keeps_relus=keeps_relus)
     _inputs(model.graph, builder)
     walk = _Walk(builder, opset)
     walk.constants(model.graph)

@@ -79,7 +79,9 @@ def _tensor(call: Call) -> str:
 def _lacks_relu(call: Call, encoding: OnnxEncoding) -> bool:
     """Whether a grid without negative numbers does the work of a ReLU: tools leave out the one before it."""
     value = call.value(0)
-    if not isinstance(value, fx.Node) or value.op == "placeholder" or encoding.axis is not None:
+    if call.builder.keeps_relus or not isinstance(value, fx.Node) or value.op == "placeholder":
+        return False
+    if encoding.axis is not None:
         return False
     modules = dict(call.builder.root.named_modules())
     return int(encoding.zero_point) == encoding.limits[0] and not _never_negative(value, modules)

@@ -26,6 +26,8 @@ def read_model(path: str | os.PathLike[str]) -> ModelProto:
     asked = f"load {str(file)!r}"
     if not file.is_file():
         raise OnnxError(asked, "there is no such file", "give the path of an .onnx file")
+    if file.stat().st_size == 0:
+        raise OnnxError(asked, "the file is empty", "get it, or export it, again")
     if file.stat().st_size > _MOST:
         raise OnnxError(asked, "the file is larger than 2 GB", "save the weights as external data")
     model = ModelProto()

@@ -148,28 +148,24 @@ def tile(x: Tensor, repeats: Tensor) -> Tensor:
     return x.repeat(times)
 
 
-def _depth_to_space(call: Call) -> Any:
-    size, mode = call.integer("blocksize"), call.text("mode", "DCR")
-    if size < 1 or mode not in ("DCR", "CRD"):
-        call.refuse(f"blocksize {size} and mode {mode!r}", "export the model again")
-    if mode == "CRD":
-        return call.apply(F.pixel_shuffle, call.value(0), size)
-    return call.op(depth_to_space, call.value(0), kind="pixel_shuffle", size=size)
+def _blocks(of_torch: Any, of_onnx: Any) -> Any:
+    """Pixels to channels or back: torch has one order of them, ONNX has two."""
+
+    def handle(call: Call) -> Any:
+        size, mode = call.integer("blocksize"), call.text("mode", "DCR")
+        if size < 1 or mode not in ("DCR", "CRD"):
+            call.refuse(f"blocksize {size} and mode {mode!r}", "export the model again")
+        if mode == "CRD":
+            return call.apply(of_torch, call.value(0), size)
+        return call.op(of_onnx, call.value(0), kind="pixel_shuffle", size=size)
+
+    return handle
 
 
 def depth_to_space(x: Tensor, *, size: int) -> Tensor:
     batch, channels, height, width = x.shape
     blocks = x.reshape(batch, size, size, channels // size**2, height, width).permute(0, 3, 4, 1, 5, 2)
     return blocks.reshape(batch, channels // size**2, height * size, width * size)
-
-
-def _space_to_depth(call: Call) -> Any:
-    size, mode = call.integer("blocksize"), call.text("mode", "DCR")
-    if size < 1 or mode not in ("DCR", "CRD"):
-        call.refuse(f"blocksize {size} and mode {mode!r}", "export the model again")
-    if mode == "CRD":
-        return call.apply(F.pixel_unshuffle, call.value(0), size)
-    return call.op(space_to_depth, call.value(0), kind="pixel_shuffle", size=size)
 
 
 def space_to_depth(x: Tensor, *, size: int) -> Tensor:
@@ -197,7 +193,7 @@ CONVERTERS: dict[str, Converter] = {
     "Unsqueeze": _unsqueeze,
     "Expand": _expand,
     "Tile": _tile,
-    "DepthToSpace": _depth_to_space,
-    "SpaceToDepth": _space_to_depth,
+    "DepthToSpace": _blocks(F.pixel_shuffle, depth_to_space),
+    "SpaceToDepth": _blocks(F.pixel_unshuffle, space_to_depth),
     "Identity": _identity,
 }

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from detent.adopting import Known, limits
 from detent.backends import Backend
-from detent.deploy.eval_mode import eval_mode
 from detent.errors import SchemeError
-from detent.graph import KINDS, FoldedBatchNorm, Plan, QuantizedTensor
+from detent.graph import KINDS, FoldedBatchNorm, Plan, QuantizedTensor, eval_mode
 from detent.numerics import QParams, Scheme, choose_qparams
 from detent.quantizers import Quantizer
 from detent.retargeting.norms import Norm

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from detent.adopting import Known, measured
 from detent.errors import SchemeError
@@ -103,15 +103,26 @@ def _node_of(entry: QuantizedTensor, captured: Captured) -> fx.Node:
 
 
 def with_weights(known: Known, planned: Plan, captured: Captured) -> Known:
-    """`known`, and the scales of parameters that only the new plan has on a grid: measuring them needs no data."""
+    """`known`, and the scales of parameters and constants that only the new plan has on a grid: measuring them needs no
+    data."""
     found = dict(known)
     for entry in planned.quantized:
-        if entry.role != "activation" and entry.quantizer != "derived" and entry.tensor not in known:
-            module = captured.regions[entry.region].get_submodule(str(_node_of(entry, captured).target))
-            options = entry.observer_options
-            qparams = measured(getattr(module, entry.role), entry.scheme, entry.observer, options, name=entry.tensor)
+        value = None if entry.quantizer == "derived" or entry.tensor in known else _held(entry, captured)
+        if value is not None:
+            qparams = measured(value, entry.scheme, entry.observer, entry.observer_options, name=entry.tensor)
             found[entry.tensor] = entry.scheme, qparams
     return found
+
+
+def _held(entry: QuantizedTensor, captured: Captured) -> Tensor | None:
+    """The tensor that the model keeps, if it does."""
+    region, node = captured.regions[entry.region], _node_of(entry, captured)
+    if entry.role != "activation":
+        return getattr(region.get_submodule(str(node.target)), entry.role)  # type: ignore[no-any-return]
+    if node.op != "get_attr":
+        return None
+    owner, _, last = str(node.target).rpartition(".")
+    return getattr(region.get_submodule(owner), last)  # type: ignore[no-any-return]
 
 
 def refuse_unknown(planned: Plan, carried: Known, prepared: Any) -> None:

@@ -13,7 +13,9 @@ from torch import nn
 
 from detent.errors import RecipeError
 from detent.graph import FoldedBatchNorm, quantizers_of
+from detent.preparing import measure_float_ranges
 from detent.training.bar import progress_bar
+from detent.training.batch import ModelInputs
 from detent.training.metrics import score
 from detent.training.run import BEST, Progress, Run
 from detent.training.synced_norms import batch_norms_of, synced_batch_norms
@@ -100,9 +102,10 @@ class EpochLoop(ABC):
         self.work.prepared.eval()
 
     def run_val(self) -> dict[str, float]:
-        """Validate the model, with averaged weights where there are some."""
+        """Validate the model, with averaged weights where there are some, which it is deployed with as well."""
         run = self.work
         with run.ema.in_place() if run.ema is not None else nullcontext():
+            measure_float_ranges(run.prepared, ModelInputs(run.calibration))
             return run.validate()
 
     def validates(self, epoch: int) -> bool:

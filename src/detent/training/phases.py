@@ -8,14 +8,14 @@ from typing import Any
 from torch import nn
 
 from detent.graph import FoldedBatchNorm, quantizers_of
-from detent.preparing import calibrate
+from detent.preparing import calibrate, measure_float_ranges
 from detent.training.synced_norms import batch_norms_of
 
 __all__ = ["Phases"]
 
 
 class Phases:
-    """What another library's trainer calls when it begins, and before each epoch, counted from 1.
+    """What another library's trainer calls when it begins, before each epoch, counted from 1, and when it ends.
 
     A trainer may put the model into training mode before every step; what is frozen stays in evaluation mode through
     that.
@@ -36,6 +36,10 @@ class Phases:
         """Calibrate, unless a checkpoint brought the scales."""
         if not all(quantizer.calibrated for quantizer in quantizers_of(self.prepared)):
             calibrate(self.prepared, self.batches)
+
+    def end(self) -> None:
+        """Measure the ranges of float tensors again, which retargeting needs."""
+        measure_float_ranges(self.prepared, self.batches)
 
     def begin_epoch(self, epoch: int) -> None:
         """Freeze batch norms and stop moving ranges if it is time."""

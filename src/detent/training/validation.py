@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from detent.graph import DerivedBias, quantizers_of
+from detent.algorithms.floating import only_quantizing
+from detent.graph import eval_mode
 from detent.training.batch import call, size_of
 from detent.training.metrics import Metric, answers_of, measured
 from detent.training.objective import LossFunction, Objective, checked_loss
 from detent.training.processes import Processes
 
-__all__ = ["floating", "validate"]
-
-
-@contextmanager
-def floating(prepared: nn.Module) -> Iterator[None]:
-    """Inside the block the model computes in float, with the weights it has."""
-    biases = [module for module in prepared.modules() if isinstance(module, DerivedBias)]
-    modules: list[nn.Module] = [*quantizers_of(prepared), *biases]
-    for module in modules:
-        module.__dict__["forward"] = _as_it_is
-    try:
-        yield
-    finally:
-        for module in modules:
-            module.__dict__.pop("forward", None)
-
-
-def _as_it_is(x: Tensor) -> Tensor:
-    return x
+__all__ = ["validate"]
 
 
 @torch.no_grad()
@@ -51,17 +33,12 @@ def validate(
     for the losses. `metrics` takes the place of `top1`; where there are no classes there is no `agreement`.
     """
     everyone = processes or Processes()
-    training = {module: module.training for module in prepared.modules()}
-    prepared.eval()
     sums: dict[str, Tensor] = {}
-    try:
+    with eval_mode(prepared):
         for batch in batches:
             for name, value in _of_batch(prepared, batch, objective or Objective(), metrics or {}).items():
                 added = torch.stack([value * size_of(batch), torch.full_like(value, size_of(batch))])
                 sums[name] = sums[name] + added if name in sums else added
-    finally:
-        for module, flag in training.items():
-            module.training = flag
     totals = everyone.total(torch.stack(list(sums.values())))
     return {name: float(total[0] / total[1]) for name, total in zip(sums, totals, strict=True)}
 
@@ -69,7 +46,7 @@ def validate(
 def _of_batch(prepared: Any, batch: Any, objective: LossFunction, metrics: Mapping[str, Metric]) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     quantized = call(prepared, batch)
-    with floating(prepared):
+    with only_quantizing(prepared, ()):
         reference = call(prepared, batch)
     for kind, outputs in (("quantized", quantized), ("float", reference)):
         loss = checked_loss(objective(outputs, batch)).double()

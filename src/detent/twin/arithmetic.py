@@ -43,7 +43,9 @@ class Step:
 
     `reads` may name constants: they are handed over as tensors like any other. A maker that took the weights into its
     kernel leaves them out. `ran_as` is for the reader of a report; "moved" is an operation whose output values are
-    input values, on either form.
+    input values, on either form. Not 0 is `off` of a kernel that was fitted to the engine rather than known: by how
+    many steps of its grid the engine's number may be off from the real one before it is rounded; 1: all that is known
+    is that codes are within 1 LSB of the kernel's.
     """
 
     ops: tuple[Op, ...]
@@ -51,6 +53,7 @@ class Step:
     writes: tuple[Read, ...]
     kernel: Kernel = field(repr=False)
     ran_as: Literal["integer", "float", "moved", "quantize"] = "integer"
+    off: float = 0.0
 
     def __str__(self) -> str:
         given = ", ".join(_shown(read) for read in self.reads)
@@ -68,9 +71,9 @@ class Arithmetic(ABC):
     name: ClassVar[str]
     claim: ClassVar[str]
     """What is proven against the real engine: "equal" (integer for integer), or how far it was off and how often."""
-    off_rate: ClassVar[float] = 0.0
-    """How often an operation that is fitted, rather than known, may be 1 LSB off; 0: where equality is not claimed, an
-    engine may only have what float32 arithmetic gives in some order."""
+    from_ends: ClassVar[bool] = False
+    """Whether the engine makes real numbers of codes from the end of the grid, `low + code * scale`, so that they are
+    rounded as numbers of that size."""
     float_slack: ClassVar[float] = 0.0
     """How far, of the largest number of a tensor, functions that the engine approximates in float may be off beyond
     what float32 arithmetic explains; codes made of them may then be 1 LSB off."""

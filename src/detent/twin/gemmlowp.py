@@ -21,6 +21,7 @@ __all__ = [
     "ruy_multiply",
     "shift_right",
     "tanh",
+    "wide_multiply",
 ]
 
 Integers = npt.NDArray[np.int64]
@@ -85,6 +86,13 @@ def half_away_multiply(a: Integers, integer: Integers | int, shift: Integers | i
     total = np.asarray(31 - np.asarray(shift), np.int64)
     magnitude = (np.abs(product) + (np.int64(1) << (total - 1))) >> total
     return np.asarray(np.where(product >= 0, magnitude, -magnitude))
+
+
+def wide_multiply(a: Integers, integer: Integers | int, shift: Integers | int) -> Integers:
+    """Of 64-bit sums: a multiplier of 16 bits, and one rounding, half up."""
+    short = np.minimum((np.asarray(integer, np.int64) + (1 << 15)) >> 16, 2**15 - 1)
+    right = 15 - np.asarray(shift, np.int64)
+    return np.asarray((a * short + (np.int64(1) << (right - 1))) >> right)
 
 
 def _scaled(a: Integers, exponent: int) -> Integers:

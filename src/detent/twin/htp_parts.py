@@ -19,20 +19,27 @@ from detent.twin.htp_fixed import Bounds
 from detent.twin.htp_wide import requantize_wide_sums, wide_sum_of_two
 from detent.twin.lowering import chain
 
-__all__ = ["PARTS", "WIDE", "Part", "bias_behind", "grid_of", "number_of"]
+__all__ = ["CUT", "FITTED", "PARTS", "WIDE", "Part", "bias_behind", "grid_of", "number_of"]
+
+CUT = 1 / 8
+"""Of a step: what is lost at most where 3 bits behind the point are kept, the fewest that any formula has."""
+
+FITTED = 1.0
+"""What an operation is off by of which no more is known than that codes are within 1 LSB."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """What computes codes of a grid from what it reads; not `equal` where the emulator was seen to be 1 LSB off."""
+    """What computes codes of a grid from what it reads; `off` as that of a step, where the emulator was seen to have
+    other codes."""
 
     reads: tuple[Read | None, ...]
     kernel: Kernel
-    equal: bool = True
+    off: float = 0.0
 
     def step(self, ops: tuple[Op, ...], writes: tuple[Read, ...]) -> Step:
-        """No equality is claimed of steps in float, as which the others count."""
-        return Step(ops, self.reads, writes, self.kernel, "integer" if self.equal else "float")
+        """No equality is claimed of steps in float, as which those that are off count."""
+        return Step(ops, self.reads, writes, self.kernel, "float" if self.off else "integer", self.off)
 
 
 def grid_of(read: Read | None, *also: str) -> Encoding | None:
@@ -203,7 +210,7 @@ def _average(graph: QdqGraph, op: Op, output: Encoding, bounds: Bounds) -> Part 
     side_by_side = list(op.attributes["kernel_shape"]) == list(op.attributes.get("strides") or ())
     if data.dtype == "uint16" and not side_by_side:
         return None
-    return Part(op.inputs[:1], pool, equal=side_by_side or _twice(op))
+    return Part(op.inputs[:1], pool, 0.0 if side_by_side else CUT)
 
 
 def _twice(op: Op) -> bool:

@@ -12,7 +12,7 @@ from detent.deploy import Encoding, Op, QdqGraph, Read
 from detent.twin import htp_fixed
 from detent.twin.arithmetic import Kernel, Maker, Step
 from detent.twin.float_ops import MOVES, only_moves
-from detent.twin.htp_parts import PARTS, WIDE, Part, bias_behind, grid_of, number_of
+from detent.twin.htp_parts import CUT, FITTED, PARTS, WIDE, Part, bias_behind, grid_of, number_of
 from detent.twin.htp_wide import quantize_wide
 from detent.twin.lowering import chain, float_step, move_step
 from detent.twin.requantize import clamp_bounds
@@ -35,9 +35,9 @@ def _alone(graph: QdqGraph, op: Op) -> Step | None:
         return None
     cut = bounds != (output.qmin, output.qmax)
     ops = made.ops if adding is None else (op, *made.ops)
-    known = not any(_is_rounded_later(graph, read) for read in part.reads)
-    narrow = output.dtype == "uint8"
-    return replace(part, equal=part.equal and known and narrow and not cut).step(ops, made.writes)
+    known = output.dtype == "uint8" and not any(_is_rounded_later(graph, read) for read in part.reads)
+    off = max(part.off, CUT if cut else 0.0, 0.0 if known else FITTED)
+    return replace(part, off=off).step(ops, made.writes)
 
 
 def _is_rounded_later(graph: QdqGraph, read: Read | None) -> bool:
@@ -63,7 +63,7 @@ def _concat(graph: QdqGraph, op: Op) -> Step | None:
 
     reads = tuple(read for part in parts for read in part.reads)
     known = output.dtype == "uint8" and not any(_is_rounded_later(graph, read) for read in reads)
-    whole = Part(reads, kernel, equal=known and all(part.equal for part in parts))
+    whole = Part(reads, kernel, max([0.0 if known else FITTED, *(part.off for part in parts)]))
     return whole.step((op,), (Read(op.outputs[0], output),))
 
 
@@ -75,14 +75,14 @@ def _on_grid(graph: QdqGraph, read: Read, output: Encoding) -> Part:
         return Part((read,), lambda codes: codes)
     if read.tensor in graph.inputs and read.tensor not in graph.coded:
         quantize = htp_fixed.quantize if output.dtype == "uint8" else quantize_wide
-        return Part((Read(read.tensor),), lambda values: quantize(values, output), equal=False)
+        return Part((Read(read.tensor),), lambda values: quantize(values, output), FITTED)
     maker = graph.producer(read.tensor)
     if maker is not None and maker.type in PARTS:
         part = PARTS[maker.type](graph, maker, output, (output.qmin, output.qmax))
         if part is not None:
             return part
     exact = _clips(graph, maker)
-    return Part((read,), htp_fixed.convert(grid, output, exact=exact), equal=exact)
+    return Part((read,), htp_fixed.convert(grid, output, exact=exact), 0.0 if exact else FITTED)
 
 
 def _clips(graph: QdqGraph, maker: Op | None) -> bool:
@@ -102,8 +102,11 @@ _TABLES = ("Elu", "Gelu", "HardSigmoid", "HardSwish", "Relu", "Sigmoid", "Tanh")
 """Functions of one code, computed once for all."""
 
 
-_WITH_NUMBERS = ("Add", "Max", "Min", "Mul", "Sub")
+_WITH_NUMBERS = ("Add", "Max", "Min", "Sub")
 """Such a function too if one of their inputs is a number on a grid."""
+
+_FUNCTIONS = ("Clip", "Div", "LeakyRelu", "Mul", "PRelu")
+"""Computed for each element, by multiplying or cutting it."""
 
 
 def _other(graph: QdqGraph, op: Op) -> Step:
@@ -118,16 +121,18 @@ def _other(graph: QdqGraph, op: Op) -> Step:
     if only_moves(op):
         return plain
     if op.type == "LayerNormalization":
-        return float_step(graph, replace(op, inputs=(_as_given(graph, op.inputs[0]), *op.inputs[1:])))
+        given = replace(op, inputs=(_as_given(graph, op.inputs[0]), *op.inputs[1:]))
+        return replace(float_step(graph, given), off=FITTED)
     if computed or output is None or bounds is None or len(op.outputs) > 1:
-        return replace(plain, kernel=_misread(graph, op, plain.kernel))
+        return replace(plain, kernel=_misread(graph, op, plain.kernel), off=FITTED)
     grid, limits = output, bounds
 
     def kernel(*codes: Any) -> Tensor:
         return htp_fixed.half_up(plain.kernel(*codes), grid).clamp_(*limits)
 
     of_one = op.type in _TABLES or (op.type in _WITH_NUMBERS and number_of(graph, op) is not None)
-    return Part(op.inputs, kernel, equal=of_one).step(made.ops, made.writes)
+    off = 0.0 if of_one else CUT if op.type in _FUNCTIONS else FITTED
+    return Part(op.inputs, kernel, off).step(made.ops, made.writes)
 
 
 def _as_given(graph: QdqGraph, read: Read | None) -> Read | None:

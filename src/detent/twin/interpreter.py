@@ -12,7 +12,7 @@ import onnx
 import torch
 from torch import Tensor
 
-from detent.deploy import Encoding, Package, QdqGraph, Read, read_qdq
+from detent.deploy import Encoding, Package, Port, QdqGraph, Read, read_qdq
 from detent.deploy.tflite import read_network
 from detent.errors import DeployError, DetentError, RunError, TensorError
 from detent.graph import TORCH_ERRORS, described
@@ -173,7 +173,8 @@ class Twin:
             )
         values, kept = dict(self._program.constants), set(keep)
         for name, form in self._program.entries.items():
-            values[self._program.forms[form]] = _tensor(inputs[name], coded=form.encoding is not None)
+            array = _typed(name, self.graph.inputs[name], inputs[name])
+            values[self._program.forms[form]] = _tensor(array, coded=form.encoding is not None)
         with torch.no_grad():
             for instruction in self._program.instructions:
                 self._execute(instruction, values, given)
@@ -233,6 +234,17 @@ def _run_error(error: Exception, step: Step, values: Sequence[Tensor | None]) ->
     said = (str(error).strip().splitlines() or [""])[0]
     found = f"{type(error).__name__}: {said}"
     return RunError(f"run {named} on {', '.join(read) or 'nothing'}", found, "give inputs that fit the network")
+
+
+def _typed(name: str, port: Port, array: Array) -> Array:
+    typed = port.cast(array)
+    if typed is None:
+        raise TensorError(
+            f"run with {name!r} of {np.asarray(array).dtype}",
+            f"the network takes {port.dtype}, which does not hold these numbers",
+            f"give it as {port.dtype}",
+        )
+    return typed
 
 
 def _tensor(array: Array, *, coded: bool) -> Tensor:

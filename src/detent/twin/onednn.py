@@ -1,4 +1,5 @@
-"""oneDNN, which torch's engine "x86" convolves with where the CPU has VNNI; its linear layers are FBGEMM's."""
+"""oneDNN, which torch's engine "x86" convolves with where the CPU has VNNI. Its linear layers are FBGEMM's, and so are
+its transposed convolutions as Detent drives it (`detent.engines.torch_native`)."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from detent.twin.torch_kernels import AtenArithmetic, inverse, rounded_inside
 __all__ = ["Onednn"]
 
 _MOST_GROUPS = 100
-"""Convolutions with more groups, and transposed ones with extra rows, stay with FBGEMM."""
+"""Convolutions with more groups stay with FBGEMM."""
 
 
 class Onednn(AtenArithmetic):

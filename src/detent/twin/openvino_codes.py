@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,19 +21,10 @@ from detent.deploy import Encoding, Op, QdqGraph, Read
 from detent.twin.arithmetic import Step
 from detent.twin.float_ops import float_kernel
 from detent.twin.lowering import Chain, chain, move_step
-from detent.twin.openvino_ranges import (
-    CLIPS,
-    Carried,
-    Floats,
-    Range,
-    Stored,
-    Target,
-    kept_grid,
-    range_of_stored,
-    scale_and_shift,
-    without_nothing,
-)
-from detent.twin.openvino_sums import is_activation, taken_in
+from detent.twin.openvino_ranges import CLIPS, Carried, Floats, Range, kept_grid, one_shift, scale_and_shift
+from detent.twin.openvino_stored import Stored, range_of_stored
+from detent.twin.openvino_sums import COMPOSED, is_activation, taken_in
+from detent.twin.openvino_targets import Target, snippet
 from detent.twin.requantize import clip_bounds, fma
 
 __all__ = ["clipped", "joined", "moved", "rectified", "scaled", "stored_bounds"]
@@ -61,7 +53,7 @@ def clipped(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
     read = op.inputs[0]
     if clip_bounds(graph, op) is None or read is None or read.encoding is None:
         return None
-    inwards = taken_in(graph, read.tensor)
+    inwards = taken_in(graph, read.tensor) is not None
     return _elementwise(
         carried, graph, op, lambda stored, source: stored.clamp(*stored_bounds(graph, op, source, inwards=inwards))
     )
@@ -101,7 +93,7 @@ def scaled(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
         return None
     assert data[0].encoding is not None
     source = Stored.of(graph, data[0].tensor, data[0].encoding, carried)
-    finish = _requantizer(target, source, factor, once=taken_in(graph, data[0].tensor))
+    finish = _requantizer(target, source, taken_in(graph, data[0].tensor), factor)
     return Step(made.ops, tuple(data), made.writes, lambda codes: finish(codes - source.offset))
 
 
@@ -120,7 +112,7 @@ def joined(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
     for read in reads:
         assert read.encoding is not None
         source = Stored.of(graph, read.tensor, read.encoding, carried)
-        parts.append(partial(_brought, _requantizer(target, source, once=False), source.offset))
+        parts.append(partial(_brought, _requantizer(target, source, None), source.offset))
     join = float_kernel(graph, op)
 
     def kernel(*codes: Tensor) -> Any:
@@ -155,7 +147,7 @@ def _elementwise(
     target = Target.of(graph, made, carried)
     if target is None or target.encoding == read.encoding:
         return _on_its_grid(op, read, read.encoding, source, function) if move is None else None
-    finish = _requantizer(target, source, once=taken_in(graph, read.tensor))
+    finish = _requantizer(target, source, taken_in(graph, read.tensor))
     rest = tuple(each for each in op.inputs[1:] if move is not None)
 
     def kernel(codes: Tensor, *others: Any) -> Tensor:
@@ -174,22 +166,17 @@ def _on_its_grid(
     return Step((op,), (read,), (Read(op.outputs[0], grid),), kernel)
 
 
-def _requantizer(target: Target, source: Stored, factor: Floats | None = None, *, once: bool) -> Requantize:
-    """From what `source` stores, times `factor`, to codes of `target`."""
+def _requantizer(target: Target, source: Stored, kernel: Op | None, factor: Floats | None = None) -> Requantize:
+    """From what `source` stores, times `factor`, to codes of `target`, by the kernel of an operation or one of its
+    own."""
     grid = Range.of(target.encoding)
     low, high = range_of_stored(grid, source, factor)
     scale, shift = scale_and_shift(low, high, grid.levels)
-    if once:
-        shift = target.shift(shift)
+    if kernel is not None:
+        target = replace(target, composed=kernel.type in COMPOSED)
+        shift = target.shift(one_shift(shift) if target.composed else shift)
         by, add = (torch.from_numpy(each) for each in (target.scale(scale, shift), shift))
+        if target.composed and scale.size > 1:
+            return lambda stored: target.codes((stored * by).add_(add))
         return lambda stored: target.codes(fma(stored, by, add))
-    bounds = [torch.from_numpy(each) for each in (low, high)]
-    first = target.encoding.qmin - int(target.encoding.zero_point) if target.as_int8 else 0
-    by, add = (torch.from_numpy(each) for each in (scale, without_nothing(-low * scale + _f32(first), grid.levels)))
-    least, greatest = target.bounds
-
-    def finish(stored: Tensor) -> Tensor:
-        values = torch.clamp(stored, *bounds).mul_(by).add_(add).round_()
-        return values.add_(target.encoding.qmin - first).clamp_(least, greatest)
-
-    return finish
+    return snippet(target, low, high)

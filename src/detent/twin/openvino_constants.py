@@ -46,4 +46,5 @@ def _codes(values: Tensor, grid: Encoding) -> Tensor:
     ends = Range.of(grid)
     low = torch.tensor(ends.low)
     width = torch.tensor(ends.high) - low
-    return values.clamp(ends.low, ends.high).sub(low).div_(width).mul_(float(ends.levels)).round_().add_(grid.qmin)
+    codes = values.clamp(ends.low, ends.high).sub(low).div_(width).mul_(float(ends.levels)).round_().add_(ends.least)
+    return codes.clamp_(grid.qmin, grid.qmax)

@@ -14,7 +14,10 @@ from detent.twin.arithmetic import Step
 from detent.twin.float_windows import pool_counts, pool_sums
 from detent.twin.lowering import chain
 from detent.twin.openvino_codes import stored_bounds
-from detent.twin.openvino_ranges import CLIPS, Carried, Range, Stored, Target, range_of_stored, scale_and_shift
+from detent.twin.openvino_functions import function
+from detent.twin.openvino_ranges import CLIPS, Carried, Range, scale_and_shift
+from detent.twin.openvino_stored import Stored, range_of_stored
+from detent.twin.openvino_targets import Target
 from detent.twin.requantize import fma
 
 __all__ = ["average"]
@@ -22,13 +25,17 @@ __all__ = ["average"]
 
 def average(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
     """AveragePool and GlobalAveragePool between two grids. What a pool gives counts as integers, although it is not
-    rounded, so that the bounds of a Clip behind it are brought to integers."""
+    rounded, so that the bounds of a Clip behind it are brought to integers. In `ceil_mode` it averages real numbers."""
     read = op.inputs[0]
-    if read is None or read.encoding is None or not read.encoding.per_tensor or op.attributes.get("count_include_pad"):
+    if read is None or read.encoding is None or not read.encoding.per_tensor:
         return None
+    if op.attributes.get("count_include_pad"):
+        return None
+    if op.attributes.get("ceil_mode"):
+        return function(carried, graph, op)
     made = chain(graph, op, CLIPS)
     clips = [each for each in made.ops if op.type == "AveragePool" and each.type == "Clip"]
-    target = Target.of(graph, made, carried)
+    target = Target.of(graph, made, carried, composed=False)
     if target is None or read.encoding.dtype not in ("uint8", "int8"):
         return None
     source = Stored.of(graph, read.tensor, read.encoding, carried)

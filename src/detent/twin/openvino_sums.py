@@ -13,11 +13,19 @@ from dataclasses import dataclass
 from detent.deploy import Op, QdqGraph, Read
 from detent.twin.openvino_ranges import CLIPS
 
-__all__ = ["Branch", "is_activation", "summed_branch", "taken_in"]
+__all__ = [
+    "COMPOSED",
+    "FUNCTIONS",
+    "Branch",
+    "is_activation",
+    "is_bias_apart",
+    "out_of_convolution",
+    "summed_branch",
+    "taken_in",
+]
 
-_FUNCTIONS = frozenset(
-    {*CLIPS, "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Sigmoid", "Softplus", "Tanh"}
-)
+FUNCTIONS = ("Elu", "Gelu", "HardSwish", "LeakyRelu", "Mish", "Sigmoid", "Softplus", "Tanh")
+_FUNCTIONS = frozenset({*CLIPS, *FUNCTIONS})
 """What a convolution takes in, and what is put together into one kernel where there is none."""
 _OF_TWO = ("Add", "Div", "Mul", "Sub")
 _HEADS = frozenset(
@@ -25,6 +33,8 @@ _HEADS = frozenset(
     | {"MatMul", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd"}
     | {"ReduceSum", "Resize"}
 )
+COMPOSED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+"""Operations that the plugin puts what follows them together for (`Target`)."""
 
 
 @dataclass(frozen=True)
@@ -129,17 +139,36 @@ def _is_in_convolution(graph: QdqGraph, tensor: str) -> bool:
     return made_by is not None and made_by.type == "Conv"
 
 
-def taken_in(graph: QdqGraph, tensor: str) -> bool:
-    """Whether what is done to each element of a tensor is done by the kernel that makes it, not by one of its own."""
+def taken_in(graph: QdqGraph, tensor: str) -> Op | None:
+    """The operation whose kernel also does what is done to each element of a tensor; None if that has its own."""
     while _alone(graph, tensor):
         made_by = graph.producer(tensor)
         if made_by is None or made_by.type in _HEADS:
-            return made_by is not None
+            return made_by
         data = made_by.inputs[0] if made_by.type == "MaxPool" else _data(graph, made_by)
         if data is None or (made_by.type == "MaxPool" and not _is_in_convolution(graph, data.tensor)):
-            return summed_branch(graph, made_by) is not None
+            branch = summed_branch(graph, made_by)
+            return None if branch is None else branch.convolution
+        if is_bias_apart(graph, made_by):
+            return made_by
         tensor = data.tensor
-    return False
+    return None
+
+
+def is_bias_apart(graph: QdqGraph, op: Op) -> bool:
+    """Whether an operation adds a bias to a product of matrices of more than three dimensions: the plugin looks for
+    its channels on another axis then, and adds it in a kernel of its own."""
+    data = _data(graph, op) if op.type == "Add" else None
+    source = None if data is None else graph.producer(data.tensor)
+    return source is not None and source.type == "MatMul" and len(graph.shapes.get(source.outputs[0], ())) > 3
+
+
+def out_of_convolution(graph: QdqGraph, tensor: str) -> bool:
+    """Whether a convolution made a tensor, perhaps with a ReLU behind it."""
+    made_by = graph.producer(tensor)
+    while made_by is not None and made_by.type in CLIPS and made_by.inputs[0] is not None:
+        made_by = graph.producer(made_by.inputs[0].tensor)
+    return made_by is not None and made_by.type == "Conv"
 
 
 def _alone(graph: QdqGraph, tensor: str) -> bool:

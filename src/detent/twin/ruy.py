@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -24,17 +23,17 @@ from detent.twin.tflite_fixed import (
     matmul_requantizer,
     mean_requantizer,
     multiply_kernel,
+    real_multiplier,
     spatial_mean_requantizer,
 )
+from detent.twin.tflite_kernels import Bounds, Integers
 from detent.twin.tflite_pieces import shift_of
-from detent.twin.tflite_reference import half_away_quantize, real_multiplier
+from detent.twin.tflite_reference import half_away_quantize
 from detent.twin.tflite_resize import own_resize
-from detent.twin.tflite_steps import Bounds, TfliteFamily
+from detent.twin.tflite_steps import TfliteFamily
 from detent.twin.tflite_tables import builtin_table, fixed_table
 
 __all__ = ["Ruy"]
-
-Integers = npt.NDArray[np.int64]
 
 
 class Ruy(TfliteFamily):

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from detent.deploy import Encoding
+from detent.deploy.tflite.kernels import is_wide
+from detent.twin.accumulate import Accumulator
 from detent.twin.arithmetic import Kernel
 from detent.twin.gemmlowp import half_away_multiply, multiplier, multiply, ruy_multiply
 from detent.twin.requantize import Requantizer
@@ -22,9 +24,11 @@ __all__ = [
     "in_channel_groups",
     "in_groups",
     "in_lanes",
+    "matmul_multiplier",
     "matmul_requantizer",
     "mean_requantizer",
     "multiply_kernel",
+    "real_multiplier",
     "spatial_mean_requantizer",
 ]
 
@@ -32,7 +36,9 @@ Integers = npt.NDArray[np.int64]
 Multiply = Callable[[Integers, "Integers | int", "Integers | int"], Integers]
 Bounds = tuple[int, int]
 
-_ADD_BITS = 20
+
+def _add_bits(y: Encoding) -> int:
+    return 15 if is_wide(y) else 20
 
 
 def _integers(values: Tensor) -> Integers:
@@ -41,6 +47,12 @@ def _integers(values: Tensor) -> Integers:
 
 def _clamped(codes: Integers, zero_point: int, bounds: Bounds) -> Tensor:
     return torch.from_numpy(np.clip(codes + zero_point, *bounds).astype(np.float32))
+
+
+def real_multiplier(acc: Accumulator, y: Encoding) -> npt.NDArray[np.float64]:
+    """`sx * sw / sy` in double precision."""
+    weight = np.asarray(acc.weight.scale, np.float64)
+    return np.asarray(np.float64(acc.input.scale) * weight / np.float64(y.scale))
 
 
 def fixed_requantizer(
@@ -108,16 +120,17 @@ def in_groups(shape: tuple[int, ...], size: int) -> npt.NDArray[np.bool_]:
 
 
 def add_kernel(a: Encoding, b: Encoding, y: Encoding, bounds: Bounds, sign: int, *, lanes: bool = False) -> Kernel:
-    """Both operands on a common grid of twice the larger scale and 20 more bits, then onto that of the sum.
+    """Both operands on a common grid of twice the larger scale and more bits, then onto that of the sum.
 
     With `lanes`, whole groups of 16 elements round the operands once, if none of them is broadcast.
     """
     twice = 2 * max(np.float64(a.scale), np.float64(b.scale))
     left, right = multiplier(float(np.float64(a.scale) / twice)), multiplier(float(np.float64(b.scale) / twice))
-    out = multiplier(float(twice / (np.float64(1 << _ADD_BITS) * np.float64(y.scale))))
+    bits = _add_bits(y)
+    out = multiplier(float(twice / (np.float64(1 << bits) * np.float64(y.scale))))
 
     def total(first: Integers, second: Integers, rounding: Multiply) -> Integers:
-        scaled = rounding(first << _ADD_BITS, *left) + sign * rounding(second << _ADD_BITS, *right)
+        scaled = rounding(first << bits, *left) + sign * rounding(second << bits, *right)
         return multiply(scaled, *out)
 
     def kernel(first: Tensor, second: Tensor) -> Tensor:
@@ -134,13 +147,17 @@ def add_kernel(a: Encoding, b: Encoding, y: Encoding, bounds: Bounds, sign: int,
 def multiply_kernel(a: Encoding, b: Encoding, y: Encoding, bounds: Bounds) -> Kernel:
     real = np.float64(np.float32(a.scale) * np.float32(b.scale) / np.float32(y.scale))
     requantize = fixed_requantizer(np.array(real), (), y, bounds)
-    return lambda first, second: requantize((first - int(a.zero_point)) * (second - int(b.zero_point)))
+    exact = torch.float64 if is_wide(y) else torch.float32
+    return lambda first, second: requantize((first.to(exact) - int(a.zero_point)) * (second - int(b.zero_point)))
+
+
+def matmul_multiplier(a: Encoding, b: Encoding, y: Encoding) -> npt.NDArray[np.float64]:
+    """Of a product of two activations: `f32(sa * sb) / sy`, the division in double precision."""
+    return np.asarray(np.float64(np.float32(a.scale) * np.float32(b.scale)) / np.float64(y.scale))
 
 
 def matmul_requantizer(a: Encoding, b: Encoding, y: Encoding) -> Requantizer:
-    """Of a product of two activations: `f32(sa * sb) / sy`, the division in double precision."""
-    real = np.float64(np.float32(a.scale) * np.float32(b.scale)) / np.float64(y.scale)
-    return fixed_requantizer(np.array(real), (), y, (y.qmin, y.qmax))
+    return fixed_requantizer(matmul_multiplier(a, b, y), (), y, (y.qmin, y.qmax))
 
 
 def mean_requantizer(x: Encoding, y: Encoding, count: int, shift: int) -> Requantizer:

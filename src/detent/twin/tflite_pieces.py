@@ -11,6 +11,7 @@ from torch import Tensor
 
 from detent.deploy import Encoding, Op, QdqGraph, Read
 from detent.deploy.tflite.fusing import Node
+from detent.deploy.tflite.kernels import is_wide
 from detent.deploy.tflite.numbers import bias_codes
 from detent.twin.accumulate import Accumulator
 from detent.twin.arithmetic import Kernel, Step
@@ -46,7 +47,8 @@ def accumulator_bias(graph: QdqGraph, node: Node, acc: Accumulator) -> Integers 
         if np.allclose(given, scale, rtol=1e-6, atol=0):
             return np.array(np.broadcast_to(held, (channels,)), np.int64)
     real = held if read.encoding is None else read.encoding.dequantize(held)
-    return bias_codes(np.broadcast_to(real, (channels,)), scale, read.tensor).astype(np.int64)
+    wide = is_wide(acc.input)
+    return bias_codes(np.broadcast_to(real, (channels,)), scale, read.tensor, wide=wide).astype(np.int64)
 
 
 def move(graph: QdqGraph, op: Op, x: Encoding) -> Step | None:
@@ -79,11 +81,12 @@ def mean_axes(graph: QdqGraph, op: Op, rank: int) -> tuple[int, ...]:
 
 
 def average(op: Op, x: Encoding) -> Kernel:
-    """`(sum +- count / 2) / count` of the int8 codes, zero point included: half away from the code 0."""
+    """`(sum +- count / 2) / count` of the file's codes, zero point included: half away from the code 0."""
     shift, zero_point = shift_of(x), int(x.zero_point)
+    exact = torch.float64 if is_wide(x) else torch.float32
 
     def kernel(codes: Tensor) -> Tensor:
-        parts, counts = pool_windows(op, codes - zero_point)  # outside is the real number 0
+        parts, counts = pool_windows(op, codes.to(exact) - zero_point)  # outside is the real number 0
         sums = torch.stack(parts).sum(0).add_(counts * (zero_point - shift))
         sign = torch.where(sums > 0, 1.0, -1.0)
         return ((sums + sign * (counts / 2).floor()).to(torch.float64) / counts).trunc().add_(shift).to(torch.float32)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -20,15 +18,15 @@ from detent.twin.tflite_fixed import (
     matmul_requantizer,
     mean_requantizer,
     multiply_kernel,
+    real_multiplier,
 )
+from detent.twin.tflite_kernels import Bounds, Integers
 from detent.twin.tflite_pieces import shift_of
 from detent.twin.tflite_resize import own_resize
-from detent.twin.tflite_steps import Bounds, TfliteFamily
+from detent.twin.tflite_steps import TfliteFamily
 from detent.twin.tflite_tables import fixed_table, reference_table
 
-__all__ = ["TfliteReference", "half_away_quantize", "real_multiplier"]
-
-Integers = npt.NDArray[np.int64]
+__all__ = ["TfliteReference", "half_away_quantize"]
 
 
 def half_away_quantize(values: Tensor, encoding: Encoding) -> Tensor:
@@ -36,12 +34,6 @@ def half_away_quantize(values: Tensor, encoding: Encoding) -> Tensor:
     real = values / float(encoding.scale)
     codes = torch.copysign((real.abs().to(torch.float64) + 0.5).floor_().to(torch.float32), real)
     return codes.add_(int(encoding.zero_point)).clamp_(encoding.qmin, encoding.qmax)
-
-
-def real_multiplier(acc: Accumulator, y: Encoding) -> npt.NDArray[np.float64]:
-    """`sx * sw / sy` in double precision."""
-    weight = np.asarray(acc.weight.scale, np.float64)
-    return np.asarray(np.float64(acc.input.scale) * weight / np.float64(y.scale))
 
 
 class TfliteReference(TfliteFamily):
@@ -52,6 +44,7 @@ class TfliteReference(TfliteFamily):
 
     name = "tflite_reference"
     claim = "equal with LiteRT 2.3.0, but for operations that are left in float"
+    short_sums = False
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
         return half_away_quantize(values, encoding)

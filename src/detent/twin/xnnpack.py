@@ -5,23 +5,23 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from detent.deploy import Encoding, Op, QdqGraph
+from detent.deploy.tflite.kernels import is_wide
 from detent.twin.accumulate import Accumulator
 from detent.twin.arithmetic import Kernel
 from detent.twin.requantize import Requantizer, float32_multiplier
 from detent.twin.ruy import Ruy
+from detent.twin.tflite_kernels import Bounds, Integers
 from detent.twin.tflite_pieces import shift_of
 from detent.twin.tflite_resize import xnnpack_resize
-from detent.twin.tflite_steps import Bounds, TfliteFamily
+from detent.twin.tflite_steps import TfliteFamily
 from detent.twin.tflite_tables import float_function
 
 __all__ = ["Xnnpack"]
 
-Integers = npt.NDArray[np.int64]
 f32 = np.float32
 
 _ADD_BITS = 20
@@ -38,7 +38,8 @@ class Xnnpack(TfliteFamily):
       multipliers with 8 fractional bits, half up: up to 1 LSB from what QDQ says.
     - means: one float32 product with the zero points folded into what is added before rounding.
     - sigmoid, tanh, ELU: tables, half away from zero, zero point included.
-    - pools, ReLU alone, hard swish, GELU, softmax, other matrix products of activations: LiteRT's own (`ruy`).
+    - pools, ReLU alone, hard swish, GELU, softmax, other matrix products of activations, most weights of four bits,
+      everything on 16-bit codes: LiteRT's own (`ruy`).
     """
 
     name = "xnnpack"
@@ -48,12 +49,15 @@ class Xnnpack(TfliteFamily):
         self._own = Ruy()
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
+        if is_wide(encoding):
+            return self._own.quantize(values, encoding)
         inverse = float(f32(1) / f32(encoding.scale))
         codes = (values * inverse).round_().add_(int(encoding.zero_point))
         return codes.clamp_(encoding.qmin, encoding.qmax)
 
     def product(self, op: Op, acc: Accumulator, y: Encoding, bounds: Bounds) -> Requantizer:
-        del op
+        if is_wide(y) or (acc.weight.dtype == "int4" and not _takes_int4(op, acc)):
+            return self._own.product(op, acc, y, bounds)
         return float32_multiplier(acc.scale, acc.channels, y, bounds)
 
     def matmul(self, a: Encoding, b: Encoding, y: Encoding) -> Requantizer:
@@ -76,7 +80,7 @@ class Xnnpack(TfliteFamily):
 
     def add(self, a: Encoding, b: Encoding, y: Encoding, bounds: Bounds, sign: int) -> Kernel:
         ratios = [f32(each.scale) / f32(y.scale) for each in (a, b)]
-        if not all(2.0**-10 <= ratio < 2.0**8 for ratio in ratios):
+        if is_wide(y) or not all(2.0**-10 <= ratio < 2.0**8 for ratio in ratios):
             return self._own.add(a, b, y, bounds, sign)
         shift = _ADD_BITS - (math.frexp(float(max(ratios)))[1] - 1)
         left, right = (float(np.rint(float(ratio) * 2.0**shift)) for ratio in ratios)
@@ -131,6 +135,12 @@ class Xnnpack(TfliteFamily):
     def resize(self, graph: QdqGraph, op: Op, x: Encoding) -> Kernel | None:
         del x
         return xnnpack_resize(graph, op)
+
+
+def _takes_int4(op: Op, acc: Accumulator) -> bool:
+    """Of weights of four bits, those of linear layers with an even number of inputs; those of transposed convolutions
+    are held in eight."""
+    return op.type == "ConvTranspose" or (op.type != "Conv" and acc.weights.shape[1] % 2 == 0)
 
 
 def _leaky_relu(op: Op, x: Encoding, y: Encoding) -> Integers:

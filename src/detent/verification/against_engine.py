@@ -23,7 +23,7 @@ Arrays = Mapping[str, Array]
 
 class AgainstEngine:
     """Codes must be equal where the arithmetic claims it. Elsewhere the engine may have what float32 arithmetic can
-    give there in some order; an arithmetic that was fitted may also be 1 LSB off, now and then."""
+    give there in some order, or what a kernel that was fitted may be off by."""
 
     def __init__(self, twin: Twin):
         self.tally = Tally("twin vs engine")
@@ -37,7 +37,7 @@ class AgainstEngine:
     @property
     def claims_equality(self) -> bool:
         """From end to end: all of it runs on integers, as the arithmetic says."""
-        return self._proven and not any(_rounds_in_float(step) for step in self._twin.steps)
+        return self._proven and all(_is_exact(step) for step in self._twin.steps)
 
     def add(self, inputs: Arrays, shown: Arrays, outputs: Sequence[tuple[str, Array]], own: Arrays) -> None:
         """One batch: tensors as the engine shows them, and those that it gives as outputs, perhaps some of the same.
@@ -89,23 +89,13 @@ class AgainstEngine:
             ours, theirs = (side if _whole(side) else np.asarray(encoding.quantize(side)) for side in (ours, theirs))
         return np.array_equal(np.ravel(ours), np.ravel(theirs), equal_nan=not _whole(ours))
 
-    def too_often(self) -> list[str]:
-        """Tensors of a fitted arithmetic that are off in more places than it states."""
-        most = self._twin.arithmetic.off_rate
-        return [
-            d.tensor for d in self.tally.differences if most and d.unit == "LSB" and d.differing > 2 and d.rate > most
-        ]
-
     def _is_certain(self, tensor: str, seen: Arrays, known: dict[str, bool]) -> bool:
         """Whether integers alone lead to it from what the engine showed."""
         if tensor not in known:
             known[tensor] = True
             steps = self._making.get(tensor, [])
             reads = [read for step in steps for read in step.reads if read is not None and read.tensor != tensor]
-            # What a fitted arithmetic does not claim counts as float, whatever the operation.
-            fitted = self._twin.arithmetic.off_rate > 0
-            in_float = any(_rounds_in_float(step) or (fitted and step.ran_as == "float") for step in steps)
-            known[tensor] = not in_float and all(
+            known[tensor] = all(_is_exact(step) for step in steps) and all(
                 self._twin.is_given(read, seen) or self._is_certain(read.tensor, seen, known) for read in reads
             )
         return known[tensor]
@@ -122,18 +112,20 @@ class AgainstEngine:
             close = apart(*sides) <= arithmetic.float_slack * _largest(value)
             return close | np.logical_and(*(apart(side, value) <= error for side in sides))
         codes = [side.astype(np.int64) if _whole(side) else encoding.quantize(side) for side in sides]
-        bounds = ranges.codes(name, encoding)
+        off = max((step.off for step in self._making.get(name, [])), default=0.0)
+        bounds = ranges.codes(name, encoding, off)
         fits = np.zeros(ours.shape, bool)
         if bounds is not None:
             least, greatest = (bound.reshape(ours.shape) for bound in bounds)
             fits = np.logical_and(*((least <= side) & (side <= greatest) for side in codes))
-        if arithmetic.off_rate or arithmetic.float_slack:
+        if off >= 1 or arithmetic.float_slack:
             fits |= np.abs(codes[0] - codes[1]) <= 1
         return fits
 
 
-def _rounds_in_float(step: Step) -> bool:
-    return step.ran_as == "float" and any(rounds(op) for op in step.ops)
+def _is_exact(step: Step) -> bool:
+    """Whether it gives codes, or moves them, as the engine does."""
+    return not step.off and not (step.ran_as == "float" and any(rounds(op) for op in step.ops))
 
 
 def _largest(values: Array) -> float:

@@ -8,14 +8,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from detent.deploy import Encoding, QdqGraph
+from detent.deploy import Encoding
 from detent.numerics import Rounding, round_to_integer
 from detent.twin import OnnxSpec, Twin
 from detent.verification.differences import Tally, apart
@@ -29,13 +30,14 @@ Arrays = Mapping[str, Array]
 
 
 class AgainstFile:
-    """`manifest` says how the target rounds each tensor, which ONNX cannot."""
+    """`file` computes as ONNX says; `manifest` says how the target rounds each tensor, which ONNX cannot."""
 
-    def __init__(self, graph: QdqGraph, manifest: Mapping[str, Any]):
+    def __init__(self, file: Twin, manifest: Mapping[str, Any]):
         self.tally = Tally("simulation vs file")
-        self._twin = Twin(graph, OnnxSpec())
-        self._written = {name for op in graph.ops for name in op.outputs} | set(graph.inputs)
+        self._written = {name for op in file.graph.ops for name in op.outputs} | set(file.graph.inputs)
         self._roundings = {t["tensor"]: Rounding(t["scheme"]["rounding"]) for t in manifest["tensors"]}
+        plain = set(self._roundings.values()) <= {Rounding.HALF_EVEN}
+        self._twin = file if plain else Twin(file.graph, _AsSaid(manifest["tensors"]))
         self._encodings: dict[str, list[Encoding]] = {}
         self.without_grid: list[str] = []
 
@@ -93,6 +95,24 @@ class AgainstFile:
         """The grid of the file that a quantizer stands for, and where it gave another code than the file would."""
         found = [(grid, _rounded(one.real, grid, rounding) != one.codes) for grid in self._grids(name)]
         return min(found, key=lambda pair: int(pair[1].sum()))
+
+
+class _AsSaid(OnnxSpec):
+    """As ONNX says, but for the roundings, which are those that the manifest gives to tensors on that grid: also where
+    an operation reads real numbers that others read as they are."""
+
+    def __init__(self, tensors: Iterable[Mapping[str, Any]]):
+        self._roundings = {
+            _key(tensor["scale"], tensor["zero point"]): Rounding(tensor["scheme"]["rounding"]) for tensor in tensors
+        }
+
+    def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
+        rounding = self._roundings.get(_key(encoding.scale, encoding.zero_point), Rounding.HALF_EVEN)
+        return torch.from_numpy(_rounded(values.numpy(), encoding, rounding).astype(np.float32))
+
+
+def _key(scale: Any, zero_point: Any) -> tuple[bytes, bytes]:
+    return np.asarray(scale, np.float32).tobytes(), np.asarray(zero_point, np.int64).tobytes()
 
 
 def _beyond(ranges: Ranges, name: str, ours: Array, theirs: Array) -> Array:

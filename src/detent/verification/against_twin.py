@@ -44,8 +44,9 @@ class AgainstTwin:
                 self._reals(name, ours, simulated.reals[name], ranges)
 
     def _codes(self, name: str, ours: Array, theirs: Array, encoding: Encoding) -> None:
-        near = np.abs(ours.reshape(theirs.shape).astype(np.int64) - theirs) <= 1
-        self.tally.compare(name, theirs, ours, encoding, lambda: near)
+        self.tally.compare(
+            name, theirs, ours, encoding, lambda: np.abs(ours.reshape(theirs.shape).astype(np.int64) - theirs) <= 1
+        )
 
     def _reals(self, name: str, ours: Array, theirs: Array, ranges: Ranges) -> None:
         def allowed() -> Array:

@@ -38,11 +38,15 @@ def encoding_by_tensor(graph: QdqGraph) -> dict[str, Encoding]:
 
 def apart(ours: Array, theirs: Array) -> npt.NDArray[np.float64]:
     """How far real numbers are apart. An infinity, as of a mask, equals only itself."""
-    ours, theirs = ours.astype(np.float64), theirs.astype(np.float64)
+    same = ours == theirs
+    if same.all():
+        return np.zeros(same.shape)
     with np.errstate(invalid="ignore"):
-        distance = np.abs(ours - theirs)
-    same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
-    return np.where(same, 0.0, np.where(np.isnan(distance), np.inf, distance))
+        distance = np.abs(np.subtract(ours, theirs, dtype=np.float64))
+    strange = np.isnan(distance)
+    if strange.any():
+        distance[strange] = np.where(same[strange] | (np.isnan(ours) & np.isnan(theirs))[strange], 0.0, np.inf)
+    return np.asarray(distance)
 
 
 class Tally:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from detent.deploy import TRANSPOSED, Encoding, QdqGraph
 from detent.deploy.forms import BLOCKS, PHASES
+from detent.deploy.qdq_graph import CLIPPED
 
 __all__ = ["disagreements"]
 
@@ -83,7 +84,7 @@ def _encodings(graph: QdqGraph) -> dict[str, list[tuple[Encoding, bool]]]:
     reads += [output.read for output in graph.outputs]
     for read in reads:
         if read.encoding is not None:
-            name, encoding = read.tensor.removesuffix("_quantized"), read.encoding
+            name, encoding = read.tensor.removesuffix("_quantized").removesuffix(CLIPPED), read.encoding
             in_phases = name.endswith(PHASES)
             name = name.removesuffix(PHASES).removesuffix(BLOCKS)
             if name.endswith(TRANSPOSED):

@@ -13,14 +13,14 @@ import numpy.typing as npt
 from detent.deploy import TRANSPOSED, QdqGraph
 from detent.deploy.forms import BLOCKS, PHASES
 
-__all__ = ["changed_parameters"]
+__all__ = ["Held", "changed_parameters", "parameters_of"]
 
 Array = npt.NDArray[Any]
 
 
 def changed_parameters(graph: QdqGraph, simulated: Mapping[str, Array]) -> Iterator[str]:
     """A sentence for each parameter that is in the file with other numbers."""
-    for held in _parameters(graph):
+    for held in parameters_of(graph):
         if held.name in simulated:
             found = held.difference(simulated[held.name])
             if found:
@@ -28,10 +28,12 @@ def changed_parameters(graph: QdqGraph, simulated: Mapping[str, Array]) -> Itera
 
 
 @dataclass(frozen=True, eq=False)
-class _Held:
-    """A parameter in the file: real numbers; `rearranged` if they stand there in another order, with zeros between."""
+class Held:
+    """A parameter in the file: what is stored, and the real numbers that it stands for; `rearranged` if they stand
+    there in another order, with zeros between."""
 
     name: str
+    stored: Array
     values: Array
     rearranged: bool
 
@@ -64,18 +66,20 @@ class _Held:
         )
 
 
-def _parameters(graph: QdqGraph) -> Iterator[_Held]:
+def parameters_of(graph: QdqGraph) -> Iterator[Held]:
+    """What the constants of a network stand for, by the names that the model has for them."""
     encodings = {
         read.tensor: read.encoding for op in graph.ops for read in op.inputs if read is not None and read.encoding
     }
-    for tensor, array in graph.constants.items():
+    for tensor, stored in graph.constants.items():
+        array = stored
         if tensor in graph.coded:
             if tensor not in encodings:
                 continue
-            array = encodings[tensor].dequantize(array)
+            array = encodings[tensor].dequantize(stored)
         name = tensor.removesuffix("_quantized")
         rearranged = name.endswith((PHASES, BLOCKS))
         name = name.removesuffix(PHASES).removesuffix(BLOCKS)
         if name.endswith(TRANSPOSED):
             name, array = name.removesuffix(TRANSPOSED), array.T
-        yield _Held(name, array, rearranged)
+        yield Held(name, stored, array, rearranged)

@@ -46,11 +46,14 @@ class Ranges:
         with torch.no_grad():
             return self._computed(tensor)
 
-    def codes(self, tensor: str, encoding: Encoding) -> tuple[Array, Array] | None:
-        """The least and the greatest code; None of an input."""
+    def codes(self, tensor: str, encoding: Encoding, off: float = 0.0) -> tuple[Array, Array] | None:
+        """The least and the greatest code, of real numbers that may be `off` by so many steps besides; None of an
+        input."""
         found = self.real(tensor)
         if found is None:
             return None
+        if off:
+            return _around(found, encoding, off)
         least, _, greatest = self._rounded(found, encoding)
         return least.numpy(), greatest.numpy()
 
@@ -90,19 +93,23 @@ class Ranges:
             given = torch.from_numpy(np.array(self._given[read.tensor]))
             given = given if encoding is None else self._twin.arithmetic.quantize(given, encoding)
         if given is not None:
-            return Possible(given if encoding is None else dequantize(given, encoding))
+            return Possible(given) if encoding is None else self._real(given, encoding)
         found = self._computed(read.tensor)
         return found if encoding is None else self._on_grid(found, encoding)
 
     def _on_grid(self, found: Possible, encoding: Encoding) -> Possible:
         least, middle, greatest = (dequantize(codes, encoding) for codes in self._rounded(found, encoding))
         error = torch.maximum(middle - least, greatest - middle)
+        if self._twin.arithmetic.from_ends:
+            error = error + _of_ends(middle, encoding)
         return Possible(middle, error if error.any() else None)
 
+    def _real(self, codes: Tensor, encoding: Encoding) -> Possible:
+        value = dequantize(codes, encoding)
+        return Possible(value, _of_ends(value, encoding) if self._twin.arithmetic.from_ends else None)
+
     def _rounded(self, found: Possible, encoding: Encoding) -> tuple[Tensor, Tensor, Tensor]:
-        added = np.abs(encoding.zero_point - encoding.qmin) * np.asarray(encoding.scale, np.float64)
-        zero = torch.from_numpy(np.asarray(encoding.along(added, found.value.ndim, tuple(found.value.shape))))
-        reach = found.spread + _TO_GRID * (found.value.abs() + zero)
+        reach = found.spread + _TO_GRID * (found.value.abs() + _low(found.value, encoding))
         quantize = self._twin.arithmetic.quantize
         least, greatest = (quantize((found.value + sign * reach).float(), encoding) for sign in (-1, 1))
         return least, quantize(found.value.float(), encoding), greatest
@@ -118,6 +125,27 @@ class Ranges:
         if read.encoding is None:
             return real
         return dequantize(self._twin.arithmetic.quantize(real, read.encoding), read.encoding)
+
+
+def _low(value: Tensor, encoding: Encoding) -> Tensor:
+    """How large the least number of the grid is."""
+    low = np.abs(encoding.zero_point - encoding.qmin) * np.asarray(encoding.scale, np.float64)
+    return torch.from_numpy(np.asarray(encoding.along(low, value.ndim, tuple(value.shape))))
+
+
+def _of_ends(value: Tensor, encoding: Encoding) -> Tensor:
+    """A product and a sum, rounded on either side."""
+    return (4 * UNIT * (value.abs() + _low(value, encoding))).to(value.dtype)
+
+
+def _around(found: Possible, encoding: Encoding, off: float) -> tuple[Array, Array]:
+    """The codes next to real numbers that may be `off` by so many steps: both at a tie."""
+    shape = tuple(found.value.shape)
+    scale, zero = (encoding.along(part, len(shape), shape) for part in (encoding.scale, encoding.zero_point))
+    steps, reach = (part.double().numpy() / np.asarray(scale, np.float64) for part in (found.value, found.spread))
+    ends = np.ceil(steps - reach - off - 0.5), np.floor(steps + reach + off + 0.5)
+    least, greatest = (np.clip(end + zero, encoding.qmin, encoding.qmax) for end in ends)
+    return least, greatest
 
 
 def _float(array: Array) -> Tensor:

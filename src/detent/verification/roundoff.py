@@ -13,6 +13,7 @@ from dataclasses import replace
 from math import prod
 
 import torch
+import torch.nn.functional as F
 from onnx import TensorProto
 from torch import Tensor
 
@@ -21,11 +22,15 @@ from detent.twin.arithmetic import Kernel
 from detent.twin.float_ops import FLOAT_OPS, only_moves
 from detent.verification.possible import UNIT, Possible
 from detent.verification.roundoff_functions import FUNCTIONS
+from detent.verification.roundoff_recurrent import RECURRENT, recurrent_errors
 
 __all__ = ["possible", "rounds"]
 
 _UNKNOWN = 2.0**-16
 """Of the largest number, where nothing is known of an operation: 256 roundings of it."""
+
+_SAYS_LITTLE = 2.0**-6
+"""Of numbers between -1 and 1."""
 
 _Inputs = Sequence[Possible | None]
 
@@ -49,6 +54,8 @@ def possible(op: Op, kernel: Kernel, inputs: _Inputs) -> tuple[Possible, ...]:
         error = _summed(op, kernel, inputs, values[0], certain=certain)
     elif op.type in FUNCTIONS:
         error = FUNCTIONS[op.type](op, kernel, [each for each in inputs if each is not None], values[0])
+    elif op.type in RECURRENT and (grown := recurrent_errors(op, inputs)) is not None:
+        return tuple(_recurrent(*pair, certain=certain) for pair in zip(values, grown, strict=True))
     else:
         return tuple(_unknown(value, certain=certain) for value in values)
     # Infinities (a mask) and what is no number are the same in every order.
@@ -58,6 +65,12 @@ def possible(op: Op, kernel: Kernel, inputs: _Inputs) -> tuple[Possible, ...]:
 def _unknown(value: Tensor, *, certain: bool) -> Possible:
     largest = float(torch.where(value.isfinite(), value, 0.0).abs().amax()) if value.numel() else 0.0
     return Possible(value, torch.full_like(value, _UNKNOWN * largest if certain else torch.inf))
+
+
+def _recurrent(value: Tensor, error: Tensor, *, certain: bool) -> Possible:
+    """Of a long sequence, or one with many numbers, what can be proven says little at its end."""
+    guessed = _unknown(value, certain=certain).spread
+    return Possible(value, torch.where(error > _SAYS_LITTLE, torch.minimum(error, guessed), error).to(value.dtype))
 
 
 # ---- moves: nothing is rounded, and a number is as uncertain as those that it may come from
@@ -127,6 +140,8 @@ def _summed(op: Op, kernel: Kernel, inputs: _Inputs, value: Tensor, *, certain: 
     terms = _TERMS[op.type](op, inputs, value)
     # A small difference of two sums is wanted where inputs are uncertain.
     sizes = [None if each is None else _size(each.value, double=not certain) for each in inputs]
+    if op.type == "Resize" and sizes[0] is not None:
+        sizes[0] = _of_neighbours(sizes[0])
     size = _absolute(op, kernel, sizes)
     error = 2 * (terms * UNIT / (1 - terms * UNIT)) * size
     if certain:
@@ -142,6 +157,12 @@ def _size(value: Tensor, *, double: bool) -> Tensor:
     if not value.is_floating_point():
         return value
     return value.double().abs() if double else value.abs()
+
+
+def _of_neighbours(size: Tensor) -> Tensor:
+    """Where a pixel's share is 1, that of the next one is a rounding away from 0."""
+    pool = {3: F.max_pool1d, 4: F.max_pool2d, 5: F.max_pool3d}.get(size.ndim)
+    return size.amax() + torch.zeros_like(size) if pool is None else pool(size, 3, 1, 1)
 
 
 def _absolute(op: Op, kernel: Kernel, arguments: Sequence[Tensor | None]) -> Tensor:

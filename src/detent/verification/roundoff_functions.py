@@ -13,13 +13,9 @@ from torch import Tensor
 
 from detent.deploy import Op
 from detent.twin.arithmetic import Kernel
-from detent.verification.possible import UNIT, Possible
+from detent.verification.possible import FUNCTION, UNIT, Possible
 
 __all__ = ["FUNCTIONS"]
-
-_FUNCTION = 16 * UNIT
-"""Two computations of an exp, erf or tanh together, of the largest number on the way: the vector functions of torch and
-of the engines are off by 1 to 4 units in the last place each."""
 
 _INVERSES = ("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh")
 _THROUGH_ONE = frozenset(
@@ -34,7 +30,7 @@ def _on_each(op: Op, kernel: Kernel, inputs: list[Possible], value: Tensor) -> T
     largest = value.abs().clamp_min(float(op.type in _THROUGH_ONE))
     for each in inputs:
         largest = torch.maximum(largest, each.value.abs())
-    error = _FUNCTION * largest
+    error = FUNCTION * largest
     if all(each.error is None for each in inputs):
         return error
     moved = torch.zeros_like(value)

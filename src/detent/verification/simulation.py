@@ -11,8 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, fx, nn
 
-from detent.deploy.eval_mode import eval_mode
-from detent.graph import FoldedBatchNorm, Walk, flat
+from detent.graph import FoldedBatchNorm, Walk, eval_mode, flat
 from detent.numerics import Granularity, IntGrid, PerChannel
 from detent.onnx_import import OnnxParameter, is_imported, source_of
 from detent.quantizers import Quantizer
@@ -55,16 +54,17 @@ class Simulated:
 
 
 class Simulation:
-    """A prepared model in eval mode, with every tensor it computes. It takes `positions` arguments."""
+    """A prepared model in eval mode, with every tensor it computes. It takes `positions` arguments. `names` are
+    of nodes whose results are called otherwise in the file (a part of a tuple, what an operation hands on as it is)."""
 
-    def __init__(self, prepared: Any, mode: str | None = None):
+    def __init__(self, prepared: Any, mode: str | None = None, names: Mapping[str, str] | None = None):
         runners = prepared.runners
         self.prepared, self._runner = prepared, runners[mode or next(iter(runners))]
         self.positions: int = prepared.input_count
         self._modules = dict(prepared.named_modules(remove_duplicate=False))
         # A network from an ONNX file is deployed under the names of the file.
         source = source_of(prepared) if is_imported(prepared) else None
-        self._names: Mapping[str, str] = {} if source is None else source.tensors
+        self._names: Mapping[str, str] = (names or {}) if source is None else source.tensors
         self._held: Mapping[str, OnnxParameter] = {} if source is None else source.parameters
 
     def run(self, arguments: Any) -> Simulated:
@@ -72,7 +72,8 @@ class Simulation:
         with eval_mode(self.prepared), torch.no_grad():
             result = recorder.run(*self._bound(arguments))
         outputs = [value.detach().cpu().numpy() for value in flat(result) if isinstance(value, Tensor)]
-        return Simulated(outputs, *(self._renamed(part) for part in recorder.found))
+        reals, rounded, read = recorder.found
+        return Simulated(outputs, self._renamed(reals), self._all_rounded(rounded), self._renamed(read))
 
     def parameters(self) -> dict[str, Array]:
         """The real numbers that operations compute with in place of weights and biases, quantized ones on their grid,
@@ -90,8 +91,18 @@ class Simulation:
                         found.setdefault(held.initializer, array.T if held.transposed else array)
         return found
 
-    def _renamed(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        return {self._names.get(name, name): value for name, value in found.items()}
+    def _renamed(self, found: Mapping[str, Array]) -> dict[str, Array]:
+        """Of several nodes with one tensor in the file, the first: the others have it from there."""
+        named: dict[str, Array] = {}
+        for name, value in found.items():
+            named.setdefault(self._names.get(name, name), value)
+        return named
+
+    def _all_rounded(self, found: Mapping[str, list[Rounded]]) -> dict[str, list[Rounded]]:
+        named: dict[str, list[Rounded]] = {}
+        for name, value in found.items():
+            named.setdefault(self._names.get(name, name), []).extend(value)
+        return named
 
     def _bound(self, arguments: Any) -> list[Any]:
         places = [node for node in self._runner.graph.nodes if node.op == "placeholder"]

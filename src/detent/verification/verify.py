@@ -22,6 +22,7 @@ from detent.verification.differences import Tally
 from detent.verification.files import disagreements
 from detent.verification.parameters import changed_parameters
 from detent.verification.simulation import Simulated, Simulation
+from detent.verification.vendor_files import vendor_disagreements
 from detent.verification.verdict import Accuracy, Difference, Speed, Verdict
 
 __all__ = ["verify"]
@@ -45,20 +46,22 @@ def verify(
     engine unless named. `prepared` is the model the package came from; without it the QDQ file itself, computed in
     float as ONNX says, stands in for the simulation. `tensors=False` leaves out the comparison inside.
     """
-    simulation = None if prepared is None else Simulation(prepared, package.manifest.get("mode"))
+    manifest = package.manifest
+    simulation = None if prepared is None else Simulation(prepared, manifest["mode"], manifest.get("names"))
     name = arithmetic or _arithmetic_of(engine, package)
     computes = ARITHMETICS[name]()
     wrong = list(disagreements(package.graph, package.manifest))
     if simulation is not None:
         wrong += changed_parameters(package.graph, simulation.parameters())
+    beside = list(vendor_disagreements(package))
     try:
-        verification = _Verification(package, simulation, engine, name, wrong)
+        verification = _Verification(package, simulation, engine, name, wrong, beside)
         return verification.run(batches, tensors=tensors, latency=latency)
     except (DeployError, EngineError, RunError) as error:
-        if not wrong:
+        if not wrong and not beside:
             raise
         # No wonder that it does not run: what is wrong with the file is known.
-        return _not_run(package, computes, wrong, error, simulated=simulation is not None)
+        return _not_run(package, computes, [*wrong, *beside], error, simulated=simulation is not None)
 
 
 def _arithmetic_of(engine: str | None, package: Package) -> str:
@@ -86,12 +89,20 @@ def _not_run(
 
 
 class _Verification:
-    """One run of `verify`. `wrong` is what was found without running anything."""
+    """One run of `verify`. `wrong` is what was found in `model.onnx` without running anything, `beside` in other files,
+    which are wrong where it is."""
 
     def __init__(
-        self, package: Package, simulation: Simulation | None, engine: str | None, arithmetic: str, wrong: Iterable[str]
+        self,
+        package: Package,
+        simulation: Simulation | None,
+        engine: str | None,
+        arithmetic: str,
+        wrong: Iterable[str],
+        beside: Iterable[str],
     ):
-        self.package, self.manifest, self.wrong = package, package.manifest, tuple(wrong)
+        self.package, self.manifest = package, package.manifest
+        self.wrong, self.beside = tuple(wrong), tuple(beside)
         self.notes: list[str] = [str(note) for note in self.manifest["notes"]]
         self.twin = Twin(package.graph, ARITHMETICS[arithmetic]())
         self.spec = Twin(package.graph, OnnxSpec())
@@ -99,7 +110,7 @@ class _Verification:
         self.first = "file" if self.simulation is None else "simulation"
         self.positions = len(package.graph.inputs) if simulation is None else simulation.positions
         self.engine = self._load(engine, arithmetic)
-        self.against_file = AgainstFile(package.graph, self.manifest)
+        self.against_file = AgainstFile(self.spec, self.manifest)
         self.against_twin, self.against_engine = AgainstTwin(self.twin), AgainstEngine(self.twin)
         self.outputs = {output.name: output.read for output in package.graph.outputs}
 
@@ -203,12 +214,9 @@ class _Verification:
         for tensor in self.against_file.without_grid:
             yield f"{tensor}: it is quantized in the model, and float in model.onnx"
         # Operation by operation, or else a difference in the first layer is counted in all that follow.
-        too_often = self.against_engine.too_often()
-        for found in within:
-            if found.what == self.against_twin.tally.what:
-                continue  # what the target does otherwise is not a fault of the file or of the twin: the line says it
-            if found.impossible or (found.what == "twin vs engine" and found.tensor in too_often):
-                yield str(found)
+        # What the target does otherwise than simulated is not a fault of the file or of the twin: the line says it.
+        yield from (str(found) for found in within if found.impossible and found.what != self.against_twin.tally.what)
+        yield from self.beside
 
     def _unequal(self, outputs: tuple[Difference, ...]) -> Iterator[str]:
         """From end to end, where no operation alone was found to differ and equality is claimed of all of them."""

@@ -49,6 +49,14 @@ def test_onnx_gives_the_same_codes_by_it(kind: str, written: list[str], bias: st
     assert np.abs(each).max() < 1e-28
 
 
+def test_products_stay_scaled() -> None:
+    before = network("Gemm")
+    gemm = next(node for node in before.graph.node if node.op_type == "Gemm")
+    gemm.attribute.append(onnx.helper.make_attribute("alpha", 0.5))
+    x = np.random.default_rng(1).normal(0, 4, (64, 3)).astype(np.float32)
+    np.testing.assert_array_equal(run(in_forms(before, FORM), x), run(before, x))
+
+
 @pytest.mark.parametrize(
     "model",
     [

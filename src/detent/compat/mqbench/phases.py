@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
-from torch import Tensor, nn
+from torch import nn
 
+from detent.algorithms.floating import only_quantizing
 from detent.backends import Backend
 from detent.errors import NotCalibratedError, RecipeError
-from detent.graph import DerivedBias, observing, quantizers_of
+from detent.graph import observing, quantizers_of
 from detent.preparing import prepare
-from detent.quantizers import Quantizer
 from detent.recipes import Recipe
 
 __all__ = [
@@ -84,7 +84,7 @@ class PlatformModel(nn.Module):
 
     def _begin(self) -> None:
         if self._phase == "float":
-            self._open.enter_context(_in_float(self.model))
+            self._open.enter_context(only_quantizing(self.model, ()))
         elif self._phase != "quantized":
             self._open.enter_context(_keeping(self.model, self._roles))
             self._open.enter_context(observing(self.model, quantized=self._phase == "observing quantized"))
@@ -98,22 +98,6 @@ def _keeping(prepared: nn.Module, roles: Sequence[str]) -> Iterator[None]:
     yield
     for quantizer, state in zip(others, states, strict=True):
         quantizer.load_state_dict(state)
-
-
-@contextmanager
-def _in_float(prepared: nn.Module) -> Iterator[None]:
-    parts = [module for module in prepared.modules() if isinstance(module, (Quantizer, DerivedBias))]
-    for part in parts:
-        part.__dict__["forward"] = _same
-    try:
-        yield
-    finally:
-        for part in parts:
-            part.__dict__.pop("forward", None)
-
-
-def _same(x: Tensor) -> Tensor:
-    return x
 
 
 def enable_calibration(model: PlatformModel) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from detent.deploy.export import ops_adaptive as a
 from detent.deploy.export import ops_elementwise as e
 from detent.deploy.export import ops_reduce as r
 from detent.deploy.export import ops_resize as z
@@ -202,10 +203,10 @@ MODULES: Mapping[type, Callable[..., Any]] = {
     **dict.fromkeys((nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d), _avg_pool),
     **dict.fromkeys(
         (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
-        _from(r.adaptive_pool("Average"), "output_size"),
+        _from(a.adaptive_pool("Average"), "output_size"),
     ),
     **dict.fromkeys(
-        (nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d), _from(r.adaptive_pool("Max"), "output_size")
+        (nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d), _from(a.adaptive_pool("Max"), "output_size")
     ),
     nn.Upsample: _upsample,
     nn.PixelShuffle: _from(z.pixel_shuffle, "upscale_factor"),

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from detent.deploy.export.builder import Builder
-from detent.deploy.export.older_opset import FIRST, lowered
+from detent.deploy.export.older_nodes import FIRST, lowered
+from detent.deploy.export.trees import tensors_in
 from detent.deploy.export.values import FREE, Ref, Traced
 from detent.errors import DeployError
 
@@ -35,7 +36,7 @@ class _Called(nn.Module):
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         waiting = iter(tensors)
         args, kwargs = fx.node.map_aggregate(self.given, lambda v: next(waiting) if isinstance(v, Ref) else v)
-        return tuple(_leaves(self.target(*args, **kwargs)))
+        return tuple(tensors_in(self.target(*args, **kwargs)))
 
 
 def inline(b: Builder, target: Any, args: Any, kwargs: Any, traced: Traced, node: fx.Node) -> Any:
@@ -126,18 +127,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _results(traced: Traced, node: fx.Node) -> Iterator[tuple[tuple[int | str, ...], torch.dtype]]:
-    firsts = list(_leaves(traced.first[node]))
-    seconds = [None] * len(firsts) if traced.second is None else list(_leaves(traced.second[node]))
+    firsts = list(tensors_in(traced.first[node]))
+    seconds = [None] * len(firsts) if traced.second is None else list(tensors_in(traced.second[node]))
     for first, second in zip(firsts, seconds, strict=True):
         yield traced.sizes(first, second), first.dtype
-
-
-def _leaves(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            yield from _leaves(part)
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from _leaves(part)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,6 @@ from detent.deploy.export.values import Ref
 from detent.errors import DeployError
 
 __all__ = [
-    "adaptive_pool",
     "argmax",
     "avg_pool",
     "batch_norm",
@@ -81,36 +81,19 @@ def avg_pool(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Ref:
-    if divisor_override is not None:
-        raise DeployError(f"write {b.current!r}", "an average pooling with its own divisor", "scale it yourself")
     window = _window(input, kernel_size, stride or kernel_size, padding)
-    return b.final(
-        "AveragePool",
-        [input],
-        **window,
-        ceil_mode=int(ceil_mode and _rounds_up(b, input, window, [1] * (input.ndim - 2))),
-        count_include_pad=int(count_include_pad),
-    )
-
-
-def adaptive_pool(kind: str) -> Callable[..., Ref]:
-    """To one value for each channel: a global pooling; to a divisor of the size: a plain one."""
-
-    def emit(b: Builder, input: Ref, output_size: Any, return_indices: bool = False) -> Ref:
-        del output_size
-        sizes, to = input.shape[2:], b.result.shape[2:]
-        if return_indices:
-            raise DeployError(f"write {b.current!r}", "a pooling that returns indices", "do not ask for the indices")
-        if all(size == 1 for size in to):
-            return b.final({"Average": "GlobalAveragePool", "Max": "GlobalMaxPool"}[kind], [input])
-        kernel = [int(size) // int(new) for size, new in zip(sizes, to, strict=True)]
-        if any(int(new) * k != size for size, new, k in zip(sizes, to, kernel, strict=True)):
-            raise DeployError(
-                f"write {b.current!r}", f"adaptive pooling from {sizes} to {to}", "pool to a divisor of the size"
-            )
-        return b.final(f"{kind}Pool", [input], kernel_shape=kernel, strides=kernel)
-
-    return emit
+    rounds_up = ceil_mode and _rounds_up(b, input, window, [1] * (input.ndim - 2))
+    if divisor_override is None:
+        return b.final(
+            "AveragePool", [input], **window, ceil_mode=int(rounds_up), count_include_pad=int(count_include_pad)
+        )
+    if rounds_up:
+        raise DeployError(
+            f"write {b.current!r}", "an average pooling with its own divisor and ceil_mode", "use ceil_mode=False"
+        )
+    means = b.emit("AveragePool", [input], **window, count_include_pad=1)
+    factor = math.prod(window["kernel_shape"]) / divisor_override
+    return b.final("Mul", [means, b.constant(factor, dtype=np.float32)])
 
 
 def _axes(dim: Any, ndim: int) -> list[int]:

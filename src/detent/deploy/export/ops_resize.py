@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from detent.deploy.export.builder import Builder
-from detent.deploy.export.ops_reduce import adaptive_pool
+from detent.deploy.export.ops_adaptive import adaptive_pool
 from detent.deploy.export.values import Ref
 from detent.errors import DeployError
 

@@ -18,7 +18,6 @@ __all__ = [
     "chunk",
     "concat",
     "expand",
-    "filled",
     "flip",
     "gather",
     "getitem",
@@ -31,12 +30,12 @@ __all__ = [
     "roll",
     "select",
     "size",
+    "sizes_of",
     "split",
     "stack",
     "transpose",
     "turned",
     "unbind",
-    "zeros_like",
 ]
 
 
@@ -189,7 +188,7 @@ def expand(b: Builder, input: Ref, *sizes: Any) -> Ref:
     wanted = list(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (list, tuple)) else list(sizes)
     if len(wanted) == 1 and isinstance(wanted[0], Ref):
         return b.final("Expand", [input, b.emit("Shape", [wanted[0]])])
-    return b.final("Expand", [input, _shape(b, [1 if size_ == -1 else size_ for size_ in wanted])])
+    return b.final("Expand", [input, sizes_of(b, [1 if size_ == -1 else size_ for size_ in wanted])])
 
 
 def repeat(b: Builder, input: Ref, *sizes: Any) -> Ref:
@@ -197,32 +196,15 @@ def repeat(b: Builder, input: Ref, *sizes: Any) -> Ref:
     x: Any = input
     if len(counts) > input.ndim:
         x = b.emit("Unsqueeze", [input, b.integers(list(range(len(counts) - input.ndim)))])
-    return b.final("Tile", [x, _shape(b, counts)])
+    return b.final("Tile", [x, sizes_of(b, counts)])
 
 
-def _shape(b: Builder, sizes: Sequence[Any]) -> str:
+def sizes_of(b: Builder, sizes: Sequence[Any]) -> str:
     """Sizes as one int64 tensor."""
     if not any(isinstance(size_, Free) for size_ in sizes):
         return b.integers([int(size_) for size_ in sizes])
     names = [size_.name if isinstance(size_, Free) else b.integers([int(size_)]) for size_ in sizes]
     return b.emit("Concat", names, axis=0)
-
-
-def filled(value: float) -> Any:
-    """`torch.zeros` and `torch.ones` of a size that depends on the batch."""
-
-    def emit(b: Builder, *sizes: Any, **_: Any) -> Ref:
-        wanted = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (list, tuple)) else sizes
-        return b.final("Expand", [b.constant(torch.tensor(value, dtype=b.result.dtype)), _shape(b, wanted)])
-
-    return emit
-
-
-def zeros_like(value: float) -> Any:
-    def emit(b: Builder, input: Ref, **_: Any) -> Ref:
-        return b.final("Expand", [b.constant(torch.tensor(value, dtype=b.result.dtype)), b.emit("Shape", [input])])
-
-    return emit
 
 
 def size(b: Builder, input: Ref, dim: int | None = None) -> Any:

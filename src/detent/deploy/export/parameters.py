@@ -36,17 +36,17 @@ class Stored:
     qparams: QParams | None = None
 
 
-def encoding_of(scheme: Scheme, qparams: QParams) -> Encoding:
+def encoding_of(scheme: Scheme, qparams: QParams, *, int4: bool = False) -> Encoding:
     """How ONNX stores a tensor of an integer scheme: in the smallest type that has all of its codes.
 
-    Fewer than 8 bits go into 8, which engines have kernels for; 4 bits in groups into 4.
+    Fewer than 8 bits go into 8, which engines have kernels for; 4 bits in groups, or with `int4`, into 4.
     """
     grid = scheme.grid
     assert isinstance(grid, IntGrid), grid
     granularity = scheme.granularity
     axis = granularity.axis if isinstance(granularity, (PerChannel, PerGroup)) else None
     block = granularity.size if isinstance(granularity, PerGroup) else None
-    width = 4 if grid.bits == 4 and block else next(w for w in (8, 16, 32) if grid.bits <= w)
+    width = 4 if grid.bits == 4 and (block or int4) else next(w for w in (8, 16, 32) if grid.bits <= w)
     dtype = f"{'' if grid.signed else 'u'}int{width}"
     scale = qparams.scale.detach().cpu().numpy().astype(np.float32)
     zero_point = qparams.zero_point.detach().cpu().numpy().astype(np.int64)
@@ -81,8 +81,8 @@ def operation_of(module: nn.Module) -> nn.Module:
     return module.op if isinstance(module, FoldedBatchNorm) else module
 
 
-def stored(module: nn.Module, which: str) -> Stored | None:
-    """The parameter or buffer `which` of a module as it is deployed; None if it has none."""
+def stored(module: nn.Module, which: str, *, int4: bool = False) -> Stored | None:
+    """The parameter or buffer `which` of a module as it is deployed; None if it has none. `int4` as `encoding_of`."""
     value, quantizer = _original(module, which)
     if value is None:
         return None
@@ -96,7 +96,7 @@ def stored(module: nn.Module, which: str) -> Stored | None:
         if not isinstance(scheme.grid, IntGrid):
             return Stored(_on_grid(quantizer, value), quantizer=quantizer, qparams=qparams)
         codes = quantizer.codes(value)
-    encoding = encoding_of(scheme, qparams)
+    encoding = encoding_of(scheme, qparams, int4=int4)
     return Stored(value.detach(), codes.cpu().numpy(), encoding, quantizer, qparams)
 
 

@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from detent.deploy.export import ops_adaptive as a
 from detent.deploy.export import ops_elementwise as e
+from detent.deploy.export import ops_fill as f
 from detent.deploy.export import ops_reduce as r
 from detent.deploy.export import ops_resize as z
 from detent.deploy.export import ops_shape as s
@@ -73,10 +75,12 @@ FUNCTIONS: Mapping[Any, Emit] = {
     torch.index_select: s.index_select,
     torch.roll: s.roll,
     torch.flip: s.flip,
-    torch.zeros: s.filled(0),
-    torch.ones: s.filled(1),
-    torch.zeros_like: s.zeros_like(0),
-    torch.ones_like: s.zeros_like(1),
+    torch.zeros: f.filled(0),
+    torch.ones: f.filled(1),
+    torch.full: f.full,
+    torch.zeros_like: f.like(0),
+    torch.ones_like: f.like(1),
+    torch.full_like: f.full_like,
     F.pad: s.pad,
     F.interpolate: z.resize,
     F.upsample: z.resize,
@@ -89,12 +93,12 @@ FUNCTIONS: Mapping[Any, Emit] = {
     F.avg_pool1d: r.avg_pool,
     F.avg_pool2d: r.avg_pool,
     F.avg_pool3d: r.avg_pool,
-    F.adaptive_avg_pool1d: r.adaptive_pool("Average"),
-    F.adaptive_avg_pool2d: r.adaptive_pool("Average"),
-    F.adaptive_avg_pool3d: r.adaptive_pool("Average"),
-    F.adaptive_max_pool1d: r.adaptive_pool("Max"),
-    F.adaptive_max_pool2d: r.adaptive_pool("Max"),
-    F.adaptive_max_pool3d: r.adaptive_pool("Max"),
+    F.adaptive_avg_pool1d: a.adaptive_pool("Average"),
+    F.adaptive_avg_pool2d: a.adaptive_pool("Average"),
+    F.adaptive_avg_pool3d: a.adaptive_pool("Average"),
+    F.adaptive_max_pool1d: a.adaptive_pool("Max"),
+    F.adaptive_max_pool2d: a.adaptive_pool("Max"),
+    F.adaptive_max_pool3d: a.adaptive_pool("Max"),
     torch.mean: r.mean,
     torch.sum: r.reduce_("ReduceSum"),
     torch.argmax: r.argmax,
@@ -206,6 +210,9 @@ METHODS: Mapping[str, Emit] = {
     "long": e.cast,
     "eq": e.compare("Equal"),
     "masked_fill": e.masked_fill,
+    "new_zeros": f.new_filled(0),
+    "new_ones": f.new_filled(1),
+    "new_full": f.new_full,
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +17,7 @@ from detent.deploy.deployment import DeployedTensor
 from detent.deploy.encoding import Encoding
 from detent.deploy.export.builder import ONNX_TYPES, Builder
 from detent.deploy.export.grids import Grids
-from detent.deploy.export.older_opset import NeedsOpsetError
+from detent.deploy.export.older_nodes import NeedsOpsetError
 from detent.deploy.export.opaque import inline
 from detent.deploy.export.outputs import write_outputs
 from detent.deploy.export.parameters import Stored, activation_encoding, operation_of, stored
@@ -39,6 +39,8 @@ class Exported:
     tensors: tuple[DeployedTensor, ...]
     ranges: tuple[DeployedTensor, ...]
     notes: list[str]
+    names: dict[str, str] = field(default_factory=dict)
+    """Of nodes of the fx graph whose result has another name in the ONNX graph."""
 
 
 def export(prepared: Any, *, opset: int, dynamic_batch: bool = True, mode: str | None = None) -> Exported:
@@ -96,11 +98,16 @@ class _Walk:
         model = self.b.model(self.region.plan.backend)
         tensors = self.grids.deployed(self.stored, self._tensor_name, self.written, model.graph.node)
         ranges = self.grids.ranges(self.region, self._tensor_name)
-        return Exported(model, tuple(tensors), tuple(ranges), self.notes)
+        return Exported(model, tuple(tensors), tuple(ranges), self.notes, self._other_names())
 
     def _tensor_name(self, entry: QuantizedTensor) -> str:
         """Of an activation: an operation that gives what it takes, as one element of a dict, makes no tensor."""
         return self.names.get(entry.node, entry.tensor) if entry.role == "activation" else entry.tensor
+
+    def _other_names(self) -> dict[str, str]:
+        quantizers = (n.name for n in self.runner.graph.nodes if isinstance(self.modules.get(str(n.target)), Quantizer))
+        own = self.names.keys() - set(quantizers)
+        return {node: tensor for node, tensor in self.names.items() if node in own and node != tensor}
 
     # --- what the example shows
 
@@ -183,7 +190,7 @@ class _Walk:
     def _part(self, path: str, module: nn.Module, which: str) -> Ref | None:
         name = f"{path}.{which}"
         if name not in self.stored:
-            found = stored(module, which)
+            found = stored(module, which, int4=self.region.backend.int4_weights)
             if found is None:
                 return None
             self.stored[name] = found

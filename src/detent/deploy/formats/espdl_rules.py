@@ -61,7 +61,8 @@ def quant_type(activation: Encoding, weight: Encoding) -> str:
 
 
 def refusal(what: str, found: str) -> DeployError:
-    return DeployError(f"write {what} as espdl", found, "keep it out of the network, or give float.onnx to esp-ppq")
+    other = "deploy with files=['ppq_json'], whose float.onnx esp-ppq takes"
+    return DeployError(f"write {what} as espdl", found, f"keep it out of the network, or {other}")
 
 
 def table_of(ops: list[Op], data: Read, grid: Encoding, constants: Mapping[str, Array], opset: int) -> Array:

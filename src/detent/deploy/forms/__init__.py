@@ -16,11 +16,17 @@ from detent.deploy.forms.editing import BLOCKS, PHASES, Editing
 from detent.deploy.forms.extremes_apart import extremes_apart
 from detent.deploy.forms.hanging_average import hanging_average
 from detent.deploy.forms.linear_as_gemm import linear_as_gemm
+from detent.deploy.forms.lone_weight import lone_weight
 from detent.deploy.forms.max_pool_windows import max_pool_windows
+from detent.deploy.forms.normalization_apart import normalization_apart
 from detent.deploy.forms.numbers_on_grids import numbers_on_grids
+from detent.deploy.forms.one_window import one_window
+from detent.deploy.forms.padding_apart import padding_apart
 from detent.deploy.forms.padding_before_average import padding_before_average
+from detent.deploy.forms.picks_in_halves import picks_in_halves
 from detent.deploy.forms.plain_averages import plain_averages
 from detent.deploy.forms.rows_as_codes import rows_as_codes
+from detent.deploy.forms.sizes_of_all_axes import sizes_of_all_axes
 from detent.deploy.forms.strided_conv_in_blocks import strided_conv_in_blocks
 from detent.deploy.forms.whole_functions import whole_functions
 from detent.errors import UnknownNameError
@@ -40,11 +46,17 @@ __all__ = [
     "hanging_average",
     "in_forms",
     "linear_as_gemm",
+    "lone_weight",
     "max_pool_windows",
+    "normalization_apart",
     "numbers_on_grids",
+    "one_window",
+    "padding_apart",
     "padding_before_average",
+    "picks_in_halves",
     "plain_averages",
     "rows_as_codes",
+    "sizes_of_all_axes",
     "strided_conv_in_blocks",
     "whole_functions",
 ]
@@ -59,11 +71,17 @@ FORMS: Mapping[str, Callable[[Editing], None]] = {
     "extremes_apart": extremes_apart,
     "hanging_average": hanging_average,
     "linear_as_gemm": linear_as_gemm,
+    "lone_weight": lone_weight,
     "max_pool_windows": max_pool_windows,
+    "normalization_apart": normalization_apart,
     "numbers_on_grids": numbers_on_grids,
+    "one_window": one_window,
+    "padding_apart": padding_apart,
     "padding_before_average": padding_before_average,
+    "picks_in_halves": picks_in_halves,
     "plain_averages": plain_averages,
     "rows_as_codes": rows_as_codes,
+    "sizes_of_all_axes": sizes_of_all_axes,
     "strided_conv_in_blocks": strided_conv_in_blocks,
     "whole_functions": whole_functions,
 }

@@ -11,33 +11,21 @@ import numpy as np
 import onnx
 
 from detent.deploy.forms.editing import Constant, Editing, Found
+from detent.deploy.forms.integers import dequantized_by
 
 __all__ = ["clip_of_channels"]
-
-# What gives integers for integers there, and averages, which count as such.
-_KEEP_INTEGERS = frozenset(
-    {"AveragePool", "Concat", "DepthToSpace", "Flatten", "Gather", "Identity", "MaxPool", "Pad", "Relu", "Reshape"}
-    | {"Resize", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
-)
 
 
 def clip_of_channels(editing: Editing) -> None:
     """Every Clip of what is quantized, or only moved or averaged since it was, along an axis of several numbers."""
     for node in editing.nodes:
-        if node.op_type != "Clip" or editing.is_gone(node) or not _reads_integers(editing, node):
+        if node.op_type != "Clip" or editing.is_gone(node) or dequantized_by(editing, node.input[0]) is None:
             continue
         bounds = [editing.constant(name) if name else None for name in node.input[1:]]
         shape = _varied(editing.shape(node.input[0]))
         computed = any(name and bound is None for name, bound in zip(node.input[1:], bounds, strict=True))
         if shape is not None and not computed:
             _write(editing, node, bounds, shape)
-
-
-def _reads_integers(editing: Editing, node: onnx.NodeProto) -> bool:
-    maker = editing.maker(node.input[0])
-    while maker is not None and maker.op_type in _KEEP_INTEGERS:
-        maker = editing.maker(maker.input[0])
-    return maker is not None and maker.op_type == "DequantizeLinear"
 
 
 def _varied(shape: tuple[int | str, ...] | None) -> tuple[int, ...] | None:

@@ -209,7 +209,7 @@ def _biases(bias: Constant, geometry: _Geometry) -> Constant:
 def _moves(geometry: _Geometry, channels: int) -> list[tuple[Any, ...]]:
     """From channels that are (group, phase, channel) to images with the phases interleaved."""
     if geometry.phases == 1:
-        return _cut(geometry)
+        return _cut(geometry, first=2)
     rank, strides, places = geometry.rank, list(geometry.strides), list(geometry.places)
     whole = [place * stride for place, stride in zip(places, strides, strict=True)]
     if geometry.groups == 1:
@@ -225,14 +225,14 @@ def _moves(geometry: _Geometry, channels: int) -> list[tuple[Any, ...]]:
         ("Reshape", [-1, *split]),
         *interleave,
         ("Reshape", [-1, *whole, geometry.groups * channels]),
+        *_cut(geometry, first=1),  # while the channels are last: behind the Transpose, OpenVINO moves all of it twice
         ("Transpose", [0, 1 + rank, *range(1, 1 + rank)]),
-        *_cut(geometry),
     ]
 
 
-def _cut(geometry: _Geometry) -> list[tuple[Any, ...]]:
-    """The result out of all phases."""
+def _cut(geometry: _Geometry, *, first: int) -> list[tuple[Any, ...]]:
+    """The result out of all phases, whose images begin with the axis `first`."""
     if not geometry.is_cut:
         return []
     ends = [begin + size for begin, size in zip(geometry.begin, geometry.result, strict=True)]
-    return [("Slice", list(geometry.begin), ends, list(range(2, 2 + geometry.rank)))]
+    return [("Slice", list(geometry.begin), ends, list(range(first, first + geometry.rank)))]

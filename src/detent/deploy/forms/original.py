@@ -18,12 +18,12 @@ _KEY = "detent.form"
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
-    """Plain Python types."""
+    """Plain Python types; without tensors and graphs."""
     found = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     return {
-        name: value.decode() if isinstance(value, bytes) else list(value) if not isinstance(value, int) else value
+        name: value.decode() if isinstance(value, bytes) else list(value) if hasattr(value, "__len__") else value
         for name, value in found.items()
-        if isinstance(value, (bytes, int)) or hasattr(value, "__len__")
+        if isinstance(value, (bytes, int, float)) or hasattr(value, "__len__")
     }
 
 

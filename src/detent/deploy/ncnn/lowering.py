@@ -19,10 +19,13 @@ from detent.deploy.ncnn.model import NcnnLayer, NcnnModel, Value
 from detent.deploy.qdq_graph import Op, QdqGraph, Read
 from detent.errors import DeployError
 
-__all__ = ["Dims", "Lowering", "refuse", "sample_shapes", "sizes"]
+__all__ = ["ONE_SAMPLE", "Dims", "Lowering", "refuse", "sample_shapes", "sizes"]
 
 Array = npt.NDArray[Any]
 Dims = tuple[int, ...]
+
+ONE_SAMPLE = "export the network with a batch of 1 or a free one, and keep the batch the first axis"
+"""What to do about an operation with several samples."""
 
 _MOST_DIMS = 4
 _SIZE_KEYS: dict[int, tuple[int, ...]] = {1: (0,), 2: (1, 0), 3: (2, 1, 0), 4: (2, 11, 1, 0)}

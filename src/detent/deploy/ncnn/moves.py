@@ -131,9 +131,15 @@ def slice_(low: Lowering, op: Op) -> None:
     count = len(held[0])
     axes = [int(axis) % len(shape) for axis in (range(count) if held[2] is None else held[2])]
     steps = [1] * count if held[3] is None else held[3].tolist()
+    bounds = list(zip(held[0].tolist(), held[1].tolist(), axes, strict=True))
     if any(step < 1 for step in steps):
-        refuse(op, "it goes backwards", "slice forwards")
-    bounds = zip(held[0].tolist(), held[1].tolist(), axes, strict=True)
+        _flip(
+            low,
+            op,
+            [range(shape[axis])[start:end:step] for (start, end, axis), step in zip(bounds, steps, strict=True)],
+            axes,
+        )
+        return
     spans = [slice(start, end).indices(shape[axis])[:2] for start, end, axis in bounds]
     along = [low.axis(source, axis) for axis in axes]
     inside = tuple(axis for axis in along if axis is not None)
@@ -143,6 +149,16 @@ def slice_(low: Lowering, op: Op) -> None:
         return
     cuts = [_Cut(axis, *span, step) for axis, span, step in zip(axes, spans, steps, strict=True)]
     _cut(low, op, cuts, op.outputs[0])
+
+
+def _flip(low: Lowering, op: Op, picked: Sequence[range], axes: Sequence[int]) -> None:
+    """Whole axes of a sample, from the end to the beginning."""
+    source = low.data(op)
+    along = [low.axis(source, axis) for axis in axes]
+    whole = all(one == range(low.shape(source)[axis])[::-1] for one, axis in zip(picked, axes, strict=True))
+    if not whole or None in along:
+        refuse(op, "it goes backwards over a part of an axis, or over samples", "slice forwards")
+    low.layer("Flip", op, [low.blob(source)], {0: tuple(axis for axis in along if axis is not None)})
 
 
 class _Cut(NamedTuple):
@@ -266,6 +282,11 @@ def resize(low: Lowering, op: Op) -> None:
         fits = fits and (mode == "linear" or op.attributes.get("cubic_coeff_a", -0.75) == -0.75)
     if not fits:
         refuse(op, f"{mode} with {coordinates} coordinates", "use PyTorch's interpolate")
+    factors = low.constant(op.inputs[2]) if len(op.inputs) > 2 else None
+    if factors is not None and factors.size == 4 and not corners and not np.allclose(factors * before, after, 1e-6, 0):
+        refuse(
+            op, f"by {factors[2:]}, and ncnn resizes by the ratio of {after[2:]} to {before[2:]}", "resize to a size"
+        )
     kind = {"nearest": 1, "linear": 2, "cubic": 3}[mode]
     low.layer("Interp", op, [low.blob(source)], {0: kind, 3: after[2], 4: after[3], 6: int(corners)})
 

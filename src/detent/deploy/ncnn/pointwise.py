@@ -46,6 +46,7 @@ _NAMED: dict[str, tuple[str, tuple[tuple[int, str, float], ...]]] = {
     "HardSigmoid": ("HardSigmoid", ((0, "alpha", 0.2), (1, "beta", 0.5))),
     "LeakyRelu": ("ReLU", ((0, "alpha", 0.01),)),
     "Elu": ("ELU", ((0, "alpha", 1.0),)),
+    "Celu": ("CELU", ((0, "alpha", 1.0),)),
     "Selu": ("SELU", ((0, "alpha", 1.67326319), (1, "gamma", 1.05070102))),
 }
 """ncnn's layer, and its parameters: id, the ONNX attribute, and its value where there is none."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.deploy.ncnn.lowering import Lowering, refuse
+from detent.deploy.ncnn.lowering import ONE_SAMPLE, Lowering, refuse
 from detent.deploy.ncnn.model import Value
 from detent.deploy.qdq_graph import Op
 
@@ -68,7 +68,7 @@ def _held(low: Lowering, op: Op, *, gates: int) -> tuple[Array, Array, Array]:
 def _write(low: Lowering, op: Op, layer: str, weights: Array, biases: Array, recurrences: Array) -> None:
     steps, samples, taken = low.shape(low.data(op))
     if samples != 1:
-        refuse(op, f"{samples} sequences for one of the network", "keep the batch apart")
+        refuse(op, f"{samples} sequences for one of the network", ONE_SAMPLE)
     ways, _, hidden, _ = recurrences.shape
     direction = _DIRECTIONS[op.attributes.get("direction", "forward")]
     params: dict[int, Value] = {0: hidden, 1: weights.size, 2: direction}

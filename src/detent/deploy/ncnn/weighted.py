@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detent.deploy.encoding import Encoding
-from detent.deploy.ncnn.lowering import Dims, Lowering, refuse
+from detent.deploy.ncnn.lowering import ONE_SAMPLE, Dims, Lowering, refuse
 from detent.deploy.ncnn.model import Value
 from detent.deploy.ncnn.pointwise import clip_bounds
 from detent.deploy.qdq_graph import Op, QdqGraph
@@ -266,7 +266,7 @@ def _geometry(op: Op, kernel: tuple[int, ...]) -> dict[int, Value]:
 def _conv_dims(low: Lowering, op: Op, tensor: str) -> Dims:
     shape = low.shape(tensor)
     if shape[0] != 1:
-        refuse(op, f"{tensor!r} has {shape[0]} samples for one of the network", "keep the batch apart")
+        refuse(op, f"{tensor!r} has {shape[0]} samples for one of the network", ONE_SAMPLE)
     return (shape[1], 1, shape[2]) if len(shape) == 3 else shape[1:]
 
 

@@ -29,7 +29,9 @@ RULES: dict[str, Rule] = {
     "MatMul": windows.matmul,
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Max", "Min", "Pow"), pointwise.binary),
     **dict.fromkeys(("Relu", "Sigmoid", "Tanh", "Softplus", "Mish", "HardSwish", "HardSigmoid"), pointwise.named),
-    **dict.fromkeys(("LeakyRelu", "Elu", "Selu", "Gelu", "Abs", "Neg", "Floor", "Ceil", "Sqrt"), pointwise.named),
+    **dict.fromkeys(
+        ("LeakyRelu", "Elu", "Celu", "Selu", "Gelu", "Abs", "Neg", "Floor", "Ceil", "Sqrt"), pointwise.named
+    ),
     **dict.fromkeys(("Exp", "Log", "Sin", "Cos", "Tan", "Reciprocal"), pointwise.named),
     "Clip": pointwise.clip,
     "Cast": pointwise.cast,

@@ -30,7 +30,8 @@ _ALIGNMENT = 16
 class TfliteTensor:
     """`shape` is that of a batch of one; `signature` is the same with -1 for sizes that are free.
 
-    `encoding` is set for integers that stand for real numbers, `data` for constants.
+    `encoding` is set for integers that stand for real numbers, `data` for constants. Those of int4 are held as int8
+    here, and two in a byte in the file.
     """
 
     name: str
@@ -114,7 +115,7 @@ class _Packer:
         if tensor.signature != tensor.shape:
             made.shapeSignature = list(tensor.signature)
         made.type = code_of(self._schema.TensorType, DTYPES[tensor.dtype])
-        made.buffer = 0 if tensor.data is None else self._buffer(np.ascontiguousarray(tensor.data).tobytes())
+        made.buffer = 0 if tensor.data is None else self._buffer(_stored(tensor.data, tensor.dtype))
         if tensor.encoding is not None:
             made.quantization = self._schema.QuantizationParametersT()
             made.quantization.scale = np.atleast_1d(tensor.encoding.scale)
@@ -184,8 +185,30 @@ def _tensor(s: Any, tensor: Any, buffers: list[Any]) -> TfliteTensor:
     held = buffers[tensor.buffer].data
     data = None
     if held is not None and len(held):
-        data = np.frombuffer(bytes(held), np.dtype(dtype)).reshape(shape)
+        data = _held(bytes(held), dtype, shape)
     return TfliteTensor(name, dtype, shape, signature, _encoding(tensor.quantization, dtype), data)
+
+
+def _stored(data: Array, dtype: str) -> bytes:
+    """The bytes of a constant."""
+    if dtype != "int4":
+        return np.ascontiguousarray(data).tobytes()
+    halves = np.append(data.reshape(-1), [0] * (data.size % 2)).astype(np.int8).view(np.uint8) & 15
+    return (halves[::2] | halves[1::2] << 4).tobytes()
+
+
+def _held(content: bytes, dtype: str, shape: tuple[int, ...]) -> Array:
+    """The constant of some bytes: of two numbers in one, the first are the lower four bits.
+
+    >>> _held(_stored(np.array([[-7, 3, 5]]), "int4"), "int4", (1, 3)).tolist()
+    [[-7, 3, 5]]
+    """
+    if dtype != "int4":
+        return np.frombuffer(content, np.dtype(dtype)).reshape(shape)
+    pairs = np.frombuffer(content, np.int8)
+    # Shifting to the left first repeats the sign.
+    halves = np.stack([np.left_shift(pairs, 4) >> 4, pairs >> 4], axis=-1).reshape(-1)
+    return halves[: int(np.prod(shape))].reshape(shape)
 
 
 def _encoding(quantization: Any, dtype: str) -> Encoding | None:
@@ -193,6 +216,8 @@ def _encoding(quantization: Any, dtype: str) -> Encoding | None:
         return None
     scale = np.asarray(quantization.scale, np.float32)
     zero_point = np.asarray(quantization.zeroPoint, np.int64)
+    # Biases of 16-bit layers: encodings end at 32 bits, and only scale and zero point of them are asked for.
+    dtype = "int32" if dtype == "int64" else dtype
     if scale.size == 1:
         return Encoding(scale.reshape(()), zero_point.reshape(()), dtype)
     return Encoding(scale, np.broadcast_to(zero_point, scale.shape), dtype, int(quantization.quantizedDimension))

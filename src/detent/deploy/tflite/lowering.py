@@ -1,6 +1,6 @@
 """The state of writing one network: which tensors exist, in which form, and the operators so far.
 
-A tensor of the ONNX network may exist in several forms in the file: as real numbers or as int8 codes of one or another
+A tensor of the ONNX network may exist in several forms in the file: as real numbers or as codes of one or another
 encoding, with its channels second (as ONNX has them) or last (as LiteRT's image operators have them). An operator
 asks for the form it needs; a form that does not exist yet is made from one that does with QUANTIZE, DEQUANTIZE or
 TRANSPOSE. So no rule about layouts or types is needed anywhere else.
@@ -19,35 +19,20 @@ from detent.deploy.encoding import Encoding
 from detent.deploy.qdq_graph import Op, QdqGraph, Read
 from detent.deploy.tflite.file import Operator, TfliteTensor
 from detent.deploy.tflite.fusing import Node
+from detent.deploy.tflite.kernels import has_kernel
 from detent.deploy.tflite.numbers import activation_encoding
 from detent.deploy.tflite.sizes import Sizes
+from detent.deploy.tflite.versions import version_of
 from detent.errors import DeployError
 
 __all__ = ["Form", "Lowerer", "Lowering", "last_order", "refusal"]
 
 Array = npt.NDArray[Any]
 
-_INT8_VERSIONS = {
-    "CONV_2D": 3,
-    "DEPTHWISE_CONV_2D": 3,
-    "ELU": 1,
-    "FULLY_CONNECTED": 4,
-    "GELU": 2,
-    "HARD_SWISH": 1,
-    "PRELU": 1,
-    "QUANTIZE": 2,
-    "RESHAPE": 1,
-    "TRANSPOSE_CONV": 3,
-}
-"""The first version of an operator that takes int8; 2 for those that are not here."""
-
-_FLOAT_VERSIONS = {"BROADCAST_TO": 2}
-"""The first version that takes other types; 1 for those that are not here."""
-
 
 @dataclass(frozen=True)
 class Form:
-    """How a tensor is held: int8 codes of an encoding, or real numbers; channels last or second."""
+    """How a tensor is held: codes of an encoding, or real numbers; channels last or second."""
 
     encoding: Encoding | None
     last: bool = False
@@ -69,10 +54,11 @@ def refusal(
 
 
 class Lowering:
-    """Grows by `emit`; `current` are the names of the operations that are being written."""
+    """Grows by `emit`; `current` are the names of the operations that are being written. `short_sums`: whether
+    convolutions of 16-bit codes add up in 32 bits where these suffice."""
 
-    def __init__(self, graph: QdqGraph, sizes: Sizes):
-        self.graph = graph
+    def __init__(self, graph: QdqGraph, sizes: Sizes, *, short_sums: bool):
+        self.graph, self.short_sums = graph, short_sums
         self.tensors: list[TfliteTensor] = []
         self.operators: list[Operator] = []
         self.written: list[tuple[str, ...]] = []  # for each operator, the operations it stands for
@@ -117,19 +103,19 @@ class Lowering:
         held = self.graph.constants[read.tensor]
         return held if read.encoding is None else read.encoding.dequantize(held)
 
-    def integer_output(self, node: Node, *data: Read | None) -> Encoding | None:
-        """The int8 encoding a node gives, if it can run on integers: everything it reads and gives is on a grid."""
+    def integer_output(self, node: Node, *data: Read | None, weight: Read | None = None) -> Encoding | None:
+        """The encoding a node gives, if it can run on integers: everything it reads and gives is on a grid, and LiteRT
+        has a kernel for codes of their widths."""
         given = self.graph.grid_of(node.output)
-        if given is None or any(read is None or read.encoding is None for read in data):
+        reads = data if weight is None else (*data, weight)
+        if given is None or any(read is None or read.encoding is None for read in reads):
             return None
-        for read in data:
-            assert read is not None
-            if not self.is_constant(read):
-                self.encoding(read)
-        return activation_encoding(given, node.output)
+        grids = [self.encoding(read) for read in data if read is not None]
+        encoding = activation_encoding(given, node.output)
+        return encoding if has_kernel(node.main.type, grids, encoding) else None
 
     def encoding(self, read: Read) -> Encoding:
-        """The int8 encoding that an activation is read with."""
+        """The encoding that an activation is read with."""
         assert read.encoding is not None
         return activation_encoding(read.encoding, read.tensor)
 
@@ -160,7 +146,7 @@ class Lowering:
         data = np.ascontiguousarray(data).reshape(data.shape)  # a single number stays one
         key = (f"{name} {data.dtype} {data.shape} {hash(encoding)}", data.tobytes())
         if key not in self._constants:
-            dtype = str(data.dtype)
+            dtype = "int4" if encoding is not None and encoding.dtype == "int4" else str(data.dtype)
             self._constants[key] = self.add(name, data.shape, encoding=encoding, dtype=dtype, data=data)
         return self._constants[key]
 
@@ -189,7 +175,7 @@ class Lowering:
             if np.isfinite(bound):
                 held = np.array(bound, np.float32)
                 if form.encoding is not None:
-                    held = form.encoding.quantize(held).astype(np.int8)
+                    held = form.encoding.quantize(held).astype(form.encoding.dtype)
                 made = self._new(tensor, form, f"_{kind.lower()}")
                 self.emit(kind, [index, self.constant("bound", held, form.encoding)], [made])
                 if self.shown.get(index, ("",))[0] == tensor:
@@ -240,7 +226,7 @@ class Lowering:
         else:
             encoding = self.encoding(read)
             shift = int(encoding.zero_point - read.encoding.zero_point)
-            data = (held + shift).astype(np.int8)
+            data = (held + shift).astype(encoding.dtype)
         if last:
             data = data.transpose(last_order(data.ndim))
         return self.constant(read.tensor, data, encoding)
@@ -283,10 +269,9 @@ class Lowering:
     # Writing
 
     def emit(self, kind: str, inputs: Sequence[int], outputs: Sequence[int], **options: Any) -> None:
-        held = [self.tensors[index] for index in (*inputs, *outputs) if index >= 0]
-        integer = any(tensor.dtype == "int8" for tensor in held)
-        version = _INT8_VERSIONS.get(kind, 2) if integer else _FLOAT_VERSIONS.get(kind, 1)
-        if kind == "QUANTIZE" and self.tensors[inputs[0]].dtype == "float32":
+        dtypes = [self.tensors[index].dtype for index in (*inputs, *outputs) if index >= 0]
+        version = version_of(kind, dtypes)
+        if kind == "QUANTIZE" and dtypes == ["float32", "int8"]:
             version = 1
         self.operators.append(Operator(kind, tuple(inputs), tuple(outputs), options, version))
         self.written.append(self.current)

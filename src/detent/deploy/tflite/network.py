@@ -1,4 +1,5 @@
-"""Any int8 .tflite file as the network that the twin interprets: ONNX operations with channels second.
+"""Any .tflite file on 8-bit or 16-bit codes as the network that the twin interprets: ONNX operations with channels
+second.
 
 Tensors keep their names. Where a file counts on the order of channels last, as before a linear layer, a Transpose says
 so.
@@ -12,6 +13,8 @@ import numpy as np
 
 from detent.deploy.qdq_graph import Op, QdqGraph, Read
 from detent.deploy.tflite.file import Operator, TfliteModel, read_tflite
+from detent.deploy.tflite.kernels import SHORT_SUMS
+from detent.deploy.tflite.other_kernels import refuse_other_kernels
 from detent.deploy.tflite.translation import FROM_LAST, TO_LAST, Translation
 from detent.errors import DeployError
 
@@ -33,6 +36,7 @@ def network_of(model: TfliteModel) -> QdqGraph:
                 f"it makes {translation.names[operator.outputs[0]]!r}, and the twin does not interpret it",
                 f"operators that are read: {', '.join(sorted(_READERS))}",
             )
+        refuse_other_kernels(model, operator)
         _READERS[operator.kind](translation, operator)
     return translation.graph()
 
@@ -45,6 +49,9 @@ def _conv(t: Translation, operator: Operator) -> None:
     channels = t.tensor(x).shape[3]
     group = channels if depthwise else channels // t.tensor(w).shape[3]
     dilations = [int(operator.options.get(name, 1)) or 1 for name in ("dilationHFactor", "dilationWFactor")]
+    # What the file says, where of two ways to add up the twin would take the one that Detent writes.
+    biases = [t.tensor(index) for index in operator.inputs[2:] if index >= 0]
+    sums = {SHORT_SUMS: any(b.dtype == "int32" for b in biases)} if t.tensor(x).dtype == "int16" else {}
     t.emit(
         "Conv",
         operator,
@@ -54,6 +61,7 @@ def _conv(t: Translation, operator: Operator) -> None:
         kernel_shape=kernel,
         group=group,
         dilations=dilations,
+        **sums,
         **t.window(operator),
     )
 

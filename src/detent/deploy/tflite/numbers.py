@@ -1,4 +1,5 @@
-"""Which numbers a .tflite file can hold: int8 activations of one scale, symmetric int8 weights, int32 biases."""
+"""Which numbers a .tflite file can hold: activations of int8, or int16 around zero, with one scale; symmetric weights
+of int8 or int4; biases of int32, or int64 where sums of 16-bit activations need it."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import numpy.typing as npt
 from detent.deploy.encoding import BOUNDS, Encoding
 from detent.errors import DeployError
 
-__all__ = ["activation_encoding", "bias_codes", "weight_codes"]
+__all__ = ["activation_encoding", "bias_codes", "is_held", "weight_codes"]
 
 Array = npt.NDArray[Any]
 
@@ -18,23 +19,32 @@ _SHIFT = 128
 """From the codes of uint8 to those of int8."""
 
 
+def is_held(encoding: Encoding) -> bool:
+    """Whether a file can hold an activation so."""
+    known = encoding.dtype in ("int8", "uint8") or (encoding.dtype == "int16" and encoding.symmetric)
+    return known and encoding.per_tensor and encoding.full
+
+
 def activation_encoding(encoding: Encoding, tensor: str) -> Encoding:
-    """The same numbers as int8 codes: those of uint8 are shifted by 128, zero point included, so nothing changes."""
-    if encoding.dtype not in ("int8", "uint8") or not encoding.per_tensor or not encoding.full:
+    """The same numbers as codes of the file: those of uint8 are shifted by 128, zero point included, so nothing
+    changes."""
+    if not is_held(encoding):
         bounds = "" if encoding.full else f" with codes {encoding.qmin} to {encoding.qmax}"
+        around = "" if encoding.symmetric else f" around {encoding.zero_point}"
         scales = "one scale" if encoding.per_tensor else f"scales along axis {encoding.axis}"
         raise DeployError(
             f"write the activation {tensor!r} as .tflite",
-            f"it is {encoding.dtype}{bounds} with {scales}",
-            "quantize activations to 8 bits with one scale and all 256 codes",
+            f"it is {encoding.dtype}{bounds}{around} with {scales}",
+            "quantize activations to 8 bits, or symmetrically to int16, with one scale and all codes",
         )
-    if encoding.dtype == "int8":
+    if encoding.dtype != "uint8":
         return encoding
     return Encoding(encoding.scale, encoding.zero_point - _SHIFT, "int8")
 
 
-def weight_codes(codes: Array, encoding: Encoding, name: str) -> tuple[Array, Encoding]:
-    """Codes -127 to 127 with zero point 0, of one scale or one per channel. Narrower weights are held in int8 too."""
+def weight_codes(codes: Array, encoding: Encoding, name: str, *, int4: bool = False) -> tuple[Array, Encoding]:
+    """Codes -127 to 127 with zero point 0, of one scale or one per channel. Narrower weights are held in int8 too,
+    those of four bits in int4 where an operator takes that."""
     shift = _SHIFT if encoding.dtype == "uint8" else 0
     codes, zero_point = codes.astype(np.int64) - shift, encoding.zero_point - shift
     fault = (
@@ -54,12 +64,15 @@ def weight_codes(codes: Array, encoding: Encoding, name: str) -> tuple[Array, En
             f"it has {fault}",
             "quantize weights symmetrically to 8 bits or fewer, -127 to 127, per tensor or per channel",
         )
-    return codes.astype(np.int8), Encoding(encoding.scale, zero_point, "int8", encoding.axis)
+    dtype = "int4" if int4 and encoding.dtype == "int4" else "int8"
+    return codes.astype(np.int8), Encoding(encoding.scale, zero_point, dtype, encoding.axis)
 
 
-def bias_codes(values: Array, scale: npt.NDArray[np.float32], name: str) -> Array:
-    """A float bias on the grid of the accumulator, which is the only one the format has."""
+def bias_codes(values: Array, scale: npt.NDArray[np.float32], name: str, *, wide: bool = False) -> Array:
+    """A float bias on the grid of the accumulator, which is the only one the format has; `wide` for 16-bit layers."""
     codes = np.rint(values.astype(np.float64) / scale.astype(np.float64))
+    if wide:
+        return codes.astype(np.int64)
     least, greatest = BOUNDS["int32"]
     if codes.min(initial=0) < least or codes.max(initial=0) > greatest:
         raise DeployError(

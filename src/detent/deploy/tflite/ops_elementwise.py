@@ -7,21 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from detent.deploy.encoding import Encoding
 from detent.deploy.qdq_graph import Read
 from detent.deploy.tflite.fusing import Node, clip_bounds
+from detent.deploy.tflite.kernels import is_wide
 from detent.deploy.tflite.lowering import Form, Lowerer, Lowering, last_order, refusal
 from detent.deploy.tflite.ops_weighted import ACTIVATIONS
 
 __all__ = ["ELEMENTWISE", "unary"]
-
-# Scale and zero point that the format prescribes for the output.
-_FIXED = {
-    "LOGISTIC": (1 / 256, -128),
-    "SOFTMAX": (1 / 256, -128),
-    "TANH": (1 / 128, 0),
-    "LOG_SOFTMAX": (16 / 256, 127),
-}
 
 
 def _binary(kind: str, *, integer: bool = True, activation: bool = True) -> Lowerer:
@@ -37,7 +29,9 @@ def _binary(kind: str, *, integer: bool = True, activation: bool = True) -> Lowe
             encoding = None
         last = _layout(low, node, reads)
         operands = [_operand(low, read, low.rank(node.output), last, encoding is not None) for read in reads]
-        options = {"fusedActivationFunction": ACTIVATIONS[node.activation]} if activation else {}
+        options: dict[str, Any] = {"fusedActivationFunction": ACTIVATIONS[node.activation]} if activation else {}
+        if kind in ("ADD", "SUB") and encoding is not None and is_wide(encoding):
+            options["potScaleInt16"] = False  # else powers of two have another kernel
         low.emit(kind, operands, [low.make(node.output, Form(encoding, last))], **options)
 
     return write
@@ -69,20 +63,12 @@ def unary(kind: str, *, integer: bool = False, **options: Any) -> Lowerer:
     def write(low: Lowering, node: Node) -> None:
         read = node.main.inputs[0]
         assert read is not None
-        encoding = _allowed(low.integer_output(node, read), kind) if integer else None
+        encoding = low.integer_output(node, read) if integer else None
         last = low.made_last(read)
         index = low.take(read, last=last, integer=encoding is not None)
         low.emit(kind, [index], [low.make(node.output, Form(encoding, last))], **options)
 
     return write
-
-
-def _allowed(encoding: Encoding | None, kind: str) -> Encoding | None:
-    """None if the format prescribes another encoding for what this operator gives."""
-    if encoding is None or kind not in _FIXED:
-        return encoding
-    scale, zero_point = _FIXED[kind]
-    return encoding if encoding.scale == np.float32(scale) and encoding.zero_point == zero_point else None
 
 
 def clip(low: Lowering, node: Node) -> None:
@@ -93,11 +79,11 @@ def clip(low: Lowering, node: Node) -> None:
     if bounds is None:
         raise refusal(op, "its bounds are computed", "clip to constants")
     kinds = {(0.0, np.inf): "RELU", (0.0, 6.0): "RELU6", (-1.0, 1.0): "RELU_N1_TO_1"}
+    encoding = low.integer_output(node, read)
     kind = kinds.get(bounds)
-    if kind is not None:
+    if kind is not None and not (kind == "RELU_N1_TO_1" and encoding is not None and is_wide(encoding)):
         unary(kind, integer=True)(low, node)
         return
-    encoding = low.integer_output(node, read)
     if encoding is not None and low.encoding(read) != encoding:
         encoding = None
     last = low.made_last(read)
@@ -141,7 +127,7 @@ def _softmax(kind: str, **options: Any) -> Lowerer:
         if axis not in (1, rank - 1):
             raise refusal(op, f"it runs along axis {axis} of {rank}", "transpose so that it runs along the last axis")
         last = axis == 1 and rank > 2
-        encoding = _allowed(low.integer_output(node, read), kind)
+        encoding = low.integer_output(node, read)
         index = low.take(read, last=last, integer=encoding is not None)
         low.emit(kind, [index], [low.make(node.output, Form(encoding, last))], **options)
 

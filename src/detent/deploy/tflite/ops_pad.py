@@ -72,8 +72,10 @@ def _emit(low: Lowering, node: Node, index: int, form: Form, around: Around, mod
     elif filler == 0.0:
         low.emit("PAD", [index, table], [made])
     else:
-        held = np.float32(filler) if form.encoding is None else form.encoding.quantize(np.array(filler)).astype(np.int8)
-        low.emit("PADV2", [index, table, low.constant("filler", np.asarray(held), form.encoding)], [made])
+        held = np.array(filler, np.float32)
+        if form.encoding is not None:
+            held = form.encoding.quantize(held).astype(form.encoding.dtype)
+        low.emit("PADV2", [index, table, low.constant("filler", held, form.encoding)], [made])
 
 
 def _number(low: Lowering, node: Node, read: Read) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,14 +10,13 @@ import numpy as np
 from detent.deploy.encoding import Encoding
 from detent.deploy.qdq_graph import Read
 from detent.deploy.tflite.fusing import Node, clip_bounds
+from detent.deploy.tflite.kernels import is_wide, sums_fit
 from detent.deploy.tflite.lowering import Form, Lowerer, Lowering, last_order, refusal
 from detent.deploy.tflite.padding import SAME, VALID, Pads, explicit_pads, padded, same_pads
 from detent.deploy.tflite.schema import code_of, schema
 from detent.deploy.tflite.signals import each, give, image
 
 __all__ = ["POOLS", "axes_of"]
-
-_INT8_LEAST = -128
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,13 @@ def max_pool(low: Lowering, node: Node) -> None:
         elif _never_negative(low, read):
             index = padded(low, index, pads)  # zero is the least number, so padding with it changes no maximum
         else:
-            least = np.finfo(np.float32).min if encoding is None else _INT8_LEAST
+            least = np.finfo(np.float32).min if encoding is None else encoding.qmin
             index = padded(low, index, pads, value=least)
     _pool(low, node, "MAX_POOL_2D", window, index, encoding, padding)
 
 
 def _never_negative(low: Lowering, read: Read) -> bool:
-    if read.encoding is not None and low.encoding(read).zero_point == _INT8_LEAST:
+    if read.encoding is not None and low.encoding(read).zero_point == low.encoding(read).qmin:
         return True
     maker = low.graph.producer(read.tensor)
     bounds = None if maker is None else clip_bounds(low.graph, maker)
@@ -128,6 +128,8 @@ def _reduction(kind: str, *, spatial: bool = False) -> Lowerer:
         encoding = low.integer_output(node, read)
         if kind in ("REDUCE_MAX", "REDUCE_MIN"):
             encoding = low.encoding(read) if read.encoding is not None else None
+        elif encoding is not None and not sums_fit(encoding, math.prod(low.shape(read.tensor)[axis] for axis in axes)):
+            encoding = None
         index = low.take(read, last=last, integer=encoding is not None)
         places = [order.index(axis) for axis in axes] if last else axes
         made = low.make(node.output, Form(encoding, last and keep))
@@ -146,7 +148,8 @@ def arg_max(low: Lowering, node: Node) -> None:
     axis, order = int(op.attributes.get("axis", 0)) % rank, last_order(rank)
     left = [other for other in order if other != axis]
     last = low.made_last(read) and left == sorted(left)  # without the axis the others are as ONNX has them
-    index = low.take(read, last=last, integer=read.encoding is not None)
+    codes = read.encoding is not None and not is_wide(low.encoding(read))
+    index = low.take(read, last=last, integer=codes)
     place = low.integers("axis", [order.index(axis) if last else axis])
     given = low.make(node.output, Form(None), "int64")
     made = given

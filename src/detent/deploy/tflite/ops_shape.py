@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from detent.deploy.qdq_graph import Read
 from detent.deploy.tflite.fusing import Node
+from detent.deploy.tflite.kernels import is_wide
 from detent.deploy.tflite.lowering import Form, Lowerer, Lowering, last_order, refusal
 
 __all__ = ["SHAPES", "constants", "moved", "picked", "taken"]
@@ -22,8 +22,10 @@ def _data(node: Node) -> Read:
     return read
 
 
-def taken(low: Lowering, read: Read, *, last: bool) -> tuple[int, Form]:
-    index = low.take(read, last=last, integer=read.encoding is not None)
+def taken(low: Lowering, read: Read, *, last: bool, wide: bool = True) -> tuple[int, Form]:
+    """Codes where it is on a grid; `wide` if the operator moves those of 16 bits, rather than real numbers."""
+    codes = read.encoding is not None and (wide or not is_wide(low.encoding(read)))
+    index = low.take(read, last=last, integer=codes)
     return index, Form(low.tensors[index].encoding, last)
 
 
@@ -51,12 +53,12 @@ def reshape(low: Lowering, node: Node) -> None:
     """
     read = _data(node)
     before, after = low.shape(read.tensor), low.shape(node.output)
-    last = low.made_last(read) and _one_order(before)
+    last = low.made_last(read) and _one_order(low.signature(read.tensor, last=False))
     if not last and low.made_last(read) and _only_linear_layers(low, node, before, after):
         low.flattened[node.output] = before[1:]
         last = True
     index, form = taken(low, read, last=last)
-    turned = len(after) == 4 and _one_order(after)
+    turned = len(after) == 4 and _one_order(low.signature(node.output, last=False))
     made = moved(low, node.output, Form(form.encoding, turned), index)
     signature = low.signature(node.output, last=turned)
     if sum(size < 0 for size in signature) > 1:
@@ -64,9 +66,9 @@ def reshape(low: Lowering, node: Node) -> None:
     low.emit("RESHAPE", [index, low.integers("shape", signature)], [made], newShape=list(signature))
 
 
-def _one_order(shape: Sequence[int]) -> bool:
-    """Whether channels second and channels last are the same order in memory."""
-    return len(shape) > 2 and (shape[1] == 1 or math.prod(shape[2:]) == 1)
+def _one_order(signature: Sequence[int]) -> bool:
+    """Whether channels second and channels last are the same order in memory, for every batch (whose size is -1)."""
+    return len(signature) > 2 and (signature[1] == 1 or all(size == 1 for size in signature[2:]))
 
 
 def _only_linear_layers(low: Lowering, node: Node, before: Sequence[int], after: Sequence[int]) -> bool:
@@ -226,7 +228,7 @@ def depth_to_space(low: Lowering, node: Node) -> None:
     """LiteRT takes the block from the front of the channels; torch's pixel shuffle from their end."""
     read = _data(node)
     block = int(node.main.attributes["blocksize"])
-    index, form = taken(low, read, last=True)
+    index, form = taken(low, read, last=True, wide=False)
     if node.main.attributes.get("mode", "DCR") == "CRD":
         channels = low.shape(read.tensor)[1]
         order = np.arange(channels, dtype=np.int32).reshape(-1, block * block).T.reshape(-1)

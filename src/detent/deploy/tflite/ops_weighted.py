@@ -11,9 +11,11 @@ import numpy.typing as npt
 from detent.deploy.encoding import Encoding
 from detent.deploy.qdq_graph import Op, Read
 from detent.deploy.tflite.fusing import Node
+from detent.deploy.tflite.kernels import has_short_sums, is_wide
 from detent.deploy.tflite.lowering import Form, Lowerer, Lowering, refusal
 from detent.deploy.tflite.numbers import bias_codes, weight_codes
 from detent.deploy.tflite.padding import SAME, VALID, Pads, explicit_pads, padded, same_pads
+from detent.deploy.tflite.schema import code_of, schema
 from detent.deploy.tflite.signals import each, give, image
 
 __all__ = ["WEIGHTED"]
@@ -24,46 +26,56 @@ ACTIVATIONS = {"NONE": 0, "RELU": 1, "RELU_N1_TO_1": 2, "RELU6": 3}
 
 
 def _weight(
-    low: Lowering, op: Op, read: Read, order: Sequence[int], encoding: Encoding | None
+    low: Lowering, op: Op, read: Read, order: Sequence[int], encoding: Encoding | None, *, int4: bool = True
 ) -> tuple[Array, Encoding | None]:
-    """A constant weight with its axes in `order`: codes and their encoding for integers, else real numbers."""
+    """A constant weight with its axes in `order`: codes and their encoding for integers, else real numbers. `int4` if
+    the operator has a kernel for weights of four bits."""
     if encoding is None:
         real = low.values(read)
         if real is None:
             raise refusal(op, f"the weight {read.tensor!r} is computed")
         return real.transpose(order), None
     assert read.encoding is not None
-    codes, held = weight_codes(low.graph.constants[read.tensor], read.encoding, read.tensor)
+    codes, held = weight_codes(low.graph.constants[read.tensor], read.encoding, read.tensor, int4=int4)
     if held.axis is None:
         return codes.transpose(order), held
     axis = tuple(order).index(held.axis % codes.ndim)
-    return codes.transpose(order), Encoding(held.scale, held.zero_point, "int8", axis)
+    return codes.transpose(order), Encoding(held.scale, held.zero_point, held.dtype, axis)
 
 
-def _bias(low: Lowering, node: Node, read: Read | None, channels: int, scale: npt.NDArray[np.float32] | None) -> int:
-    """A bias of one number per channel; on integers int32 of the accumulator's scale, which is sx * sw."""
+def _bias(
+    low: Lowering,
+    node: Node,
+    read: Read | None,
+    channels: int,
+    x: Read,
+    weight: Encoding | None,
+    *,
+    of: Array | None = None,
+) -> int:
+    """A bias of one number per channel; on integers those of the accumulator's scale, which is sx * sw. `of` are the
+    weights, out channels first, of an operator that adds up 16-bit codes in 32 bits if its bias has 32."""
     name = f"{node.main.name}.bias" if read is None else read.tensor
     values = np.zeros(channels, np.float32) if read is None else low.values(read)
     if values is None:
         raise refusal(node.main, f"the bias {name!r} is computed")
     values = np.broadcast_to(values.reshape(-1), (channels,))
-    if scale is None:
+    if weight is None:
         return low.constant(name, values.astype(np.float32))
+    wide = is_wide(low.encoding(x))
+    scale = np.asarray(low.encoding(x).scale * weight.scale, np.float32)
     encoding = Encoding(scale, np.zeros(scale.shape, np.int64), "int32", 0 if scale.ndim else None)
     if read is not None and read.encoding is not None and _same_scale(read.encoding, scale, channels):
-        codes = np.broadcast_to(low.graph.constants[read.tensor].reshape(-1), (channels,)).astype(np.int32)
+        codes = np.broadcast_to(low.graph.constants[read.tensor].reshape(-1), (channels,))
     else:
-        codes = bias_codes(values, np.broadcast_to(scale, (channels,)), name)
-    return low.constant(name, codes, encoding)
+        codes = bias_codes(values, np.broadcast_to(scale, (channels,)), name, wide=wide)
+    short = not wide or (low.short_sums and of is not None and has_short_sums(of, codes))
+    return low.constant(name, codes.astype(np.int32 if short else np.int64), encoding)
 
 
 def _same_scale(encoding: Encoding, scale: npt.NDArray[np.float32], channels: int) -> bool:
     held = np.broadcast_to(encoding.scale.reshape(-1), (channels,))
     return encoding.symmetric and np.allclose(held, np.broadcast_to(scale, (channels,)), rtol=1e-6, atol=0)
-
-
-def _accumulator_scale(low: Lowering, read: Read, weight: Encoding | None) -> npt.NDArray[np.float32] | None:
-    return None if weight is None else np.asarray(low.encoding(read).scale * weight.scale, np.float32)
 
 
 def conv(low: Lowering, node: Node) -> None:
@@ -74,24 +86,23 @@ def conv(low: Lowering, node: Node) -> None:
     spatial = low.rank(x.tensor) - 2
     if spatial not in (1, 2):
         raise refusal(op, f"it slides over {spatial} axes, and convolutions over 1 or 2 axes are written")
-    encoding = low.integer_output(node, x, w)
+    encoding = low.integer_output(node, x, weight=w)
     integer = encoding is not None
     group = int(op.attributes.get("group", 1))
     shape = low.shape(w.tensor)
     depthwise = group > 1 and shape[1] == 1 and group == low.shape(x.tensor)[1]
     order = (1, *range(2, 2 + spatial), 0) if depthwise else (0, *range(2, 2 + spatial), 1)
-    weight, held = _weight(low, op, w, order, encoding)
+    # Of depthwise convolutions on 16 bits LiteRT takes two weights in a byte for one.
+    int4 = not (depthwise and encoding is not None and is_wide(encoding))
+    weight, held = _weight(low, op, w, order, encoding, int4=int4)
     kernel = [1, *shape[2:]] if spatial == 1 else list(shape[2:])
     if spatial == 1:
         weight, held = weight[:, None], _moved(held)
     strides, dilations = each(op, "strides", spatial), each(op, "dilations", spatial)
     index = image(low, low.take(x, last=True, integer=integer), spatial)
     index, padding = _padding(low, op, index, kernel, strides, dilations)
-    inputs = [
-        index,
-        low.constant(w.tensor, weight, held),
-        _bias(low, node, bias, shape[0], _accumulator_scale(low, x, held) if integer else None),
-    ]
+    bias_index = _bias(low, node, bias, shape[0], x, held, of=None if depthwise else weight)
+    inputs = [index, low.constant(w.tensor, weight, held), bias_index]
     options: dict[str, Any] = {
         "padding": padding,
         "strideH": strides[0],
@@ -100,6 +111,8 @@ def conv(low: Lowering, node: Node) -> None:
         "dilationWFactor": dilations[1],
         "fusedActivationFunction": ACTIVATIONS[node.activation],
     }
+    if encoding is not None and is_wide(encoding) and low.tensors[bias_index].dtype == "int32":
+        options["quantizedBiasType"] = code_of(schema().TensorType, "INT32")
     kind = "CONV_2D"
     if depthwise:
         kind, options["depthMultiplier"] = "DEPTHWISE_CONV_2D", shape[0] // group
@@ -139,8 +152,8 @@ def conv_transpose(low: Lowering, node: Node) -> None:
     dilations = [int(value) for value in op.attributes.get("dilations", [1] * spatial)]
     if spatial != 2 or int(op.attributes.get("group", 1)) != 1 or any(d != 1 for d in dilations):
         raise refusal(op, "LiteRT's transposed convolution is that of images, without groups or dilation")
-    encoding = low.integer_output(node, x, w)
-    weight, held = _weight(low, op, w, (1, 2, 3, 0), encoding)
+    encoding = low.integer_output(node, x, weight=w)
+    weight, held = _weight(low, op, w, (1, 2, 3, 0), encoding, int4=False)
     channels, *kernel = weight.shape[:3]
     sizes, given = low.shape(x.tensor)[2:], low.shape(node.output)[2:]
     full = [stride * (size - 1) + k for size, stride, k in zip(sizes, strides, kernel, strict=True)]
@@ -157,7 +170,7 @@ def conv_transpose(low: Lowering, node: Node) -> None:
         low.integers("output_shape", (1, *made_sizes, channels)),
         low.constant(w.tensor, weight, held),
         low.take(x, last=True, integer=encoding is not None),
-        _bias(low, node, bias, channels, _accumulator_scale(low, x, held) if encoding is not None else None),
+        _bias(low, node, bias, channels, x, held),
     ]
     options = {"padding": SAME if same else VALID, "strideH": strides[0], "strideW": strides[1]}
     if made_sizes == tuple(given):
@@ -196,7 +209,7 @@ def _fully_connected(
 ) -> None:
     assert x is not None
     assert w is not None
-    encoding = low.integer_output(node, x, w)
+    encoding = low.integer_output(node, x, weight=w)
     order = (0, 1) if transposed else (1, 0)
     weight, held = _weight(low, node.main, w, order, encoding)
     if x.tensor in low.flattened:
@@ -205,7 +218,7 @@ def _fully_connected(
     inputs = [
         low.take(x, last=False, integer=encoding is not None),
         low.constant(w.tensor, weight, held),
-        _bias(low, node, bias, weight.shape[0], _accumulator_scale(low, x, held) if encoding is not None else None),
+        _bias(low, node, bias, weight.shape[0], x, held),
     ]
     made = low.make(node.output, Form(encoding))
     low.emit(

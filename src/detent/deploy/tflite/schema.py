@@ -12,6 +12,7 @@ __all__ = ["DTYPES", "OPTIONS", "code_of", "name_of", "schema"]
 DTYPES = {
     "float32": "FLOAT32",
     "float16": "FLOAT16",
+    "int4": "INT4",
     "int8": "INT8",
     "uint8": "UINT8",
     "int16": "INT16",
@@ -19,7 +20,7 @@ DTYPES = {
     "int64": "INT64",
     "bool": "BOOL",
 }
-"""Types of tensors: numpy's name, and that of the schema."""
+"""Types of tensors: numpy's name, as far as it has one, and that of the schema."""
 
 OPTIONS: dict[str, str] = {
     "ADD": "AddOptions",

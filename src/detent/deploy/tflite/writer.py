@@ -64,7 +64,9 @@ class Origin:
 
 def write_tflite(deployment: Deployment) -> Mapping[str, bytes]:
     """`model.tflite` of a deployed network."""
-    made = _lowered(deployment.graph, Sizes.of(deployment.model))
+    # The kernels for microcontrollers have biases of 64 bits for activations of 16.
+    short = deployment.backend.arithmetic != "tflite_reference"
+    made = _lowered(deployment.graph, Sizes.of(deployment.model), short_sums=short)
     if made.fixed_batch:
         deployment.notes.append(
             "model.tflite takes one sample at a time: an operator of it holds the size of its output"
@@ -72,9 +74,10 @@ def write_tflite(deployment: Deployment) -> Mapping[str, bytes]:
     return {"model.tflite": _bytes(made)}
 
 
-def model_to_tflite(model: onnx.ModelProto) -> bytes:
-    """A .tflite file of a QDQ or float ONNX model."""
-    return _bytes(_lowered(read_qdq(model), Sizes.of(model)))
+def model_to_tflite(model: onnx.ModelProto, *, short_sums: bool = True) -> bytes:
+    """A .tflite file of a QDQ or float ONNX model. `short_sums`: convolutions of 16-bit codes have biases of 32 bits
+    where their sums fit in them; LiteRT has fast kernels for those, and microcontrollers have none."""
+    return _bytes(_lowered(read_qdq(model), Sizes.of(model), short_sums=short_sums))
 
 
 def origin_of(model: TfliteModel) -> Origin:
@@ -114,8 +117,8 @@ def tensor_names(model: TfliteModel) -> list[str]:
 class _Written(Lowering):
     """A network while it is written, from its inputs to its outputs."""
 
-    def __init__(self, graph: QdqGraph, sizes: Sizes):
-        super().__init__(graph, sizes)
+    def __init__(self, graph: QdqGraph, sizes: Sizes, *, short_sums: bool):
+        super().__init__(graph, sizes, short_sums=short_sums)
         self.inputs = [self._input(name) for name in graph.inputs]
         for node in fused(graph):
             self.current = tuple(op.name for op in node.ops)
@@ -146,12 +149,12 @@ class _Written(Lowering):
         return index
 
 
-def _lowered(graph: QdqGraph, sizes: Sizes) -> _Written:
+def _lowered(graph: QdqGraph, sizes: Sizes, *, short_sums: bool) -> _Written:
     data = _data_only(_computed(graph, sizes.value))
     if all(op.type not in _FROM_SIZES for op in data.ops):
-        return _Written(data, sizes)
+        return _Written(data, sizes, short_sums=short_sums)
     # Numbers that are made for each sample are constants only for one.
-    written = _Written(_data_only(_computed(graph, sizes.ones.values.get)), sizes)
+    written = _Written(_data_only(_computed(graph, sizes.ones.values.get)), sizes, short_sums=short_sums)
     written.fixed_batch = True
     return written
 

@@ -15,7 +15,7 @@ __all__ = ["hugging_face_callback"]
 
 
 def hugging_face_callback(phases: Phases) -> Any:
-    """Calibrates when training begins, and enters the phases at their epochs."""
+    """Calibrates when training begins, enters the phases at their epochs, and measures float ranges when it ends."""
     try:
         from transformers import TrainerCallback
     except ImportError:
@@ -31,5 +31,8 @@ def hugging_face_callback(phases: Phases) -> Any:
 
         def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
             phases.begin_epoch(int(state.epoch or 0) + 1)
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+            phases.end()
 
     return Quantization()

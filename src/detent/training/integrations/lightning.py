@@ -15,7 +15,7 @@ __all__ = ["lightning_callback"]
 
 
 def lightning_callback(phases: Phases) -> Any:
-    """Calibrates when fitting begins, and enters the phases at their epochs."""
+    """Calibrates when fitting begins, enters the phases at their epochs, and measures float ranges when it ends."""
     try:
         from lightning.pytorch import Callback
     except ImportError:
@@ -29,5 +29,8 @@ def lightning_callback(phases: Phases) -> Any:
 
         def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
             phases.begin_epoch(int(trainer.current_epoch) + 1)
+
+        def on_fit_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+            phases.end()
 
     return Quantization()

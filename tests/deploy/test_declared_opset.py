@@ -11,7 +11,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import detent
 from detent.deploy import deployment_of
-from detent.deploy.lower_opset import lower_opset
+from detent.deploy.declared_opset import declare_opset_20
 from tests.deploy.float_path import prepared_for
 from tests.models import MODELS
 
@@ -82,20 +82,20 @@ def test_files_of_newer_opsets_do_too_and_give_what_they_say(opset, backend):
 
 def test_the_target_may_ask_for_a_newer_one():
     model = a_file(22)
-    lower_opset(model, 21)
+    declare_opset_20(model, 21)
     assert opset_of(model) == 22
 
 
 def test_an_older_one_stays():
     model = a_file(17)
-    lower_opset(model, 17)
+    declare_opset_20(model, 17)
     assert opset_of(model) == 17
 
 
 def test_an_attribute_that_came_later_keeps_the_opset():
     model = a_file(24)
     model.graph.node[-1].attribute.append(helper.make_attribute("round_mode", "up"))
-    lower_opset(model, 17)
+    declare_opset_20(model, 17)
     assert opset_of(model) == 24
 
 
@@ -103,7 +103,7 @@ def test_an_attribute_that_came_later_keeps_the_opset():
 def test_an_operator_that_came_later_or_changed_keeps_the_opset(op_type):
     model = a_file(24)
     model.graph.node.append(helper.make_node(op_type, ["r", "w"], ["z"], name="new"))
-    lower_opset(model, 17)
+    declare_opset_20(model, 17)
     assert opset_of(model) == 24
 
 
@@ -111,5 +111,5 @@ def test_operators_of_other_domains_are_of_their_own_opset():
     model = a_file(22)
     model.graph.node.append(helper.make_node("Gelu", ["r"], ["z"], name="new", domain="com.microsoft"))
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
-    lower_opset(model, 17)
+    declare_opset_20(model, 17)
     assert opset_of(model) == 20

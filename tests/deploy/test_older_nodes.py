@@ -13,7 +13,7 @@ from onnx import helper
 from torch import Tensor, nn
 
 import detent
-from detent.deploy.export.older_opset import NeedsOpsetError, lowered
+from detent.deploy.export.older_nodes import NeedsOpsetError, lowered
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "largest": lambda x: x.max(1, keepdim=True)[0],
@@ -54,3 +54,11 @@ def test_axes_that_are_computed_have_no_older_form() -> None:
     graph = helper.make_graph([node], "g", [], [])
     with pytest.raises(NeedsOpsetError, match="ReduceMax"):
         lowered(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), 17)
+
+
+def test_a_split_in_parts_of_one_size_does_not_say_how_many() -> None:
+    node = helper.make_node("Split", ["x"], ["a", "b"], num_outputs=2, axis=1)
+    graph = helper.make_graph([node], "g", [], [])
+    made = lowered(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), 17)
+    assert [attribute.name for attribute in made.graph.node[0].attribute] == ["axis"]
+    assert made.opset_import[0].version == 17

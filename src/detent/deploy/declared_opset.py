@@ -1,4 +1,4 @@
-"""A file of a newer opset than its target asks for, said to be of opset 20, if all of it means the same there.
+"""The opset that a file says it is of: 20 in place of a newer one, where its target asks for none that is newer.
 
 ONNX Runtime 1.31.1 does not load int8 codes that are only moved (Q, DQ, Reshape, and no Q) from opset 21 on: its
 QDQPropagationTransformer writes a QuantizeLinear with `output_dtype` behind the Reshape, and its QDQS8ToU8Transformer
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import onnx
 
-__all__ = ["lower_opset"]
+__all__ = ["declare_opset_20"]
 
 _OPSET = 20
 _MORE_TYPES = frozenset(
@@ -23,7 +23,7 @@ _MORE_TYPES = frozenset(
 """Operators whose versions behind opset 20 take more types of numbers, and are the same for those they took before."""
 
 
-def lower_opset(model: onnx.ModelProto, asked: int) -> None:
+def declare_opset_20(model: onnx.ModelProto, asked: int) -> None:
     """Set the opset of `model` to 20 if it is a newer one, none newer than 20 is asked for, and all nodes are in 20."""
     standard = next(entry for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
     if asked <= _OPSET < standard.version and all(_same_in_20(node, standard.version) for node in model.graph.node):

@@ -1,0 +1,31 @@
+"""`detent retarget`: what was calibrated for one target, deployed for another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from detent.cli.showing import show_artifact
+
+__all__ = ["retarget"]
+
+
+def retarget(
+    folder: Annotated[Path, typer.Argument(help="A folder that deploy wrote.")],
+    backend: Annotated[str, typer.Option(help="The other target; `detent backends` lists them.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The folder to write; by default FOLDER-BACKEND.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+) -> None:
+    """Deploy the weights and scales of a deployed model for another target, without calibrating again.
+
+    What the other target cannot hold is refused, with the tensor named.
+
+    Example: detent retarget out/ --backend litert -o out-litert/
+    """
+    from detent.artifact import Artifact
+
+    show_artifact(Artifact.load(folder).retarget(backend, out), json=json)

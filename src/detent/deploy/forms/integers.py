@@ -1,0 +1,35 @@
+"""Which tensors OpenVINO holds as integers though nothing quantizes them: what only moves or averages codes."""
+
+from __future__ import annotations
+
+import onnx
+from onnx import numpy_helper
+
+from detent.deploy.encoding import BOUNDS
+from detent.deploy.forms.editing import Editing
+
+__all__ = ["dequantized_by", "has_zero_point"]
+
+# What gives integers for integers there, and averages, which count as such.
+_KEEP_INTEGERS = frozenset(
+    {"AveragePool", "Concat", "DepthToSpace", "Flatten", "Gather", "Identity", "MaxPool", "Pad", "Relu", "Reshape"}
+    | {"Resize", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
+)
+
+
+def dequantized_by(editing: Editing, tensor: str) -> onnx.NodeProto | None:
+    """The DequantizeLinear since which a tensor's values were only moved or averaged."""
+    maker = editing.maker(tensor)
+    while maker is not None and maker.op_type in _KEEP_INTEGERS:
+        maker = editing.maker(maker.input[0])
+    return maker if maker is not None and maker.op_type == "DequantizeLinear" else None
+
+
+def has_zero_point(editing: Editing, dequantize: onnx.NodeProto) -> bool:
+    """Whether OpenVINO subtracts one: codes that begin with zero it holds as unsigned ones, whatever their type is."""
+    held = editing.initializers.get(dequantize.input[2]) if len(dequantize.input) > 2 else None
+    if held is None:
+        return False
+    zeros = numpy_helper.to_array(held)
+    least, _ = BOUNDS.get(str(zeros.dtype), (0, 0))
+    return any(zero not in (0, least) for zero in zeros.reshape(-1).tolist())

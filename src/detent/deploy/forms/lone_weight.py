@@ -1,0 +1,45 @@
+"""A linear layer with one weight, on rows of rows.
+
+OpenVINO runs linear layers in a row on matrices as one kernel, and does not compile a network in which one of them has
+a single weight. With one dimension more it runs each by itself.
+"""
+
+from __future__ import annotations
+
+import onnx
+
+from detent.deploy.forms.editing import Editing, Found
+from detent.deploy.forms.original import attributes_of
+
+__all__ = ["lone_weight"]
+
+
+def lone_weight(editing: Editing) -> None:
+    """Every product of a matrix of one column with quantized weights of one element."""
+    for node in editing.nodes:
+        if node.op_type not in ("Gemm", "MatMul") or editing.is_gone(node) or not _plain(node):
+            continue
+        weight = editing.constant(node.input[1])
+        if weight is None or weight.scale is None or weight.codes.shape != (1, 1):
+            continue
+        if len(editing.shape(node.input[0]) or ()) == 2:
+            _write(editing, node)
+
+
+def _plain(node: onnx.NodeProto) -> bool:
+    attributes = attributes_of(node)
+    return not attributes.get("transA") and attributes.get("alpha", 1) == attributes.get("beta", 1) == 1
+
+
+def _write(editing: Editing, node: onnx.NodeProto) -> None:
+    stem, (data, weight, *biases) = node.output[0], node.input
+    axis = editing.integers([1], stem)
+    deep = editing.write("Unsqueeze", [data, axis], stem)
+    dequantized = editing.maker(data)
+    if dequantized is not None and dequantized.op_type == "DequantizeLinear":
+        deep = editing.on_grid(deep, dequantized.input[1:])
+    made = editing.write("MatMul", [deep, weight], stem, name=node.name)
+    for bias in filter(None, biases):
+        made = editing.write("Add", [made, bias], stem)
+    editing.write("Squeeze", [made, axis], stem)
+    editing.replace(Found((node,), data, (), stem, ()))

@@ -1,0 +1,55 @@
+"""A Pad of codes along one axis, with an operation before it that changes nothing.
+
+OpenVINO pads along one axis with whole codes. Where that axis has one element, they stand for other numbers than zero
+if the grid has a zero point; and a number other than zero is cut to a whole one before it is written, as if the scale
+were 1. What it does not take for codes it pads with the number itself.
+"""
+
+from __future__ import annotations
+
+import onnx
+
+from detent.deploy.forms.editing import Editing, Found
+from detent.deploy.forms.integers import dequantized_by, has_zero_point
+from detent.deploy.forms.maximum_with_least import maximum_with_least
+from detent.deploy.forms.original import attributes_of
+
+__all__ = ["padding_apart"]
+
+
+def padding_apart(editing: Editing) -> None:
+    """Every Pad of codes with a number along one axis, unless it is zero and the axis has several elements."""
+    for node in editing.nodes:
+        if node.op_type != "Pad" or editing.is_gone(node) or attributes_of(node).get("mode", "constant") != "constant":
+            continue
+        dequantize = dequantized_by(editing, node.input[0])
+        if dequantize is not None and _is_wrong(editing, node, dequantize):
+            stem = node.output[0]
+            apart = maximum_with_least(editing, node.input[0], stem)
+            editing.write("Pad", [apart, *node.input[1:]], stem, name=node.name, **attributes_of(node))
+            editing.replace(Found((node,), node.input[0], (), stem, ()))
+
+
+def _is_wrong(editing: Editing, node: onnx.NodeProto, dequantize: onnx.NodeProto) -> bool:
+    sizes = _padded_sizes(editing, node)
+    if sizes is None or len(sizes) != 1:
+        return False
+    value = editing.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else None
+    if value is not None and value.codes.any():
+        return True
+    return sizes == [1] and has_zero_point(editing, dequantize)
+
+
+def _padded_sizes(editing: Editing, node: onnx.NodeProto) -> list[int | str] | None:
+    """How long the axes are that get longer; None if that is computed."""
+    shape, pads = editing.shape(node.input[0]), editing.constant(node.input[1])
+    if shape is None or pads is None:
+        return None
+    axes = list(range(len(shape)))
+    if len(node.input) > 3 and node.input[3]:
+        given = editing.constant(node.input[3])
+        if given is None:
+            return None
+        axes = [int(axis) % len(shape) for axis in given.codes]
+    ends = pads.codes.reshape(2, -1).T
+    return [shape[axis] for axis, padded in zip(axes, ends, strict=True) if padded.any()]

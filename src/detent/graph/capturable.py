@@ -1,0 +1,77 @@
+"""Models, and what `capture` is given with them, that are refused before anything is done."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from detent.errors import CaptureError
+from detent.graph.region import RESERVED
+from detent.quantizers import Quantizer
+
+__all__ = ["other_real", "refuse_strange"]
+
+
+def refuse_strange(model: Any, example_inputs: Any, leaf_modules: Sequence[str | type[nn.Module]]) -> None:
+    """Refuse what is no model with the arguments of its forward, a model on two devices, one that was prepared
+    already, and leaves that it does not have."""
+    _refuse_arguments(model, example_inputs)
+    _refuse_two_devices(model)
+    _refuse_prepared(model)
+    _refuse_unknown_leaves(model, leaf_modules)
+
+
+def _refuse_arguments(model: Any, example_inputs: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise CaptureError(
+            f"capture a {type(model).__name__}",
+            "it is no nn.Module",
+            "give a model; read an ONNX file with detent.load",
+        )
+    if isinstance(example_inputs, (Tensor, Mapping, str)) or not isinstance(example_inputs, Sequence):
+        raise CaptureError(
+            f"example inputs that are a {type(example_inputs).__name__}",
+            "they are the arguments of forward, in a tuple",
+            "write (x,), and what goes by name into example_kwargs",
+        )
+
+
+def other_real(model: nn.Module) -> str | None:
+    """A parameter of real numbers that are not float32, as scales are, with its type; None if there is none."""
+    for name, held in model.named_parameters():
+        if held.is_floating_point() and held.dtype != torch.float32:
+            return f"{name!r} is {str(held.dtype).removeprefix('torch.')}"
+    return None
+
+
+def _refuse_two_devices(model: nn.Module) -> None:
+    devices = {str(tensor.device) for tensor in (*model.parameters(), *model.buffers())}
+    if len(devices) > 1:
+        raise CaptureError("capture a model", f"its tensors are on {sorted(devices)}", "move it to one device first")
+
+
+def _refuse_prepared(model: nn.Module) -> None:
+    if any(isinstance(module, Quantizer) for module in model.modules()):
+        raise CaptureError("capture a model", "it has quantizers already", "start from the float model")
+    parts = [*model._modules, *model._parameters, *model._buffers]
+    taken = next((name for name in RESERVED if name in parts), None)
+    if taken is not None:
+        raise CaptureError(
+            f"capture a model with a part named {taken!r}", "prepared models keep their own there", "rename the part"
+        )
+
+
+def _refuse_unknown_leaves(model: nn.Module, leaves: Sequence[str | type[nn.Module]]) -> None:
+    known = dict(model.named_modules())
+    for leaf in leaves:
+        if isinstance(leaf, str) and leaf not in known:
+            near = difflib.get_close_matches(leaf, known, n=1)
+            raise CaptureError(
+                f"leaf_modules {leaf!r}",
+                "the model has no such module",
+                f"did you mean {near[0]!r}?" if near else "give a name from model.named_modules()",
+            )

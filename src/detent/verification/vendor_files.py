@@ -1,0 +1,196 @@
+"""Whether the vendors' files say what the manifest says: also those that no engine runs here.
+
+Each file is read with the reader of its format. What it says of a tensor must be the grid that the tensor has in the
+manifest; what it says of an operation, the grids on which this operation reads its inputs in `model.onnx`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from detent.deploy import Encoding, Package, QdqGraph, Read
+from detent.errors import DetentError
+from detent.numerics import Scheme
+from detent.verification.parameters import Held, parameters_of
+from detent.verification.vendor_readers import READERS
+from detent.verification.vendor_said import Said, named
+
+__all__ = ["vendor_disagreements"]
+
+Floats = npt.NDArray[np.float64]
+
+_STORED = "_unquantized"
+"""Ends the name of an output of an imported network before its Q; files beside the float network do without."""
+
+
+def vendor_disagreements(package: Package) -> Iterator[str]:
+    """A sentence for each tensor or operation of which a file says something else, or of which it should speak."""
+    told = {tensor["tensor"].removesuffix(_STORED): tensor for tensor in package.manifest["tensors"]}
+    known = _Known(told, package.graph)
+    for file in package.manifest["files"]:
+        reader = READERS.get(file)
+        if reader is None:
+            continue
+        try:
+            names = [file] if reader.beside is None else [file, reader.beside]
+            read = reader.read(*((package.folder / name).read_bytes() for name in names))
+            said = [one._replace(name=one.name.removesuffix(_STORED)) for one in read]
+        except DetentError as error:
+            yield f"{file}: it cannot be read: {error.found}"
+            continue
+        for one in said:
+            other = known.other_numbers(one)
+            if other:
+                yield f"{one.name}: {file} has {other}"
+            grids = known.grids(one, in_full=bool(reader.roles))
+            differing = [grid.difference(one.facts) for grid in grids]
+            if differing and all(differing):
+                yield f"{one.name}: {file} has {differing[0]}"
+            if reader.roles and not grids:
+                yield f"{one.name}: {file} speaks of it, and there is nothing of that name on a grid"
+        named = {one.name for one in said}
+        for name, tensor in told.items():
+            if tensor["role"] in reader.roles and name not in named:
+                yield f"{name}: {file} does not speak of it"
+
+
+class _Known:
+    """The grids of tensors, from the manifest, and of what operations read, from the network."""
+
+    def __init__(self, told: Mapping[str, Mapping[str, Any]], graph: QdqGraph):
+        self._told, self._graph = told, graph
+        self._ops = {op.name: op for op in graph.ops}
+        self._held: dict[str, list[Held]] = {}
+        for held in parameters_of(graph):
+            self._held.setdefault(held.name, []).append(held)
+
+    def grids(self, said: Said, *, in_full: bool) -> list[_Grid]:
+        """Those that it may speak of. A file that does not speak of all tensors has names of its own for others."""
+        if said.place is None:
+            return self._of_tensor(said.name) if in_full else self._told_of(said.name)
+        read = self._read(said)
+        if read is None or read.encoding is not None:
+            return [] if read is None or read.encoding is None else [_Grid.of_encoding(read.encoding)]
+        return self._told_of(read.tensor)
+
+    def _read(self, said: Said) -> Read | None:
+        op = self._ops.get(said.name.partition(":")[0])  # of a layer that is one of several parts of an operation
+        if op is None or said.place is None or said.place >= len(op.inputs):
+            return None
+        return op.inputs[said.place]
+
+    def other_numbers(self, said: Said) -> str:
+        """What a parameter is otherwise there than in `model.onnx`, in words; empty if it is not."""
+        numbers = said.facts.get("numbers")
+        if numbers is None:
+            return ""
+        read = self._read(said)
+        held = self._held.get(said.name if read is None else named(read.tensor), [])
+        forms = [form for one in held for form in (one.stored, one.values) if form.dtype.kind == numbers.dtype.kind]
+        # None where a writer makes codes of a bias that is float in model.onnx, on grids of the layers that share it.
+        same = not forms or any(_same_numbers(numbers, form) for form in forms)
+        return "" if same else "other numbers than model.onnx"
+
+    def _of_tensor(self, name: str) -> list[_Grid]:
+        """Of one that is not in the manifest, as what a ReLU reads, those of the next ones that are."""
+        behind = [output for op, _ in self._graph.readers(name) for output in op.outputs]
+        return self._told_of(name) or [grid for output in behind for grid in self._of_tensor(output)]
+
+    def _told_of(self, name: str) -> list[_Grid]:
+        return [_Grid.of_tensor(self._told[name])] if name in self._told else []
+
+
+@dataclass(frozen=True, eq=False)
+class _Grid:
+    """Numbers along the channels, if there are several; `least` and `greatest` are codes."""
+
+    scale: Floats
+    zero_point: Floats
+    least: int
+    greatest: int
+    type: str
+
+    @classmethod
+    def of_tensor(cls, told: Mapping[str, Any]) -> _Grid:
+        grid = Scheme.from_dict(told["scheme"]).grid
+        kind = f"{'int' if getattr(grid, 'signed', True) else 'uint'}{grid.bits}"
+        scale = np.asarray(told["scale"], np.float32)
+        return cls(_row(scale), _row(told["zero point"]), grid.qmin, grid.qmax, kind)
+
+    @classmethod
+    def of_encoding(cls, encoding: Encoding) -> _Grid:
+        return cls(_row(encoding.scale), _row(encoding.zero_point), encoding.qmin, encoding.qmax, encoding.dtype)
+
+    def difference(self, facts: Mapping[str, Any]) -> str:
+        """What is otherwise, in words; empty if nothing is."""
+        for what, held in facts.items():
+            if what == "numbers":
+                continue
+            if what in ("type", "bits"):
+                if held != self._facts[what]:
+                    return f"{held} as its {what}, the manifest {self._facts[what]}"
+                continue
+            said, wanted = _row(held), _row(self._facts[what])
+            if not _alike(said, wanted, in_order=what != "factor"):
+                return f"{_shown(said, wanted)} as its {what}, the manifest {_shown(wanted, said)}"
+        return ""
+
+    @cached_property
+    def _facts(self) -> dict[str, Any]:
+        bits = int(self.type.removeprefix("u").removeprefix("int"))
+        least = 0 if self.type.startswith("u") else -(2 ** (bits - 1))
+        ends, full = (self.least, self.greatest), (least, least + 2**bits - 1)
+        low, high = (self._real(code) for code in ends)
+        return {
+            "bits": bits,
+            "codes": ends,
+            "factor": 1 / self.scale,
+            "full range": [self._real(code) for code in full],
+            "greatest": np.maximum(-low, high),
+            "magnitude": 127 * self.scale,
+            "offset": least - self.zero_point,
+            "range": [low, high],
+            "scale": self.scale,
+            "type": self.type,
+            "zero point": self.zero_point,
+        }
+
+    def _real(self, code: int) -> Floats:
+        return (code - self.zero_point) * self.scale
+
+
+def _same_numbers(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> bool:
+    """In some order, and with zeros between them, as files for other layouts have."""
+    if np.array_equal(first, second):
+        return True
+    one, other = (np.ravel(side)[np.ravel(side) != 0] for side in (first, second))
+    if first.dtype == second.dtype == np.int8:
+        counted, wanted = (np.bincount(row.view(np.uint8), minlength=256) for row in (one, other))
+        return np.array_equal(counted, wanted)
+    return np.array_equal(np.sort(one), np.sort(other))
+
+
+def _row(numbers: Any) -> Floats:
+    """As float32 holds them: ranges and reciprocals are rounded once."""
+    return np.ravel(np.asarray(numbers, np.float32)).astype(np.float64)
+
+
+def _alike(said: Floats, wanted: Floats, *, in_order: bool) -> bool:
+    """One number in the manifest may be said for every channel; factors, once for every group of channels."""
+    if not in_order and said.size != wanted.size and wanted.size % max(said.size, 1) == 0:
+        return bool(np.isin(said, wanted).all())
+    return (said.size == wanted.size or wanted.size == 1) and bool(np.all(said == wanted))
+
+
+def _shown(numbers: Floats, others: Floats) -> str:
+    """The first that differs."""
+    if numbers.size != others.size:
+        return f"{numbers.size} numbers" if numbers.size > 1 else f"{numbers[0]:.9g}"
+    at = int(np.argmax(numbers != others))
+    return f"{numbers[at]:.9g}" + (f" [{at}]" if numbers.size > 1 else "")

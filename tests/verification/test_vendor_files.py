@@ -1,0 +1,235 @@
+"""What a writer puts into a vendor's file, changed a little: verify names the tensor, without running the file."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+
+import detent
+from detent.artifact import Artifact
+from detent.backends import BACKENDS
+from detent.deploy.formats.espdl_file import EspModel
+from detent.deploy.mnn_compression import Compression
+from detent.deploy.package import MANIFEST, digest
+from detent.deploy.tflite.file import read_tflite, to_bytes
+from detent.verification.vendor_files import vendor_disagreements
+from detent.verification.vendor_readers import READERS
+from tests.models import MODELS
+
+Change = Callable[[bytes], bytes]
+HEAVY = ("executorch_xnnpack",)
+"""Lowered by a library of its own, in an environment of its own."""
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory):
+    """A network for a backend, deployed once."""
+    made: dict[tuple[str, str], Artifact] = {}
+
+    def artifact(backend: str, model: str = "residual_cnn") -> Artifact:
+        if (backend, model) not in made:
+            torch.manual_seed(0)
+            entry = MODELS[model]
+            net, inputs = entry.build().eval(), entry.inputs()
+            prepared = detent.prepare(net, inputs, backend=backend)
+            detent.calibrate(prepared, [inputs])
+            made[backend, model] = detent.deploy(prepared, tmp_path_factory.mktemp("made") / "out")
+        return made[backend, model]
+
+    return artifact
+
+
+CASES = [(name, model) for name in BACKENDS if name not in HEAVY for model in ("residual_cnn", "transformer_block")]
+CASES.remove(("esp_dl", "transformer_block"))  # it has no layer norm
+CASES.append(("litert", "reused_module"))  # one bias, float in model.onnx, on two grids
+
+
+@pytest.mark.parametrize(("backend", "model"), CASES)
+def test_what_is_written_is_what_the_manifest_says(deployed, backend, model):
+    assert list(vendor_disagreements(deployed(backend, model))) == []
+
+
+def text(old: str, new: str) -> Change:
+    """The first place where a pattern is found."""
+
+    def change(content: bytes) -> bytes:
+        found = re.sub(old, new, content.decode(), count=1)
+        assert found.encode() != content
+        return found.encode()
+
+    return change
+
+
+def entry(*path: str | int, to: Callable[[object], object]) -> Change:
+    """One value of a JSON file."""
+
+    def change(content: bytes) -> bytes:
+        listed = json.loads(content)
+        at = listed
+        for key in path[:-1]:
+            at = at[key]
+        at[path[-1]] = to(at[path[-1]])
+        return json.dumps(listed).encode()
+
+    return change
+
+
+def without(*path: str) -> Change:
+    def change(content: bytes) -> bytes:
+        listed = json.loads(content)
+        at = listed
+        for key in path[:-1]:
+            at = at[key]
+        del at[path[-1]]
+        return json.dumps(listed).encode()
+
+    return change
+
+
+def initializer(name: str) -> Change:
+    """The first number of one, a last bit larger."""
+
+    def change(content: bytes) -> bytes:
+        model = onnx.load_model_from_string(content)
+        held = next(one for one in model.graph.initializer if one.name == name)
+        array = numpy_helper.to_array(held).copy()
+        array.reshape(-1)[:1] = np.nextafter(array.reshape(-1)[:1], np.float32(np.inf))
+        held.CopyFrom(numpy_helper.from_array(array, name))
+        return model.SerializeToString()
+
+    return change
+
+
+def tflite(content: bytes) -> bytes:
+    model = read_tflite(content)
+    at = next(i for i, t in enumerate(model.tensors) if t.name == "relu1" and t.encoding is not None)
+    tensors = list(model.tensors)
+    tensors[at] = replace(tensors[at], encoding=replace(tensors[at].encoding, zero_point=np.int64(-127)))
+    return to_bytes(replace(model, tensors=tuple(tensors)))
+
+
+def tflite_weight(content: bytes) -> bytes:
+    model = read_tflite(content)
+    at = next(i for i, t in enumerate(model.tensors) if t.name == "conv2.weight_quantized")
+    tensors = list(model.tensors)
+    data = tensors[at].data.copy()
+    data.reshape(-1)[3] += 1
+    tensors[at] = replace(tensors[at], data=data)
+    return to_bytes(replace(model, tensors=tuple(tensors)))
+
+
+def espdl(content: bytes) -> bytes:
+    model = EspModel.from_bytes(content)
+    values = [replace(v, exponents=(v.exponents[0] + 1,)) if v.name == "relu1" else v for v in model.values]
+    return replace(model, values=values).to_bytes()
+
+
+def compression(content: bytes) -> bytes:
+    first, *rest = Compression.from_message(content).layers
+    return Compression(
+        (replace(first, weight=replace(first.weight, scales=first.weight.scales[::-1])), *rest)
+    ).message()
+
+
+def one_more(value: object) -> object:
+    return value + 1  # type: ignore[operator]
+
+
+def double(value: object) -> object:
+    return [2 * one for one in value] if isinstance(value, list) else 2 * value  # type: ignore[operator]
+
+
+WRONG: list[tuple[str, str, Change, str]] = [
+    ("acl", "acl_tensors.json", entry("relu1", "scale", to=double), "relu1"),
+    ("acl", "acl_tensors.json", entry("relu1", "data_type", to=lambda _: "QASYMM8"), "relu1"),
+    ("acl", "acl_tensors.json", without("avgpool"), "avgpool"),
+    ("ascend", "ascend_record.txt", text(r"(scale_d: )(\S+)", r"\g<1>0.5"), "conv1"),
+    ("ascend", "ascend_record.txt", text(r"(offset_d: )(\S+)", r"\g<1>3"), "conv1"),
+    ("esp_dl", "model.espdl", espdl, "relu1"),
+    ("litert", "model.tflite", tflite, "relu1"),
+    ("litert", "model.tflite", tflite_weight, "conv2.weight"),
+    ("metax", "ppq_config.json", entry("values", "1", "scale", to=double), "x"),
+    ("mnn", "model.mnn_compression.bin", compression, "conv1.weight"),
+    ("ncnn", "model.table", text(r"(conv1_param_0 )(\S+)", r"\g<1>0.5"), "conv1"),
+    ("ncnn", "model.ncnn.bin", lambda content: content[:-4] + np.float32(3.5).tobytes(), "fc"),
+    ("nnie", "nnie_gfpq.json", entry("nnie", "gfpq_param_dict", "conv1", to=double), "conv1"),
+    ("nxp", "nxp.onnx", initializer("relu1_max"), "relu1"),
+    ("openvino", "model.xml", text(r'(name="conv2.bias"[\s\S]*?offset=")(\d+)', r"\g<1>0"), "conv2.bias"),
+    ("openvino", "model.xml", text("relu1/DequantizeLinear", "relu3/DequantizeLinear"), "relu3"),
+    ("ppl_cuda", "ppl_quantization.json", entry("quant_info", "relu1", "bit_width", to=one_more), "relu1"),
+    ("ppl_w8a16", "ppl_quantization.json", entry("ppl", "relu1", "max", to=double), "relu1"),
+    ("rknn", "rknn.quantization.cfg", text(r"zero_point: \[(-?\d+)\]", "zero_point: [17]"), "x"),
+    (
+        "snpe",
+        "quantization_overrides_0.6.1.json",
+        entry("activation_encodings", "relu1", 0, "offset", to=one_more),
+        "relu1",
+    ),
+    ("snpe", "quantization_overrides_1.0.0.json", entry("activation_encodings", 0, "scale", to=double), "x"),
+    ("snpe", "snpe_encodings.json", entry("activation_encodings", "relu1", 0, "min", to=one_more), "relu1"),
+    ("snpe", "float.onnx", initializer("conv2.weight"), "conv2.weight"),
+    ("stpu", "stpu_minmax.json", entry("conv1_weights", "max", to=double), "conv1"),
+    ("tengine", "tengine.scale", text(r"(relu1 \S+ )(\d+)", r"\g<1>9"), "relu1"),
+    ("tensorrt", "tensorrt_ranges.json", entry("act_quant_info", "relu1", to=double), "relu1"),
+    ("tensorrt", "tensorrt_calibration.cache", text(r"relu1: (\w+)", "relu1: 3d000000"), "relu1"),
+    ("torch_x86", "model.json", entry("grids", "relu1_quantized", "zero_point", to=one_more), "relu1"),
+    ("tvm", "qlinear.onnx", initializer("relu1_scale"), "relu1"),
+    ("vitis", "clip_ranges.json", entry("vitis", "relu1", "scale", to=double), "relu1"),
+    ("vitis", "quant_info.json", entry("output", "relu1", 0, 1, to=one_more), "relu1"),
+]
+
+
+@pytest.mark.parametrize(
+    ("backend", "file", "change", "where"), WRONG, ids=[f"{one[0]}-{one[1]}-{i}" for i, one in enumerate(WRONG)]
+)
+def test_a_wrong_file_is_located(deployed, tmp_path, backend, file, change, where):
+    artifact = rewritten(deployed(backend), tmp_path / "out", file, change)
+    found = list(vendor_disagreements(artifact))
+    assert found
+    assert all(one.startswith(f"{where}: {file} ") for one in found), found
+
+
+def test_every_reader_is_needed(deployed):
+    """No backend writes a file of another name that the table has a reader for."""
+    written = {file for name in BACKENDS if name not in HEAVY for file in deployed(name).manifest["files"]}
+    assert set(READERS) <= written
+
+
+def test_a_file_that_cannot_be_read_is_a_problem(deployed, tmp_path):
+    artifact = rewritten(deployed("vitis"), tmp_path / "out", "quant_info.json", lambda _: b"[]")
+    assert list(vendor_disagreements(artifact)) == [
+        "quant_info.json: it cannot be read: it holds a list, not an object"
+    ]
+
+
+def test_it_is_a_claim_of_the_verdict(deployed, tmp_path):
+    """The network in `model.onnx` is right, and the engine runs that."""
+    change = entry("activation_encodings", "relu1", 0, "offset", to=one_more)
+    artifact = rewritten(deployed("snpe"), tmp_path / "out", "quantization_overrides_0.6.1.json", change)
+    verdict = artifact.verify([MODELS["residual_cnn"].inputs()], latency=False)
+    assert not verdict.holds
+    assert verdict.line == (
+        "NOT as claimed: relu1: quantization_overrides_0.6.1.json has 1 as its offset, the manifest 0"
+    )
+
+
+def rewritten(artifact: Artifact, folder: Path, file: str, change: Change) -> Artifact:
+    """As if a writer had made it so."""
+    shutil.copytree(artifact.folder, folder)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    content = change((folder / file).read_bytes())
+    (folder / file).write_bytes(content)
+    manifest["files"][file] = digest(content)
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    loaded = Artifact.load(folder)
+    return Artifact(loaded.folder, loaded.manifest, artifact.prepared)
