@@ -32,7 +32,7 @@ def test_linear_layers(kind, sizes, bias, style, tmp_path):
 
 
 def test_a_product_with_a_constant_behind_a_bias_that_a_kernel_of_its_own_adds(tmp_path):
-    """Powers of two, but for the constant. Taken for part of the product of matrices, 2 to 9 of the 288 sums differ."""
+    """Powers of two, but for the constant."""
     for seed in range(4):
         b = Builder(Style(activation="int8", symmetric=True, scales="pot", seed=seed))
         made = b.weighted("MatMul", b.input("x", 4, 1, 6, 1), (1, 18), axis=1)
@@ -71,7 +71,7 @@ def test_an_average_in_ceil_mode_is_one_of_real_numbers(style, tmp_path):
 @pytest.mark.parametrize("style", [*STYLES, pytest.param({"activation": "int8"}, id="int8")])
 @pytest.mark.parametrize("kind", ["Sub", "Mul"])
 def test_differences_and_products_of_two_activations(kind, style, tmp_path):
-    """Computed on real numbers, up to 22 of the 1152 differences of a net differ, and up to 4 of its products."""
+    """The plugin computes them on codes, not on real numbers."""
     for seed in range(4):
         b = Builder(Style(scales="tie", seed=seed, **style))
         x = b.input("x", 2, 8, 6, 12)
