@@ -8,9 +8,13 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional
 
+import detent
 from detent.backends.mnn import MNN
 from detent.deploy import Deployment, float_model, read_qdq
 from detent.deploy.mnn import mnn_compression, read_mnn, write_mnn
@@ -234,3 +238,25 @@ def test_what_mnn_cannot_compute_so_is_refused_by_name(net: Net, found: str) -> 
     with pytest.raises(DeployError, match=found) as refusal:
         mnn_compression(read_qdq(net.model))
     assert "conv" in refusal.value.asked
+
+
+class Gate(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.squeeze, self.last = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 1), nn.Conv2d(8, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.hardswish(self.first(x))
+        return self.last(x * functional.hardsigmoid(self.squeeze(functional.adaptive_avg_pool2d(x, 1))))
+
+
+def test_no_two_nodes_have_one_name(tmp_path) -> None:
+    """ONNX Runtime does not load such a file. The pool reads real numbers, so what it gives is made once more."""
+    torch.manual_seed(0)
+    x = torch.randn(1, 3, 8, 8)
+    prepared = detent.prepare(Gate().eval(), (x,), backend="mnn")
+    detent.calibrate(prepared, [x])
+    detent.deploy(prepared, tmp_path / "out")
+    nodes = onnx.load(tmp_path / "out" / "model.float.onnx").graph.node
+    assert any(node.output[0].endswith(".made") for node in nodes)
+    assert len({node.name for node in nodes}) == len(nodes)

@@ -14,6 +14,7 @@ import onnx
 import pytest
 import torch
 from onnx import numpy_helper
+from torch import nn
 
 import detent
 from detent.artifact import Artifact
@@ -147,6 +148,41 @@ def one_more(value: object) -> object:
 
 def double(value: object) -> object:
     return [2 * one for one in value] if isinstance(value, list) else 2 * value  # type: ignore[operator]
+
+
+class Largest(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.before, self.behind = nn.Conv2d(3, 4, 3), nn.Conv2d(2, 3, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.before(x)
+        return self.behind(torch.cat([x.amax(1, keepdim=True), x.mean(1, keepdim=True)], 1))
+
+
+def test_a_tensor_is_on_its_grid_behind_what_keeps_that_of_its_input(tmp_path):
+    """TFLite's maximum is on the grid of what it reads, and then put on its own: two tensors of the file."""
+    torch.manual_seed(0)
+    inputs = (torch.randn(2, 3, 8, 8),)
+    prepared = detent.prepare(Largest().eval(), inputs, backend="litert")
+    detent.calibrate(prepared, [inputs])
+    artifact = detent.deploy(prepared, tmp_path / "out")
+    grids = {one.name: one.encoding for one in read_tflite((artifact.folder / "model.tflite").read_bytes()).tensors}
+    assert grids["amax/amax"] == grids["before"] != grids["amax/amax_quantized"]
+    assert list(vendor_disagreements(artifact)) == []
+
+    def change(content: bytes) -> bytes:
+        model = read_tflite(content)
+        doubled = [
+            replace(one, encoding=replace(one.encoding, scale=one.encoding.scale * 2))
+            if one.name == "amax/amax_quantized"
+            else one
+            for one in model.tensors
+        ]
+        return to_bytes(replace(model, tensors=tuple(doubled)))
+
+    (found,) = vendor_disagreements(rewritten(artifact, tmp_path / "wrong", "model.tflite", change))
+    assert found.startswith("amax/amax: model.tflite has ")
 
 
 WRONG: list[tuple[str, str, Change, str]] = [

@@ -263,6 +263,46 @@ def test_grids_that_onnx_cannot_say_are_said_to_be_missing_in_the_file(tmp_path)
     assert "single roundings" not in str(verdict)
 
 
+def logarithmic(folder: Path, model: str) -> tuple[Artifact, tuple]:
+    torch.manual_seed(0)
+    entry = MODELS[model]
+    net, inputs = entry.build().eval(), entry.inputs()
+    prepared = detent.prepare(net, inputs, backend="nnie")
+    detent.calibrate(prepared, [inputs])
+    return detent.deploy(prepared, folder), inputs
+
+
+@pytest.mark.parametrize("model", ["dict_io", "unet"])
+def test_what_some_read_on_a_grid_that_onnx_cannot_say_and_others_as_it_is_holds(model, tmp_path):
+    """A sum that is an output, and that a layer reads; maps that a pooling reads, and a concatenation."""
+    artifact, inputs = logarithmic(tmp_path / "out", model)
+    verdict = artifact.verify([inputs], latency=False)
+    assert verdict.holds, verdict.problems
+
+
+def test_an_operation_that_reads_on_a_grid_that_onnx_cannot_say_is_still_located(tmp_path):
+    def change(model: onnx.ModelProto) -> None:
+        layer = next(node for node in model.graph.node if node.output[0] == "fc")
+        layer.attribute.append(onnx.helper.make_attribute("alpha", 1.001))
+
+    artifact, inputs = logarithmic(tmp_path / "out", "dict_io")
+    verdict = rewritten(artifact, change).verify([inputs], latency=False)
+    assert [problem.partition(":")[0] for problem in verdict.problems] == ["fc"]
+
+
+def test_biases_of_next_to_nothing_are_nothing(tmp_path):
+    """OpenVINO's file has some of k * 2**-100 where a layer has none. One whose inputs are all zero gives only them."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Linear(32, 1, bias=False), nn.ReLU(), nn.Linear(1, 16, bias=False), nn.ReLU(), nn.Linear(16, 4)
+    )
+    batches = [(torch.randn(4, 32),) for _ in range(4)]
+    prepared = detent.prepare(net.eval(), batches[0], backend="openvino")
+    detent.calibrate(prepared, batches)
+    verdict = detent.deploy(prepared, tmp_path / "out").verify(batches, latency=False)
+    assert verdict.holds, verdict.problems
+
+
 def test_no_data_is_an_error(tmp_path):
     artifact, _ = deployed(tmp_path / "out")
     with pytest.raises(RangeError, match="the batches are empty"):

@@ -43,6 +43,8 @@ OPENVINO = Backend(
         "extremes_apart",
         "constants_apart",
         "biased_linear",
+        "linear_constants_apart",
+        "differences_apart",
         "picks_in_halves",
     ),
     # From 21 on ONNX Runtime 1.31.1 does not load codes of int8 that are only moved (docs/deploying.md).

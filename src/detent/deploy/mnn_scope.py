@@ -55,7 +55,7 @@ class MnnScope:
 
     def same(self, tensor: str, output: str) -> onnx.NodeProto:
         """The same numbers, for which no scale goes on."""
-        return helper.make_node("Max", [tensor, self.number(float(_FLOATS.min))], [output], name=output)
+        return helper.make_node("Max", [tensor, self.number(float(_FLOATS.min))], [output], name=f"{output}.same")
 
     def product(self, tensor: str) -> MnnUnit | None:
         """The large matrix product that a tensor is part of."""

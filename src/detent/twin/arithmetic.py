@@ -22,7 +22,7 @@ then runs in float. Makers compose `lowering.chain` (what fuses), `accumulate.ac
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -74,6 +74,9 @@ class Arithmetic(ABC):
     from_ends: ClassVar[bool] = False
     """Whether the engine makes real numbers of codes from the end of the grid, `low + code * scale`, so that they are
     rounded as numbers of that size."""
+    functions: ClassVar[Mapping[str, Kernel]] = {}
+    """Functions of real numbers that the engine computes otherwise than torch, by the type of the operation, which they
+    take before its inputs."""
     float_slack: ClassVar[float] = 0.0
     """How far, of the largest number of a tensor, functions that the engine approximates in float may be off beyond
     what float32 arithmetic explains; codes made of them may then be 1 LSB off."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,11 @@ from detent.deploy.mnn_layers import BINARY, WEIGHTED, MnnUnit
 from detent.deploy.mnn_scales import MnnScales
 from detent.deploy.mnn_spread import AVERAGES, MOVES
 from detent.twin.accumulate import Accumulator, accumulator, bias_values
-from detent.twin.arithmetic import Arithmetic, Step
+from detent.twin.arithmetic import Arithmetic, Kernel, Maker, Step
 from detent.twin.float_ops import float_kernel
 from detent.twin.float_windows import pool_windows
-from detent.twin.lowering import lower
+from detent.twin.lowering import float_step, lower
+from detent.twin.mnn_gelu import gelu, with_gelu
 from detent.twin.requantize import clamp_bounds, clip_bounds, dequantize, per_channel
 
 __all__ = ["Mnn"]
@@ -51,16 +52,20 @@ class Mnn(Arithmetic):
         "equal on x86 with MNN 3.6.1, but for operations that are left in float; "
         "on arm64 averages, and single codes of convolutions, are 1 LSB off"
     )
-    # GELU, which MNN approximates, is up to 4.74e-4 off: less than this of a tensor whose largest number is 1/2.
-    # Sigmoid, tanh, exp, erf, SiLU and others are within 2**-21 (`benchmarks/mnn_functions.py`).
-    float_slack = 2**-10
+    # Sigmoid, tanh, exp, erf, SiLU and others are within 2**-21 (`benchmarks/mnn_functions.py`), on either side.
+    float_slack = 2**-20
+    functions: ClassVar[Mapping[str, Kernel]] = {"Gelu": gelu}
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
         return _half_away(values * float(np.float32(1) / np.float32(encoding.scale)), encoding.qmin, encoding.qmax)
 
+    def rewrite(self, graph: QdqGraph) -> QdqGraph:
+        return with_gelu(graph)
+
     def lower(self, graph: QdqGraph) -> list[Step]:
         known = MnnScales(graph)
-        makers = {kind: partial(maker, known) for kind, maker in _MAKERS.items()}
+        makers: dict[str, Maker] = {kind: partial(maker, known) for kind, maker in _MAKERS.items()}
+        makers |= {kind: partial(float_step, function=own) for kind, own in self.functions.items()}
         steps = lower(_as_mnn_reads(graph, known), makers)
         return [shown for step in steps for shown in (step, *_real_numbers(graph, step))]
 

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from detent.deploy import Encoding
 from detent.numerics import Rounding, round_to_integer
 from detent.twin import OnnxSpec, Twin
 from detent.verification.differences import Tally, apart
+from detent.verification.possible import UNIT
 from detent.verification.ranges import Ranges
 from detent.verification.simulation import Rounded, Simulated
 
@@ -56,10 +58,35 @@ class AgainstFile:
             if name not in simulated.reals:
                 continue
             theirs, rounded = simulated.reals[name], simulated.rounded.get(name, [])
-            if ours.size == theirs.size and rounded and self._grids(name):
-                self._on_grid(name, ours.reshape(theirs.shape), rounded, ranges)
-            else:
+            if ours.size != theirs.size:
                 self._real(name, ours, theirs, ranges)
+                continue
+            ours, within = self._as_read(name, ours.reshape(theirs.shape), ranges, inputs, simulated, given)
+            if rounded and self._grids(name):
+                self._on_grid(name, ours, rounded, within)
+            else:
+                self._real(name, ours, theirs, within)
+
+    def _as_read(
+        self, name: str, ours: Array, ranges: Ranges, inputs: Arrays, simulated: Simulated, given: Arrays
+    ) -> tuple[Array, Ranges]:
+        """What the file computes from what the operation read in the simulation: some read a tensor on a grid that the
+        file has not, others as it is, and the file does not say which. Where none of it leads to the numbers of the
+        simulation, what it computes from the tensors as they are."""
+        theirs = simulated.reals[name]
+        mixed = sorted(set(ranges.sources(name)) & simulated.coarse.keys())
+        if not mixed or np.issubdtype(ours.dtype, np.integer) or not _beyond(ranges, name, ours, theirs).any():
+            return ours, ranges
+        for chosen in product(*([None, *simulated.coarse[tensor]] for tensor in mixed)):
+            read = {tensor: value for tensor, value in zip(mixed, chosen, strict=True) if value is not None}
+            fed = {tensor: read.get(tensor, value) for tensor, value in inputs.items()}
+            others = Ranges(self._twin, fed, {**given, **read})
+            found = others.real(name)
+            assert found is not None  # an operation makes it
+            other = found.value.numpy().reshape(theirs.shape)
+            if not _beyond(others, name, other, theirs).any():
+                return other, others
+        return ours, ranges
 
     def _grids(self, name: str) -> list[Encoding]:
         if name not in self._encodings:
@@ -70,7 +97,8 @@ class AgainstFile:
         self.tally.compare(name, theirs, ours, None, lambda: ~_beyond(ranges, name, ours, theirs.reshape(ours.shape)))
 
     def _on_grid(self, name: str, ours: Array, rounded: list[Rounded], ranges: Ranges) -> None:
-        """Differing is a code, or a real number that no order of sums gives, even if its code is the same."""
+        """Differing is a code, or a real number that no order of sums gives, even if its code is the same: but for what
+        is less of a step than a quotient by the scale is rounded off by where codes change."""
         rounding = self._roundings.get(name, Rounding.HALF_EVEN)
         found = [self._grid_of(name, one, rounding) for one in rounded]
         impossible = np.logical_or.reduce([wrong for _, wrong in found])
@@ -78,6 +106,7 @@ class AgainstFile:
         distance = np.zeros(codes.shape)
         if impossible.any() or not np.array_equal(ours, real, equal_nan=True):
             distance = np.abs(_rounded(ours, grid, rounding) - codes).astype(np.float64)
+            steps = apart(ours, real) / np.min(grid.scale)
             if ranges.rounds_inside(name):
                 # The file has the grid further ahead, behind it operations that move: no real numbers to compare.
                 bounds = ranges.codes(name, grid)
@@ -85,8 +114,7 @@ class AgainstFile:
                 least, greatest = (bound.reshape(codes.shape) for bound in bounds)
                 beyond = (codes < least) | (codes > greatest)
             else:
-                beyond = _beyond(ranges, name, ours, real)
-            steps = apart(ours, real) / np.min(grid.scale)
+                beyond = _beyond(ranges, name, ours, real) & (steps > UNIT)
             distance = np.where(beyond, np.maximum(distance, steps), distance)
             impossible = impossible | beyond
         self.tally.add(name, (distance > 0) | impossible, distance, "LSB", lambda: ~impossible)

@@ -6,7 +6,8 @@ where a value inside was not shown, from what that one can be, through the grid 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,16 @@ class Ranges:
         hidden = [read for read in op.inputs if read is not None and not self._is_known(read)]
         return any(read.encoding is not None or self.rounds_inside(read.tensor) for read in hidden)
 
+    def sources(self, tensor: str) -> Iterator[str]:
+        """What was given of all that it is computed from."""
+        for read in self._made[tensor].inputs if tensor in self._made else ():
+            if read is None or read.tensor in self._graph.constants:
+                continue
+            if self._is_known(read):
+                yield read.tensor
+            else:
+                yield from self.sources(read.tensor)
+
     def _is_known(self, read: Read) -> bool:
         known = read.tensor in self._graph.constants or read.tensor in self._graph.inputs
         return known or self._twin.is_given(read, self._given)
@@ -76,7 +87,8 @@ class Ranges:
         if tensor not in self._found:
             op = self._made[tensor]
             reads = [None if read is None else self._read(read) for read in op.inputs]
-            results = possible(op, float_kernel(self._graph, op), reads)
+            own = self._twin.arithmetic.functions.get(op.type)
+            results = possible(op, float_kernel(self._graph, op) if own is None else partial(own, op), reads)
             self._found.update(zip((name for name in op.outputs if name), results, strict=False))
         return self._found[tensor]
 

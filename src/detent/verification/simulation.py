@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,8 @@ from detent.quantizers import Quantizer
 __all__ = ["Rounded", "Simulated", "Simulation"]
 
 Array = npt.NDArray[Any]
+
+_Any = TypeVar("_Any")
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,12 +47,14 @@ class Simulated:
     - `rounded`: what the quantizers behind a tensor made of it.
     - `read`: what operations read: codes where a quantizer stands between a tensor and everybody who reads it (real
       numbers if its grid has no integers), else the real numbers.
+    - `coarse`: what some operations read in place of it, on grids without integers, while others read it otherwise.
     """
 
     outputs: list[Array]
     reals: dict[str, Array] = field(default_factory=dict)
     rounded: dict[str, list[Rounded]] = field(default_factory=dict)
     read: dict[str, Array] = field(default_factory=dict)
+    coarse: dict[str, list[Array]] = field(default_factory=dict)
 
 
 class Simulation:
@@ -72,8 +76,10 @@ class Simulation:
         with eval_mode(self.prepared), torch.no_grad():
             result = recorder.run(*self._bound(arguments))
         outputs = [value.detach().cpu().numpy() for value in flat(result) if isinstance(value, Tensor)]
-        reals, rounded, read = recorder.found
-        return Simulated(outputs, self._renamed(reals), self._all_rounded(rounded), self._renamed(read))
+        reals, rounded, read, coarse = recorder.found
+        return Simulated(
+            outputs, self._renamed(reals), self._all_of(rounded), self._renamed(read), self._all_of(coarse)
+        )
 
     def parameters(self) -> dict[str, Array]:
         """The real numbers that operations compute with in place of weights and biases, quantized ones on their grid,
@@ -98,8 +104,8 @@ class Simulation:
             named.setdefault(self._names.get(name, name), value)
         return named
 
-    def _all_rounded(self, found: Mapping[str, list[Rounded]]) -> dict[str, list[Rounded]]:
-        named: dict[str, list[Rounded]] = {}
+    def _all_of(self, found: Mapping[str, list[_Any]]) -> dict[str, list[_Any]]:
+        named: dict[str, list[_Any]] = {}
         for name, value in found.items():
             named.setdefault(self._names.get(name, name), []).extend(value)
         return named
@@ -136,11 +142,12 @@ class _Recorder(Walk):
         self._reals: dict[str, Array] = {}
         self._rounded: dict[str, list[Rounded]] = {}
         self._read: dict[str, Array] = {}
+        self._coarse: dict[str, list[Array]] = {}
 
     @property
     def found(self) -> tuple[dict[str, Any], ...]:
         """As `Simulated` has them."""
-        return self._reals, self._rounded, {**self._reals, **self._read}
+        return self._reals, self._rounded, {**self._reals, **self._read}, self._coarse
 
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
@@ -156,8 +163,11 @@ class _Recorder(Walk):
         if source.name not in self._reals:
             return
         if not isinstance(quantizer.scheme.grid, IntGrid):
+            array = value.detach().cpu().numpy().copy()
             if len(source.users) == 1:
-                self._read[source.name] = value.detach().cpu().numpy().copy()
+                self._read[source.name] = array
+            else:
+                self._coarse.setdefault(source.name, []).append(array)
             return
         q = quantizer.qparams()
         scale, zero = (_along(part, value, quantizer.scheme.granularity) for part in (q.scale, q.zero_point))

@@ -54,8 +54,11 @@ def _compression(read: Compression) -> Iterator[Said]:
 
 
 def tflite(content: bytes) -> Iterator[Said]:
-    for tensor in read_tflite(content).tensors:
-        if tensor.encoding is not None:
+    tensors = read_tflite(content).tensors
+    names = {tensor.name for tensor in tensors}
+    for tensor in tensors:
+        # An operator that keeps the grid of its input, as a maximum does, gives what is put on its own grid behind it.
+        if tensor.encoding is not None and f"{tensor.name}_quantized" not in names:
             grid = {"scale": tensor.encoding.scale, "zero point": tensor.encoding.zero_point}
             held = {} if tensor.data is None else {"numbers": tensor.data}
             yield Said(named(tensor.name), {**grid, **held})

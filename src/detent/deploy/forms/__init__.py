@@ -12,10 +12,12 @@ from detent.deploy.forms.clip_of_channels import clip_of_channels
 from detent.deploy.forms.constants_apart import constants_apart
 from detent.deploy.forms.conv_transpose_as_conv import conv_transpose_as_conv
 from detent.deploy.forms.dense_conv_transpose import dense_conv_transpose
+from detent.deploy.forms.differences_apart import differences_apart
 from detent.deploy.forms.editing import BLOCKS, PHASES, Editing
 from detent.deploy.forms.extremes_apart import extremes_apart
 from detent.deploy.forms.hanging_average import hanging_average
 from detent.deploy.forms.linear_as_gemm import linear_as_gemm
+from detent.deploy.forms.linear_constants_apart import linear_constants_apart
 from detent.deploy.forms.lone_weight import lone_weight
 from detent.deploy.forms.max_pool_windows import max_pool_windows
 from detent.deploy.forms.normalization_apart import normalization_apart
@@ -42,10 +44,12 @@ __all__ = [
     "constants_apart",
     "conv_transpose_as_conv",
     "dense_conv_transpose",
+    "differences_apart",
     "extremes_apart",
     "hanging_average",
     "in_forms",
     "linear_as_gemm",
+    "linear_constants_apart",
     "lone_weight",
     "max_pool_windows",
     "normalization_apart",
@@ -68,9 +72,11 @@ FORMS: Mapping[str, Callable[[Editing], None]] = {
     "constants_apart": constants_apart,
     "conv_transpose_as_conv": conv_transpose_as_conv,
     "dense_conv_transpose": dense_conv_transpose,
+    "differences_apart": differences_apart,
     "extremes_apart": extremes_apart,
     "hanging_average": hanging_average,
     "linear_as_gemm": linear_as_gemm,
+    "linear_constants_apart": linear_constants_apart,
     "lone_weight": lone_weight,
     "max_pool_windows": max_pool_windows,
     "normalization_apart": normalization_apart,

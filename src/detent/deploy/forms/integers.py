@@ -8,10 +8,10 @@ from onnx import numpy_helper
 from detent.deploy.encoding import BOUNDS
 from detent.deploy.forms.editing import Editing
 
-__all__ = ["dequantized_by", "has_zero_point"]
+__all__ = ["KEEP_INTEGERS", "dequantized_by", "has_zero_point"]
 
 # What gives integers for integers there, and averages, which count as such.
-_KEEP_INTEGERS = frozenset(
+KEEP_INTEGERS = frozenset(
     {"AveragePool", "Concat", "DepthToSpace", "Flatten", "Gather", "Identity", "MaxPool", "Pad", "Relu", "Reshape"}
     | {"Resize", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
 )
@@ -20,7 +20,7 @@ _KEEP_INTEGERS = frozenset(
 def dequantized_by(editing: Editing, tensor: str) -> onnx.NodeProto | None:
     """The DequantizeLinear since which a tensor's values were only moved or averaged."""
     maker = editing.maker(tensor)
-    while maker is not None and maker.op_type in _KEEP_INTEGERS:
+    while maker is not None and maker.op_type in KEEP_INTEGERS:
         maker = editing.maker(maker.input[0])
     return maker if maker is not None and maker.op_type == "DequantizeLinear" else None
 
