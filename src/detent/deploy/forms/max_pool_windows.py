@@ -11,6 +11,7 @@ from onnx import helper
 
 from detent.deploy.forms.editing import Editing
 from detent.deploy.forms.original import attributes_of
+from detent.deploy.forms.window_axes import window_axes
 
 __all__ = ["max_pool_windows"]
 
@@ -18,23 +19,13 @@ __all__ = ["max_pool_windows"]
 def max_pool_windows(editing: Editing) -> None:
     """Every MaxPool in `ceil_mode` on images of a known size that would have one window more."""
     for node in editing.nodes:
-        attributes = attributes_of(node)
-        shape = editing.shape(node.input[0]) if node.op_type == "MaxPool" else None
-        if shape is None or not attributes.get("ceil_mode") or attributes.get("auto_pad", "NOTSET") != "NOTSET":
+        attributes = attributes_of(node) if node.op_type == "MaxPool" else {}
+        if not attributes.get("ceil_mode"):
             continue
-        sizes = [size for size in shape[2:] if isinstance(size, int)]
-        kernel = attributes["kernel_shape"]
-        if len(sizes) != len(kernel):
-            continue
-        ones = [1] * len(kernel)
-        strides, steps = attributes.get("strides", ones), attributes.get("dilations", ones)
-        pads = attributes.get("pads", [0] * 2 * len(kernel))
-        reaches = [(k - 1) * step + 1 for k, step in zip(kernel, steps, strict=True)]
-        axes = [
-            _Axis(*each) for each in zip(sizes, reaches, strides, pads[: len(kernel)], pads[len(kernel) :], strict=True)
-        ]
+        found = window_axes(editing, node, attributes["kernel_shape"])
+        axes = [_Axis(*each) for each in found]
         if any(axis.has_one_too_many for axis in axes):
-            _write(node, [*pads[: len(kernel)], *(axis.behind for axis in axes)])
+            _write(node, [*(before for *_, before, _ in found), *(axis.behind for axis in axes)])
 
 
 class _Axis:

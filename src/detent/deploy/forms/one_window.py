@@ -13,6 +13,7 @@ import onnx
 
 from detent.deploy.forms.editing import Editing, Found
 from detent.deploy.forms.original import attributes_of
+from detent.deploy.forms.window_axes import window_axes
 
 __all__ = ["one_window"]
 
@@ -20,20 +21,8 @@ __all__ = ["one_window"]
 def one_window(editing: Editing) -> None:
     """Every Conv with quantized weights, in groups of one channel in and several out, on images of a known size."""
     for node in editing.nodes:
-        attributes = attributes_of(node)
         kernel = _kernel(editing, node) if node.op_type == "Conv" and not editing.is_gone(node) else ()
-        if not kernel or attributes.get("auto_pad", "NOTSET") != "NOTSET":
-            continue
-        sizes = [size for size in (editing.shape(node.input[0]) or ())[2:] if isinstance(size, int)]
-        if len(sizes) != len(kernel):
-            continue
-        ones = [1] * len(kernel)
-        strides, steps = attributes.get("strides", ones), attributes.get("dilations", ones)
-        pads = attributes.get("pads", [0] * 2 * len(kernel))
-        reaches = [(k - 1) * step + 1 for k, step in zip(kernel, steps, strict=True)]
-        axes = [
-            _Axis(*each) for each in zip(sizes, reaches, strides, pads[: len(kernel)], pads[len(kernel) :], strict=True)
-        ]
+        axes = [_Axis(*each) for each in window_axes(editing, node, kernel)] if kernel else []
         written = [axis.plain for axis in axes]
         if written != axes and all(axis.size > 0 for axis in written):
             _write(editing, node, written)
