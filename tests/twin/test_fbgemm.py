@@ -69,7 +69,7 @@ def test_what_is_left_of_blocks(shape: tuple[int, ...], count: int) -> None:
 
 def test_short_registers_leave_less() -> None:
     """On AVX2 blocks have 32 elements; the tail of 245 is 21 long instead of 53."""
-    a, b = Fbgemm(register=32), Fbgemm(register=64)
+    a, b = Fbgemm("avx_vnni"), Fbgemm("vnni")
     x = torch.arange(245, dtype=torch.float32).remainder(256).reshape(1, 5, 7, 7)
     grid, out = Encoding(np.float32(0.5), np.int64(0), "uint8"), Encoding(np.float32(1), np.int64(1), "uint8")
     differ = a._added([grid, grid], out)(x, x * 0) != b._added([grid, grid], out)(x, x * 0)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from detent import twin
 from detent.deploy import read_qdq
 from detent.errors import DeployError, RegistrationError, TensorError, UnknownNameError
 from detent.twin import ARITHMETICS, Arithmetic, Twin
-from detent.twin.float_ops import FLOAT_OPS, float_kernel
+from detent.twin.float_ops import FLOAT_OPS
 from detent.twin.interpreter import graph_of
-from tests.twin.nets import Style, resnet18, small_net
+from tests.twin.nets import Style, small_net
 
 
 def model(
@@ -181,52 +179,6 @@ def test_kernels_leave_their_arguments_as_they_are(name: str) -> None:
     prepared = Twin(net.model, ARITHMETICS[name]())
     inside = prepared.tensors(net.feeds)
     assert all(np.array_equal(value, prepared.tensors(net.feeds)[tensor]) for tensor, value in inside.items())
-
-
-def fake_quantized(net: Any) -> Any:
-    """A float forward with torch's own fake quantization, weights dequantized beforehand."""
-    graph = graph_of(net.model)
-    kernels = [(op, float_kernel(graph, op)) for op in graph.ops]
-    weights = {
-        read.tensor: torch.from_numpy(np.asarray(read.encoding.dequantize(graph.constants[read.tensor])))
-        for op in graph.ops
-        for read in op.inputs
-        if read is not None and read.encoding is not None and read.tensor in graph.constants
-    }
-
-    def forward() -> None:
-        values: dict[str, Any] = {name: torch.from_numpy(array) for name, array in net.feeds.items()}
-        for op, kernel in kernels:
-            arguments = []
-            for read in op.inputs:
-                if read is None or read.tensor in weights:
-                    arguments.append(None if read is None else weights[read.tensor])
-                    continue
-                grid, value = read.encoding, values[read.tensor]
-                scale, zero = (1.0, 0) if grid is None else (float(grid.scale), int(grid.zero_point))
-                arguments.append(
-                    value
-                    if grid is None
-                    else torch.fake_quantize_per_tensor_affine(value, scale, zero, grid.qmin, grid.qmax)
-                )
-            values[op.outputs[0]] = kernel(*arguments)
-
-    return forward
-
-
-def test_the_twin_is_as_fast_as_a_fake_quantized_forward() -> None:
-    """At most 3 times as slow is asked for; it was 1.0 times."""
-    net = resnet18(Style(batch=1), size=112)
-    prepared, forward = Twin(net.model, ARITHMETICS["onnxruntime"]()), fake_quantized(net)
-
-    def seconds(function: Any) -> float:
-        start = time.perf_counter()
-        function()
-        return time.perf_counter() - start
-
-    prepared.run(net.feeds), forward()
-    ratios = [seconds(lambda: prepared.run(net.feeds)) / seconds(forward) for _ in range(5)]
-    assert min(ratios) < 3
 
 
 def test_the_table_of_float_operations_has_what_is_exported() -> None:

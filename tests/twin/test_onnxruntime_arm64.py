@@ -35,14 +35,14 @@ def test_additions_are_in_fixed_point_and_ties_go_away_from_zero(style: Style) -
     exact = ((a - za) * ma + (b - zb) * mb) / 2.0**shift
     expected = np.sign(exact) * np.floor(np.abs(exact) + 0.5) + int(zero)
     bounds = np.iinfo(zero.dtype)
-    inside = twin.tensors(net.model, net.feeds, "onnxruntime_arm64")["add1"]
+    inside = twin.tensors(net.model, net.feeds, "onnxruntime", cpu="arm64")["add1"]
     assert np.array_equal(inside, np.clip(expected, bounds.min, bounds.max))
     assert (inside != twin.tensors(net.model, net.feeds)["add1"]).any()
 
 
 def test_products_are_added_to_the_zero_point_without_rounding_in_between() -> None:
     net = small_net("mul", Style("int8", scales="tie", seed=0, batch=4))
-    arm, x86 = (twin.tensors(net.model, net.feeds, name)["mul1"] for name in ("onnxruntime_arm64", "onnxruntime"))
+    arm, x86 = (twin.tensors(net.model, net.feeds, cpu=cpu)["mul1"] for cpu in ("arm64", "vnni"))
     differences = arm.astype(int) - x86
     assert 0 < (differences != 0).mean() < 0.01
     assert np.abs(differences).max() == 1
@@ -51,11 +51,11 @@ def test_products_are_added_to_the_zero_point_without_rounding_in_between() -> N
 def test_int8_stays_on_integers_around_a_branch() -> None:
     net = small_net("residual", Style("int8", seed=1))
     floats = {
-        name: [step for step in Twin(net.model, ARITHMETICS[name]()).steps if step.ran_as == "float"]
-        for name in ("onnxruntime", "onnxruntime_arm64")
+        name: [step for step in Twin(net.model, ARITHMETICS["onnxruntime"](name)).steps if step.ran_as == "float"]
+        for name in ("vnni", "arm64")
     }
-    assert not floats["onnxruntime_arm64"]
-    assert [step.ops[0].type for step in floats["onnxruntime"]] == ["Conv", "Relu", "Conv", "Add", "Relu"]
+    assert not floats["arm64"]
+    assert [step.ops[0].type for step in floats["vnni"]] == ["Conv", "Relu", "Conv", "Add", "Relu"]
 
 
 def test_a_share_beyond_127_is_127_in_int8() -> None:
@@ -64,7 +64,7 @@ def test_a_share_beyond_127_is_127_in_int8() -> None:
     x = np.full((2, 8), -60, np.float32)
     x[0, 0] = x[1, :2] = 0
     net = softmax_of(x, grid, np.float32(2.0**-9), np.int8(-128))
-    codes = twin.tensors(net.model, net.feeds, "onnxruntime_arm64")["y"]
+    codes = twin.tensors(net.model, net.feeds, "onnxruntime", cpu="arm64")["y"]
     assert codes[0].tolist() == [127] + [-128] * 7  # 512 - 128
     assert codes[1].tolist() == [127] * 2 + [-128] * 6  # 256 - 128
 

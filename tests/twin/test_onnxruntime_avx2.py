@@ -46,9 +46,9 @@ def test_a_matrix_product_in_a_loop() -> None:
     weights, zero = c["gemm1.weight_quantized"], int(c["x_zero_point"])
     codes = np.clip(np.rint(net.feeds["x"] / c["x_scale"]) + zero, 0, 255).astype(np.uint8)
     sums = saturated(codes, weights) - zero * weights.astype(np.int64).sum(1) + c["gemm1.bias_quantized"]
-    inside = twin.tensors(net.model, net.feeds, "onnxruntime_avx2")
+    inside = twin.tensors(net.model, net.feeds, "onnxruntime", cpu="avx2")
     assert np.array_equal(inside["gemm1"], requantized(sums, c, "gemm1"))
-    assert (inside["gemm1"] != twin.tensors(net.model, net.feeds)["gemm1"]).mean() > 0.3
+    assert (inside["gemm1"] != twin.tensors(net.model, net.feeds, cpu="vnni")["gemm1"]).mean() > 0.3
 
 
 def test_a_convolution_in_a_loop_row_column_channel() -> None:
@@ -64,7 +64,7 @@ def test_a_convolution_in_a_loop_row_column_channel() -> None:
     flat = weights.transpose(0, 2, 3, 1).reshape(weights.shape[0], -1)
     sums = saturated(columns, flat) - zero * flat.astype(np.int64).sum(1) + c["conv1.bias_quantized"]
     expected = requantized(sums, c, "conv1").T.reshape(1, -1, size, size)
-    assert np.array_equal(twin.tensors(net.model, net.feeds, "onnxruntime_avx2")["conv1"], expected)
+    assert np.array_equal(twin.tensors(net.model, net.feeds, "onnxruntime", cpu="avx2")["conv1"], expected)
 
 
 @pytest.mark.parametrize(
@@ -80,20 +80,20 @@ def test_a_convolution_in_a_loop_row_column_channel() -> None:
 )
 def test_what_does_not_saturate(kind: str, style: Style) -> None:
     net = small_net(kind, style)
-    (plain,), (avx2,) = (twin.run(net.model, net.feeds, name).values() for name in ("onnxruntime", "onnxruntime_avx2"))
+    (plain,), (avx2,) = (twin.run(net.model, net.feeds, cpu=cpu).values() for cpu in ("vnni", "avx2"))
     assert np.array_equal(plain, avx2)
 
 
 @pytest.mark.parametrize("kind", ["conv_strided", "conv_grouped", "conv_1d", "matmul", "gemm_float", "residual"])
 def test_what_saturates(kind: str) -> None:
     net = small_net(kind, Style(seed=2))
-    (plain,), (avx2,) = (twin.run(net.model, net.feeds, name).values() for name in ("onnxruntime", "onnxruntime_avx2"))
+    (plain,), (avx2,) = (twin.run(net.model, net.feeds, cpu=cpu).values() for cpu in ("vnni", "avx2"))
     assert plain.shape == avx2.shape
     assert (plain != avx2).any()
 
 
 def test_the_claim_is_printed_with_the_name() -> None:
     net = small_net("conv")
-    prepared = Twin(net.model, ARITHMETICS["onnxruntime_avx2"]())
-    assert prepared.arithmetic.name == "onnxruntime_avx2"
+    prepared = Twin(net.model, ARITHMETICS["onnxruntime"]("avx2"))
+    assert prepared.arithmetic.cpu.name == "avx2"
     assert "conv1:uint8 = Conv(x:uint8) [integer]" in str(prepared)

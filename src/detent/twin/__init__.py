@@ -17,8 +17,7 @@ from detent.twin.mnn import Mnn
 from detent.twin.ncnn import Ncnn
 from detent.twin.onednn import Onednn
 from detent.twin.onnx_spec import OnnxSpec
-from detent.twin.onnxruntime_arm64 import OnnxRuntimeArm64
-from detent.twin.onnxruntime_x86 import OnnxRuntime, OnnxRuntimeAvx2
+from detent.twin.onnxruntime import OnnxRuntime
 from detent.twin.openvino import OpenVino
 from detent.twin.qnnpack import Qnnpack
 from detent.twin.ruy import Ruy
@@ -38,8 +37,6 @@ __all__ = [
     "Ncnn",
     "Onednn",
     "OnnxRuntime",
-    "OnnxRuntimeArm64",
-    "OnnxRuntimeAvx2",
     "OnnxSpec",
     "OpenVino",
     "Qnnpack",
@@ -67,8 +64,6 @@ ARITHMETICS: Registry[Arithmetic] = Registry(
         "onednn": Onednn,
         "onnx_spec": OnnxSpec,
         "onnxruntime": OnnxRuntime,
-        "onnxruntime_arm64": OnnxRuntimeArm64,
-        "onnxruntime_avx2": OnnxRuntimeAvx2,
         "openvino": OpenVino,
         "qnnpack": Qnnpack,
         "ruy": Ruy,
@@ -84,10 +79,14 @@ register = ARITHMETICS.register
 
 
 def run(
-    model: Model, inputs: Mapping[str, npt.NDArray[Any]], arithmetic: str | Arithmetic = "onnxruntime"
+    model: Model,
+    inputs: Mapping[str, npt.NDArray[Any]],
+    arithmetic: str | Arithmetic = "onnxruntime",
+    *,
+    cpu: str | None = None,
 ) -> dict[str, npt.NDArray[Any]]:
-    """The outputs of a QDQ model, computed as the engine of that arithmetic does."""
-    return Twin(model, _of(arithmetic)).run(inputs)
+    """The outputs of a QDQ model, computed as the engine of that arithmetic does, by default on this kind of CPU."""
+    return Twin(model, _of(arithmetic, cpu)).run(inputs)
 
 
 def tensors(
@@ -96,10 +95,11 @@ def tensors(
     arithmetic: str | Arithmetic = "onnxruntime",
     *,
     given: Mapping[str, npt.NDArray[Any]] | None = None,
+    cpu: str | None = None,
 ) -> dict[str, npt.NDArray[Any]]:
     """Every tensor inside, integer codes where it is quantized; see `Twin.tensors`."""
-    return Twin(model, _of(arithmetic)).tensors(inputs, given)
+    return Twin(model, _of(arithmetic, cpu)).tensors(inputs, given)
 
 
-def _of(arithmetic: str | Arithmetic) -> Arithmetic:
-    return ARITHMETICS[arithmetic]() if isinstance(arithmetic, str) else arithmetic
+def _of(arithmetic: str | Arithmetic, cpu: str | None) -> Arithmetic:
+    return ARITHMETICS[arithmetic](cpu) if isinstance(arithmetic, str) else arithmetic

@@ -28,6 +28,8 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
+from detent import cpus
+from detent.cpus import Cpu
 from detent.deploy import Encoding, Op, QdqGraph, Read
 
 __all__ = ["Arithmetic", "Kernel", "Maker", "Step"]
@@ -66,11 +68,14 @@ Maker = Callable[[QdqGraph, Op], "Step | None"]
 
 
 class Arithmetic(ABC):
-    """How one engine computes. Stateless: one object serves every network."""
+    """How one engine computes on one kind of CPU: by default the one at hand. Stateless: one object serves every
+    network."""
 
     name: ClassVar[str]
-    claim: ClassVar[str]
+    claim: str
     """What is proven against the real engine: "equal" (integer for integer), or how far it was off and how often."""
+    cpus: ClassVar[tuple[str, ...]] = cpus.X86
+    """The kinds of CPU whose numbers it knows."""
     from_ends: ClassVar[bool] = False
     """Whether the engine makes real numbers of codes from the end of the grid, `low + code * scale`, so that they are
     rounded as numbers of that size."""
@@ -80,6 +85,14 @@ class Arithmetic(ABC):
     float_slack: ClassVar[float] = 0.0
     """How far, of the largest number of a tensor, functions that the engine approximates in float may be off beyond
     what float32 arithmetic explains; codes made of them may then be 1 LSB off."""
+
+    def __init__(self, cpu: str | Cpu | None = None):
+        self.cpu = self.local_cpu() if cpu is None else cpus.find(cpu)
+
+    @classmethod
+    def local_cpu(cls) -> Cpu:
+        """The kind of CPU that the engine takes this one for: variables of the environment may lessen it."""
+        return cpus.here()
 
     @abstractmethod
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from detent.cpus import Cpu
 from detent.deploy import Encoding, QdqGraph
 from detent.deploy.executorch_kernels import runs_on_integers
 from detent.deploy.tflite.fusing import fused
@@ -22,8 +23,9 @@ class ExecuTorchXnnpack(Arithmetic):
     name = "executorch"
     claim = "equal on x86 with ExecuTorch 1.5.1, but for operations that run in float"
 
-    def __init__(self) -> None:
-        self._kernels = Xnnpack()
+    def __init__(self, cpu: str | Cpu | None = None):
+        super().__init__(cpu)
+        self._kernels = Xnnpack(self.cpu)
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
         return self._kernels.quantize(values, encoding)

@@ -1,4 +1,5 @@
-"""ONNX Runtime's CPU provider on arm64 (NEON): additions are in fixed point there, and int8 stays int8."""
+"""ONNX Runtime's kernels on arm64 (NEON): additions are in fixed point there, int8 stays int8, and every weighted
+operation takes it."""
 
 from __future__ import annotations
 
@@ -10,25 +11,11 @@ import torch
 from torch import Tensor
 
 from detent.twin.arithmetic import Kernel, Maker
-from detent.twin.onnxruntime_family import OnnxRuntimeFamily
 from detent.twin.onnxruntime_fusion import Fusion, Stored
 from detent.twin.onnxruntime_kernels import makers
 from detent.twin.requantize import fma
 
-__all__ = ["OnnxRuntimeArm64"]
-
-
-class OnnxRuntimeArm64(OnnxRuntimeFamily):
-    """Default graph optimizations. int8 stays int8, and every weighted operation takes it."""
-
-    name = "onnxruntime_arm64"
-    claim = (
-        "equal for convolutions, matrix products, additions and pools, with version 1.22; float operations within 1 LSB"
-    )
-
-    @property
-    def makers(self) -> Mapping[str, Maker]:
-        return _MAKERS
+__all__ = ["ARM64_MAKERS"]
 
 
 def _add(a: Stored, b: Stored, output: Stored) -> Kernel:
@@ -57,4 +44,4 @@ def _multiply(a: Stored, b: Stored, output: Stored) -> Kernel:
     return kernel
 
 
-_MAKERS = makers(Fusion(lifts=False), add=_add, multiply=_multiply)
+ARM64_MAKERS: Mapping[str, Maker] = makers(Fusion(lifts=False), add=_add, multiply=_multiply)

@@ -1,4 +1,8 @@
-"""ONNX Runtime's CPU provider on x86-64 with AVX2 and FMA."""
+"""ONNX Runtime's kernels on x86-64 with AVX2 and FMA.
+
+Without VNNI, on CPUs before Ice Lake and AMD's before Zen 4, pairs of u8 x s8 products saturate unless weights stay
+within -64 to 64 (`reduce_range`) or the session asks for x64quantprecision.
+"""
 
 from __future__ import annotations
 
@@ -8,38 +12,11 @@ import numpy as np
 from torch import Tensor
 
 from detent.twin.arithmetic import Kernel, Maker
-from detent.twin.onnxruntime_family import OnnxRuntimeFamily
 from detent.twin.onnxruntime_fusion import Fusion, Stored
 from detent.twin.onnxruntime_kernels import makers
 from detent.twin.requantize import fma
 
-__all__ = ["OnnxRuntime", "OnnxRuntimeAvx2"]
-
-
-class OnnxRuntime(OnnxRuntimeFamily):
-    """Default graph optimizations, on a processor with VNNI or AVX512 (products do not saturate)."""
-
-    name = "onnxruntime"
-    claim = (
-        "equal where the runtime has an integer kernel; convolutions and products that it runs in float within 1 LSB, "
-        "1e-6 of outputs, 1e-4 near ties"
-    )
-
-    @property
-    def makers(self) -> Mapping[str, Maker]:
-        return _MAKERS
-
-
-class OnnxRuntimeAvx2(OnnxRuntimeFamily):
-    """The same on a processor without VNNI (before Ice Lake, and AMD's before Zen 4), where pairs of u8 x s8 products
-    saturate unless weights stay within -64 to 64 (`reduce_range`) or the session asks for x64quantprecision."""
-
-    name = "onnxruntime_avx2"
-    claim = OnnxRuntime.claim
-
-    @property
-    def makers(self) -> Mapping[str, Maker]:
-        return _SATURATING
+__all__ = ["SATURATING_MAKERS", "X86_MAKERS"]
 
 
 def _add(a: Stored, b: Stored, output: Stored) -> Kernel:
@@ -72,5 +49,5 @@ def _multiply(a: Stored, b: Stored, output: Stored) -> Kernel:
     return kernel
 
 
-_MAKERS = makers(Fusion(lifts=True), add=_add, multiply=_multiply)
-_SATURATING = makers(Fusion(lifts=True, saturates=True), add=_add, multiply=_multiply)
+X86_MAKERS: Mapping[str, Maker] = makers(Fusion(lifts=True), add=_add, multiply=_multiply)
+SATURATING_MAKERS: Mapping[str, Maker] = makers(Fusion(lifts=True, saturates=True), add=_add, multiply=_multiply)

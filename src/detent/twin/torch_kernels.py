@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from detent import cpus
+from detent.cpus import CPUS, Cpu
 from detent.deploy import Encoding, Op, QdqGraph, Read
 from detent.deploy.torch_functions import call
 from detent.deploy.torch_native_kernels import lower
@@ -28,7 +30,6 @@ __all__ = ["AtenArithmetic", "TorchArithmetic", "inverse", "rounded_after", "rou
 
 Pointwise = Callable[..., Tensor]
 
-_BYTES = {"AVX512": 64}
 _FUSED_RELU = ("d_relu", "linear_relu", "add_relu", "mul_relu")
 
 
@@ -48,11 +49,15 @@ def inverse(scale: Any) -> float:
 
 
 class TorchArithmetic(Arithmetic):
-    """One of torch's kernel libraries. `register` is the number of bytes in a vector register of the CPU; by default
-    of the one this runs on, as the kernels choose it."""
+    """One of torch's kernel libraries."""
 
-    def __init__(self, register: int | None = None):
-        self._register = _BYTES.get(torch.backends.cpu.get_cpu_capability(), 32) if register is None else register
+    @classmethod
+    def local_cpu(cls) -> Cpu:
+        """ATEN_CPU_CAPABILITY shortens ATen's vectors and leaves the libraries their own instructions."""
+        found = cpus.here()
+        if found.register <= 32 or torch.backends.cpu.get_cpu_capability() == "AVX512":
+            return found
+        return CPUS["avx2" if found.saturates else "avx_vnni"]
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
         """Times the reciprocal and plus the zero point in one operation, then ties to even."""
@@ -164,7 +169,7 @@ class TorchArithmetic(Arithmetic):
             codes = tuple(each.expand(shape) for each in codes)
             real = [in_blocks(each, grid) for each, grid in zip(codes, grids, strict=True)]
             made = rounded_after(compute(*real), factor, zero_point)
-            rest = last_in_memory(shape, self._register)
+            rest = last_in_memory(shape, self.cpu.register)
             if rest is not None:
                 real = [dequantize(each[rest], grid) for each, grid in zip(codes, grids, strict=True)]
                 made[rest] = rounded_inside(compute(*real), factor, zero_point)
@@ -185,7 +190,7 @@ class AtenArithmetic(TorchArithmetic):
         again = inverse(np.float32(1) / share)
         if whole:
             return rounded_inside(sums, again, zero_point)
-        lanes = self._register // 4
+        lanes = self.cpu.register // 4
         head = sums.shape[1] // lanes * lanes
         blocks = rounded_after(sums[:, :head], float(share), zero_point)
         return torch.cat([blocks, rounded_inside(sums[:, head:], again, zero_point)], 1)

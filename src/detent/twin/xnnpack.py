@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from detent.cpus import Cpu
 from detent.deploy import Encoding, Op, QdqGraph
 from detent.deploy.tflite.kernels import is_wide
 from detent.twin.accumulate import Accumulator
@@ -45,8 +46,9 @@ class Xnnpack(TfliteFamily):
     name = "xnnpack"
     claim = "equal on x86 with LiteRT 2.3.0, but for operations that are left in float"
 
-    def __init__(self) -> None:
-        self._own = Ruy()
+    def __init__(self, cpu: str | Cpu | None = None):
+        super().__init__(cpu)
+        self._own = Ruy(self.cpu)
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
         if is_wide(encoding):

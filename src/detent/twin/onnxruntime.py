@@ -1,0 +1,49 @@
+"""ONNX Runtime's CPU provider, default graph optimizations. Which kernels it has is the processor's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from detent.cpus import CPUS, Cpu
+from detent.deploy import Encoding, QdqGraph
+from detent.twin import requantize
+from detent.twin.arithmetic import Arithmetic, Maker, Step
+from detent.twin.lowering import lower
+from detent.twin.onnxruntime_arm64 import ARM64_MAKERS
+from detent.twin.onnxruntime_rewrites import rewritten
+from detent.twin.onnxruntime_x86 import SATURATING_MAKERS, X86_MAKERS
+
+__all__ = ["OnnxRuntime"]
+
+_CLAIM = (
+    "equal where the runtime has an integer kernel; convolutions and products that it runs in float within 1 LSB, "
+    "1e-6 of outputs, 1e-4 near ties"
+)
+_ARM64_CLAIM = (
+    "equal for convolutions, matrix products, additions and pools, with version 1.22; float operations within 1 LSB"
+)
+
+
+class OnnxRuntime(Arithmetic):
+    """Quantization as ONNX defines it; integer kernels as the CPU has them."""
+
+    name = "onnxruntime"
+    cpus = tuple(CPUS)
+
+    def __init__(self, cpu: str | Cpu | None = None):
+        super().__init__(cpu)
+        arm = self.cpu.name == "arm64"
+        self.claim = _ARM64_CLAIM if arm else _CLAIM
+        x86 = SATURATING_MAKERS if self.cpu.saturates else X86_MAKERS
+        self._makers: Mapping[str, Maker] = ARM64_MAKERS if arm else x86
+
+    def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
+        return requantize.quantize(values, encoding)
+
+    def rewrite(self, graph: QdqGraph) -> QdqGraph:
+        return rewritten(graph)
+
+    def lower(self, graph: QdqGraph) -> list[Step]:
+        return lower(graph, self._makers)
