@@ -21,7 +21,7 @@ SOURCE = ROOT / "src" / "detent"
 
 # --- who may import whom -----------------------------------------------------------------------------------
 
-EVERYWHERE = {"errors", "registry"}
+EVERYWHERE = {"errors", "registry", "cpus"}
 # The rooms that `training`, `report` and all above them stand on.
 CORE = {
     "numerics",
@@ -47,10 +47,11 @@ CORE = {
     "data",
 }
 # A room is a folder or a module of src/detent; "detent" is its __init__.py, the public names.
-# A room may also import itself and, unless it is one of them, the two of EVERYWHERE.
+# A room may also import itself and, unless it is one of them, those of EVERYWHERE.
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "registry": {"errors"},
+    "cpus": {"errors"},
     "numerics": set(),
     "observers": {"numerics"},
     "quantizers": {"numerics", "observers"},
