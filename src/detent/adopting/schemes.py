@@ -84,7 +84,7 @@ def _changed(entry: QuantizedTensor, of_file: Scheme, had: Scheme, target: Backe
     if entry.role == "weight" and limits(of_file, entry, target, of_file=True):
         return replace(entry, why=f"{entry.why}; {of_file} in the file")
     why = entry.why if had == of_file else f"{entry.why}; the range that {of_file} has in the file"
-    return replace(entry, scheme=had, why=why)
+    return replace(entry, scheme=had, why=why, pairs=None)
 
 
 def _equal(left: Numbers, right: Numbers) -> bool:

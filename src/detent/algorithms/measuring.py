@@ -20,7 +20,8 @@ def measured(quantizer: Quantizer, tensors: Iterable[Tensor], scheme: Scheme | N
     observer = OBSERVERS[name](scheme or quantizer.scheme, name=quantizer.name, **options)
     for tensor in tensors:
         observer.observe(tensor)
-    return observer.qparams()
+    found = observer.qparams()
+    return quantizer.widened(found, tensor) if scheme is None and quantizer.role == "weight" else found
 
 
 @torch.no_grad()

@@ -86,6 +86,8 @@ class Backend:
       file, rather than in eight, which more engines have kernels for.
     - `depthwise_bits`: the width of the weights of depthwise convolutions that a recipe gets that does not ask, if it
       is not that of other weights.
+    - `saturates_on`: the kinds of CPU on which the engine adds products in pairs that saturate. Weights are kept from it,
+      unless a recipe names another kind. Depthwise kernels do not add in pairs.
     - `bias`, and `bias_offer` for its width, and for all of it if it has a quantizer of its own.
     - `ranges`: kinds whose output has a fixed range; `wide_ranges`: those for activations of 16 bits, if they differ.
     - `ends_bits`: the least width of the first and last weights, and of what these layers take in.
@@ -120,6 +122,7 @@ class Backend:
     per_tensor_weights: tuple[str, ...] = ()
     int4_weights: bool = False
     depthwise_bits: int | None = None
+    saturates_on: tuple[str, ...] = ()
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
     wide_ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
     quantize_outputs: bool = False

@@ -14,9 +14,11 @@ __all__ = ["Context"]
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """The graph, the target, where it quantizes, and what the recipe asks for."""
+    """The graph, the target, where it quantizes, and what the recipe asks for. `any_cpu` if weights are to be such that
+    they do not saturate on any CPU."""
 
     view: GraphView
     backend: Backend
     placement: Placement
     requests: Requests
+    any_cpu: bool

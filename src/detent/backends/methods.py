@@ -12,7 +12,18 @@ from detent.backends.offer import Offer
 from detent.backends.view import GraphView
 from detent.errors import SchemeError
 from detent.graph import QuantizedTensor
-from detent.numerics import ApotGrid, Granularity, Grid, IntGrid, LogGrid, PerChannel, PerGroup, PerTensor, Scheme
+from detent.numerics import (
+    ApotGrid,
+    Granularity,
+    Grid,
+    IntGrid,
+    LogGrid,
+    Pairs,
+    PerChannel,
+    PerGroup,
+    PerTensor,
+    Scheme,
+)
 from detent.observers import OBSERVERS
 from detent.quantizers import QUANTIZERS, Role
 from detent.recipes import Groups, TensorRequest
@@ -43,6 +54,7 @@ class Method:
         why: str,
         users: tuple[str, ...] = (),
         shares: str | None = None,
+        pairs: Pairs | None = None,
     ) -> QuantizedTensor:
         """A tensor of the Plan that is quantized so."""
         return QuantizedTensor(
@@ -59,6 +71,7 @@ class Method:
             why=why,
             users=users,
             shares=shares,
+            pairs=pairs,
         )
 
 

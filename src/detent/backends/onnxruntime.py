@@ -47,6 +47,7 @@ ONNXRUNTIME = Backend(
     shares=("reshape", "transpose", "slice", "gather", "expand", "maxpool", "global_maxpool", "resize"),
     # The kernel of softmax computes with floor(1 / scale): other scales wrap around.
     ranges={"softmax": (0.0, 255 / 256)},
+    saturates_on=("avx2", "avx512"),
     quantize_outputs=True,
     # Its integer matrix products, and these alone, have a variant that gives real numbers; there are no ties of logits.
     float_outputs=("linear", "matmul"),

@@ -27,6 +27,7 @@ OPENVINO = Backend(
     # The convolution before a residual add is clamped but not rounded, behind what clips it too: 7 to 13 % of outputs
     # are off by one if it is simulated.
     unquantized_edges=tuple((*chain, "add") for chain in (("conv",), *chains(("conv",)))),
+    saturates_on=("avx2", "avx512"),
     repeats_grids=False,
     # Its transposed convolutions on integers leave the bias out, or give other numbers, for strides longer than the
     # kernel and for some sizes of images.

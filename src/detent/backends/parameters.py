@@ -10,7 +10,7 @@ from torch import fx
 from detent.backends.context import Context
 from detent.backends.methods import choose
 from detent.graph import FloatTensor, FoldedBatchNorm, QuantizedTensor, Region
-from detent.numerics import PerChannel, PerGroup, PerTensor
+from detent.numerics import PAIR_LIMIT, PerChannel, PerGroup, PerTensor, Scheme
 from detent.recipes import TensorRequest
 
 __all__ = ["parameters"]
@@ -67,7 +67,15 @@ def _weight(node: fx.Node, context: Context, *, name: str, axis: int) -> Entry:
         return FloatTensor(tensor=tensor, kind=kind, reason=reason)
     offer = backend.weight_offer(kind, depthwise=view.is_depthwise(node))
     method = choose(offer, request, backend=backend.name, tensor=tensor, role="weight", axis=axis, negative=True)
-    return method.entry(tensor=tensor, view=view, node=node, role="weight", why=f"weight of {kind}")
+    pairs = view.pairs(node) if context.any_cpu and _may_saturate(method.scheme) else None
+    return method.entry(tensor=tensor, view=view, node=node, role="weight", why=f"weight of {kind}", pairs=pairs)
+
+
+def _may_saturate(scheme: Scheme) -> bool:
+    """Whether two codes of a weight, multiplied by unsigned ones and added, may leave 16 bits. Unsigned weights have
+    kernels that do not add in pairs; weights in groups are multiplied in float."""
+    largest = max(scheme.grid.qmax, -scheme.grid.qmin)
+    return scheme.grid.signed and 2 * largest > PAIR_LIMIT and not isinstance(scheme.granularity, PerGroup)
 
 
 def _bias(node: fx.Node, context: Context, weight: Entry, *, calls: int) -> Entry:

@@ -124,6 +124,7 @@ def _context(view: GraphView, backend: Backend, recipe: Recipe, scope: set[fx.No
         backend=backend,
         placement=Placement(view, backend, recipe, scope),
         requests=Requests(view, recipe, backend.ends_bits, end_layers(view)),
+        any_cpu=bool(backend.saturates_on) and recipe.cpu in (None, *backend.saturates_on),
     )
 
 

@@ -52,6 +52,7 @@ TORCH_X86 = Backend(
         "softmax": (0.0, 255 / 256),
         "tanh": (-1.0, 127 / 128),
     },
+    saturates_on=("avx2", "avx512", "avx_vnni"),  # FBGEMM looks for the VNNI of AVX-512 only
     quantize_outputs=True,
     opset=21,
     arithmetic="fbgemm",
@@ -66,6 +67,7 @@ NATIVE = replace(
     about="MMRazor's native scheme",
     weight=Offer(narrow=(True, False), granularities=(PerChannel, PerTensor)),
     depthwise_bits=None,
+    saturates_on=(),
     activation=Offer(signed=(False,), symmetric=(False,)),
     bias="float",
 )

@@ -20,6 +20,10 @@ def plan(
     exclude: Annotated[
         list[str] | None, typer.Option(help="Keep float: a node's name (a glob) or type, or a kind; may be repeated.")
     ] = None,
+    cpu: Annotated[
+        str | None,
+        typer.Option(help="The kind of CPU it will run on: 'vnni' keeps 8-bit weights whole.", show_default="any"),
+    ] = None,
     size: Annotated[int, typer.Option(min=1, help="Stands in for sizes that the file leaves free.")] = 1,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
 ) -> None:
@@ -33,7 +37,7 @@ def plan(
 
     network, request = load(model), find(recipe)
     request = without(request, exclude or ())
-    prepared = prepare(network, example_inputs(network, free=size), backend=backend, recipe=request)
+    prepared = prepare(network, example_inputs(network, free=size), backend=backend, recipe=request, cpu=cpu)
     if json:
         print(json_format.dumps(prepared.plan.to_dict(), indent=2))
     else:

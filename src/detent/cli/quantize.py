@@ -26,6 +26,10 @@ def quantize(
     exclude: Annotated[
         list[str] | None, typer.Option(help="Keep float: a node's name (a glob) or type, or a kind; may be repeated.")
     ] = None,
+    cpu: Annotated[
+        str | None,
+        typer.Option(help="The kind of CPU it will run on: 'vnni' keeps 8-bit weights whole.", show_default="any"),
+    ] = None,
     steps: Annotated[int, typer.Option(min=1, max=512, help="At most so many batches calibrate.")] = 64,
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Samples in a batch that is read from files.", show_default="8")
@@ -53,7 +57,7 @@ def quantize(
     batches = batches_of(data, ports, types_of(network), batch_size=batch_size, usual_size=BATCH_SIZE, how=how)
     request = without(find(recipe), exclude or ())
     with with_bar(batches, "calibrating", steps) as shown:
-        artifact = run(network, shown, backend=backend, recipe=request, folder=out, steps=steps, inplace=True)
+        artifact = run(network, shown, backend=backend, recipe=request, folder=out, steps=steps, cpu=cpu, inplace=True)
     show_artifact(artifact, json=json)
     if json:
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path, PurePath
@@ -15,13 +16,14 @@ import torch
 from detent.backends import Backend
 from detent.deploy.annotate import annotate
 from detent.deploy.deployment import DeployedTensor, Deployment, Writer
+from detent.deploy.exact_cpus import exact_cpus, saturating_layers
 from detent.deploy.export import export
 from detent.deploy.files import require_package, writer
 from detent.deploy.forms import in_forms
 from detent.deploy.memory import give_back
 from detent.deploy.package import MANIFEST, VERSION, digest
 from detent.deploy.placing import place, target_of
-from detent.errors import DeployError, NotCalibratedError
+from detent.errors import CpuWarning, DeployError, NotCalibratedError
 from detent.graph import Region, eval_mode, other_real, quantizers_of
 from detent.numerics import IntGrid
 from detent.onnx_import import is_imported, source_of
@@ -76,6 +78,7 @@ def write(
         for file, content in _written(one, put, deployment).items():
             _require_own(one, file, content, contents)
             contents[file] = content
+    deployment.notes.extend(_of_cpus(prepared, deployment))
     contents[MANIFEST] = json.dumps(_manifest(prepared, deployment, contents, mode), indent=1).encode()
     place(target, contents)
 
@@ -109,6 +112,18 @@ def _written(name: str, put: Writer, deployment: Deployment) -> Mapping[str, byt
 def _of_float(prepared: Any) -> list[str]:
     name = prepared.backend.name
     return [] if prepared.plan.quantized else [f"nothing is quantized: {name} runs all of this network in float"]
+
+
+def _of_cpus(prepared: Any, deployment: Deployment) -> list[str]:
+    """What a user must know if the file is not the same on every CPU. One who named a CPU knows it."""
+    layers = saturating_layers(deployment.graph) if deployment.backend.saturates_on else ()
+    if not layers:
+        return []
+    some = ", ".join(layers[:3]) + (f" and {len(layers) - 3} more" if len(layers) > 3 else "")
+    text = f"exact on some CPUs only: pairs of products saturate on {', '.join(deployment.backend.saturates_on)}, in {some}"
+    if prepared.recipe.cpu is None:
+        warnings.warn(f"{text}; prepare the float model anew for weights that do not", CpuWarning, stacklevel=4)
+    return [text]
 
 
 def _opset(prepared: Any) -> int:
@@ -161,6 +176,7 @@ def _manifest(prepared: Any, deployment: Deployment, contents: dict[str, bytes],
         "backend": deployment.backend.name,
         "arithmetic": deployment.backend.arithmetic,
         "engine": deployment.backend.engine,
+        "cpus": list(exact_cpus(deployment)) or None,
         "mode": mode,
         "recipe": prepared.recipe.to_dict(),
         "plan": prepared.plan.to_dict(),

@@ -65,6 +65,7 @@ def _make(entry: QuantizedTensor, region: Region) -> Quantizer:
     quantizer = QUANTIZERS[entry.quantizer](entry.scheme, shape, role=entry.role, name=entry.tensor, **options)
     # What will measure it: read by `observing`.
     quantizer.observer = (entry.observer, dict(entry.observer_options))
+    quantizer.pairs = entry.pairs
     return _on_device_of(region, quantizer)
 
 

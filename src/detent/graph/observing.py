@@ -50,10 +50,11 @@ def observing(prepared: nn.Module, *, quantized: bool = False, only_float: bool 
     asked = beside if only_float else watchers
     if asked and not any(watch.called for watch in asked.values()):
         raise RangeError("calibrate a model", "no batch was run through it", "give it at least one batch")
-    found = {quantizer: watch.observer.qparams() for quantizer, watch in watchers.items() if watch.called}
+    found = {quantizer: watch.qparams() for quantizer, watch in watchers.items() if watch.called}
     ranges = {one: qparams for one, watch in beside.items() if (qparams := watch.qparams()) is not None}
     for quantizer, qparams in found.items():
         quantizer.initialise(qparams)
+        quantizer.widening = watchers[quantizer].widening
     weights = sum_of_weights(prepared) if ranges else 0
     for one, qparams in ranges.items():
         one.keep(qparams, weights)
@@ -70,6 +71,9 @@ class _Watch:
         name, options = quantizer.observer
         self.observer: Observer = OBSERVERS[name](quantizer.scheme, name=quantizer.name, **options)
         self.called = False
+        self._quantizer = quantizer
+        self._weight: Tensor | None = None
+        self.widening: float | None = None
         self._once = quantizer.role != "activation"  # a weight is the same in every batch
         # Asked of the class, because the instance's own forward is this watch.
         self._then: Callable[[Tensor], Tensor] = partial(type(quantizer).forward, quantizer) if quantized else _pass
@@ -78,7 +82,16 @@ class _Watch:
         if not (self._once and self.called):
             self.observer.observe(x)
             self.called = True
+            self._weight = x.detach() if self._once else None
         return self._then(x)
+
+    def qparams(self) -> QParams:
+        measured = self.observer.qparams()
+        if self._weight is None or self._quantizer.pairs is None:
+            return measured
+        found = self._quantizer.widened(measured, self._weight)
+        self.widening = float((found.scale / measured.scale).mean())
+        return found
 
 
 class _WatchBeside:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from detent.errors import UnknownNameError
-from detent.numerics import Scheme
+from detent.numerics import Pairs, Scheme
 from detent.quantizers import Role
 
 __all__ = ["FloatTensor", "Plan", "PlannedOp", "QuantizedTensor"]
@@ -20,7 +20,9 @@ class QuantizedTensor:
 
     `tensor` is the name of a weight (`conv1.weight`) or of the operation or input that gives an activation
     (`layer1.0_relu`). `users` are the operations that get the quantized value; empty means all of them.
-    `shares` names the tensor whose quantizer this one uses.
+    `shares` names the tensor whose quantizer this one uses. `pairs`, of a weight, is which of its codes are kept from
+    saturating on CPUs that multiply and add them in pairs, and `widened` by how much calibrating has enlarged its
+    scales for that, on average.
     """
 
     tensor: str
@@ -36,6 +38,8 @@ class QuantizedTensor:
     observer_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     users: tuple[str, ...] = ()
     shares: str | None = None
+    pairs: Pairs | None = None
+    widened: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +107,9 @@ class Plan:
             why = entry.why
             if entry.shares:
                 by, why = f"= {entry.shares}", entry.why
+            if entry.pairs:
+                step = "" if entry.widened is None else f", steps x{entry.widened:.2f}"
+                why += f"; pairs add up to 128 at most{step}"
             if entry.users:
                 why += f" (for {', '.join(entry.users)})"
             rows.append((entry.tensor, entry.kind, str(entry.scheme), by, why))
@@ -145,6 +152,8 @@ class Plan:
                     "observer options": dict(entry.observer_options),
                     "users": list(entry.users),
                     "shares": entry.shares,
+                    "pairs": None if entry.pairs is None else asdict(entry.pairs),
+                    "widened": entry.widened,
                     "why": entry.why,
                 }
             )

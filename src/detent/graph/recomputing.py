@@ -197,7 +197,7 @@ def _quantized_again(quantizer: Quantizer, state: Mapping[str, Tensor], source: 
     """What the quantizer gave when `state` were its tensors, whatever stands in for its forward by now."""
     now = _state(quantizer)
     if all(now.get(name) is tensor for name, tensor in state.items()):
-        return quantizer._fake_quantize(source)
+        return quantizer.simulate(source)
     renamed = {f"quantizer.{name}": tensor for name, tensor in state.items()}
     out: Tensor = functional_call(_Again(quantizer), renamed, (source,))
     return out
@@ -215,4 +215,4 @@ class _Again(nn.Module):
         self.quantizer = quantizer
 
     def forward(self, source: Tensor) -> Tensor:
-        return self.quantizer._fake_quantize(source)
+        return self.quantizer.simulate(source)

@@ -3,6 +3,7 @@
 from detent.numerics.granularity import Granularity, PerChannel, PerGroup, PerTensor
 from detent.numerics.grids import ApotGrid, Grid, IntGrid, LogGrid
 from detent.numerics.kernels import Inside, fused_fake_quantize, scale_gradient
+from detent.numerics.pairs import PAIR_LIMIT, Pairs
 from detent.numerics.qparams import QParams
 from detent.numerics.reference import (
     choose_qparams,
@@ -19,12 +20,14 @@ from detent.numerics.rounding import Rounding, round_to_integer
 from detent.numerics.scheme import ScaleType, Scheme
 
 __all__ = [
+    "PAIR_LIMIT",
     "ApotGrid",
     "Granularity",
     "Grid",
     "Inside",
     "IntGrid",
     "LogGrid",
+    "Pairs",
     "PerChannel",
     "PerGroup",
     "PerTensor",

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from detent.errors import NotCalibratedError, SchemeError, TensorError
-from detent.numerics import QParams, Requirement, Rounding, Scheme, quantize
+from detent.numerics import Pairs, QParams, Requirement, Rounding, Scheme, quantize
 
 __all__ = ["Quantizer", "Role"]
 
@@ -69,10 +69,14 @@ class Quantizer(nn.Module, ABC):
         self.scheme, self.role, self.name = scheme, role, name
         self.scale_shape = scheme.granularity.scale_shape(shape)
         self.observer: tuple[str, dict[str, Any]] = (self.default_observer, {})
+        self.pairs: Pairs | None = None
+        self.widening: float | None = None
         self._calibrated = False
         self.register_load_state_dict_post_hook(_refresh_calibrated)  # type: ignore[no-untyped-call]
 
-    # `observer` is what measures it when a prepared model is calibrated: a name, and options.
+    # `observer` is what measures it when a prepared model is calibrated: a name, and options. `pairs`, of a weight, is
+    # which codes are kept from saturating where they are multiplied and added in pairs, and `widening` by how much its
+    # scales were enlarged for that, on average.
 
     @property
     def calibrated(self) -> bool:
@@ -91,12 +95,23 @@ class Quantizer(nn.Module, ABC):
             self._initialise(observed)
         _refresh_calibrated(self)
 
+    def widened(self, observed: QParams, x: Tensor) -> QParams:
+        """`observed` of the tensor `x`, with scales enlarged as far as its pairs need it."""
+        return observed if self.pairs is None else self.pairs.widened(observed, x, self.scheme)
+
     def forward(self, x: Tensor) -> Tensor:
         """`x` on the grid, in its own dtype; an error if the quantizer is not calibrated."""
         self._require_calibrated(f"quantize {self.name!r}")
         if not x.is_floating_point():
             raise TensorError(f"quantize {self.name!r} of dtype {x.dtype}", "it holds no real numbers", "give floats")
-        return self._fake_quantize(x)
+        return self.simulate(x)
+
+    def simulate(self, x: Tensor) -> Tensor:
+        """The forward pass without its checks."""
+        values = self._fake_quantize(x)
+        if self.pairs is None:
+            return values
+        return self.pairs.bounded(values, self.qparams().scale, self.scheme.granularity)
 
     @torch.no_grad()
     def codes(self, x: Tensor) -> Tensor:

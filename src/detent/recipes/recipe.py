@@ -8,8 +8,9 @@ from fnmatch import fnmatchcase
 from os import PathLike, fspath
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import PlainValidator, model_validator
+from pydantic import AfterValidator, PlainValidator, model_validator
 
+from detent.cpus import CPUS
 from detent.errors import DetentError, RecipeError, SchemeError
 from detent.observers import OBSERVERS
 from detent.quantizers import QUANTIZERS, Role
@@ -28,6 +29,12 @@ BatchNormStrategy = Literal[-1, 0, 1, 2, 3, 4]
 CalibrationInputs = Literal["float", "quantized"]
 
 _MOST = 2**63 - 1  # what TOML and torch.manual_seed can hold
+
+
+def _known_cpu(name: str | None) -> str | None:
+    if name is not None and name not in CPUS:
+        raise RefusalError(f"known are {', '.join(CPUS)}", nearest(name, CPUS, "use one of these"))
+    return name
 
 
 class BatchNorm(Section, frozen=True):
@@ -61,7 +68,8 @@ class Recipe(Section, frozen=True):
     Everything but the name may be left out; None is the backend's or the method's own default. Of `rules` the
     first that matches a layer counts, and only what it says is laid over the recipe's own requests. What
     `exclude` matches stays float, whatever the rules say. `algorithms` run, in their order, when the model is
-    calibrated.
+    calibrated. `cpu` names the one kind of CPU that the model will run on (`detent.cpus.CPUS`); without it, weights are
+    such that engines compute the same integers on every kind.
 
     Invariant: what the rules make of the requests is as possible as the requests themselves.
 
@@ -85,6 +93,7 @@ class Recipe(Section, frozen=True):
     algorithms: Annotated[tuple[AlgorithmRequest, ...], a_list] = ()
     rules: Annotated[tuple[Rule, ...], a_list] = ()
     exclude: Annotated[tuple[Text, ...], a_list] = ()
+    cpu: Annotated[str | None, AfterValidator(_known_cpu)] = None
     seed: Annotated[int, within(0, _MOST)] = 0
 
     @classmethod

@@ -1,0 +1,103 @@
+"""Weights that are the same integers on every CPU: no two of them, multiplied and added in 16 bits, can saturate.
+
+A CPU without VNNI multiplies unsigned activations (0 to 255) by signed weights and adds two neighboring products in 16
+bits. Two weights whose sum stays within 128 cannot saturate there, whatever the activations are: 255 * 128 = 32,640,
+and 255 * 129 = 32,895 is past 32,767. Weights of opposite signs never do.
+
+>>> from detent.numerics import IntGrid, PerChannel
+>>> pairs = Pairs(outputs=0, inputs=1)
+>>> weight = torch.tensor([[1.0, 0.9, -1.0, 0.5], [1.0, 0.0, 0.3, 0.3]])
+>>> scheme = Scheme(IntGrid(8, narrow=True), granularity=PerChannel(0))
+>>> pairs.widened(QParams.symmetric(torch.full((2,), 1 / 127)), weight, scheme).scale * 127        # 1.0 + 0.9
+tensor([1.9000, 1.0000])
+>>> pairs.bounded(torch.tensor([[127.0, 90.0, -127.0, 90.0]]), torch.ones(1), PerChannel(0))
+tensor([[  82.,   46., -127.,   90.]])
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from detent.numerics.granularity import Granularity
+from detent.numerics.qparams import QParams
+from detent.numerics.scheme import Scheme
+
+__all__ = ["PAIR_LIMIT", "Pairs"]
+
+PAIR_LIMIT = 128
+"""The greatest sum of two weight codes of one sign that cannot saturate."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Which weights are multiplied and added in pairs.
+
+    `outputs` and `inputs` are the axes of the weight. Where the order is `settled`, input channels 2i and 2i + 1 are a
+    pair, at each place of a kernel; else any two weights of an output channel may be one.
+    """
+
+    outputs: int
+    inputs: int
+    settled: bool = True
+
+    def largest(self, codes: Tensor) -> int:
+        """The greatest sum of a pair of codes, of either sign; those up to `PAIR_LIMIT` cannot saturate."""
+        return int(self._sums(codes).abs().max())
+
+    def widened(self, qparams: QParams, weight: Tensor, scheme: Scheme) -> QParams:
+        """`qparams` with larger scales where a pair of the codes of `weight` leaves the limit.
+
+        A scale of a pair's sum over 127 will do, however both are rounded to nearest: two halves may round up. Twice a
+        scale always does.
+        """
+        granularity = scheme.granularity
+        weight = weight.detach().to(qparams.scale.dtype)
+        codes = torch.round(weight / granularity.expand(qparams.scale, weight.ndim))
+        codes = codes.clamp(scheme.grid.qmin, scheme.grid.qmax)
+        wider = 2 * qparams.scale
+        if scheme.scale == "float":
+            wider = torch.maximum(qparams.scale, self._most(weight, granularity) / (PAIR_LIMIT - 1)).minimum(wider)
+        return replace(qparams, scale=torch.where(self._most(codes, granularity) > PAIR_LIMIT, wider, qparams.scale))
+
+    def _most(self, weight: Tensor, granularity: Granularity) -> Tensor:
+        """The greatest sum of a pair, of either sign, for each scale."""
+        return granularity.reduce(self._sums(weight).abs(), lambda sums, dims: sums.amax(dims))
+
+    def bounded(self, values: Tensor, scale: Tensor, granularity: Granularity) -> Tensor:
+        """`values`, which lie on the grid of `scale`, with pairs past the limit moved to it by equal shares. The
+        gradient goes straight through."""
+        step = granularity.expand(scale.detach(), values.ndim)
+        with torch.no_grad():
+            sums = self._sums(values)
+            over = (sums.abs() > (PAIR_LIMIT + 0.5) * step).any()  # half a code for what float32 rounds
+        if not torch.compiler.is_compiling() and not over:
+            return values
+        with torch.no_grad():
+            codes = torch.round(values / step)
+            kept = (self._pairs_bounded(codes) if self.settled else self._all_bounded(codes)) * step
+        return kept + (values - values.detach())
+
+    def _sums(self, weight: Tensor) -> Tensor:
+        """Of each pair, or of the two largest of an output channel; with the weight's axes, one of them halved."""
+        if self.settled:
+            return torch.unflatten(weight, self.inputs, (-1, 2)).sum(self.inputs + 1)
+        rows = weight.movedim(self.outputs, 0)
+        largest = rows.flatten(1).abs().topk(min(2, rows[0].numel()), dim=1).values.sum(1)
+        return largest.reshape(-1, *[1] * (weight.ndim - 1)).movedim(0, self.outputs)
+
+    def _pairs_bounded(self, codes: Tensor) -> Tensor:
+        pairs = torch.unflatten(codes, self.inputs, (-1, 2))
+        sums = pairs.sum(self.inputs + 1)
+        excess = sums - sums.clamp(-PAIR_LIMIT, PAIR_LIMIT)
+        first = torch.trunc((excess + excess.sign()) / 2)
+        return (pairs - torch.stack((first, excess - first), self.inputs + 1)).flatten(self.inputs, self.inputs + 1)
+
+    def _all_bounded(self, codes: Tensor) -> Tensor:
+        """Codes cut at 64, or at what the second largest leaves over if that is more."""
+        rows = codes.movedim(self.outputs, 0)
+        largest = rows.flatten(1).abs().topk(min(2, rows[0].numel()), dim=1).values
+        bound = (PAIR_LIMIT - largest[:, -1]).clamp_min(PAIR_LIMIT // 2).reshape(-1, *[1] * (codes.ndim - 1))
+        return torch.minimum(torch.maximum(rows, -bound), bound).movedim(0, self.outputs)

@@ -1,0 +1,131 @@
+"""Weights that no CPU saturates: literal codes, and properties over random weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from detent.numerics import PAIR_LIMIT, IntGrid, Pairs, PerChannel, PerTensor, QParams, Scheme
+
+LINEAR, CONV, TRANSPOSED = Pairs(0, 1), Pairs(0, 1), Pairs(1, 0)
+ODD = Pairs(0, 1, settled=False)
+
+
+def worst(codes: Tensor, pairs: Pairs) -> int:
+    """By a loop: the greatest sum of two codes of one sign that are a pair."""
+    rows = codes.movedim(pairs.outputs, 0)
+    inputs = pairs.inputs - (pairs.outputs < pairs.inputs)
+    most = 0
+    for row in rows:
+        places = row.movedim(inputs, -1).reshape(-1, row.shape[inputs]).tolist()
+        flat = [code for place in places for code in place]
+        for place in places:
+            couples = zip(place[::2], place[1::2], strict=True) if pairs.settled else []
+            most = max([most, *(abs(a + b) for a, b in couples)])
+        if not pairs.settled:
+            most = max([most, sum(sorted(map(abs, flat))[-2:])])
+    return int(most)
+
+
+def test_the_limit_is_what_16_bits_hold() -> None:
+    assert 255 * PAIR_LIMIT <= 2**15 - 1 < 255 * (PAIR_LIMIT + 1)
+
+
+@pytest.mark.parametrize(
+    ("codes", "bounded"),
+    [
+        pytest.param([127, 1], [127, 1], id="at-the-limit"),
+        pytest.param([127, 2], [126, 2], id="one-over"),
+        pytest.param([127, 127], [64, 64], id="both-large"),
+        pytest.param([-127, -90], [-82, -46], id="negative"),
+        pytest.param([127, -127], [127, -127], id="opposite-signs-never-saturate"),
+        pytest.param([0, 100, 100, 0], [0, 100, 100, 0], id="neighbors-of-two-pairs"),
+    ],
+)
+def test_codes_of_a_pair(codes: list[int], bounded: list[int]) -> None:
+    given = torch.tensor([codes], dtype=torch.float32)
+    assert LINEAR.bounded(given, torch.ones(1), PerChannel(0)).tolist() == [bounded]
+
+
+@pytest.mark.parametrize(
+    ("codes", "bounded"),
+    [
+        pytest.param([127, 1, -1], [127, 1, -1], id="within"),
+        pytest.param([127, 27, 5], [101, 27, 5], id="one-large"),
+        pytest.param([127, 5, -90], [64, 5, -64], id="two-large-wherever-they-are"),
+    ],
+)
+def test_codes_where_the_order_is_not_settled(codes: list[int], bounded: list[int]) -> None:
+    given = torch.tensor([codes], dtype=torch.float32)
+    assert ODD.bounded(given, torch.ones(1), PerChannel(0)).tolist() == [bounded]
+
+
+def test_only_channels_that_need_it_get_a_wider_step() -> None:
+    weight = torch.tensor([[1.0, 0.9], [1.0, -0.9], [1.0, 0.0]])
+    measured = QParams.symmetric(weight.abs().amax(1) / 127)
+    found = LINEAR.widened(measured, weight, Scheme(IntGrid(8, narrow=True), granularity=PerChannel(0)))
+    assert (found.scale / measured.scale).tolist() == pytest.approx([1.9, 1.0, 1.0])
+
+
+def test_scales_that_are_powers_of_two_stay_so() -> None:
+    weight = torch.tensor([[1.0, 0.9], [1.0, 0.0]])
+    scheme = Scheme(IntGrid(8), granularity=PerChannel(0), scale="power_of_two")
+    found = LINEAR.widened(QParams.symmetric(torch.full((2,), 2.0**-6)), weight, scheme)
+    assert found.scale.tolist() == [2.0**-6, 2.0**-6]
+    found = LINEAR.widened(QParams.symmetric(torch.full((2,), 2.0**-7)), weight, scheme)
+    assert found.scale.tolist() == [2.0**-6, 2.0**-7]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "shape"),
+    [
+        pytest.param(LINEAR, (5, 8), id="linear"),
+        pytest.param(CONV, (5, 4, 3, 3), id="conv"),
+        pytest.param(TRANSPOSED, (4, 5, 2, 2), id="conv-transpose"),
+        pytest.param(ODD, (5, 3, 3, 3), id="three-channels"),
+        pytest.param(ODD, (5, 1), id="one-weight"),
+    ],
+)
+@pytest.mark.parametrize("per_channel", [True, False], ids=["per-channel", "per-tensor"])
+@given(seed=st.integers(0, 2**31), shrunk=st.floats(0.2, 1.0))
+def test_no_pair_leaves_the_limit(
+    pairs: Pairs, shape: tuple[int, ...], per_channel: bool, seed: int, shrunk: float
+) -> None:
+    """At the measured scale widened, all codes hold by themselves; at any other, as training may move it, bounded."""
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(shape, generator=generator) + torch.randn((), generator=generator)
+    granularity = PerChannel(pairs.outputs) if per_channel else PerTensor()
+    scheme = Scheme(IntGrid(8, narrow=True), granularity=granularity)
+    measured = granularity.reduce(weight.abs(), lambda x, dims: x.amax(dims)) / 127
+    scale = pairs.widened(QParams.symmetric(measured), weight, scheme).scale
+    assert bool((scale >= measured).all())
+    codes = torch.round(weight / granularity.expand(scale, weight.ndim))
+    assert worst(codes, pairs) <= PAIR_LIMIT
+    values = codes * granularity.expand(scale, weight.ndim)
+    assert torch.equal(pairs.bounded(values, scale, granularity), values)
+
+    step = granularity.expand(scale * shrunk, weight.ndim)
+    values = torch.round(weight / step).clamp(-127, 127) * step
+    bounded = pairs.bounded(values, scale * shrunk, granularity)
+    assert worst(torch.round(bounded / step), pairs) <= PAIR_LIMIT
+    assert torch.equal(pairs.bounded(bounded, scale * shrunk, granularity), bounded)
+    assert pairs.largest(torch.round(bounded / step).long()) <= PAIR_LIMIT
+
+
+def test_the_gradient_goes_straight_through() -> None:
+    weight = torch.tensor([[127.0, 127.0]], requires_grad=True)
+    bounded = LINEAR.bounded(weight, torch.ones(1), PerChannel(0))
+    (bounded * torch.tensor([[2.0, 3.0]])).sum().backward()
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [[2.0, 3.0]]
+
+
+def test_it_compiles_to_the_same() -> None:
+    weight = torch.randn(6, 8, generator=torch.Generator().manual_seed(0)).mul(60).round().clamp(-127, 127)
+    compiled = torch.compile(LINEAR.bounded, backend="aot_eager", fullgraph=True)
+    assert torch.equal(
+        compiled(weight, torch.ones(6), PerChannel(0)), LINEAR.bounded(weight, torch.ones(6), PerChannel(0))
+    )
