@@ -1,5 +1,5 @@
-"""oneDNN, which torch's engine "x86" convolves with where the CPU has VNNI. Its linear layers are FBGEMM's, and so are
-its transposed convolutions as Detent drives it (`detent.engines.torch_native`)."""
+"""oneDNN, which torch's engine "x86" convolves with where the CPU has VNNI; without VNNI it has FBGEMM do so. Its linear
+layers are FBGEMM's, and so are its transposed convolutions as Detent drives it (`detent.engines.torch_native`)."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Onednn(AtenArithmetic):
     )
 
     def _summed(self, op: Op, sums: Accumulator, bias: Tensor | None, output: Encoding) -> Kernel:
-        if op.type != "Conv" or op.attributes.get("group", 1) > _MOST_GROUPS:
-            return fbgemm_sums(op, sums, bias, output)
+        if self.cpu.saturates or op.type != "Conv" or op.attributes.get("group", 1) > _MOST_GROUPS:
+            return fbgemm_sums(op, sums, bias, output, self.cpu)
         scale = per_channel(sums.scale, sums.channels)
         factor, zero_point = inverse(output.scale), int(output.zero_point)
 
