@@ -1,7 +1,7 @@
 """What torch's quantized kernels have in common, whichever library does the sums: the parts that ATen itself computes.
 
-ATen runs element by element in blocks of a vector register, and what is left at the end one by one, and the two round
-differently: in blocks `rne(f32(x * f32(1/s))) + z`, one by one `rne(f32(f32(x * f32(1/s)) + z))`. The order is that of
+ATen runs element by element in blocks of 64, and what is left at the end one by one, and the two round differently: in
+blocks `rne(f32(x * f32(1/s))) + z`, one by one `rne(f32(f32(x * f32(1/s)) + z))`. The order is that of
 memory, which is channels last for four dimensions.
 """
 
@@ -30,6 +30,9 @@ __all__ = ["AtenArithmetic", "TorchArithmetic", "inverse", "rounded_after", "rou
 
 Pointwise = Callable[..., Tensor]
 
+_BLOCK = 64
+"""Elements in a block: torch takes two registers of AVX2 at once, also on CPUs that have longer ones. Average pools are
+the exception."""
 _FUSED_RELU = ("d_relu", "linear_relu", "add_relu", "mul_relu")
 
 
@@ -169,7 +172,7 @@ class TorchArithmetic(Arithmetic):
             codes = tuple(each.expand(shape) for each in codes)
             real = [in_blocks(each, grid) for each, grid in zip(codes, grids, strict=True)]
             made = rounded_after(compute(*real), factor, zero_point)
-            rest = last_in_memory(shape, self.cpu.register)
+            rest = last_in_memory(shape, _BLOCK)
             if rest is not None:
                 real = [dequantize(each[rest], grid) for each, grid in zip(codes, grids, strict=True)]
                 made[rest] = rounded_inside(compute(*real), factor, zero_point)
