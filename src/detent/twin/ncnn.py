@@ -38,9 +38,10 @@ class Ncnn(Arithmetic):
 
     name = "ncnn"
     claim = (
-        "equal, with packing=False, for convolutions, linear layers, pools, means, sums, products, piecewise linear "
-        "functions and moves; functions that ncnn approximates in float32 (exp, division, interpolation and what is "
-        "made of them) and layers left in float are off by a few units of the last place in about a third of outputs"
+        "equal, on CPUs with AVX2 or AVX-512, with packing=False, for convolutions, linear layers, pools, means, sums, "
+        "products, piecewise linear functions and moves; functions that ncnn approximates in float32 (exp, division, "
+        "interpolation and what is made of them) and layers left in float are off by a few units of the last place in "
+        "a third to two thirds of outputs"
     )
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:

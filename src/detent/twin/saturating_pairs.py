@@ -34,7 +34,7 @@ class _Pair:
     """Two neighboring weights that can saturate, of some of the output channels.
 
     `at` and `behind` say where their data are: (place without channels, channel of a group). `groups` has the group of
-    each of the `channels`.
+    each of the `channels`, or the only one.
     """
 
     at: tuple[int, int]
@@ -47,18 +47,18 @@ class _Pair:
 def saturate_pairs(sums: Accumulator, op: Op) -> Accumulator:
     """The same sums with pairs saturated, for data on a uint8 grid; `sums` itself where no pair can saturate."""
     groups = 1 if op.type in ("Gemm", "MatMul") else int(op.attributes.get("group", 1))
-    weights = _grouped(sums.weights, op, groups)
-    pairs = list(_pairs(weights))
+    pairs = list(_pairs(_grouped(sums.weights, op, groups)))
     if not pairs:
         return sums
     exact, columns, zero_point = sums.total, _columns(op, sums.weights.shape[2:]), int(sums.input.zero_point)
 
     def total(shifted: Tensor) -> Tensor:
         result = exact(shifted).to(torch.float64)
-        places = [place.unflatten(1, (groups, -1)) for place in columns(shifted)]
+        places = [place.reshape(place.shape[0], groups, -1, *place.shape[2:]) for place in columns(shifted)]
 
         def met(where: tuple[int, int], of: Tensor) -> Tensor:
-            return places[where[0]][:, of, where[1]] + zero_point
+            place, channel = where
+            return places[place][:, of, channel].add(zero_point)
 
         flat = result if places[0].ndim > 3 else result.view(-1, result.shape[-1])
         for pair in pairs:
@@ -84,6 +84,7 @@ def _pairs(weights: Integers) -> Iterator[_Pair]:
     """The pairs that can saturate for some data."""
     groups, outputs, _, inputs = weights.shape
     flat = torch.from_numpy(np.ascontiguousarray(weights.reshape(groups * outputs, -1))).float()
+    only = torch.zeros(1, dtype=torch.long)
     for place in range(0, flat.shape[1] - 1, 2):
         first, second = flat[:, place], flat[:, place + 1]
         high = (first.clamp_min(0) + second.clamp_min(0)) * _MOST_CODE
@@ -94,7 +95,7 @@ def _pairs(weights: Integers) -> Iterator[_Pair]:
                 divmod(place, inputs),
                 divmod(place + 1, inputs),
                 channels,
-                channels // outputs,
+                channels // outputs if groups > 1 else only,
                 (first[channels], second[channels]),
             )
 
@@ -112,15 +113,14 @@ def _transposed_columns(op: Op, window: Window) -> Columns:
     """A transposed convolution is one of stride 1 over inputs with gaps, the kernel taken from its end."""
     extra = op.attributes.get("output_padding") or [0] * len(window.kernel)
     reach = [(size - 1) * dilation for size, dilation in zip(window.kernel, window.dilations, strict=True)]
-    pads = [
-        (far - begin, far - end + more) for far, (begin, end), more in zip(reach, window.pads, extra, strict=True)
-    ]
+    pads = [(far - begin, far - end + more) for far, (begin, end), more in zip(reach, window.pads, extra, strict=True)]
+    inputs = (slice(None), slice(None), *(slice(None, None, stride) for stride in window.strides))
     dense = replace(window, strides=(1,) * len(window.kernel))
 
     def columns(x: Tensor) -> list[Tensor]:
         sizes = [(size - 1) * stride + 1 for size, stride in zip(x.shape[2:], window.strides, strict=True)]
         spread = x.new_zeros(*x.shape[:2], *sizes)
-        spread[(..., *(slice(None, None, stride) for stride in window.strides))] = x
+        spread[inputs] = x
         return dense.places(spread, pads)[::-1]
 
     return columns

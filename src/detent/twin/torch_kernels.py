@@ -1,8 +1,8 @@
 """What torch's quantized kernels have in common, whichever library does the sums: the parts that ATen itself computes.
 
 ATen runs element by element in blocks of 64, and what is left at the end one by one, and the two round differently: in
-blocks `rne(f32(x * f32(1/s))) + z`, one by one `rne(f32(f32(x * f32(1/s)) + z))`. The order is that of
-memory, which is channels last for four dimensions.
+blocks `rne(f32(x * f32(1/s))) + z`, one by one `rne(f32(f32(x * f32(1/s)) + z))`. The order is that of memory, which is
+channels last for four dimensions.
 """
 
 from __future__ import annotations
@@ -56,7 +56,12 @@ class TorchArithmetic(Arithmetic):
 
     @classmethod
     def local_cpu(cls) -> Cpu:
-        """ATEN_CPU_CAPABILITY shortens ATen's vectors and leaves the libraries their own instructions."""
+        """ATEN_CPU_CAPABILITY=avx2 shortens ATen's vectors and leaves the libraries their own instructions.
+
+        Not known are ATEN_CPU_CAPABILITY=default, which rounds some ties of additions, concatenations and leaky ReLUs
+        otherwise, and on CPUs with VNNI FBGEMM_ENABLE_INSTRUCTIONS and ONEDNN_MAX_CPU_ISA, which take VNNI from some
+        kernels of a library only.
+        """
         found = cpus.here()
         if found.register <= 32 or torch.backends.cpu.get_cpu_capability() == "AVX512":
             return found
