@@ -110,7 +110,7 @@ def test_depthwise_kernels_round_the_product_or_do_not(
 
 
 @pytest.mark.parametrize(("kernel", "alike"), [(3, False), (5, True)])
-def test_the_fast_depthwise_kernel_rounds_once_with_avx512(kernel: int, alike: bool) -> None:
+def test_the_fast_depthwise_kernel_rounds_twice_with_avx2(kernel: int, alike: bool) -> None:
     builder = Builder(style("random"))
     builder.output(conv(builder, builder.input("x", 2, 16, 13, 13), 16, kernel, group=16))
     net = ncnn_form(builder.net())

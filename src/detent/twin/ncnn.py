@@ -21,8 +21,6 @@ __all__ = ["Ncnn"]
 
 _BELOW_HALF = float(np.nextafter(np.float32(0.5), np.float32(0)))
 _LANES = 4
-_WITHOUT_AVX512 = ("avx2", "avx_vnni")
-"""For these ncnn has the same layers, compiled apart from those for AVX-512."""
 
 
 class Ncnn(Arithmetic):
@@ -31,8 +29,8 @@ class Ncnn(Arithmetic):
     - quantize: `clip(trunc(f32(f32(x * f) +- 0.5)))` with the factor `f = f32(1 / scale)`. The largest float32 below
       0.5 becomes 1 that way, but 0 among the last numbers of a plane, those that do not fill four lanes.
     - convolution: `fma(f32(acc), f32(1 / f32(fx * fw)), bias)`; linear layer and depthwise convolution: the same
-      product, then the sum. With AVX-512 the depthwise kernels for 3x3 of stride 1 or 2 with a ReLU or nothing behind
-      are fused too.
+      product, then the sum. The depthwise kernels for 3x3 of stride 1 or 2 with a ReLU or nothing behind are fused
+      too, except on CPUs of the kind "avx2".
     - the bias is float32, and so is everything else. A global mean sums in four lanes, that are then added crosswise.
     """
 
@@ -55,7 +53,7 @@ class Ncnn(Arithmetic):
         return codes.clamp_(encoding.qmin, encoding.qmax)
 
     def lower(self, graph: QdqGraph) -> list[Step]:
-        return lower(graph, {**_MAKERS, "Conv": partial(_conv, fused=self.cpu.name not in _WITHOUT_AVX512)})
+        return lower(graph, {**_MAKERS, "Conv": partial(_conv, fused=self.cpu.name != "avx2")})
 
 
 def _factor(encoding: Encoding) -> np.float32:
