@@ -109,6 +109,16 @@ def test_depthwise_kernels_round_the_product_or_do_not(
         assert differences(ncnn_form(builder.net())) == {}
 
 
+@pytest.mark.parametrize(("kernel", "alike"), [(3, False), (5, True)])
+def test_the_fast_depthwise_kernel_rounds_twice_with_avx2(kernel: int, alike: bool) -> None:
+    builder = Builder(style("random"))
+    builder.output(conv(builder, builder.input("x", 2, 16, 13, 13), 16, kernel, group=16))
+    net = ncnn_form(builder.net())
+    graph = read_qdq(net.model)
+    short, long = (Twin(graph, Ncnn(cpu)).run(net.feeds) for cpu in ("avx2", "vnni"))
+    assert all(np.array_equal(value, long[name]) for name, value in short.items()) == alike
+
+
 @pytest.mark.parametrize(("kernel", "stride", "pads"), [([2, 3], [2, 2], [1, 0, 1, 0]), ([3, 2], [1, 2], [0, 1, 0, 1])])
 def test_an_average_adds_up_in_order(kernel: list[int], stride: list[int], pads: list[int]) -> None:
     """Windows of 2 to 6 numbers, of an image that is transposed in memory."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from detent.twin.fbgemm import Fbgemm
 from detent.twin.onednn import Onednn
 from tests.twin.nets import Style
 from tests.twin.torch_nets import differing, net_of
@@ -27,3 +28,8 @@ def test_few_others_differ(kind: str, tmp_path: Path) -> None:
         differ, count = differing(net_of(kind, Style(scales="tie", seed=seed)), tmp_path, "x86", Onednn())
         wrong, total = wrong + sum(differ.values()), total + count
     assert wrong <= total * 4e-4
+
+
+def test_without_vnni_it_is_fbgemm() -> None:
+    assert Onednn("avx2").claim == Fbgemm.claim
+    assert Onednn("vnni").claim.startswith("within 1 LSB")

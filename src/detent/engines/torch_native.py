@@ -25,9 +25,9 @@ from detent.errors import EngineError
 __all__ = ["Kernels", "TorchNative"]
 
 Kernels = Literal["fbgemm", "qnnpack", "x86"]
-"""FBGEMM, QNNPACK, or what torch takes on x86 unless told otherwise: oneDNN's convolutions and FBGEMM's linear layers.
-Torch's fourth, oneDNN for both, is not on offer: its linear layers end the process on CPUs that hide some of AMX. So do
-its transposed convolutions, which are FBGEMM's here as well."""
+"""FBGEMM, QNNPACK, or what torch takes on x86 unless told otherwise: oneDNN's convolutions and FBGEMM's linear layers,
+on CPUs without VNNI FBGEMM for both. Torch's fourth, oneDNN for both, is not on offer: its linear layers end the
+process on CPUs that hide some of AMX. So do its transposed convolutions, which are FBGEMM's here as well."""
 Values = dict[str, Tensor]
 Run = Callable[[Values], "Tensor | tuple[Tensor, ...]"]
 

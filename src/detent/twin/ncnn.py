@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -26,16 +28,18 @@ class Ncnn(Arithmetic):
 
     - quantize: `clip(trunc(f32(f32(x * f) +- 0.5)))` with the factor `f = f32(1 / scale)`. The largest float32 below
       0.5 becomes 1 that way, but 0 among the last numbers of a plane, those that do not fill four lanes.
-    - convolution: `fma(f32(acc), f32(1 / f32(fx * fw)), bias)`; linear layer, and depthwise convolution other than 3x3
-      of stride 1 or 2 with a ReLU or nothing: the same product, then the sum.
+    - convolution: `fma(f32(acc), f32(1 / f32(fx * fw)), bias)`; linear layer and depthwise convolution: the same
+      product, then the sum. The depthwise kernels for 3x3 of stride 1 or 2 with a ReLU or nothing behind are fused
+      too, except on CPUs of the kind "avx2".
     - the bias is float32, and so is everything else. A global mean sums in four lanes, that are then added crosswise.
     """
 
     name = "ncnn"
     claim = (
-        "equal, with packing=False, for convolutions, linear layers, pools, means, sums, products, piecewise linear "
-        "functions and moves; functions that ncnn approximates in float32 (exp, division, interpolation and what is "
-        "made of them) and layers left in float are off by a few units of the last place in about a third of outputs"
+        "equal, on CPUs with AVX2 or AVX-512, with packing=False, for convolutions, linear layers, pools, means, sums, "
+        "products, piecewise linear functions and moves; functions that ncnn approximates in float32 (exp, division, "
+        "interpolation and what is made of them) and layers left in float are off by a few units of the last place in "
+        "a third to two thirds of outputs"
     )
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
@@ -49,7 +53,7 @@ class Ncnn(Arithmetic):
         return codes.clamp_(encoding.qmin, encoding.qmax)
 
     def lower(self, graph: QdqGraph) -> list[Step]:
-        return lower(graph, _MAKERS)
+        return lower(graph, {**_MAKERS, "Conv": partial(_conv, fused=self.cpu.name != "avx2")})
 
 
 def _factor(encoding: Encoding) -> np.float32:
@@ -57,15 +61,16 @@ def _factor(encoding: Encoding) -> np.float32:
     return found
 
 
-def _conv(graph: QdqGraph, op: Op) -> Step | None:
+def _conv(graph: QdqGraph, op: Op, *, fused: bool) -> Step | None:
+    """`fused`: the fast depthwise kernels round once."""
     acc = accumulator(graph, op)
     if acc is None:
         return None
     unit, bias = _unit(acc), bias_values(graph, op)
     shift = None if bias is None else per_channel(bias, acc.channels)
     activation = _activation(graph, op)
-    if _element_by_element(op, acc.weights.shape, activation):
-        return _slow_depthwise(graph, op, activation, acc, unit, shift)
+    if _is_depthwise(op, acc.weights.shape) and not (fused and _is_fast(op, acc.weights.shape, activation)):
+        return _rounded_twice(graph, op, activation, acc, unit, shift)
 
     def kernel(codes: Tensor) -> Tensor:
         total = acc(codes).to(torch.float32)
@@ -80,18 +85,21 @@ def _activation(graph: QdqGraph, op: Op) -> Op | None:
     return ops[1] if len(ops) > 1 else None
 
 
-def _element_by_element(op: Op, weights: tuple[int, ...], activation: Op | None) -> bool:
-    """Whether it is a depthwise convolution for which ncnn has no kernel of its own: those are 3x3, of stride 1 or 2,
-    with a ReLU or nothing behind."""
-    group, rank = op.attributes.get("group", 1), len(weights) - 2
-    if group == 1 or weights[:2] != (group, 1):
-        return False
+def _is_depthwise(op: Op, weights: tuple[int, ...]) -> bool:
+    group = op.attributes.get("group", 1)
+    return group > 1 and weights[:2] == (group, 1)
+
+
+def _is_fast(op: Op, weights: tuple[int, ...], activation: Op | None) -> bool:
+    """Whether ncnn has a kernel of its own for a depthwise convolution: those are 3x3, of stride 1 or 2, with a ReLU or
+    nothing behind."""
+    rank = len(weights) - 2
     strides, dilations = op.attributes.get("strides", [1] * rank), op.attributes.get("dilations", [1] * rank)
     fast = weights[2:] == (3, 3) and strides in ([1, 1], [2, 2]) and dilations == [1, 1]
-    return not fast or (activation is not None and activation.type != "Relu")
+    return fast and (activation is None or activation.type == "Relu")
 
 
-def _slow_depthwise(
+def _rounded_twice(
     graph: QdqGraph, op: Op, activation: Op | None, acc: Accumulator, unit: Tensor, shift: Tensor | None
 ) -> Step:
     """The product is rounded before the bias is added; codes for the next layer are rounded without detour."""
@@ -203,7 +211,6 @@ def _gate(x: Tensor, alpha: float, beta: float) -> Tensor:
 
 _MAKERS: dict[str, Maker] = {
     "AveragePool": _average_pool,
-    "Conv": _conv,
     "Gemm": _linear,
     "GlobalAveragePool": _global_mean,
     "HardSigmoid": _hard_sigmoid,

@@ -1,15 +1,17 @@
-"""oneDNN, which torch's engine "x86" convolves with where the CPU has VNNI. Its linear layers are FBGEMM's, and so are
-its transposed convolutions as Detent drives it (`detent.engines.torch_native`)."""
+"""oneDNN, which torch's engine "x86" convolves with where the CPU has VNNI. Without VNNI all of that engine is FBGEMM;
+its linear layers always are, and so are its transposed convolutions as Detent drives it
+(`detent.engines.torch_native`)."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from detent.cpus import Cpu
 from detent.deploy import Encoding, Op
 from detent.twin.accumulate import Accumulator
 from detent.twin.arithmetic import Kernel
-from detent.twin.fbgemm import fbgemm_sums
+from detent.twin.fbgemm import Fbgemm, fbgemm_sums
 from detent.twin.requantize import per_channel
 from detent.twin.torch_kernels import AtenArithmetic, inverse, rounded_inside
 
@@ -20,16 +22,24 @@ _MOST_GROUPS = 100
 
 
 class Onednn(AtenArithmetic):
-    """`rne(f32(f32(f32(f32(acc) * (sx * sw)) + bias) * f32(1 / sy)) + zy)`: the zero point before the rounding."""
+    """`rne(f32(f32(f32(f32(acc) * (sx * sw)) + bias) * f32(1 / sy)) + zy)`: the zero point before the rounding.
+
+    FBGEMM rounds ties otherwise, so that engine "x86" is not the same on every CPU, however small the weights are.
+    """
 
     name = "onednn"
     claim = (
         "within 1 LSB per operation: 1 in 10,000 convolution outputs differ where they lie on ties, 1 in 500,000 else"
     )
 
+    def __init__(self, cpu: str | Cpu | None = None):
+        super().__init__(cpu)
+        if self.cpu.saturates:
+            self.claim = Fbgemm.claim
+
     def _summed(self, op: Op, sums: Accumulator, bias: Tensor | None, output: Encoding) -> Kernel:
-        if op.type != "Conv" or op.attributes.get("group", 1) > _MOST_GROUPS:
-            return fbgemm_sums(op, sums, bias, output)
+        if self.cpu.saturates or op.type != "Conv" or op.attributes.get("group", 1) > _MOST_GROUPS:
+            return fbgemm_sums(op, sums, bias, output, self.cpu)
         scale = per_channel(sums.scale, sums.channels)
         factor, zero_point = inverse(output.scale), int(output.zero_point)
 

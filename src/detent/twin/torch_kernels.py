@@ -1,8 +1,8 @@
 """What torch's quantized kernels have in common, whichever library does the sums: the parts that ATen itself computes.
 
-ATen runs element by element in blocks of a vector register, and what is left at the end one by one, and the two round
-differently: in blocks `rne(f32(x * f32(1/s))) + z`, one by one `rne(f32(f32(x * f32(1/s)) + z))`. The order is that of
-memory, which is channels last for four dimensions.
+ATen runs element by element in blocks, and what is left at the end one by one, and the two round differently: in blocks
+`rne(f32(x * f32(1/s))) + z`, one by one `rne(f32(f32(x * f32(1/s)) + z))`. The order is that of memory, which is
+channels last for four dimensions.
 """
 
 from __future__ import annotations
@@ -53,7 +53,12 @@ class TorchArithmetic(Arithmetic):
 
     @classmethod
     def local_cpu(cls) -> Cpu:
-        """ATEN_CPU_CAPABILITY shortens ATen's vectors and leaves the libraries their own instructions."""
+        """ATEN_CPU_CAPABILITY=avx2 shortens ATen's vectors and leaves the libraries their own instructions.
+
+        Not known are ATEN_CPU_CAPABILITY=default, which rounds some ties of additions, concatenations and leaky ReLUs
+        otherwise, and on CPUs with VNNI FBGEMM_ENABLE_INSTRUCTIONS and ONEDNN_MAX_CPU_ISA, which take VNNI from some
+        kernels of a library only.
+        """
         found = cpus.here()
         if found.register <= 32 or torch.backends.cpu.get_cpu_capability() == "AVX512":
             return found
@@ -160,6 +165,12 @@ class TorchArithmetic(Arithmetic):
 
         return lambda *parts: torch.cat([one(codes, grid) for codes, grid in zip(parts, grids, strict=True)], dim)
 
+    @property
+    def _block(self) -> int:
+        """How many elements ATen takes at once: 64 were measured with AVX2 and with AVX-512 VNNI; nothing was with
+        AVX-VNNI."""
+        return self.cpu.register if self.cpu.name == "avx_vnni" else 64
+
     def _pointwise(self, compute: Pointwise, grids: list[Encoding], output: Encoding) -> Kernel:
         """`compute` on real numbers, element by element: in blocks, and one by one at the end."""
         factor, zero_point = inverse(output.scale), int(output.zero_point)
@@ -169,7 +180,7 @@ class TorchArithmetic(Arithmetic):
             codes = tuple(each.expand(shape) for each in codes)
             real = [in_blocks(each, grid) for each, grid in zip(codes, grids, strict=True)]
             made = rounded_after(compute(*real), factor, zero_point)
-            rest = last_in_memory(shape, self.cpu.register)
+            rest = last_in_memory(shape, self._block)
             if rest is not None:
                 real = [dequantize(each[rest], grid) for each, grid in zip(codes, grids, strict=True)]
                 made[rest] = rounded_inside(compute(*real), factor, zero_point)

@@ -1,0 +1,126 @@
+"""Sums of u8 x s8 products that `vpmaddubsw` adds in pairs, each saturated to 16 bits: FBGEMM's kernels.
+
+Products pair in the order in which a window lies in memory: row, column, channel of the group. A pair starts at every
+second product, and the last of an odd number stays alone. Padding holds the zero point, and so do the gaps between the
+inputs of a transposed convolution: their products count in a pair. A single product never leaves 16 bits, nor do two
+whose weights are at most 64 in absolute value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from detent.deploy import Op
+from detent.twin.accumulate import Accumulator
+from detent.twin.windows import Window
+
+__all__ = ["saturate_pairs"]
+
+_MOST_CODE, _LEAST, _MOST = 255, -(2**15), 2**15 - 1
+
+Integers = npt.NDArray[np.int64]
+Columns = Callable[[Tensor], list[Tensor]]
+"""For each place in a window, in the order of memory without channels, what it meets: (batch, channels, positions)."""
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Two neighboring weights that can saturate, of some of the output channels.
+
+    `at` and `behind` say where their data are: (place without channels, channel of a group). `groups` has the group of
+    each of the `channels`, or the only one.
+    """
+
+    at: tuple[int, int]
+    behind: tuple[int, int]
+    channels: Tensor
+    groups: Tensor
+    weights: tuple[Tensor, Tensor]
+
+
+def saturate_pairs(sums: Accumulator, op: Op) -> Accumulator:
+    """The same sums with pairs saturated, for data on a uint8 grid; `sums` itself where no pair can saturate."""
+    groups = 1 if op.type in ("Gemm", "MatMul") else int(op.attributes.get("group", 1))
+    pairs = list(_pairs(_grouped(sums.weights, op, groups)))
+    if not pairs:
+        return sums
+    exact, columns, zero_point = sums.total, _columns(op, sums.weights.shape[2:]), int(sums.input.zero_point)
+
+    def total(shifted: Tensor) -> Tensor:
+        result = exact(shifted).to(torch.float64)
+        places = [place.reshape(place.shape[0], groups, -1, *place.shape[2:]) for place in columns(shifted)]
+
+        def met(where: tuple[int, int], of: Tensor) -> Tensor:
+            place, channel = where
+            return places[place][:, of, channel].add(zero_point)
+
+        flat = result if places[0].ndim > 3 else result.view(-1, result.shape[-1])
+        for pair in pairs:
+            first, second = (weight.reshape(-1, *[1] * (flat.ndim - 2)) for weight in pair.weights)
+            both = met(pair.at, pair.groups) * first + met(pair.behind, pair.groups) * second
+            flat[:, pair.channels] -= both - both.clamp(_LEAST, _MOST)
+        return result
+
+    return replace(sums, total=total)
+
+
+def _grouped(weights: Integers, op: Op, groups: int) -> Integers:
+    """(group, output channel of it, place without channels, input channel of the group), from output channel first."""
+    if op.type == "ConvTranspose":  # (output channel of a group, input channel of all groups, ...)
+        split = weights.reshape(weights.shape[0], groups, -1, *weights.shape[2:])
+        weights = np.moveaxis(split, 1, 0)
+    else:
+        weights = weights.reshape(groups, -1, *weights.shape[1:])
+    return np.moveaxis(weights.reshape(*weights.shape[:3], -1), 2, 3)
+
+
+def _pairs(weights: Integers) -> Iterator[_Pair]:
+    """The pairs that can saturate for some data."""
+    groups, outputs, _, inputs = weights.shape
+    flat = torch.from_numpy(np.ascontiguousarray(weights.reshape(groups * outputs, -1))).float()
+    only = torch.zeros(1, dtype=torch.long)
+    for place in range(0, flat.shape[1] - 1, 2):
+        first, second = flat[:, place], flat[:, place + 1]
+        high = (first.clamp_min(0) + second.clamp_min(0)) * _MOST_CODE
+        low = (first.clamp_max(0) + second.clamp_max(0)) * _MOST_CODE
+        channels = ((high > _MOST) | (low < _LEAST)).nonzero().reshape(-1)
+        if len(channels):
+            yield _Pair(
+                divmod(place, inputs),
+                divmod(place + 1, inputs),
+                channels,
+                channels // outputs if groups > 1 else only,
+                (first[channels], second[channels]),
+            )
+
+
+def _columns(op: Op, kernel: tuple[int, ...]) -> Columns:
+    if op.type in ("Gemm", "MatMul"):
+        return lambda x: [x.reshape(-1, x.shape[-1])]
+    window = Window.of(op, kernel)
+    if op.type == "Conv":
+        return lambda x: window.places(x, window.padding(x.shape[2:]))
+    return _transposed_columns(op, window)
+
+
+def _transposed_columns(op: Op, window: Window) -> Columns:
+    """A transposed convolution is one of stride 1 over inputs with gaps, the kernel taken from its end."""
+    extra = op.attributes.get("output_padding") or [0] * len(window.kernel)
+    reach = [(size - 1) * dilation for size, dilation in zip(window.kernel, window.dilations, strict=True)]
+    pads = [(far - begin, far - end + more) for far, (begin, end), more in zip(reach, window.pads, extra, strict=True)]
+    inputs = (slice(None), slice(None), *(slice(None, None, stride) for stride in window.strides))
+    dense = replace(window, strides=(1,) * len(window.kernel))
+
+    def columns(x: Tensor) -> list[Tensor]:
+        sizes = [(size - 1) * stride + 1 for size, stride in zip(x.shape[2:], window.strides, strict=True)]
+        spread = x.new_zeros(*x.shape[:2], *sizes)
+        spread[inputs] = x
+        return dense.places(spread, pads)[::-1]
+
+    return columns
