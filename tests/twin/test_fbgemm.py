@@ -67,15 +67,6 @@ def test_what_is_left_of_blocks(shape: tuple[int, ...], count: int) -> None:
     assert (0 if rest is None else len(rest[0])) == count
 
 
-def test_short_registers_leave_less() -> None:
-    """With AVX-VNNI blocks have 32 elements; the tail of 245 is 21 long instead of 53."""
-    a, b = Fbgemm("avx_vnni"), Fbgemm("vnni")
-    x = torch.arange(245, dtype=torch.float32).remainder(256).reshape(1, 5, 7, 7)
-    grid, out = Encoding(np.float32(0.5), np.int64(0), "uint8"), Encoding(np.float32(1), np.int64(1), "uint8")
-    differ = a._added([grid, grid], out)(x, x * 0) != b._added([grid, grid], out)(x, x * 0)
-    assert 0 < int(differ.sum()) <= 32
-
-
 def test_avx2_has_the_blocks_of_avx512_but_for_average_pools() -> None:
     """29 channels are three blocks of 8, or one of 16: AVX-512 rounds eight more one by one."""
     short, long = Fbgemm("avx2"), Fbgemm("vnni")

@@ -86,8 +86,8 @@ class Backend:
       file, rather than in eight, which more engines have kernels for.
     - `depthwise_bits`: the width of the weights of depthwise convolutions that a recipe gets that does not ask, if it
       is not that of other weights.
-    - `saturates_on`: the kinds of CPU on which the engine adds products in pairs that saturate. Weights are kept from it,
-      unless a recipe names another kind. Depthwise kernels do not add in pairs.
+    - `saturates_on`: the kinds of CPU on which the engine adds products in pairs that saturate. Weights are kept from
+      it, unless a recipe names another kind. Depthwise kernels do not add in pairs.
     - `bias`, and `bias_offer` for its width, and for all of it if it has a quantizer of its own.
     - `ranges`: kinds whose output has a fixed range; `wide_ranges`: those for activations of 16 bits, if they differ.
     - `ends_bits`: the least width of the first and last weights, and of what these layers take in.

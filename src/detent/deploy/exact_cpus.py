@@ -14,8 +14,8 @@ __all__ = ["exact_cpus", "saturating_layers"]
 
 
 def exact_cpus(deployment: Deployment) -> tuple[str, ...]:
-    """The kinds of x86 CPU on which no pair of products can saturate, whatever the inputs. Empty of a target that no CPU
-    makes a difference for."""
+    """The kinds of x86 CPU on which no pair of products can saturate, whatever the inputs; none of a target whose
+    engine never adds in pairs."""
     saturating = deployment.backend.saturates_on
     if not saturating:
         return ()

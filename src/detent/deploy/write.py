@@ -120,7 +120,8 @@ def _of_cpus(prepared: Any, deployment: Deployment) -> list[str]:
     if not layers:
         return []
     some = ", ".join(layers[:3]) + (f" and {len(layers) - 3} more" if len(layers) > 3 else "")
-    text = f"exact on some CPUs only: pairs of products saturate on {', '.join(deployment.backend.saturates_on)}, in {some}"
+    saturating = ", ".join(deployment.backend.saturates_on)
+    text = f"exact on some CPUs only: pairs of products saturate on {saturating}, in {some}"
     if prepared.recipe.cpu is None:
         warnings.warn(f"{text}; prepare the float model anew for weights that do not", CpuWarning, stacklevel=4)
     return [text]

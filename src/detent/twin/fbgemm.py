@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detent.cpus import Cpu
 from detent.deploy import Encoding, Op
 from detent.twin.accumulate import Accumulator
 from detent.twin.arithmetic import Kernel
@@ -20,21 +19,22 @@ class Fbgemm(AtenArithmetic):
     """`rne(f32(f32(acc) + bias / (sx * sw)) * (sx * sw / sy)) + zy`, the bias a float that is never an integer.
 
     With one weight scale the division is a fused multiplication with the reciprocal. Depthwise convolutions add
-    products in pairs that saturate at 16 bits on every x86 CPU, all other sums of products on those without VNNI.
+    products in pairs that saturate at 16 bits on every x86 CPU, all other sums of products on those without
+    the VNNI of AVX-512.
     """
 
     name = "fbgemm"
     claim = "equal, one thread; measured on CPUs with AVX2 (no VNNI) and with AVX-512 VNNI"
 
     def _summed(self, op: Op, sums: Accumulator, bias: Tensor | None, output: Encoding) -> Kernel:
-        return fbgemm_sums(op, sums, bias, output, self.cpu)
+        return fbgemm_sums(op, sums, bias, output, saturates=self.saturates)
 
 
-def fbgemm_sums(op: Op, sums: Accumulator, bias: Tensor | None, output: Encoding, cpu: Cpu) -> Kernel:
+def fbgemm_sums(op: Op, sums: Accumulator, bias: Tensor | None, output: Encoding, *, saturates: bool) -> Kernel:
     """The kernel of a convolution or linear layer, before clamping."""
     scale = per_channel(sums.scale, sums.channels)
     multiplier, zero_point = scale / float(output.scale), int(output.zero_point)
-    accumulate = saturate_pairs(sums, op) if cpu.saturates or _is_depthwise(op, sums) else sums
+    accumulate = saturate_pairs(sums, op) if saturates or _is_depthwise(op, sums) else sums
 
     def kernel(codes: Tensor) -> Tensor:
         total = accumulate(codes).to(torch.float32)

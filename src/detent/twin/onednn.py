@@ -34,12 +34,12 @@ class Onednn(AtenArithmetic):
 
     def __init__(self, cpu: str | Cpu | None = None):
         super().__init__(cpu)
-        if self.cpu.saturates:
+        if self.saturates:
             self.claim = Fbgemm.claim
 
     def _summed(self, op: Op, sums: Accumulator, bias: Tensor | None, output: Encoding) -> Kernel:
-        if self.cpu.saturates or op.type != "Conv" or op.attributes.get("group", 1) > _MOST_GROUPS:
-            return fbgemm_sums(op, sums, bias, output, self.cpu)
+        if self.saturates or op.type != "Conv" or op.attributes.get("group", 1) > _MOST_GROUPS:
+            return fbgemm_sums(op, sums, bias, output, saturates=self.saturates)
         scale = per_channel(sums.scale, sums.channels)
         factor, zero_point = inverse(output.scale), int(output.zero_point)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from detent import cpus
-from detent.cpus import CPUS, Cpu
+from detent.cpus import Cpu
 from detent.deploy import Encoding, Op, QdqGraph, Read
 from detent.deploy.torch_functions import call
 from detent.deploy.torch_native_kernels import lower
@@ -30,6 +31,8 @@ __all__ = ["AtenArithmetic", "TorchArithmetic", "inverse", "rounded_after", "rou
 
 Pointwise = Callable[..., Tensor]
 
+_BLOCK = 64
+"""How many elements ATen takes at once: measured with AVX2 and with AVX-512."""
 _FUSED_RELU = ("d_relu", "linear_relu", "add_relu", "mul_relu")
 
 
@@ -62,7 +65,7 @@ class TorchArithmetic(Arithmetic):
         found = cpus.here()
         if found.register <= 32 or torch.backends.cpu.get_cpu_capability() == "AVX512":
             return found
-        return CPUS["avx2" if found.saturates else "avx_vnni"]
+        return replace(found, register=32)
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
         """Times the reciprocal and plus the zero point in one operation, then ties to even."""
@@ -71,6 +74,12 @@ class TorchArithmetic(Arithmetic):
 
     def lower(self, graph: QdqGraph) -> list[Step]:
         return [self._step(graph, lowered) for lowered in lower(graph).lowered]
+
+    @property
+    def saturates(self) -> bool:
+        """Whether FBGEMM adds products in pairs that saturate: it looks for the VNNI of AVX-512 alone, and so does
+        torch before it takes oneDNN."""
+        return self.cpu.saturates or self.cpu.name == "avx_vnni"
 
     # --- what the libraries do differently ---------------------------------------------------------------
 
@@ -165,12 +174,6 @@ class TorchArithmetic(Arithmetic):
 
         return lambda *parts: torch.cat([one(codes, grid) for codes, grid in zip(parts, grids, strict=True)], dim)
 
-    @property
-    def _block(self) -> int:
-        """How many elements ATen takes at once: 64 were measured with AVX2 and with AVX-512 VNNI; nothing was with
-        AVX-VNNI."""
-        return self.cpu.register if self.cpu.name == "avx_vnni" else 64
-
     def _pointwise(self, compute: Pointwise, grids: list[Encoding], output: Encoding) -> Kernel:
         """`compute` on real numbers, element by element: in blocks, and one by one at the end."""
         factor, zero_point = inverse(output.scale), int(output.zero_point)
@@ -180,7 +183,7 @@ class TorchArithmetic(Arithmetic):
             codes = tuple(each.expand(shape) for each in codes)
             real = [in_blocks(each, grid) for each, grid in zip(codes, grids, strict=True)]
             made = rounded_after(compute(*real), factor, zero_point)
-            rest = last_in_memory(shape, self._block)
+            rest = last_in_memory(shape, _BLOCK)
             if rest is not None:
                 real = [dequantize(each[rest], grid) for each, grid in zip(codes, grids, strict=True)]
                 made[rest] = rounded_inside(compute(*real), factor, zero_point)
