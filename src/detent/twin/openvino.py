@@ -5,6 +5,7 @@ The numbers that it multiplies with and adds come from the ranges of FakeQuantiz
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -22,6 +23,7 @@ from detent.twin.openvino_codes import clipped, joined, moved, rectified, scaled
 from detent.twin.openvino_constants import folded, known_before
 from detent.twin.openvino_functions import function, multiplied, on_reals
 from detent.twin.openvino_linear import linear
+from detent.twin.openvino_pairs import paired
 from detent.twin.openvino_pools import average
 from detent.twin.openvino_products import after_bias, moved_range, product
 from detent.twin.openvino_ranges import CLIPS, Carried, Floats, Range, carry
@@ -32,6 +34,7 @@ from detent.twin.requantize import clamp_bounds
 __all__ = ["OpenVino"]
 
 _f32 = np.float32
+SumsOf = Callable[[QdqGraph, Op], "Accumulator | None"]
 
 
 class OpenVino(Arithmetic):
@@ -78,9 +81,9 @@ class OpenVino(Arithmetic):
         whole, carried = carry(graph)
         makers: dict[str, Maker] = dict.fromkeys(MOVES, partial(moved, carried))
         makers["Concat"] = partial(joined, carried)
-        makers["Conv"] = partial(_convolution, carried)
-        makers["ConvTranspose"] = partial(_transposed, carried)
-        makers["Gemm"] = makers["MatMul"] = partial(_linear, carried)
+        makers["Conv"] = partial(_convolution, self._sums, carried)
+        makers["ConvTranspose"] = partial(_transposed, self._sums, carried)
+        makers["Gemm"] = makers["MatMul"] = partial(_linear, self._sums, carried)
         makers["Add"] = makers["Sub"] = partial(plain_add, carried)
         makers["Clip"] = partial(clipped, carried)
         makers["Mul"] = partial(_product, carried)
@@ -91,14 +94,18 @@ class OpenVino(Arithmetic):
         known = known_before(whole)
         return lower(whole, {op.type: partial(_taken, known, makers.get(op.type)) for op in whole.ops})
 
+    def _sums(self, graph: QdqGraph, op: Op) -> Accumulator | None:
+        sums = _accumulator(graph, op)
+        return sums if sums is None or not self.cpu.saturates else paired(sums, op)
+
 
 def _taken(known: frozenset[str], maker: Maker | None, graph: QdqGraph, op: Op) -> Step | None:
     step = folded(known, graph, op)
     return step if step is not None or maker is None else maker(graph, op)
 
 
-def _convolution(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
-    sums = _accumulator(graph, op)
+def _convolution(sums_of: SumsOf, carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
+    sums = sums_of(graph, op)
     if sums is None:
         return None
     bias = bias_values(graph, op)
@@ -113,16 +120,16 @@ def _product(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
     return scaled(carried, graph, op) or multiplied(carried, graph, op)
 
 
-def _transposed(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
+def _transposed(sums_of: SumsOf, carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
     """Its kernel has no zero points: data that is stored with one is multiplied in float."""
-    sums = _accumulator(graph, op)
+    sums = sums_of(graph, op)
     if sums is None or Stored.of(graph, sums.read.tensor, sums.input, carried).zero:
         return None
     return _of_channels(carried, graph, op, sums)
 
 
-def _linear(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
-    sums = _accumulator(graph, op)
+def _linear(sums_of: SumsOf, carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
+    sums = sums_of(graph, op)
     return None if sums is None else linear(carried, graph, op, sums)
 
 
