@@ -22,8 +22,8 @@ from detent.twin.openvino_adds import added_in_float, fused_add, plain_add
 from detent.twin.openvino_codes import clipped, joined, moved, rectified, scaled
 from detent.twin.openvino_constants import folded, known_before
 from detent.twin.openvino_functions import function, multiplied, on_reals
-from detent.twin.openvino_linear import linear
-from detent.twin.openvino_pairs import paired
+from detent.twin.openvino_linear import linear, matrices
+from detent.twin.openvino_pairs import paired, with_even_weights
 from detent.twin.openvino_pools import average
 from detent.twin.openvino_products import after_bias, moved_range, product
 from detent.twin.openvino_ranges import CLIPS, Carried, Floats, Range, carry
@@ -83,7 +83,8 @@ class OpenVino(Arithmetic):
         makers["Concat"] = partial(joined, carried)
         makers["Conv"] = partial(_convolution, self._sums, carried)
         makers["ConvTranspose"] = partial(_transposed, self._sums, carried)
-        makers["Gemm"] = makers["MatMul"] = partial(_linear, self._sums, carried)
+        makers["Gemm"] = partial(_linear, self._sums, carried)
+        makers["MatMul"] = partial(self._matmul, carried)
         makers["Add"] = makers["Sub"] = partial(plain_add, carried)
         makers["Clip"] = partial(clipped, carried)
         makers["Mul"] = partial(_product, carried)
@@ -95,8 +96,15 @@ class OpenVino(Arithmetic):
         return lower(whole, {op.type: partial(_taken, known, makers.get(op.type)) for op in whole.ops})
 
     def _sums(self, graph: QdqGraph, op: Op) -> Accumulator | None:
-        sums = _accumulator(graph, op)
-        return sums if sums is None or not self.cpu.saturates else paired(sums, op)
+        if not self.cpu.saturates:
+            return _accumulator(graph, op)
+        even = with_even_weights(graph, op) if op.type == "Conv" else graph
+        sums = _accumulator(even, op)
+        return sums if sums is None or even is not graph else paired(sums, op)
+
+    def _matmul(self, carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
+        step = _linear(self._sums, carried, graph, op)
+        return matrices(carried, graph, op) if step is None and self.cpu.saturates else step
 
 
 def _taken(known: frozenset[str], maker: Maker | None, graph: QdqGraph, op: Op) -> Step | None:

@@ -4,141 +4,170 @@ Its kernels for such CPUs multiply unsigned by signed bytes with `vpmaddubsw`, w
 saturates that to 16 bits. Data is unsigned (what is stored as int8 is moved by 128 first), weights are signed.
 Neighbors are two input channels, 0 and 1, 2 and 3 and so on within a group, at one place of the window; an odd one at
 the end has none. So two weights of one sign that add up to more than 128 are enough to saturate, and none from -64 to
-64 ever do. Depthwise convolutions have one channel in a group, and so no pairs.
+64 ever do. Other kernels:
+
+- Groups of channels that are no multiple of 4 are multiplied as matrices: neighbors are counted over all places.
+- Depthwise convolutions multiply each product alone.
+- In groups over three dimensions, data that is stored as int8 is multiplied with weights halved and rounded, which no
+  pair saturates.
+- Transposed convolutions of groups, of long strides and of large images are computed in float.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from detent.deploy import Op
+from detent.deploy import Encoding, Op, QdqGraph
 from detent.twin.accumulate import Accumulator, Integers
 from detent.twin.openvino_ranges import Range
 from detent.twin.windows import Window
 
-__all__ = ["paired"]
+__all__ = ["paired", "paired_matrices", "with_even_weights"]
 
 _MOST_BYTE, _LEAST, _MOST = 255, -(2**15), 2**15 - 1
+_LONGEST_STRIDE = 3
+_LARGEST_TRANSPOSED = 2**26  # input channels squared times positions of the output
 
 
 def paired(sums: Accumulator, op: Op) -> Accumulator:
     """The same sums with pairs saturated."""
-    weights = _by_place(sums.weights, op)
-    pairs = [list(_pairs(each, op)) for each in weights]
-    if not any(pairs):
+    weights = sums.weights.reshape(*sums.weights.shape[:2], -1)
+    groups = int(op.attributes.get("group", 1)) if op.type in ("Conv", "ConvTranspose") else 1
+    window = Window.of(op, sums.weights.shape[2:]) if op.type in ("Conv", "ConvTranspose") else None
+    depthwise = groups > 1 and weights.shape[:2] == (groups, 1)
+    if depthwise or (window is not None and op.type == "ConvTranspose" and (groups > 1 or _in_float(window))):
+        return sums
+    across = groups > 1 and (weights.shape[1] % 4 != 0 or weights.shape[0] // groups % 4 != 0)
+    pairs = list(_pairs(weights, groups, across=across))
+    if not pairs:
         return sums
     zero_point = int(sums.input.zero_point) - Range.of(sums.input).least
-    exact, excess = sums.total, _EXCESS.get(op.type, _of_rows)
-    layer = _Layer(op, sums.weights.shape[2:], weights.shape[1], pairs)
+    exact, outputs = sums.total, weights.shape[0]
 
     def total(shifted: Tensor) -> Tensor:
         result = exact(shifted).to(torch.float64)
-        return result.sub_(excess(layer, shifted, zero_point).reshape(result.shape))
+        if window is None:
+            excess = _excess(pairs, [shifted.reshape(-1, shifted.shape[-1], 1) + zero_point], outputs)
+        elif op.type == "Conv":
+            places = window.places(shifted, window.padding(shifted.shape[2:]))
+            excess = _excess(pairs, [place.flatten(2) + zero_point for place in places], outputs)
+        else:
+            if shifted.shape[1] ** 2 * math.prod(result.shape[2:]) > _LARGEST_TRANSPOSED:
+                return result
+            excess = _spread(pairs, window, shifted + zero_point, result)
+        return result.sub_(excess.reshape(result.shape))
 
     return replace(sums, total=total)
 
 
+def paired_matrices(first: Tensor, second: Tensor) -> Tensor:
+    """The product of unsigned and signed integers with pairs saturated: neighbors are two columns of the first."""
+    left, right = first.to(torch.float64), second.to(torch.float64)
+    total = left @ right
+    for at in range(0, left.shape[-1] - 1, 2):
+        both = left[..., at, None] * right[..., at, None, :]
+        both += left[..., at + 1, None] * right[..., at + 1, None, :]
+        total -= both - both.clamp(_LEAST, _MOST)
+    return total
+
+
+def with_even_weights(graph: QdqGraph, op: Op) -> QdqGraph:
+    """Convolutions in groups over three dimensions whose data is stored as int8 are computed with half of the weights,
+    rounded to even, and what they give is doubled; others are left as they are."""
+    data, weight = op.inputs[0], op.inputs[1]
+    if data is None or weight is None or data.encoding is None or weight.tensor not in graph.constants:
+        return graph
+    readers = [reader for reader, _ in graph.readers(data.tensor) if reader.type == "Conv"]
+    if not _is_int8(data.encoding) or not all(_is_grouped_3d(graph, reader) for reader in readers):
+        return graph
+    codes = graph.constants[weight.tensor].astype(np.float64)
+    return replace(graph, constants={**graph.constants, weight.tensor: np.rint(codes / 2).astype(np.int16) * 2})
+
+
+def _is_grouped_3d(graph: QdqGraph, op: Op) -> bool:
+    return int(op.attributes.get("group", 1)) > 1 and len(graph.shapes.get(op.outputs[0], ())) == 5
+
+
+def _is_int8(encoding: Encoding) -> bool:
+    """Whether real zero is in the middle of all codes."""
+    return int(encoding.zero_point) - Range.of(encoding).least == 128
+
+
+def _in_float(window: Window) -> bool:
+    """Whether a transposed convolution is computed in float."""
+    gaps = any(size < stride for size, stride in zip(window.kernel, window.strides, strict=True))
+    return gaps or window.strides[-1] > _LONGEST_STRIDE
+
+
 @dataclass(frozen=True, eq=False)
 class _Pair:
-    """Two neighboring input channels at one place, the output channels whose sums they can saturate, and the weights
-    of these, each (output channel, 1)."""
+    """Neighbors, as places of the window and input channels, the output channels whose sums they can saturate, and the
+    weights of these, each (output channel, 1)."""
 
-    first: int
-    channels: Tensor
+    met: tuple[tuple[int, int], ...]
+    outputs: Tensor
     weights: tuple[Tensor, ...]
 
-    def excess(self, data: Tensor) -> Tensor:
-        """What saturation takes off, of unsigned data (batch, input channel, position)."""
-        both = data[:, self.first, None] * self.weights[0]
-        for index, weight in enumerate(self.weights[1:], 1):
-            both += data[:, self.first + index, None] * weight
+    def excess(self, columns: Sequence[Tensor]) -> Tensor:
+        """What saturation takes off; `columns` is unsigned data (batch, input channel, position) for each place."""
+        products = (
+            columns[place][:, channel, None] * weight
+            for (place, channel), weight in zip(self.met, self.weights, strict=True)
+        )
+        both = sum(products, torch.zeros(()))
         return both - both.clamp(_LEAST, _MOST)
 
 
-@dataclass(frozen=True, eq=False)
-class _Layer:
-    op: Op
-    kernel: tuple[int, ...]
-    outputs: int
-    pairs: list[list[_Pair]]
-    """For each place of the window."""
-
-    @property
-    def window(self) -> Window:
-        return Window.of(self.op, self.kernel)
-
-    def excess(self, place: int, data: Tensor) -> Tensor:
-        """(batch, output channel, position), of what one place of the window meets."""
-        flat = data.reshape(*data.shape[:2], -1)
-        total = torch.zeros((flat.shape[0], self.outputs, flat.shape[2]), dtype=torch.float64)
-        for pair in self.pairs[place]:
-            total[:, pair.channels] += pair.excess(flat)
-        return total.reshape(data.shape[0], self.outputs, *data.shape[2:])
-
-
-def _by_place(weights: Integers, op: Op) -> Integers:
-    """(place, output channel, input channel of its group)."""
-    if op.type == "ConvTranspose":  # (output channel of a group, input channel, ...)
-        split = weights.reshape(weights.shape[0], _groups(op), -1, *weights.shape[2:])
-        weights = np.moveaxis(split, 1, 0).reshape(-1, *split.shape[2:])
-    return np.moveaxis(weights.reshape(*weights.shape[:2], -1), 2, 0)
-
-
-def _groups(op: Op) -> int:
-    return int(op.attributes.get("group", 1)) if op.type in ("Conv", "ConvTranspose") else 1
-
-
-def _pairs(weights: Integers, op: Op) -> Iterator[_Pair]:
-    """Those that can saturate, of weights (output channel, input channel of its group)."""
-    outputs, inputs = weights.shape
-    group_of = np.arange(outputs) * _groups(op) // outputs
-    for first in range(0, inputs, 2):
-        pair = weights[:, first : first + 2]
-        most, least = (side.sum(1) * _MOST_BYTE for side in (pair.clip(min=0), pair.clip(max=0)))
+def _pairs(weights: Integers, groups: int, *, across: bool) -> Iterator[_Pair]:
+    """Those that can saturate, of weights (output channel, input channel of its group, place)."""
+    outputs, inputs, places = weights.shape
+    group_of = np.arange(outputs) * groups // outputs
+    for pair in _neighbors(places, inputs, across=across):
+        chosen = np.stack([weights[:, channel, place] for place, channel in pair])
+        most, least = (side.sum(0) * _MOST_BYTE for side in (chosen.clip(min=0), chosen.clip(max=0)))
         able = (most > _MOST) | (least < _LEAST)
         for group in np.unique(group_of[able]):
             channels = np.flatnonzero(able & (group_of == group))
-            chosen = torch.from_numpy(pair[channels]).to(torch.float32)
-            yield _Pair(int(group) * inputs + first, torch.from_numpy(channels), chosen.unsqueeze(2).unbind(1))
+            met = tuple((place, int(group) * inputs + channel) for place, channel in pair)
+            parts = torch.from_numpy(chosen[:, channels]).to(torch.float32).unsqueeze(2).unbind()
+            yield _Pair(met, torch.from_numpy(channels), parts)
 
 
-def _of_rows(layer: _Layer, shifted: Tensor, zero_point: int) -> Tensor:
-    rows = shifted.reshape(-1, shifted.shape[-1], 1) + zero_point
-    return layer.excess(0, rows)
+def _neighbors(places: int, inputs: int, *, across: bool) -> Iterator[list[tuple[int, int]]]:
+    """Places and channels that are multiplied together."""
+    rows = [[(place, channel) for channel in range(inputs)] for place in range(places)]
+    for row in [list(itertools.chain(*rows))] if across else rows:
+        yield from (row[first : first + 2] for first in range(0, len(row), 2))
 
 
-def _of_windows(layer: _Layer, shifted: Tensor, zero_point: int) -> Tensor:
-    """Padding is of zeros, as the data has them."""
-    window = layer.window
-    places = window.places(shifted, window.padding(shifted.shape[2:]))
-    return torch.stack([layer.excess(index, place + zero_point) for index, place in enumerate(places)]).sum(0)
+def _excess(pairs: Sequence[_Pair], columns: Sequence[Tensor], outputs: int) -> Tensor:
+    """(batch, output channel, position)."""
+    batch, _, positions = columns[0].shape
+    total = torch.zeros((batch, outputs, positions), dtype=torch.float64)
+    for pair in pairs:
+        total[:, pair.outputs] += pair.excess(columns)
+    return total
 
 
-def _spread(layer: _Layer, shifted: Tensor, zero_point: int) -> Tensor:
-    """Each place of the window adds to every stride-th output."""
-    window, data = layer.window, shifted + zero_point
-    extra = layer.op.attributes.get("output_padding") or [0] * len(layer.kernel)
-    reach = [
-        (size - 1) * stride + (kernel - 1) * dilation + 1
-        for size, stride, kernel, dilation in zip(
-            data.shape[2:], window.strides, window.kernel, window.dilations, strict=True
+def _spread(pairs: Sequence[_Pair], window: Window, data: Tensor, result: Tensor) -> Tensor:
+    """Each place of the window of a transposed convolution adds to every stride-th output."""
+    sizes = [size + begin + end for size, (begin, end) in zip(result.shape[2:], window.pads, strict=True)]
+    total = torch.zeros((*result.shape[:2], *sizes), dtype=torch.float64)
+    places = list(itertools.product(*(range(size) for size in window.kernel)))
+    columns = [data.flatten(2)] * len(places)
+    for index, place in enumerate(places):
+        ahead = zip(place, window.dilations, data.shape[2:], window.strides, strict=True)
+        met = [slice(at * dilation, at * dilation + (size - 1) * step + 1, step) for at, dilation, size, step in ahead]
+        here = [pair for pair in pairs if pair.met[0][0] == index]
+        total[(slice(None), slice(None), *met)] += _excess(here, columns, result.shape[1]).reshape(
+            *result.shape[:2], *data.shape[2:]
         )
-    ]
-    total = torch.zeros((data.shape[0], layer.outputs, *map(sum, zip(reach, extra, strict=True))), dtype=torch.float64)
-    for index, place in enumerate(itertools.product(*(range(size) for size in window.kernel))):
-        starts = [at * dilation for at, dilation in zip(place, window.dilations, strict=True)]
-        steps = zip(starts, data.shape[2:], window.strides, strict=True)
-        met = (..., *(slice(start, start + (size - 1) * stride + 1, stride) for start, size, stride in steps))
-        total[met] += layer.excess(index, data)
-    return total[
-        (..., *(slice(begin, size - end) for size, (begin, end) in zip(total.shape[2:], window.pads, strict=True)))
-    ]
-
-
-_EXCESS: dict[str, Callable[[_Layer, Tensor, int], Tensor]] = {"Conv": _of_windows, "ConvTranspose": _spread}
+    ends = zip(window.pads, result.shape[2:], strict=True)
+    return total[(slice(None), slice(None), *(slice(begin, begin + size) for (begin, _), size in ends))]
