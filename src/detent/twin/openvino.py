@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from detent.cpus import Cpu
 from detent.deploy import Encoding, Op, QdqGraph
 from detent.twin.accumulate import Accumulator, accumulator, bias_values
 from detent.twin.arithmetic import Arithmetic, Maker, Step
@@ -21,6 +22,7 @@ from detent.twin.lowering import Chain, chain, lower
 from detent.twin.openvino_adds import added_in_float, fused_add, plain_add
 from detent.twin.openvino_codes import clipped, joined, moved, rectified, scaled
 from detent.twin.openvino_constants import folded, known_before
+from detent.twin.openvino_cpu import lessened
 from detent.twin.openvino_functions import function, multiplied, on_reals
 from detent.twin.openvino_linear import linear, matrices
 from detent.twin.openvino_pairs import paired, with_even_weights
@@ -62,6 +64,10 @@ class OpenVino(Arithmetic):
         "of ties differed at the end, by up to 4 LSB, and none of powers of two or of ordinary scales"
     )
     from_ends = True
+
+    @classmethod
+    def local_cpu(cls) -> Cpu:
+        return lessened(super().local_cpu())
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
         if encoding.axis is not None:

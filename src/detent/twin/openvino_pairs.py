@@ -158,16 +158,17 @@ def _excess(pairs: Sequence[_Pair], columns: Sequence[Tensor], outputs: int) -> 
 
 def _spread(pairs: Sequence[_Pair], window: Window, data: Tensor, result: Tensor) -> Tensor:
     """Each place of the window of a transposed convolution adds to every stride-th output."""
-    sizes = [size + begin + end for size, (begin, end) in zip(result.shape[2:], window.pads, strict=True)]
-    total = torch.zeros((*result.shape[:2], *sizes), dtype=torch.float64)
+    batch, outputs, *image = result.shape
+    sizes = [size + begin + end for size, (begin, end) in zip(image, window.pads, strict=True)]
+    total = torch.zeros((batch, outputs, *sizes), dtype=torch.float64)
     places = list(itertools.product(*(range(size) for size in window.kernel)))
     columns = [data.flatten(2)] * len(places)
     for index, place in enumerate(places):
         ahead = zip(place, window.dilations, data.shape[2:], window.strides, strict=True)
-        met = [slice(at * dilation, at * dilation + (size - 1) * step + 1, step) for at, dilation, size, step in ahead]
-        here = [pair for pair in pairs if pair.met[0][0] == index]
-        total[(slice(None), slice(None), *met)] += _excess(here, columns, result.shape[1]).reshape(
-            *result.shape[:2], *data.shape[2:]
-        )
-    ends = zip(window.pads, result.shape[2:], strict=True)
-    return total[(slice(None), slice(None), *(slice(begin, begin + size) for (begin, _), size in ends))]
+        met = (slice(at * dilation, at * dilation + (size - 1) * step + 1, step) for at, dilation, size, step in ahead)
+        every = (slice(None), slice(None), *met)
+        here = _excess([pair for pair in pairs if pair.met[0][0] == index], columns, outputs)
+        total[every] += here.reshape(batch, outputs, *data.shape[2:])
+    inner = (slice(begin, begin + size) for (begin, _), size in zip(window.pads, image, strict=True))
+    kept = (slice(None), slice(None), *inner)
+    return total[kept]
