@@ -40,12 +40,16 @@ SumsOf = Callable[[QdqGraph, Op], "Accumulator | None"]
 
 
 class OpenVino(Arithmetic):
-    """Exact sums, float32 scales. A convolution before a residual add that it is fused with is clamped, not rounded; a
-    Clip of codes has whole codes for bounds.
+    """Exact sums, but for pairs of products that saturate on a CPU without VNNI (`openvino_pairs`), and float32 scales.
+    A convolution before a residual add that it is fused with is clamped, not rounded; a Clip of codes has whole codes
+    for bounds.
 
     Mistakes of the plugin's own are not taken over, which its float execution of the same file does not make:
 
     - constants for channels behind a convolution in groups and a sum that is fused with it: up to 198 steps;
+    - without AVX-512, an average pool between two grids that gives fewer than 16 elements: up to 189 steps; and a
+      padded convolution over three dimensions in groups of channels that are no multiple of 4, whose data has a zero
+      point: up to 126 steps;
     - grids whose range ends below about 1e-6, as of a ReLU that gives nothing but zeros: up to 118 steps;
     - what Detent writes in other forms: transposed convolutions of integers at some sizes, and without their bias
       where a stride is longer than the kernel (`conv_transpose_as_conv`); an average pool that counts its padding
@@ -60,8 +64,9 @@ class OpenVino(Arithmetic):
     name = "openvino"
     claim = (
         "within 1 LSB per operation: equal but for operations on real numbers (softmax, layer norm, products of two "
-        "matrices), 2 % of a bilinear resize, and a few sums on ties. Of random nets that chose nothing, 150 each, 6 "
-        "of ties differed at the end, by up to 4 LSB, and none of powers of two or of ordinary scales"
+        "matrices), 2 % of a bilinear resize, and a few sums on ties. Of random networks on a CPU with VNNI, 150 for "
+        "each kind of scale, 6 on ties differed at the end, by up to 4 LSB, and no others; on one without VNNI, with "
+        "weights that saturate, 4 on ties of 200 each, by 1 LSB, and no others"
     )
     from_ends = True
 
