@@ -5,6 +5,7 @@ The numbers that it multiplies with and adds come from the ranges of FakeQuantiz
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from detent.cpus import Cpu
 from detent.deploy import Encoding, Op, QdqGraph
 from detent.twin.accumulate import Accumulator, accumulator, bias_values
 from detent.twin.arithmetic import Arithmetic, Maker, Step
@@ -20,8 +22,10 @@ from detent.twin.lowering import Chain, chain, lower
 from detent.twin.openvino_adds import added_in_float, fused_add, plain_add
 from detent.twin.openvino_codes import clipped, joined, moved, rectified, scaled
 from detent.twin.openvino_constants import folded, known_before
+from detent.twin.openvino_cpu import lessened
 from detent.twin.openvino_functions import function, multiplied, on_reals
-from detent.twin.openvino_linear import linear
+from detent.twin.openvino_linear import linear, matrices
+from detent.twin.openvino_pairs import paired, with_even_weights
 from detent.twin.openvino_pools import average
 from detent.twin.openvino_products import after_bias, moved_range, product
 from detent.twin.openvino_ranges import CLIPS, Carried, Floats, Range, carry
@@ -32,15 +36,20 @@ from detent.twin.requantize import clamp_bounds
 __all__ = ["OpenVino"]
 
 _f32 = np.float32
+SumsOf = Callable[[QdqGraph, Op], "Accumulator | None"]
 
 
 class OpenVino(Arithmetic):
-    """Exact sums, float32 scales. A convolution before a residual add that it is fused with is clamped, not rounded; a
-    Clip of codes has whole codes for bounds.
+    """Exact sums, but for pairs of products that saturate on a CPU without VNNI (`openvino_pairs`), and float32 scales.
+    A convolution before a residual add that it is fused with is clamped, not rounded; a Clip of codes has whole codes
+    for bounds.
 
     Mistakes of the plugin's own are not taken over, which its float execution of the same file does not make:
 
     - constants for channels behind a convolution in groups and a sum that is fused with it: up to 198 steps;
+    - without AVX-512, an average pool between two grids that gives fewer than 16 elements: up to 189 steps; and a
+      padded convolution over three dimensions in groups of channels that are no multiple of 4, whose data has a zero
+      point: up to 126 steps;
     - grids whose range ends below about 1e-6, as of a ReLU that gives nothing but zeros: up to 118 steps;
     - what Detent writes in other forms: transposed convolutions of integers at some sizes, and without their bias
       where a stride is longer than the kernel (`conv_transpose_as_conv`); an average pool that counts its padding
@@ -55,10 +64,15 @@ class OpenVino(Arithmetic):
     name = "openvino"
     claim = (
         "within 1 LSB per operation: equal but for operations on real numbers (softmax, layer norm, products of two "
-        "matrices), 2 % of a bilinear resize, and a few sums on ties. Of random nets that chose nothing, 150 each, 6 "
-        "of ties differed at the end, by up to 4 LSB, and none of powers of two or of ordinary scales"
+        "matrices), 2 % of a bilinear resize, and a few sums on ties. Of random networks on a CPU with VNNI, 150 for "
+        "each kind of scale, 6 on ties differed at the end, by up to 4 LSB, and no others; on one without VNNI, with "
+        "weights that saturate, 4 on ties of 200 each, by 1 LSB, and no others"
     )
     from_ends = True
+
+    @classmethod
+    def local_cpu(cls) -> Cpu:
+        return lessened(super().local_cpu())
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
         if encoding.axis is not None:
@@ -78,9 +92,10 @@ class OpenVino(Arithmetic):
         whole, carried = carry(graph)
         makers: dict[str, Maker] = dict.fromkeys(MOVES, partial(moved, carried))
         makers["Concat"] = partial(joined, carried)
-        makers["Conv"] = partial(_convolution, carried)
-        makers["ConvTranspose"] = partial(_transposed, carried)
-        makers["Gemm"] = makers["MatMul"] = partial(_linear, carried)
+        makers["Conv"] = partial(_convolution, self._sums, carried)
+        makers["ConvTranspose"] = partial(_transposed, self._sums, carried)
+        makers["Gemm"] = partial(_linear, self._sums, carried)
+        makers["MatMul"] = partial(self._matmul, carried)
         makers["Add"] = makers["Sub"] = partial(plain_add, carried)
         makers["Clip"] = partial(clipped, carried)
         makers["Mul"] = partial(_product, carried)
@@ -91,14 +106,25 @@ class OpenVino(Arithmetic):
         known = known_before(whole)
         return lower(whole, {op.type: partial(_taken, known, makers.get(op.type)) for op in whole.ops})
 
+    def _sums(self, graph: QdqGraph, op: Op) -> Accumulator | None:
+        if not self.cpu.saturates:
+            return _accumulator(graph, op)
+        even = with_even_weights(graph, op) if op.type == "Conv" else graph
+        sums = _accumulator(even, op)
+        return sums if sums is None or even is not graph else paired(sums, op)
+
+    def _matmul(self, carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
+        step = _linear(self._sums, carried, graph, op)
+        return matrices(carried, graph, op) if step is None and self.cpu.saturates else step
+
 
 def _taken(known: frozenset[str], maker: Maker | None, graph: QdqGraph, op: Op) -> Step | None:
     step = folded(known, graph, op)
     return step if step is not None or maker is None else maker(graph, op)
 
 
-def _convolution(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
-    sums = _accumulator(graph, op)
+def _convolution(sums_of: SumsOf, carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
+    sums = sums_of(graph, op)
     if sums is None:
         return None
     bias = bias_values(graph, op)
@@ -113,16 +139,16 @@ def _product(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
     return scaled(carried, graph, op) or multiplied(carried, graph, op)
 
 
-def _transposed(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
+def _transposed(sums_of: SumsOf, carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
     """Its kernel has no zero points: data that is stored with one is multiplied in float."""
-    sums = _accumulator(graph, op)
+    sums = sums_of(graph, op)
     if sums is None or Stored.of(graph, sums.read.tensor, sums.input, carried).zero:
         return None
     return _of_channels(carried, graph, op, sums)
 
 
-def _linear(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
-    sums = _accumulator(graph, op)
+def _linear(sums_of: SumsOf, carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
+    sums = sums_of(graph, op)
     return None if sums is None else linear(carried, graph, op, sums)
 
 

@@ -16,17 +16,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detent.deploy import Op, QdqGraph
+from detent.deploy import Op, QdqGraph, Read
 from detent.twin.accumulate import Accumulator, bias_values
 from detent.twin.arithmetic import Step
 from detent.twin.lowering import Chain, chain
+from detent.twin.openvino_pairs import paired_matrices
 from detent.twin.openvino_products import Finish, after_bias, moved_range, product
 from detent.twin.openvino_ranges import CLIPS, Carried, Floats, Range, divided, one_shift, real_sums, unit_of
 from detent.twin.openvino_stored import Stored
+from detent.twin.openvino_sums import is_activation
 from detent.twin.openvino_targets import Target
 from detent.twin.requantize import fma, per_channel
 
-__all__ = ["linear"]
+__all__ = ["linear", "matrices"]
 
 _f32 = np.float32
 Requantize = Callable[[Tensor], Tensor]
@@ -41,6 +43,26 @@ def linear(carried: Carried, graph: QdqGraph, op: Op, sums: Accumulator) -> Step
     finish = _finish(made, bias, rank, unit_of(sums).size == 1, has_zero=bool(zero))
     sums = sums if finish is _with_zeros else _less_zero(sums, zero)
     return product(carried, graph, sums, bias, made, finish, composed=not apart)
+
+
+def matrices(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
+    """A product of two activations on a CPU where pairs of products saturate; None where it is computed in float: the
+    zero of both is at 0, and the second is stored as int8."""
+    reads = tuple(read for read in op.inputs if read is not None)
+    if not all(is_activation(graph, read) for read in reads):
+        return None
+    first, second = (Stored.of(graph, read.tensor, read.encoding, carried) for read in reads if read.encoding)
+    if first.zero or second.zero or second.least == 0:
+        return None
+    unit, moved = _f32(_f32(first.step) * _f32(second.step)), first.least
+
+    def kernel(left: Tensor, right: Tensor) -> Tensor:
+        data, weights = left - first.offset, right - second.offset
+        sums = paired_matrices(data - moved, weights)
+        zeros = (weights * moved).to(torch.float64).sum(-2, keepdim=True)
+        return (sums + zeros).to(torch.float32) * float(unit)
+
+    return Step((op,), reads, (Read(op.outputs[0]),), kernel)
 
 
 def _chain(graph: QdqGraph, op: Op) -> tuple[Chain, Floats | None]:
