@@ -12,19 +12,19 @@ an int8 network everything around a branch runs in float there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import Tensor
 
 from detent.deploy import Encoding, Op, QdqGraph, Read
-from detent.twin.accumulate import Accumulator, accumulator, bias_codes
+from detent.twin.accumulate import Accumulator, accumulator, bias_codes, matmul_accumulate
 from detent.twin.arithmetic import Maker, Step
 from detent.twin.lowering import Chain, chain, move_step
 from detent.twin.requantize import clamp_bounds
-from detent.twin.saturate import saturating
+from detent.twin.saturate import lost_in_pairs, saturating
 
-__all__ = ["MOVERS", "BinaryKernel", "Fusion", "Group", "Stored", "UnaryKernel"]
+__all__ = ["MOVERS", "BinaryKernel", "Fusion", "Group", "Stored", "UnaryKernel", "factor"]
 
 _BYTES = ("uint8", "int8")
 _CLIPS = ("Relu", "Clip")
@@ -60,6 +60,18 @@ class Stored:
         if self.lift:
             lifted.sub_(self.lift)
         return lifted.clamp_(self.encoding.qmin, self.encoding.qmax)
+
+
+def integer_bias(op: Op) -> bool:
+    """Whether there is no bias, or one of int32, which a factor of the product would change."""
+    bias = op.inputs[2] if len(op.inputs) > 2 else None
+    return bias is None or (bias.encoding is not None and bias.encoding.dtype == "int32" and factor(op) == 1)
+
+
+def factor(op: Op) -> np.float32:
+    """Of a Gemm; 1 of others."""
+    alpha: np.float32 = np.float32(op.attributes.get("alpha", 1.0) if op.type == "Gemm" else 1.0)
+    return alpha
 
 
 UnaryKernel = Callable[[Op, Stored, Stored], Callable[[Tensor], Tensor]]
@@ -127,13 +139,31 @@ class Fusion:
         weight = op.inputs[1]
         if weight is None or weight.encoding is None or weight.encoding.dtype not in _BYTES:
             return None
-        bias = op.inputs[2] if len(op.inputs) > 2 else None
-        fits = bias is None or (bias.encoding is not None and bias.encoding.dtype == "int32")
-        sums = accumulator(graph, op, bias_codes(graph, op)) if fits else None
+        if not integer_bias(op):
+            return None
+        plain = replace(op, attributes={**op.attributes, "alpha": 1.0, "transA": 0}) if op.type == "Gemm" else op
+        sums = accumulator(graph, plain, bias_codes(graph, op))
         data = self.stored(graph, op.inputs[0])
-        if sums is None or data is None or not self.saturates or weight.encoding.dtype != "int8":
+        if sums is None or data is None:
+            return None
+        if self.saturates and data.dtype == "uint8" and weight.encoding.dtype == "int8":
+            sums = saturating(sums, plain, data.lifted_zero_point)
+        if op.type != "Gemm":
             return sums
-        return saturating(sums, op, data.lifted_zero_point) if data.dtype == "uint8" else sums
+        scale, total = np.asarray(factor(op) * data.scale * weight.encoding.scale, np.float32), sums.total
+        return replace(sums, scale=scale, total=lambda x: total(x.T)) if op.attributes.get("transA") else replace(sums, scale=scale)
+
+    def products(self, op: Op, a: Stored, b: Stored) -> Callable[[Tensor, Tensor], Tensor]:
+        """The integer sums of a product of two activations."""
+        across = [bool(op.attributes.get(name)) for name in ("transA", "transB")]
+        saturates = self.saturates and (a.dtype, b.dtype) == ("uint8", "int8")
+
+        def sums(x: Tensor, y: Tensor) -> Tensor:
+            x, y = (each.T if swap else each for each, swap in zip((x, y), across, strict=True))
+            exact = matmul_accumulate(x - a.zero_point, y - b.zero_point, 255, 255)
+            return exact - lost_in_pairs(x + a.lift, y) if saturates else exact
+
+        return sums
 
     def unary(self, make: UnaryKernel) -> Maker:
         """A maker for operations on one activation."""

@@ -18,6 +18,7 @@ __all__ = [
     "propagate",
     "quantize_biases",
     "quantize_weights",
+    "remove_identities",
     "rewritten",
 ]
 
@@ -29,7 +30,29 @@ _PROPAGATES = ("MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice
 
 def rewritten(graph: QdqGraph) -> QdqGraph:
     """All of it, in the runtime's order."""
-    return quantize_biases(quantize_weights(propagate(merge_double_pairs(matrix_products_with_bias(graph)))))
+    graph = merge_double_pairs(matrix_products_with_bias(remove_identities(graph)))
+    return quantize_biases(quantize_weights(propagate(graph)))
+
+
+def remove_identities(graph: QdqGraph) -> QdqGraph:
+    """EliminateIdentity, EliminateDropout: who reads their output reads their input, and a layer behind one finds the
+    DequantizeLinear in front of it. A pair of Q and DQ that requantizes is none."""
+    for op in graph.ops:
+        source = op.inputs[0] if op.type in _NOTHING else None
+        given = any(output.read.tensor in op.outputs for output in graph.outputs)
+        readers = [read for name in op.outputs if name for _, read in graph.readers(name)]
+        requantizes = source is not None and source.encoding is not None and any(read.encoding for read in readers)
+        if source is not None and not given and not requantizes:
+            graph = _bypassed(graph, op, source)
+    return graph
+
+
+def _bypassed(graph: QdqGraph, gone: Op, source: Read) -> QdqGraph:
+    def read(old: Read) -> Read:
+        return replace(source, encoding=source.encoding or old.encoding) if old.tensor == gone.outputs[0] else old
+
+    rest = replace(graph, ops=tuple(op for op in graph.ops if op is not gone))
+    return _with_reads(rest, lambda _op, old: read(old), read)
 
 
 def matrix_products_with_bias(graph: QdqGraph) -> QdqGraph:
