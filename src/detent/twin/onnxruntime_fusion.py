@@ -99,10 +99,16 @@ class Fusion:
 
     def stored(self, graph: QdqGraph, read: Read | None) -> Stored | None:
         """How the runtime holds what is read; None if it is in float, wider, or has several scales."""
-        if read is None or read.encoding is None or not read.encoding.per_tensor or read.encoding.dtype not in _BYTES:
+        dtype = self.dtype(graph, read)
+        if dtype is None or read is None or read.encoding is None or not read.encoding.per_tensor:
             return None
-        lift = 128 if self.lifts and read.encoding.dtype == "int8" and self._is_lifted(graph, read.tensor) else 0
-        return Stored(read.encoding, lift)
+        return Stored(read.encoding, 0 if dtype == read.encoding.dtype else 128)
+
+    def dtype(self, graph: QdqGraph, read: Read | None) -> str | None:
+        """The type of the codes that the runtime holds; None if it holds floats, or wider ones."""
+        if read is None or read.encoding is None or read.encoding.dtype not in _BYTES:
+            return None
+        return "uint8" if self.lifts and self._is_lifted(graph, read.tensor) else read.encoding.dtype
 
     def _is_lifted(self, graph: QdqGraph, tensor: str) -> bool:
         if tensor in graph.coded:
@@ -129,10 +135,10 @@ class Fusion:
         """Whether nothing quantizes what `op` gives, nor a Relu or Clip that alone reads it is in the way."""
         return graph.encodings(op.outputs[0]) == (None,) and len(chain(graph, op, _CLIPS, most=1).ops) == 1
 
-    def takes(self, graph: QdqGraph, read: Read | None, *, signed: bool = False) -> bool:
-        """Whether a weighted operation has an integer kernel for data like this."""
+    def takes(self, graph: QdqGraph, read: Read | None) -> bool:
+        """Whether convolutions and matrix products have integer kernels for data like this."""
         stored = self.stored(graph, read)
-        return stored is not None and (stored.dtype == "uint8" or signed or not self.lifts)
+        return stored is not None and (stored.dtype == "uint8" or not self.lifts)
 
     def sums(self, graph: QdqGraph, op: Op) -> Accumulator | None:
         """The integer sums of a weighted operation with a bias of int32, or none: with other types it runs in float."""
@@ -151,7 +157,8 @@ class Fusion:
         if op.type != "Gemm":
             return sums
         scale, total = np.asarray(factor(op) * data.scale * weight.encoding.scale, np.float32), sums.total
-        return replace(sums, scale=scale, total=lambda x: total(x.T)) if op.attributes.get("transA") else replace(sums, scale=scale)
+        across = bool(op.attributes.get("transA"))
+        return replace(sums, scale=scale, total=lambda x: total(x.T if across else x))
 
     def products(self, op: Op, a: Stored, b: Stored) -> Callable[[Tensor, Tensor], Tensor]:
         """The integer sums of a product of two activations."""

@@ -63,8 +63,9 @@ def _bias_fits(op: Op) -> bool:
 
 
 def _gemm(fusion: Fusion, graph: QdqGraph, op: Op) -> Step | None:
-    """QGemm, which gives floats where no Q follows."""
-    if not fusion.takes(graph, op.inputs[0], signed=True):
+    """QGemm, which gives floats where no Q follows. Signed data want signed weights."""
+    data, weight = op.inputs[:2]
+    if fusion.dtype(graph, data) == "int8" != fusion.dtype(graph, weight):
         return None
     return _quantized(fusion, graph, op) or _to_float(fusion, graph, op) or _of_activations(fusion, graph, op)
 
