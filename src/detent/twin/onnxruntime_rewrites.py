@@ -37,22 +37,23 @@ def rewritten(graph: QdqGraph) -> QdqGraph:
 def remove_identities(graph: QdqGraph) -> QdqGraph:
     """EliminateIdentity, EliminateDropout: who reads their output reads their input, and a layer behind one finds the
     DequantizeLinear in front of it. A pair of Q and DQ that requantizes is none."""
-    for op in graph.ops:
+    given = {output.read.tensor for output in graph.outputs}
+    sources: dict[str, Read] = {}
+    kept: list[Op] = []
+
+    def read(old: Read | None) -> Read | None:
+        source = None if old is None else sources.get(old.tensor)
+        return old if old is None or source is None else replace(source, encoding=source.encoding or old.encoding)
+
+    for old in graph.ops:
+        op = replace(old, inputs=tuple(read(each) for each in old.inputs))
         source = op.inputs[0] if op.type in _NOTHING else None
-        given = any(output.read.tensor in op.outputs for output in graph.outputs)
-        readers = [read for name in op.outputs if name for _, read in graph.readers(name)]
-        requantizes = source is not None and source.encoding is not None and any(read.encoding for read in readers)
-        if source is not None and not given and not requantizes:
-            graph = _bypassed(graph, op, source)
-    return graph
-
-
-def _bypassed(graph: QdqGraph, gone: Op, source: Read) -> QdqGraph:
-    def read(old: Read) -> Read:
-        return replace(source, encoding=source.encoding or old.encoding) if old.tensor == gone.outputs[0] else old
-
-    rest = replace(graph, ops=tuple(op for op in graph.ops if op is not gone))
-    return _with_reads(rest, lambda _op, old: read(old), read)
+        grids = {grid for name in op.outputs for grid in graph.encodings(name)}
+        if source is None or not given.isdisjoint(op.outputs) or (source.encoding is not None and grids != {None}):
+            kept.append(op)
+        else:
+            sources[op.outputs[0]] = source
+    return replace(graph, ops=tuple(kept))
 
 
 def matrix_products_with_bias(graph: QdqGraph) -> QdqGraph:
