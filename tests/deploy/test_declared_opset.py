@@ -20,7 +20,9 @@ MOVING = ["residual_cnn", "mobile_cnn", "unet", "vit_block", "transformer_block"
 
 
 def session(model: ModelProto, optimised: bool = True) -> onnxruntime.InferenceSession:
+    """Without saturation on any CPU."""
     options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.x64quantprecision", "1")
     options.intra_op_num_threads, options.log_severity_level = 1, 3
     if not optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -36,8 +36,10 @@ def given(path: Path | str) -> torch.Tensor:
 
 
 def ran(path: Path | str, x: torch.Tensor, *, optimised: bool = False) -> np.ndarray:
-    """What onnxruntime computes; by itself it may fuse operations, and then rounds sums another way."""
+    """What onnxruntime computes, without saturation on any CPU; by itself it may fuse operations, and then rounds sums
+    another way."""
     options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.x64quantprecision", "1")
     options.log_severity_level = 3
     if not optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL

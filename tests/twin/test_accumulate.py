@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -145,7 +146,12 @@ def test_scales_are_products_in_float32() -> None:
 )
 def test_what_is_no_plain_product_is_left_alone(change: dict[str, Any]) -> None:
     graph, op = layer("Gemm", np.ones((3, 4), np.int64), transB=1, **change)
-    assert accumulator(graph, op) is None
+    assert accumulator(graph, replace(op, inputs=(*op.inputs, Read("b")))) is None
+
+
+def test_a_factor_of_no_bias_says_nothing() -> None:
+    graph, op = layer("Gemm", np.ones((3, 4), np.int64), transB=1, beta=0.0)
+    assert accumulator(graph, op) is not None
 
 
 def test_two_activations() -> None:

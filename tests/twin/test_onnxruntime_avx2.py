@@ -1,7 +1,7 @@
 """Without VNNI pairs of u8 x s8 products saturate: against a plain loop over pairs, in numpy.
 
-The same model was compared with onnxruntime 1.31.1 itself on an emulated Haswell (`qemu-x86_64-static -cpu Haswell`):
-95 nets of 19 kinds, 274,600 outputs, of which 87,000 differ from a processor with VNNI: none differed from the twin.
+Against the engine itself, on whichever CPU there is: `test_onnxruntime.py` and `test_onnxruntime_shapes.py`; as it was
+on a CPU without VNNI: `test_recorded_cpus.py`.
 """
 
 from __future__ import annotations

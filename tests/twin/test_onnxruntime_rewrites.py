@@ -12,6 +12,7 @@ from detent.twin.onnxruntime_rewrites import (
     propagate,
     quantize_biases,
     quantize_weights,
+    remove_identities,
 )
 
 A = Encoding(np.float32(0.1), np.int64(100), "uint8")
@@ -66,6 +67,31 @@ def test_pairs_that_stay(second: Encoding, also: bool) -> None:
     if also:
         ops.append(Op("Relu", "relu", (Read("x", A),), ("z",)))
     assert len(merge_double_pairs(graph(*ops, output=Read("y", second))).ops) == len(ops)
+
+
+# --- operations that do nothing ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["Identity", "Dropout"])
+def test_who_reads_what_an_identity_gives_reads_what_it_reads(kind: str) -> None:
+    net = graph(
+        Op(kind, "i", (Read("x", A),), ("y",)),
+        Op("Conv", "c", (Read("y"), Read("w", WEIGHT)), ("z",)),
+        Op(kind, "j", (Read("z"),), ("t",)),
+        Op("Relu", "r", (Read("t", B),), ("end",)),
+        output=Read("end"),
+    )
+    assert reads(remove_identities(net)) == [("x:A", "w:W"), ("z:B",), ("end:float",)]
+
+
+@pytest.mark.parametrize(("reader", "given"), [(B, "end"), (None, "y")], ids=["requantizes", "given"])
+def test_identities_that_stay(reader: Encoding | None, given: str) -> None:
+    net = graph(
+        Op("Identity", "i", (Read("x", A),), ("y",)),
+        Op("Relu", "r", (Read("y", reader),), ("end",)),
+        output=Read(given),
+    )
+    assert reads(remove_identities(net)) == reads(net)
 
 
 # --- spreading -----------------------------------------------------------------------------------------------

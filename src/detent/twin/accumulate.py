@@ -160,7 +160,9 @@ def _transposed_layout(op: Op, codes: npt.NDArray[np.generic]) -> _Layout | None
 
 
 def _plain(op: Op) -> bool:
-    return float(op.attributes.get("alpha", 1.0)) == 1.0 and float(op.attributes.get("beta", 1.0)) == 1.0
+    biased = len(op.inputs) > 2 and op.inputs[2] is not None
+    factors = ("alpha", "beta") if biased else ("alpha",)
+    return all(float(op.attributes.get(name, 1.0)) == 1.0 for name in factors)
 
 
 def _times(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:

@@ -21,6 +21,7 @@ _CLAIM = (
     "equal where the runtime has an integer kernel; convolutions and products that it runs in float within 1 LSB, "
     "1e-6 of outputs, 1e-4 near ties"
 )
+_AVX512_CLAIM = f"{_CLAIM}; saturation as on AVX2, derived from the kernels and not run"
 _ARM64_CLAIM = (
     "equal for convolutions, matrix products, additions and pools, with version 1.22; float operations within 1 LSB"
 )
@@ -35,7 +36,7 @@ class OnnxRuntime(Arithmetic):
     def __init__(self, cpu: str | Cpu | None = None):
         super().__init__(cpu)
         arm = self.cpu.name == "arm64"
-        self.claim = _ARM64_CLAIM if arm else _CLAIM
+        self.claim = {"arm64": _ARM64_CLAIM, "avx512": _AVX512_CLAIM}.get(self.cpu.name, _CLAIM)
         x86 = SATURATING_MAKERS if self.cpu.saturates else X86_MAKERS
         self._makers: Mapping[str, Maker] = ARM64_MAKERS if arm else x86
 

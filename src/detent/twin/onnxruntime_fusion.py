@@ -12,19 +12,19 @@ an int8 network everything around a branch runs in float there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import Tensor
 
 from detent.deploy import Encoding, Op, QdqGraph, Read
-from detent.twin.accumulate import Accumulator, accumulator, bias_codes
+from detent.twin.accumulate import Accumulator, accumulator, bias_codes, matmul_accumulate
 from detent.twin.arithmetic import Maker, Step
 from detent.twin.lowering import Chain, chain, move_step
 from detent.twin.requantize import clamp_bounds
-from detent.twin.saturate import saturating
+from detent.twin.saturate import lost_in_pairs, saturating
 
-__all__ = ["MOVERS", "BinaryKernel", "Fusion", "Group", "Stored", "UnaryKernel"]
+__all__ = ["MOVERS", "BinaryKernel", "Fusion", "Group", "Stored", "UnaryKernel", "factor"]
 
 _BYTES = ("uint8", "int8")
 _CLIPS = ("Relu", "Clip")
@@ -62,6 +62,18 @@ class Stored:
         return lifted.clamp_(self.encoding.qmin, self.encoding.qmax)
 
 
+def integer_bias(op: Op) -> bool:
+    """Whether there is no bias, or one of int32, which a factor of the product would change."""
+    bias = op.inputs[2] if len(op.inputs) > 2 else None
+    return bias is None or (bias.encoding is not None and bias.encoding.dtype == "int32" and factor(op) == 1)
+
+
+def factor(op: Op) -> np.float32:
+    """Of a Gemm; 1 of others."""
+    alpha: np.float32 = np.float32(op.attributes.get("alpha", 1.0) if op.type == "Gemm" else 1.0)
+    return alpha
+
+
 UnaryKernel = Callable[[Op, Stored, Stored], Callable[[Tensor], Tensor]]
 """From the operation, the input's and the output's grid to a kernel."""
 
@@ -87,10 +99,16 @@ class Fusion:
 
     def stored(self, graph: QdqGraph, read: Read | None) -> Stored | None:
         """How the runtime holds what is read; None if it is in float, wider, or has several scales."""
-        if read is None or read.encoding is None or not read.encoding.per_tensor or read.encoding.dtype not in _BYTES:
+        dtype = self.dtype(graph, read)
+        if dtype is None or read is None or read.encoding is None or not read.encoding.per_tensor:
             return None
-        lift = 128 if self.lifts and read.encoding.dtype == "int8" and self._is_lifted(graph, read.tensor) else 0
-        return Stored(read.encoding, lift)
+        return Stored(read.encoding, 0 if dtype == read.encoding.dtype else 128)
+
+    def dtype(self, graph: QdqGraph, read: Read | None) -> str | None:
+        """The type of the codes that the runtime holds; None if it holds floats, or wider ones."""
+        if read is None or read.encoding is None or read.encoding.dtype not in _BYTES:
+            return None
+        return "uint8" if self.lifts and self._is_lifted(graph, read.tensor) else read.encoding.dtype
 
     def _is_lifted(self, graph: QdqGraph, tensor: str) -> bool:
         if tensor in graph.coded:
@@ -117,23 +135,42 @@ class Fusion:
         """Whether nothing quantizes what `op` gives, nor a Relu or Clip that alone reads it is in the way."""
         return graph.encodings(op.outputs[0]) == (None,) and len(chain(graph, op, _CLIPS, most=1).ops) == 1
 
-    def takes(self, graph: QdqGraph, read: Read | None, *, signed: bool = False) -> bool:
-        """Whether a weighted operation has an integer kernel for data like this."""
+    def takes(self, graph: QdqGraph, read: Read | None) -> bool:
+        """Whether convolutions and matrix products have integer kernels for data like this."""
         stored = self.stored(graph, read)
-        return stored is not None and (stored.dtype == "uint8" or signed or not self.lifts)
+        return stored is not None and (stored.dtype == "uint8" or not self.lifts)
 
     def sums(self, graph: QdqGraph, op: Op) -> Accumulator | None:
         """The integer sums of a weighted operation with a bias of int32, or none: with other types it runs in float."""
         weight = op.inputs[1]
         if weight is None or weight.encoding is None or weight.encoding.dtype not in _BYTES:
             return None
-        bias = op.inputs[2] if len(op.inputs) > 2 else None
-        fits = bias is None or (bias.encoding is not None and bias.encoding.dtype == "int32")
-        sums = accumulator(graph, op, bias_codes(graph, op)) if fits else None
+        if not integer_bias(op):
+            return None
+        plain = replace(op, attributes={**op.attributes, "alpha": 1.0, "transA": 0}) if op.type == "Gemm" else op
+        sums = accumulator(graph, plain, bias_codes(graph, op))
         data = self.stored(graph, op.inputs[0])
-        if sums is None or data is None or not self.saturates or weight.encoding.dtype != "int8":
+        if sums is None or data is None:
+            return None
+        if self.saturates and data.dtype == "uint8" and weight.encoding.dtype == "int8":
+            sums = saturating(sums, plain, data.lifted_zero_point)
+        if op.type != "Gemm":
             return sums
-        return saturating(sums, op, data.lifted_zero_point) if data.dtype == "uint8" else sums
+        scale, total = np.asarray(factor(op) * data.scale * weight.encoding.scale, np.float32), sums.total
+        across = bool(op.attributes.get("transA"))
+        return replace(sums, scale=scale, total=lambda x: total(x.T if across else x))
+
+    def products(self, op: Op, a: Stored, b: Stored) -> Callable[[Tensor, Tensor], Tensor]:
+        """The integer sums of a product of two activations."""
+        across = [bool(op.attributes.get(name)) for name in ("transA", "transB")]
+        saturates = self.saturates and (a.dtype, b.dtype) == ("uint8", "int8")
+
+        def sums(x: Tensor, y: Tensor) -> Tensor:
+            x, y = (each.T if swap else each for each, swap in zip((x, y), across, strict=True))
+            exact = matmul_accumulate(x - a.zero_point, y - b.zero_point, 255, 255)
+            return exact - lost_in_pairs(x + a.lift, y) if saturates else exact
+
+        return sums
 
     def unary(self, make: UnaryKernel) -> Maker:
         """A maker for operations on one activation."""

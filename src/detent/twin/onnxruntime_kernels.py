@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from detent.deploy import Encoding, Op, QdqGraph, Read
-from detent.twin.accumulate import matmul_accumulate
 from detent.twin.arithmetic import Kernel, Maker, Step
 from detent.twin.float_ops import FLOAT_OPS
 from detent.twin.float_windows import pool_windows
 from detent.twin.lowering import float_step
 from detent.twin.onnxruntime_functions import sigmoid, tanh
-from detent.twin.onnxruntime_fusion import MOVERS, BinaryKernel, Fusion, Stored
+from detent.twin.onnxruntime_fusion import MOVERS, BinaryKernel, Fusion, Stored, factor
 from detent.twin.requantize import dequantize, float32_multiplier, per_channel, quantize
 from detent.twin.windows import Window
 
@@ -64,17 +63,18 @@ def _bias_fits(op: Op) -> bool:
 
 
 def _gemm(fusion: Fusion, graph: QdqGraph, op: Op) -> Step | None:
-    """QGemm, which gives floats where no Q follows."""
-    if not fusion.takes(graph, op.inputs[0], signed=True):
+    """QGemm, which gives floats where no Q follows. Signed data want signed weights."""
+    data, weight = op.inputs[:2]
+    if fusion.dtype(graph, data) == "int8" != fusion.dtype(graph, weight):
         return None
-    return _quantized(fusion, graph, op) or _to_float(fusion, graph, op)
+    return _quantized(fusion, graph, op) or _to_float(fusion, graph, op) or _of_activations(fusion, graph, op)
 
 
 def _matmul(fusion: Fusion, graph: QdqGraph, op: Op) -> Step | None:
     """QLinearMatMul, or MatMulIntegerToFloat where no Q follows; of weights or of two activations."""
     if not fusion.takes(graph, op.inputs[0]):
         return None
-    return _quantized(fusion, graph, op) or _to_float(fusion, graph, op) or _matmul_of_activations(fusion, graph, op)
+    return _quantized(fusion, graph, op) or _to_float(fusion, graph, op) or _of_activations(fusion, graph, op)
 
 
 def _quantized(fusion: Fusion, graph: QdqGraph, op: Op) -> Step | None:
@@ -96,12 +96,12 @@ def _to_float(fusion: Fusion, graph: QdqGraph, op: Op) -> Step | None:
     return Step((op,), (sums.read,), (Read(op.outputs[0]),), lambda x: sums(x).to(torch.float32).mul_(scale))
 
 
-def _matmul_of_activations(fusion: Fusion, graph: QdqGraph, op: Op) -> Step | None:
-    a, b = (fusion.stored(graph, read) for read in op.inputs)
-    if a is None or b is None:
+def _of_activations(fusion: Fusion, graph: QdqGraph, op: Op) -> Step | None:
+    a, b = (fusion.stored(graph, read) for read in op.inputs[:2])
+    if a is None or b is None or len(op.inputs) > 2:
         return None
-    scale = np.asarray(a.scale * b.scale, np.float32)
-    sums = partial(_products, a, b)
+    scale = np.asarray(factor(op) * a.scale * b.scale, np.float32)
+    sums = fusion.products(op, a, b)
     group = fusion.group(graph, op, inputs=1)
     if group is not None:
         output = group.output.encoding
@@ -111,10 +111,6 @@ def _matmul_of_activations(fusion: Fusion, graph: QdqGraph, op: Op) -> Step | No
         return None
     writes = (Read(op.outputs[0]),)
     return Step((op,), op.inputs, writes, lambda x, y: sums(x, y).to(torch.float32).mul_(float(scale)))
-
-
-def _products(a: Stored, b: Stored, x: Tensor, y: Tensor) -> Tensor:
-    return matmul_accumulate(x - a.zero_point, y - b.zero_point, 255, 255)
 
 
 # --- one activation ------------------------------------------------------------------------------------------

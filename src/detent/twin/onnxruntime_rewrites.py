@@ -18,6 +18,7 @@ __all__ = [
     "propagate",
     "quantize_biases",
     "quantize_weights",
+    "remove_identities",
     "rewritten",
 ]
 
@@ -29,7 +30,30 @@ _PROPAGATES = ("MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice
 
 def rewritten(graph: QdqGraph) -> QdqGraph:
     """All of it, in the runtime's order."""
-    return quantize_biases(quantize_weights(propagate(merge_double_pairs(matrix_products_with_bias(graph)))))
+    graph = merge_double_pairs(matrix_products_with_bias(remove_identities(graph)))
+    return quantize_biases(quantize_weights(propagate(graph)))
+
+
+def remove_identities(graph: QdqGraph) -> QdqGraph:
+    """EliminateIdentity, EliminateDropout: who reads their output reads their input, and a layer behind one finds the
+    DequantizeLinear in front of it. A pair of Q and DQ that requantizes is none."""
+    given = {output.read.tensor for output in graph.outputs}
+    sources: dict[str, Read] = {}
+    kept: list[Op] = []
+
+    def read(old: Read | None) -> Read | None:
+        source = None if old is None else sources.get(old.tensor)
+        return old if old is None or source is None else replace(source, encoding=source.encoding or old.encoding)
+
+    for old in graph.ops:
+        op = replace(old, inputs=tuple(read(each) for each in old.inputs))
+        source = op.inputs[0] if op.type in _NOTHING else None
+        grids = {grid for name in op.outputs for grid in graph.encodings(name)}
+        if source is None or not given.isdisjoint(op.outputs) or (source.encoding is not None and grids != {None}):
+            kept.append(op)
+        else:
+            sources[op.outputs[0]] = source
+    return replace(graph, ops=tuple(kept))
 
 
 def matrix_products_with_bias(graph: QdqGraph) -> QdqGraph:

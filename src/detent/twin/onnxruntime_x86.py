@@ -1,7 +1,9 @@
 """ONNX Runtime's kernels on x86-64 with AVX2 and FMA.
 
 Without VNNI, on CPUs before Ice Lake and AMD's before Zen 4, pairs of u8 x s8 products saturate unless weights stay
-within -64 to 64 (`reduce_range`) or the session asks for x64quantprecision.
+within -64 to 64 (`reduce_range`) or the session asks for x64quantprecision. All kernels, of matrices and vectors and of
+convolutions with and without im2col, on any number of threads, pair the same neighbors, so one model serves. It was
+run on AVX2; that the kernels for AVX-512 pair alike follows from their source alone.
 """
 
 from __future__ import annotations

@@ -17,17 +17,22 @@ from detent.deploy import Op
 from detent.twin.accumulate import Accumulator
 from detent.twin.windows import Window
 
-__all__ = ["saturating"]
+__all__ = ["lost_in_pairs", "saturating"]
 
 _MOST_BYTE, _LEAST, _MOST = 255, -(2**15), 2**15 - 1
 
 
 def saturating(sums: Accumulator, op: Op, zero_point: int) -> Accumulator:
-    """The same sums with pairs saturated; `zero_point` is that of the data as unsigned bytes. Depthwise convolutions
-    have a kernel of their own, which does not saturate."""
+    """The same sums with pairs saturated; `zero_point` is that of the data as unsigned bytes.
+
+    Weights are multiplied as they are stored, zero point included. Depthwise convolutions whose weights have one zero
+    point have a kernel of their own, which does not saturate.
+    """
     groups = int(op.attributes.get("group", 1)) if op.type == "Conv" else 1
-    weights = torch.from_numpy(_in_order(sums.weights)).to(torch.float32)
-    if op.type == "Conv" and sums.weights.shape[1] == 1 and weights.shape[0] == groups:
+    zero_points = np.asarray(sums.weight.zero_point, np.int64).reshape(-1, 1)
+    weights = torch.from_numpy(_in_order(sums.weights) + zero_points).to(torch.float32)
+    depthwise = op.type == "Conv" and sums.weights.shape[1] == 1 and weights.shape[0] == groups
+    if depthwise and (zero_points == zero_points[0]).all():
         return sums
     pairs = _pairs(weights.reshape(groups, -1, weights.shape[1]))
     if not pairs:
@@ -38,7 +43,8 @@ def saturating(sums: Accumulator, op: Op, zero_point: int) -> Accumulator:
     def total(shifted: Tensor) -> Tensor:
         result = exact(shifted).to(torch.float64)
         columns = _columns(shifted, window, groups).add_(zero_point)
-        excess = torch.zeros((columns.shape[1], groups, weights.shape[0] // groups, columns.shape[3]))
+        shape = (columns.shape[1], groups, weights.shape[0] // groups, columns.shape[3])
+        excess = torch.zeros(shape, dtype=torch.float64)  # 520 pairs that lose all they can reach 2**24
         for place, group, channels, first, second in pairs:
             left = columns[place, :, group].unsqueeze(1)
             both = left * first
@@ -48,6 +54,16 @@ def saturating(sums: Accumulator, op: Op, zero_point: int) -> Accumulator:
         return result.sub_(_like(excess, result, window))
 
     return replace(sums, total=total)
+
+
+def lost_in_pairs(x: Tensor, y: Tensor) -> Tensor:
+    """What saturation takes from the product of `x` (..., rows, K) of unsigned bytes and `y` (..., K, columns) of
+    signed ones."""
+    lost = torch.zeros((), dtype=torch.float64)
+    for place in range(0, x.shape[-1], 2):
+        pair = x[..., place : place + 2] @ y[..., place : place + 2, :]
+        lost = lost + (pair - pair.clamp(_LEAST, _MOST))
+    return lost
 
 
 def _in_order(
