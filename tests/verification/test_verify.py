@@ -20,8 +20,7 @@ from detent.artifact import Artifact
 from detent.deploy.package import MANIFEST, digest
 from detent.engines import ENGINES
 from detent.errors import EngineError, RangeError, TensorError, UnknownNameError
-from detent.twin import ARITHMETICS
-from detent.twin.onnxruntime_x86 import OnnxRuntime
+from detent.twin import ARITHMETICS, OnnxRuntime
 from tests.models import MODELS
 
 

@@ -17,13 +17,13 @@ from detent.twin import ARITHMETICS, Arithmetic, OnnxSpec, Twin
 from detent.verification.against_engine import AgainstEngine
 from detent.verification.against_file import AgainstFile
 from detent.verification.against_twin import AgainstTwin
-from detent.verification.batches import Batch, require_classes, taken_apart
-from detent.verification.differences import Tally
+from detent.verification.batches import Batch, taken_apart
+from detent.verification.ends import Ends
 from detent.verification.files import disagreements
 from detent.verification.parameters import changed_parameters
 from detent.verification.simulation import Simulated, Simulation
 from detent.verification.vendor_files import vendor_disagreements
-from detent.verification.verdict import Accuracy, Difference, Speed, Verdict
+from detent.verification.verdict import Difference, Speed, Verdict
 
 __all__ = ["verify"]
 
@@ -44,7 +44,8 @@ def verify(
 
     `engine` is the backend's unless named; where it is not installed the verdict says so. `arithmetic` is that of the
     engine unless named. `prepared` is the model the package came from; without it the QDQ file itself, computed in
-    float as ONNX says, stands in for the simulation. `tensors=False` leaves out the comparison inside.
+    float as ONNX says, stands in for the simulation. `tensors=False` looks inside only where outputs of twin and engine
+    differ, to judge whether what is claimed explains it.
     """
     manifest = package.manifest
     simulation = None if prepared is None else Simulation(prepared, manifest["mode"], manifest.get("names"))
@@ -113,6 +114,8 @@ class _Verification:
         self.against_file = AgainstFile(self.spec, self.manifest)
         self.against_twin, self.against_engine = AgainstTwin(self.twin), AgainstEngine(self.twin)
         self.outputs = {output.name: output.read for output in package.graph.outputs}
+        self.ends = Ends(self.first, {name: read.encoding for name, read in self.outputs.items()})
+        self.looked_inside = False
 
     def _load(self, asked: str | None, arithmetic: str) -> Engine | None:
         name = asked or self.manifest["engine"]
@@ -127,20 +130,13 @@ class _Verification:
         return kind.load(self.package, **kind.options_for(arithmetic))
 
     def run(self, batches: Iterable[Any], *, tensors: bool, latency: bool) -> Verdict:
-        ends = {what: Tally(what) for what in (f"{self.first} vs twin", "twin vs engine", f"{self.first} vs engine")}
-        hits: dict[str, list[float]] = {}
         samples, first = 0, None
         for batch in taken_apart(batches, self.package.graph.inputs, self.positions):
             first = batch.inputs if first is None else first
             samples += len(next(iter(batch.inputs.values())))
-            simulated = None if self.simulation is None else self.simulation.run(batch.arguments)
-            computed, inside = self.twin.run_and_show(batch.inputs) if tensors else (self.twin.run(batch.inputs), {})
-            results = self._end_to_end(batch, ends, simulated, computed)
-            _score(results, batch.labels, hits)
-            self._one_by_one(batch, results, simulated, inside, tensors=tensors)
+            self._compare(batch, tensors=tensors)
         if first is None:
             raise RangeError("verify on no data", "the batches are empty", "give at least one batch")
-        outputs = tuple(d for tally in ends.values() for d in tally.differences)
         sides = (self.against_file, self.against_twin, self.against_engine)
         within = tuple(difference for side in sides for difference in side.tally.differences)
         placements = [] if self.engine is None else self.engine.explain()
@@ -150,11 +146,11 @@ class _Verification:
             arithmetic=self.twin.arithmetic.name,
             claim=self.twin.arithmetic.claim,
             samples=samples,
-            outputs=outputs,
-            tensors=within if tensors else (),
-            problems=tuple(self._problems(within)) or tuple(self._unequal(outputs)),
+            outputs=self.ends.differences,
+            tensors=within if self.looked_inside else (),
+            problems=tuple(self._problems(within)) or tuple(self._unequal()),
             placements=tuple(asdict(placed) for placed in placements),
-            accuracy=_accuracy(hits, self.first),
+            accuracy=self.ends.accuracy,
             speed=self._speed(first) if latency and self.engine is not None else None,
             notes=tuple(self.notes),
             simulated=self.simulation is not None,
@@ -164,43 +160,46 @@ class _Verification:
     def _engine_name(self) -> str | None:
         return None if self.engine is None else f"{self.engine.name} {type(self.engine).version()}"
 
-    def _end_to_end(
-        self, batch: Batch, ends: Mapping[str, Tally], simulated: Simulated | None, computed: dict[str, Array]
-    ) -> dict[str, dict[str, Array]]:
-        results = {"twin": computed}
-        if simulated is not None:
-            results[self.first] = dict(zip(self.outputs, simulated.outputs, strict=True))
-        else:
-            results[self.first] = self.spec.run(batch.inputs)
+    def _compare(self, batch: Batch, *, tensors: bool) -> None:
+        simulated = None if self.simulation is None else self.simulation.run(batch.arguments)
+        computed, own = self.twin.run_and_show(batch.inputs) if tensors else (self.twin.run(batch.inputs), {})
+        results = {"twin": computed, self.first: self._first(batch, simulated)}
         if self.engine is not None:
             results["engine"] = self.engine.run(batch.inputs)
-        for what, tally in ends.items():
-            ours, theirs = what.split(" vs ")
-            if ours in results and theirs in results:
-                for name, read in self.outputs.items():
-                    tally.compare(name, results[ours][name], results[theirs][name], read.encoding)
-        return results
-
-    def _one_by_one(
-        self,
-        batch: Batch,
-        results: Mapping[str, Mapping[str, Array]],
-        simulated: Simulated | None,
-        inside: Mapping[str, Array],
-        *,
-        tensors: bool,
-    ) -> None:
-        """Each operation from the values the other side had before it, so that one flip does not spread. `inside` is
-        what the twin has of its own."""
+        self.ends.add(results, batch.labels)
         if self.engine is not None:
-            seen = dict(self.engine.tensors(batch.inputs)) if tensors else {}
-            if tensors and not seen and not any("cannot show" in note for note in self.notes):
-                self.notes.append(f"{self.engine.name} cannot show the tensors inside: only outputs were compared")
-            self.against_engine.add(batch.inputs, seen, list(self._made(results["engine"])), inside)
+            self._compare_engine(batch, results, own, tensors=tensors)
         if simulated is not None and tensors:
             given = self.against_file.given(simulated)
             self.against_file.add(batch.inputs, simulated, given)
             self.against_twin.add(batch.inputs, simulated, given)
+
+    def _first(self, batch: Batch, simulated: Simulated | None) -> dict[str, Array]:
+        if simulated is None:
+            return self.spec.run(batch.inputs)
+        return dict(zip(self.outputs, simulated.outputs, strict=True))
+
+    def _compare_engine(
+        self, batch: Batch, results: Mapping[str, Mapping[str, Array]], own: Mapping[str, Array], *, tensors: bool
+    ) -> None:
+        """Each operation from the values the engine had before it, so that one flip does not spread. `own` is what
+        the twin has inside.
+
+        `tensors=False` spares this where all outputs are equal. Where one is not, only the operations can say whether
+        the claim explains it: from end to end, flips that are allowed spread, and hide those that are not.
+        """
+        assert self.engine is not None
+        twin, engine = (list(self._made(results[who])) for who in ("twin", "engine"))
+        equal = all(
+            np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for (_, a), (_, b) in zip(twin, engine, strict=True)
+        )
+        if not tensors and (equal or self.against_engine.tally.impossible):
+            return
+        self.looked_inside = True
+        seen = self.engine.tensors(batch.inputs)
+        if not seen and not any("cannot show" in note for note in self.notes):
+            self.notes.append(f"{self.engine.name} cannot show the tensors inside: only outputs were compared")
+        self.against_engine.add(batch.inputs, seen, engine, own)
 
     def _made(self, outputs: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
         """The tensors that outputs are, as codes where they are on a grid."""
@@ -216,11 +215,13 @@ class _Verification:
         # Operation by operation, or else a difference in the first layer is counted in all that follow.
         # What the target does otherwise than simulated is not a fault of the file or of the twin: the line says it.
         yield from (str(found) for found in within if found.impossible and found.what != self.against_twin.tally.what)
+        yield from self.ends.problems()
         yield from self.beside
 
-    def _unequal(self, outputs: tuple[Difference, ...]) -> Iterator[str]:
+    def _unequal(self) -> Iterator[str]:
         """From end to end, where no operation alone was found to differ and equality is claimed of all of them."""
         if self.against_engine.claims_equality:
+            outputs = self.ends.differences
             yield from (str(found) for found in outputs if found.what == "twin vs engine" and not found.equal)
 
     def _speed(self, inputs: Mapping[str, Array]) -> Speed | None:
@@ -234,20 +235,3 @@ class _Verification:
             self.notes.append(f"latency was not measured: {error.found}")
             return None
         return Speed(measured.int8_ms, measured.float_ms)
-
-
-def _score(results: Mapping[str, Mapping[str, Array]], labels: Array | None, hits: dict[str, list[float]]) -> None:
-    if labels is None:
-        return
-    for who, outputs in results.items():
-        scores = next(iter(outputs.values())).reshape(len(labels), -1)
-        require_classes(labels, scores.shape[1])
-        right = scores.argmax(1) == labels.reshape(-1)
-        hits.setdefault(who, []).extend(right.astype(float).tolist())
-
-
-def _accuracy(hits: Mapping[str, list[float]], first: str) -> Accuracy | None:
-    if not hits:
-        return None
-    shares = {who: 100 * float(np.mean(seen)) for who, seen in hits.items()}
-    return Accuracy(len(hits["twin"]), shares.get(first), shares["twin"], shares.get("engine"))
