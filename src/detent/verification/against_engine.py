@@ -35,6 +35,8 @@ class AgainstEngine:
         self.tally = Tally("twin vs engine")
         self._twin, self._encodings = twin, encoding_by_tensor(twin.graph)
         self._proven = twin.arithmetic.claim.startswith("equal")
+        self.first_defect: tuple[Arrays, Arrays, Sequence[tuple[str, Array]]] | None = None
+        """What `add` got of the first batch with a difference that is a defect."""
         self._making: dict[str, list[Step]] = {}
         for step in twin.steps:
             for form in step.writes:
@@ -48,6 +50,12 @@ class AgainstEngine:
     def add(self, inputs: Arrays, shown: Arrays, outputs: Sequence[tuple[str, Array]], own: Arrays) -> None:
         """One batch: tensors as the engine shows them, and those that it gives as outputs, perhaps some of the same.
         `own` are those of the twin, from the inputs on, if they are known."""
+        before = self.tally.impossible
+        self._add(inputs, shown, outputs, own)
+        if self.tally.impossible and not before:
+            self.first_defect = inputs, shown, outputs
+
+    def _add(self, inputs: Arrays, shown: Arrays, outputs: Sequence[tuple[str, Array]], own: Arrays) -> None:
         seen = dict(shown)
         for name, made in outputs:
             seen.setdefault(name, made)

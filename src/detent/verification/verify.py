@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,10 @@ from detent.verification.against_engine import AgainstEngine
 from detent.verification.against_file import AgainstFile
 from detent.verification.against_twin import AgainstTwin
 from detent.verification.batches import Batch, taken_apart
+from detent.verification.causes import causes
 from detent.verification.ends import Ends
 from detent.verification.files import disagreements
+from detent.verification.on_cpus import OnCpus, kinds_apart, on_others, require_known, untrue
 from detent.verification.parameters import changed_parameters
 from detent.verification.simulation import Simulated, Simulation
 from detent.verification.vendor_files import vendor_disagreements
@@ -39,25 +41,28 @@ def verify(
     arithmetic: str | None = None,
     tensors: bool = True,
     latency: bool = True,
+    cpus: Sequence[str] = (),
 ) -> Verdict:
     """Compare on `batches` (tensors, tuples of inputs with perhaps labels behind them, or dicts).
 
     `engine` is the backend's unless named; where it is not installed the verdict says so. `arithmetic` is that of the
     engine unless named. `prepared` is the model the package came from; without it the QDQ file itself, computed in
     float as ONNX says, stands in for the simulation. `tensors=False` looks inside only where outputs of twin and engine
-    differ, to judge whether what is claimed explains it.
+    differ, to judge whether what is claimed explains it. `cpus` are kinds of CPU (`detent.cpus`) of which the twin
+    predicts what they compute; without them it says on a few samples whether others agree with the one at hand.
     """
     manifest = package.manifest
     simulation = None if prepared is None else Simulation(prepared, manifest["mode"], manifest.get("names"))
     name = arithmetic or _arithmetic_of(engine, package)
     computes = ARITHMETICS[name]()
+    require_known(cpus, name)
     wrong = list(disagreements(package.graph, package.manifest))
     if simulation is not None:
         wrong += changed_parameters(package.graph, simulation.parameters())
     beside = list(vendor_disagreements(package))
     try:
         verification = _Verification(package, simulation, engine, name, wrong, beside)
-        return verification.run(batches, tensors=tensors, latency=latency)
+        return verification.run(batches, tensors=tensors, latency=latency, cpus=cpus)
     except (DeployError, EngineError, RunError) as error:
         if not wrong and not beside:
             raise
@@ -86,6 +91,7 @@ def _not_run(
         problems=tuple(wrong),
         notes=(f"nothing was computed: {error.asked}: {error.found}",),
         simulated=simulated,
+        cpu=arithmetic.cpu.name,
     )
 
 
@@ -129,25 +135,27 @@ class _Verification:
         kind.require()
         return kind.load(self.package, **kind.options_for(arithmetic))
 
-    def run(self, batches: Iterable[Any], *, tensors: bool, latency: bool) -> Verdict:
+    def run(self, batches: Iterable[Any], *, tensors: bool, latency: bool, cpus: Sequence[str]) -> Verdict:
         samples, first = 0, None
+        asked = OnCpus(self.twin, {name: (name,) for name in cpus})
         for batch in taken_apart(batches, self.package.graph.inputs, self.positions):
             first = batch.inputs if first is None else first
             samples += len(next(iter(batch.inputs.values())))
-            self._compare(batch, tensors=tensors)
+            asked.add(batch.inputs, self._compare(batch, tensors=tensors), batch.labels)
         if first is None:
             raise RangeError("verify on no data", "the batches are empty", "give at least one batch")
+        others = on_others(self.twin, self._some(first, 16))
         sides = (self.against_file, self.against_twin, self.against_engine)
         within = tuple(difference for side in sides for difference in side.tally.differences)
         placements = [] if self.engine is None else self.engine.explain()
-        return Verdict(
+        found = Verdict(
             backend=self.manifest["backend"],
             engine=self._engine_name(),
             arithmetic=self.twin.arithmetic.name,
             claim=self.twin.arithmetic.claim,
             samples=samples,
             outputs=self.ends.differences,
-            tensors=within if self.looked_inside else (),
+            tensors=within if self.looked_inside or tensors else (),
             problems=tuple(self._problems(within)) or tuple(self._unequal()),
             placements=tuple(asdict(placed) for placed in placements),
             accuracy=self.ends.accuracy,
@@ -155,12 +163,36 @@ class _Verification:
             notes=tuple(self.notes),
             simulated=self.simulation is not None,
             unsaid=tuple(t["tensor"] for t in self.manifest["tensors"] if t["scheme"]["grid"]["kind"] != "int"),
+            cpu=self.twin.arithmetic.cpu.name,
+            others=others,
+            predicted=asked.found,
+            exact_on=None if "cpus" not in self.manifest else tuple(self.manifest["cpus"]),
         )
+        wrong = (*found.problems, *untrue(found))
+        return replace(found, problems=wrong, causes=tuple(causes(found, self.twin, self._computes_as())))
+
+    def _computes_as(self) -> str | None:
+        """The kind of CPU whose twin has the numbers of the engine, where that of the one at hand has not."""
+        if self.against_engine.first_defect is None:
+            return None
+        inputs, shown, outputs = self.against_engine.first_defect
+        for name in kinds_apart(self.twin):
+            other = AgainstEngine(Twin(self.twin.graph, type(self.twin.arithmetic)(name)))
+            other.add(inputs, shown, outputs, {})
+            if not other.tally.impossible:
+                return name
+        return None
+
+    def _some(self, inputs: Mapping[str, Array], most: int) -> dict[str, Array]:
+        """The first samples, where the network takes any number of them."""
+        free = [isinstance(port.shape[0], str) for port in self.package.graph.inputs.values() if port.shape]
+        return {name: array[:most] for name, array in inputs.items()} if all(free) else dict(inputs)
 
     def _engine_name(self) -> str | None:
         return None if self.engine is None else f"{self.engine.name} {type(self.engine).version()}"
 
-    def _compare(self, batch: Batch, *, tensors: bool) -> None:
+    def _compare(self, batch: Batch, *, tensors: bool) -> dict[str, Array]:
+        """All sides on one batch; what the twin gives."""
         simulated = None if self.simulation is None else self.simulation.run(batch.arguments)
         computed, own = self.twin.run_and_show(batch.inputs) if tensors else (self.twin.run(batch.inputs), {})
         results = {"twin": computed, self.first: self._first(batch, simulated)}
@@ -173,6 +205,7 @@ class _Verification:
             given = self.against_file.given(simulated)
             self.against_file.add(batch.inputs, simulated, given)
             self.against_twin.add(batch.inputs, simulated, given)
+        return computed
 
     def _first(self, batch: Batch, simulated: Simulated | None) -> dict[str, Array]:
         if simulated is None:
@@ -227,8 +260,7 @@ class _Verification:
 
     def _speed(self, inputs: Mapping[str, Array]) -> Speed | None:
         assert self.engine is not None
-        free = [isinstance(port.shape[0], str) for port in self.package.graph.inputs.values() if port.shape]
-        one = {name: array[:1] for name, array in inputs.items()} if all(free) else dict(inputs)
+        one = self._some(inputs, 1)
         try:
             plain = type(self.engine).load(self.package, as_float=True)
             measured = compare_latency(type(self.engine).fastest(self.package), plain, one)
