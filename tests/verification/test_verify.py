@@ -54,7 +54,7 @@ def test_a_deployed_network_computes_what_the_twin_says(tmp_path):
     artifact, x = deployed(tmp_path / "out")
     verdict = artifact.verify([x], latency=False)
     assert verdict.holds
-    assert verdict.line.startswith("onnxruntime")
+    assert verdict.line.startswith("PASS: onnxruntime")
     assert "equal" in verdict.line
     ends = {difference.what: difference for difference in verdict.outputs}
     assert ends["twin vs engine"].differing == 0
@@ -215,7 +215,7 @@ def test_an_output_that_is_off_is_caught_where_nothing_inside_is_compared(tmp_pa
 def test_the_table(tmp_path):
     artifact, x = deployed(tmp_path / "out")
     shown = str(artifact.verify([x], latency=False)).splitlines()
-    assert shown[0] == "onnxruntime 1.31.1 computes what the twin says: all 10 outputs of 2 samples equal"
+    assert shown[0] == "PASS: onnxruntime 1.31.1 computes what was predicted: all 10 outputs of 2 samples are equal"
     assert [row.split() for row in shown[2:6]] == [
         ["compared", "tensor", "differing", "of", "rate", "most"],
         ["simulation", "vs", "twin", "output", "0", "10"],
@@ -258,7 +258,9 @@ def test_grids_that_onnx_cannot_say_are_said_to_be_missing_in_the_file(tmp_path)
     artifact, x = deployed(tmp_path / "out", "linear_bn", "nnie")
     verdict = artifact.verify([x])
     assert verdict.unsaid == ("x", "fc1.weight", "relu", "fc2.weight")
-    assert verdict.line.startswith("model.onnx is not what was simulated: ONNX cannot say the grids of 4 tensors")
+    assert verdict.line.startswith(
+        "PASS without an engine: model.onnx is not what was simulated: ONNX cannot say the grids of 4 tensors"
+    )
     assert "single roundings" not in str(verdict)
 
 
