@@ -244,7 +244,7 @@ def test_signed_codes_that_are_only_moved_load(name, tmp_path):
     detent.calibrate(prepared, [inputs])
     verdict = detent.deploy(prepared, tmp_path / "out").verify([inputs], latency=False)
     assert verdict.holds, verdict
-    assert "computes what the twin says: all" in verdict.line
+    assert "computes what was predicted: all" in verdict.line
 
 
 @pytest.mark.parametrize("name", ["residual_cnn", "mobile_cnn", "vit_block"])

@@ -19,6 +19,7 @@ from onnx import helper, numpy_helper
 
 import detent
 from detent.artifact import Artifact
+from detent.cpus import here
 from detent.deploy.ncnn.model import NcnnModel
 from detent.deploy.package import MANIFEST, digest
 from detent.engines import ENGINES
@@ -380,15 +381,18 @@ def test_what_a_target_computes_otherwise_than_simulated_is_said(tmp_path):
     detent.calibrate(prepared, [inputs])
     verdict = detent.deploy(prepared, tmp_path / "out").verify([inputs], latency=False)
     assert verdict.holds
-    assert [difference.tensor for difference in verdict.unlike] == ["depthwise"]
-    assert verdict.line.endswith("; but one operation is not as simulated on this target, most 12 LSB (depthwise)")
-    assert "the target computes some operations otherwise, by more than a rounding" in str(verdict)
+    assert "depthwise" in [difference.tensor for difference in verdict.unlike]
+    if here().saturates:  # there others do, too
+        assert "products saturate on this CPU" in verdict.line
+    else:
+        assert verdict.line.endswith("; but one operation is not as simulated on this target, most 12 LSB (depthwise)")
+        assert "the target computes some operations otherwise, by more than a rounding" in str(verdict)
 
 
 def test_a_file_that_cannot_be_run_is_a_verdict_if_it_is_known_to_be_wrong(deployed, tmp_path):
     artifact, inputs = deployed("residual_cnn", "vitis", tmp_path / "out")
     verdict = changed(artifact, number("relu3_scale", 0, up)).verify([inputs])
-    assert verdict.line.startswith("NOT as claimed: relu3: model.onnx has ")
+    assert verdict.line.startswith("FAIL: relu3: model.onnx has ")
     assert verdict.notes[0].startswith(
         "nothing was computed: compute 'relu3' as a DPU: it has a scale that is no power"
     )

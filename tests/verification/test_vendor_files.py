@@ -254,9 +254,7 @@ def test_it_is_a_claim_of_the_verdict(deployed, tmp_path):
     artifact = rewritten(deployed("snpe"), tmp_path / "out", "quantization_overrides_0.6.1.json", change)
     verdict = artifact.verify([MODELS["residual_cnn"].inputs()], latency=False)
     assert not verdict.holds
-    assert verdict.line == (
-        "NOT as claimed: relu1: quantization_overrides_0.6.1.json has 1 as its offset, the manifest 0"
-    )
+    assert verdict.line == ("FAIL: relu1: quantization_overrides_0.6.1.json has 1 as its offset, the manifest 0")
 
 
 def rewritten(artifact: Artifact, folder: Path, file: str, change: Change) -> Artifact:

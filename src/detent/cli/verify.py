@@ -25,6 +25,9 @@ def verify(
     ],
     engine: Annotated[str | None, typer.Option(help="Run this engine, not the backend's own.")] = None,
     arithmetic: Annotated[str | None, typer.Option(help="The twin computes by this, not as the engine.")] = None,
+    cpu: Annotated[
+        list[str] | None, typer.Option(help="Predict what this kind of CPU computes: avx2, vnni, arm64 ...; several.")
+    ] = None,
     batches: Annotated[int, typer.Option(min=1, help="At most so many batches.")] = 8,
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Samples in a batch that is read from files.", show_default="32")
@@ -53,7 +56,9 @@ def verify(
     types = {name: port.dtype for name, port in artifact.graph.inputs.items()}
     found = batches_of(data, shapes, types, batch_size=batch_size, usual_size=_BATCH_SIZE, how=how)
     with with_bar(islice(found, batches), "verifying", batches) as given:
-        verdict = artifact.verify(given, engine=engine, arithmetic=arithmetic, tensors=tensors, latency=latency)
+        verdict = artifact.verify(
+            given, engine=engine, arithmetic=arithmetic, tensors=tensors, latency=latency, cpus=cpu or ()
+        )
     print(json_format.dumps(verdict.to_dict(), indent=2) if json else verdict)
     if not verdict.holds:
         raise typer.Exit(1)

@@ -23,6 +23,7 @@ class Htp(Arithmetic):
     """Sums of products are cut to 3 or 4 bits behind the point and multiplied by 11 bits; halves go up."""
 
     name = "htp"
+    cpus = ()
     claim = (
         "equal to Qualcomm's emulator (QNN 2.7.0) for uint8; fitted, and counted as operations in float: within 1/8 of "
         "a step before it is rounded (average pools whose windows overlap, bounds inside of a grid, leaky ReLUs), "

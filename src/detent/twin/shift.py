@@ -27,6 +27,7 @@ class ShiftHalfUp(Arithmetic):
     known; here it is rounded once."""
 
     name = "shift_half_up"
+    cpus = ()
     claim = "what the simulation says, in integers; no chip was at hand"
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:

@@ -46,6 +46,7 @@ class VitisDpu(Arithmetic):
     """
 
     name = "vitis_dpu"
+    cpus = ()
     claim = "equal to the integer arithmetic of Vitis AI's quantizer; no DPU was at hand"
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:

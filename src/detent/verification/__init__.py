@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from detent.verification.verdict import Accuracy, Difference, Speed, Verdict
+from detent.verification.verdict import Accuracy, Cause, Difference, OnCpu, Speed, Verdict
 from detent.verification.verify import verify
 
-__all__ = ["Accuracy", "Difference", "Speed", "Verdict", "verify"]
+__all__ = ["Accuracy", "Cause", "Difference", "OnCpu", "Speed", "Verdict", "verify"]

@@ -23,12 +23,20 @@ Arrays = Mapping[str, Array]
 
 class AgainstEngine:
     """Codes must be equal where the arithmetic claims it. Elsewhere the engine may have what float32 arithmetic can
-    give there in some order, or what a kernel that was fitted may be off by."""
+    give there in some order, or what a kernel that was fitted may be off by.
+
+    An output that is not what the engine showed of the same tensor, or of an engine that shows nothing, is judged by
+    the inputs alone. Bounds of a whole network soon allow everything, so they are used only for samples in which some
+    code on the way lies so near a tie that float32 arithmetic leaves it open (`undecided`). In all others the engine
+    must have the codes of the twin up to there, and an output is judged by these.
+    """
 
     def __init__(self, twin: Twin):
         self.tally = Tally("twin vs engine")
         self._twin, self._encodings = twin, encoding_by_tensor(twin.graph)
         self._proven = twin.arithmetic.claim.startswith("equal")
+        self.first_defect: tuple[Arrays, Arrays, Sequence[tuple[str, Array]]] | None = None
+        """What `add` got of the first batch with a difference that is a defect."""
         self._making: dict[str, list[Step]] = {}
         for step in twin.steps:
             for form in step.writes:
@@ -41,18 +49,77 @@ class AgainstEngine:
 
     def add(self, inputs: Arrays, shown: Arrays, outputs: Sequence[tuple[str, Array]], own: Arrays) -> None:
         """One batch: tensors as the engine shows them, and those that it gives as outputs, perhaps some of the same.
-        `own` are those of the twin, from the inputs on."""
+        `own` are those of the twin, from the inputs on, if they are known."""
+        before = self.tally.impossible
+        self._add(inputs, shown, outputs, own)
+        if self.tally.impossible and not before:
+            self.first_defect = inputs, shown, outputs
+
+    def _add(self, inputs: Arrays, shown: Arrays, outputs: Sequence[tuple[str, Array]], own: Arrays) -> None:
         seen = dict(shown)
         for name, made in outputs:
             seen.setdefault(name, made)
-        self._compare_all(inputs, seen, seen.items(), own if self._reads_the_same(own, seen) else None)
-        self._compare_others(inputs, seen, [(name, made) for name, made in outputs if not self._same(name, made, seen)])
+        if shown:
+            self._compare_all(inputs, seen, seen.items(), own if self._reads_the_same(own, seen) else None)
+            outputs = [(name, made) for name, made in outputs if not self._same(name, made, seen)]
+        if not outputs:
+            return
+        if shown and not self._proven:  # a fitted arithmetic says nothing of so long a way
+            self._compare_all(inputs, seen, outputs)
+        else:
+            self._compare_from_inputs(inputs, outputs, own)
 
-    def _compare_others(self, inputs: Arrays, seen: Arrays, outputs: Sequence[tuple[str, Array]]) -> None:
-        """Outputs that are not what the engine showed of the same tensor. Showing may have changed what it computes by
-        roundings, so that they are judged by the inputs alone; a fitted arithmetic says nothing of so long a way."""
-        if outputs:
-            self._compare_all(inputs, {} if self._proven else seen, outputs)
+    def _compare_from_inputs(self, inputs: Arrays, outputs: Sequence[tuple[str, Array]], own: Arrays) -> None:
+        own = own or self._twin.tensors(inputs)
+        codes = {name: array for name, array in own.items() if _whole(array)}
+        strict, wide = Ranges(self._twin, inputs, codes), Ranges(self._twin, inputs, {})
+        certain: dict[str, bool] = {}
+        # Real numbers, where the engine gives them, say more than the codes they would become.
+        computed = self._twin.tensors(inputs, {}, before_grids={name for name, made in outputs if not _whole(made)})
+        open_ = None
+        for name, theirs in outputs:
+            ours = computed[name]
+            encoding = self._grid_of(name, ours, theirs)
+            if self._proven and self._is_certain(name, {}, certain):
+                self.tally.compare(name, theirs, ours, encoding, _nothing(ours, encoding))
+                continue
+            if open_ is None:
+                open_ = self._undecided(strict, codes, len(next(iter(inputs.values()))))
+            allowed = partial(self._allowed_in, open_, wide, strict, name, ours, theirs, encoding)
+            self.tally.compare(name, theirs, ours, encoding, allowed)
+
+    def _undecided(self, ranges: Ranges, codes: Arrays, samples: int) -> Array:
+        """Samples with a code that float32 arithmetic leaves open, given the codes of the twin before it."""
+        found = np.zeros(samples, bool)
+        certain: dict[str, bool] = {}
+        for name in codes:
+            if self._proven and self._is_certain(name, codes, certain):
+                continue
+            bounds = ranges.codes(name, self._encodings[name], self._off(name)) if name in self._encodings else None
+            if bounds is None:
+                continue
+            able = (bounds[0] < bounds[1]) | (self._off(name) >= 1)
+            apart = able.ndim and len(able) == samples
+            found |= able.reshape(samples, -1).any(1) if apart else able.any()
+        return found
+
+    def _allowed_in(
+        self,
+        undecided: Array,
+        wide: Ranges,
+        strict: Ranges,
+        name: str,
+        ours: Array,
+        theirs: Array,
+        encoding: Encoding | None,
+    ) -> Array:
+        near = self._allowed(strict, name, ours, theirs, encoding)
+        if not undecided.any():
+            return near
+        far = self._allowed(wide, name, ours, theirs, encoding)
+        if not (ours.ndim and len(ours) == len(undecided)):
+            return far
+        return np.where(undecided.reshape(-1, *(1,) * (ours.ndim - 1)), far, near)
 
     def _reads_the_same(self, own: Arrays, seen: Arrays) -> bool:
         """Whether every operation reads the same in engine and twin, so that nothing need be computed again."""
@@ -74,13 +141,16 @@ class AgainstEngine:
         for name, theirs in wanted:
             if name not in computed:
                 continue
-            ours, encoding = computed[name], self._encodings.get(name)
-            encoding = encoding if _whole(ours) or _whole(theirs) else None
-            exact = self._proven and self._is_certain(name, given, certain)
+            ours = computed[name]
+            encoding = self._grid_of(name, ours, theirs)
             allowed: Allowed | None = partial(self._allowed, ranges, name, ours, theirs, encoding)
-            if exact:
-                allowed = None if encoding is not None else partial(np.zeros, ours.shape, bool)
+            if self._proven and self._is_certain(name, given, certain):
+                allowed = _nothing(ours, encoding)
             self.tally.compare(name, theirs, ours, encoding, allowed)
+
+    def _grid_of(self, name: str, ours: Array, theirs: Array) -> Encoding | None:
+        """The grid on which both are compared; None: as real numbers."""
+        return self._encodings.get(name) if _whole(ours) or _whole(theirs) else None
 
     def _same(self, name: str, made: Array, seen: Arrays) -> bool:
         """Codes on the grid of the tensor, if one of both is codes."""
@@ -100,6 +170,9 @@ class AgainstEngine:
             )
         return known[tensor]
 
+    def _off(self, name: str) -> float:
+        return max((step.off for step in self._making.get(name, [])), default=0.0)
+
     def _allowed(self, ranges: Ranges, name: str, ours: Array, theirs: Array, encoding: Encoding | None) -> Array:
         """Where both are results of the same real numbers. A twin that computes something else there on purpose has to
         be right about it."""
@@ -112,7 +185,7 @@ class AgainstEngine:
             close = apart(*sides) <= arithmetic.float_slack * _largest(value)
             return close | np.logical_and(*(apart(side, value) <= error for side in sides))
         codes = [side.astype(np.int64) if _whole(side) else encoding.quantize(side) for side in sides]
-        off = max((step.off for step in self._making.get(name, [])), default=0.0)
+        off = self._off(name)
         bounds = ranges.codes(name, encoding, off)
         fits = np.zeros(ours.shape, bool)
         if bounds is not None:
@@ -121,6 +194,11 @@ class AgainstEngine:
         if off >= 1 or arithmetic.float_slack:
             fits |= np.abs(codes[0] - codes[1]) <= 1
         return fits
+
+
+def _nothing(ours: Array, encoding: Encoding | None) -> Allowed | None:
+    """No difference is allowed; of real numbers each that differs at all is counted."""
+    return None if encoding is not None else partial(np.zeros, ours.shape, bool)
 
 
 def _is_exact(step: Step) -> bool:

@@ -104,6 +104,11 @@ class Tally:
         self._must_equal[name] = self._must_equal.get(name, True) and allowed is None
 
     @property
+    def impossible(self) -> bool:
+        """Whether anything was found that is a defect."""
+        return any(refused for *_, refused in self._counts.values())
+
+    @property
     def differences(self) -> tuple[Difference, ...]:
         return tuple(
             Difference(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from detent.verification.text_of_cpus import on_cpus
+
 if TYPE_CHECKING:
     from detent.verification.verdict import Difference, Verdict
 
@@ -16,36 +18,38 @@ _MOST_SHOWN = 20
 
 def verdict_line(verdict: Verdict) -> str:
     """The one sentence."""
-    unlike = verdict.unlike
-    if verdict.problems or not unlike:
+    if verdict.problems:
         return _found(verdict)
-    worst = max(unlike, key=lambda difference: difference.most)
-    operations = "one operation is" if len(unlike) == 1 else f"{len(unlike)} operations are"
-    return (
-        f"{_found(verdict)}; but {operations} not as simulated on this target, "
-        f"most {worst.most:.3g} {worst.unit} ({worst.tensor})"
-    )
+    saturating, unlike = verdict.saturating, verdict.unlike
+    if not saturating and not unlike:
+        return _found(verdict)
+    worst = max(saturating or unlike, key=lambda difference: difference.most)
+    count = len(saturating or unlike)
+    but = f"{'one operation is' if count == 1 else f'{count} operations are'} not as simulated on this target"
+    if saturating:
+        but = f"products saturate on this CPU ({verdict.cpu}) in {count} layer{'s' * (count != 1)}, not as simulated"
+    return f"{_found(verdict)}; but {but}, most {worst.most:.3g} {worst.unit} ({worst.tensor})"
 
 
 def _found(verdict: Verdict) -> str:
     if verdict.problems:
         more = f" (and {len(verdict.problems) - 1} more)" if len(verdict.problems) > 1 else ""
-        return f"NOT as claimed: {verdict.problems[0]}{more}"
+        return f"FAIL: {verdict.problems[0]}{more}"
     if verdict.engine is None:
         found = "the files hold what was simulated" if verdict.simulated else "the files hold what the manifest says"
         if verdict.unsaid:
             count = len(verdict.unsaid)
             found = f"model.onnx is not what was simulated: ONNX cannot say the grids of {count} tensors, float there"
-        return f"{found}; no engine ran: the twin ({verdict.arithmetic}) stands in for it"
+        return f"PASS without an engine: {found}; no engine ran, its numbers are predicted ({verdict.arithmetic})"
     against = [d for d in verdict.outputs if d.what == "twin vs engine"]
     elements, differing = sum(d.elements for d in against), sum(d.differing for d in against)
     samples = f"{verdict.samples:,} sample{'s' * (verdict.samples != 1)}"
     if differing == 0:
-        return f"{verdict.engine} computes what the twin says: all {elements:,} outputs of {samples} equal"
+        return f"PASS: {verdict.engine} computes what was predicted: all {elements:,} outputs of {samples} are equal"
     worst = max(against, key=lambda difference: difference.most)
     return (
-        f"{verdict.engine} computes what the twin says, as far as is claimed: "
-        f"{differing:,} of {elements:,} outputs of {samples} differ, most {worst.most:.3g} {worst.unit}"
+        f"PASS: {verdict.engine} computes what was predicted, as far as that is promised: "
+        f"{differing:,} of {elements:,} outputs of {samples} differ, by at most {worst.most:.3g} {worst.unit}"
     )
 
 
@@ -53,6 +57,8 @@ def verdict_text(verdict: Verdict) -> Iterator[str]:
     """Lines."""
     yield verdict.line
     yield ""
+    yield from (f"cause: {cause.what}\n  why: {cause.why}\n  what to do: {cause.to_do}" for cause in verdict.causes)
+    yield from [""] * bool(verdict.causes)
     if verdict.outputs:
         yield from _table(verdict)
         yield ""
@@ -60,7 +66,9 @@ def verdict_text(verdict: Verdict) -> Iterator[str]:
     differs = any(not d.equal for d in verdict.outputs if d.what.startswith(first))
     if verdict.holds and differs and not verdict.unsaid:
         why = "single roundings that differ, and spread"
-        if verdict.unlike:
+        if verdict.saturating:
+            why = "products saturate on this CPU"
+        elif verdict.unlike:
             why = "the target computes some operations otherwise, by more than a rounding"
         yield f"{first} and twin: {why}; detent.exact(prepared) computes as the twin"
     yield from _placed(verdict)
@@ -74,7 +82,9 @@ def verdict_text(verdict: Verdict) -> Iterator[str]:
             f"latency, one thread: {speed.int8_ms:.2f} ms on integers, {speed.float_ms:.2f} ms in float, "
             f"ratio {speed.ratio:.2f}"
         )
-    yield f"claimed of the twin ({verdict.arithmetic}): {verdict.claim}"
+    yield from on_cpus(verdict)
+    yield f"twin: the engine's integer arithmetic, emulated ({verdict.arithmetic}); promised of it: {verdict.claim}"
+    yield "LSB: one step of a quantized number; op by op: each operation alone, from the same inputs"
     if not verdict.simulated:
         yield "file: model.onnx in float, as ONNX defines it; the folder does not hold the simulated model itself"
     yield from (f"problem: {problem}" for problem in verdict.problems)

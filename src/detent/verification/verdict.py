@@ -7,7 +7,7 @@ from typing import Any
 
 from detent.verification.text import verdict_line, verdict_text
 
-__all__ = ["Accuracy", "Difference", "Speed", "Verdict"]
+__all__ = ["Accuracy", "Cause", "Difference", "OnCpu", "Speed", "Verdict"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,35 @@ class Speed:
 
 
 @dataclass(frozen=True)
+class OnCpu:
+    """What the twin of one kind of CPU gives, against that of the CPU at hand: outputs that differ, layers whose
+    products saturate there, and top-1 in percent where there are labels."""
+
+    cpu: str
+    samples: int
+    elements: int
+    differing: int
+    most: float
+    unit: str
+    saturating: tuple[Difference, ...] = ()
+    accuracy: float | None = None
+    alike: tuple[str, ...] = ()
+    """All kinds that run the same program as it, itself among them; only where they were not asked for by name."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why something differs: what and where, for what reason, and what to do."""
+
+    what: str
+    why: str
+    to_do: str
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.why}; {self.to_do}"
+
+
+@dataclass(frozen=True)
 class Verdict:
     """`holds` if what was claimed was seen: that engine and twin agree integer for integer where the arithmetic is
     proven equal, and elsewhere in all that float32 arithmetic does not leave open, operation by operation; and that the
@@ -78,6 +107,11 @@ class Verdict:
     `simulated` says that the torch model was there. Without it, `model.onnx` computed in float as ONNX defines it
     stands where the simulation would, and is called "file". `unsaid` are tensors on grids that ONNX cannot say, which
     are float there: the vendor's file has their numbers, if one can.
+
+    `cpu` is the kind of CPU that it was computed on. `others` are kinds that may compute otherwise, by the twin on some
+    samples; `predicted` those that were asked for, on all of them. `exact_on` are those on which the manifest says that
+    the file computes the same integers; None if it says nothing. `causes` explain what differs, whether that is a
+    problem or not.
     """
 
     backend: str
@@ -94,6 +128,11 @@ class Verdict:
     notes: tuple[str, ...] = field(default_factory=tuple)
     simulated: bool = True
     unsaid: tuple[str, ...] = ()
+    cpu: str | None = None
+    others: tuple[OnCpu, ...] = ()
+    predicted: tuple[OnCpu, ...] = ()
+    exact_on: tuple[str, ...] | None = None
+    causes: tuple[Cause, ...] = ()
 
     @property
     def holds(self) -> bool:
@@ -108,6 +147,11 @@ class Verdict:
     def unlike(self) -> tuple[Difference, ...]:
         """The operations that the target computes otherwise than was simulated: by more than a rounding."""
         return tuple(d for d in self.tensors if d.what == "simulation vs twin" and d.impossible)
+
+    @property
+    def saturating(self) -> tuple[Difference, ...]:
+        """The layers whose products saturate on the CPU at hand, by the twin."""
+        return next((row.saturating for row in self.others if row.cpu == self.cpu), ())
 
     @property
     def in_float(self) -> tuple[str, ...]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,15 @@ from detent.twin import ARITHMETICS, Arithmetic, OnnxSpec, Twin
 from detent.verification.against_engine import AgainstEngine
 from detent.verification.against_file import AgainstFile
 from detent.verification.against_twin import AgainstTwin
-from detent.verification.batches import Batch, require_classes, taken_apart
-from detent.verification.differences import Tally
+from detent.verification.batches import Batch, taken_apart
+from detent.verification.causes import causes
+from detent.verification.ends import Ends
 from detent.verification.files import disagreements
+from detent.verification.on_cpus import OnCpus, kinds_apart, on_others, require_known, untrue
 from detent.verification.parameters import changed_parameters
 from detent.verification.simulation import Simulated, Simulation
 from detent.verification.vendor_files import vendor_disagreements
-from detent.verification.verdict import Accuracy, Difference, Speed, Verdict
+from detent.verification.verdict import Difference, Speed, Verdict
 
 __all__ = ["verify"]
 
@@ -39,24 +41,28 @@ def verify(
     arithmetic: str | None = None,
     tensors: bool = True,
     latency: bool = True,
+    cpus: Sequence[str] = (),
 ) -> Verdict:
     """Compare on `batches` (tensors, tuples of inputs with perhaps labels behind them, or dicts).
 
     `engine` is the backend's unless named; where it is not installed the verdict says so. `arithmetic` is that of the
     engine unless named. `prepared` is the model the package came from; without it the QDQ file itself, computed in
-    float as ONNX says, stands in for the simulation. `tensors=False` leaves out the comparison inside.
+    float as ONNX says, stands in for the simulation. `tensors=False` looks inside only where outputs of twin and engine
+    differ, to judge whether what is claimed explains it. `cpus` are kinds of CPU (`detent.cpus`) of which the twin
+    predicts what they compute; without them it says on a few samples whether others agree with the one at hand.
     """
     manifest = package.manifest
     simulation = None if prepared is None else Simulation(prepared, manifest["mode"], manifest.get("names"))
     name = arithmetic or _arithmetic_of(engine, package)
     computes = ARITHMETICS[name]()
+    require_known(cpus, name)
     wrong = list(disagreements(package.graph, package.manifest))
     if simulation is not None:
         wrong += changed_parameters(package.graph, simulation.parameters())
     beside = list(vendor_disagreements(package))
     try:
         verification = _Verification(package, simulation, engine, name, wrong, beside)
-        return verification.run(batches, tensors=tensors, latency=latency)
+        return verification.run(batches, tensors=tensors, latency=latency, cpus=cpus)
     except (DeployError, EngineError, RunError) as error:
         if not wrong and not beside:
             raise
@@ -85,6 +91,7 @@ def _not_run(
         problems=tuple(wrong),
         notes=(f"nothing was computed: {error.asked}: {error.found}",),
         simulated=simulated,
+        cpu=arithmetic.cpu.name,
     )
 
 
@@ -113,6 +120,8 @@ class _Verification:
         self.against_file = AgainstFile(self.spec, self.manifest)
         self.against_twin, self.against_engine = AgainstTwin(self.twin), AgainstEngine(self.twin)
         self.outputs = {output.name: output.read for output in package.graph.outputs}
+        self.ends = Ends(self.first, {name: read.encoding for name, read in self.outputs.items()})
+        self.looked_inside = False
 
     def _load(self, asked: str | None, arithmetic: str) -> Engine | None:
         name = asked or self.manifest["engine"]
@@ -126,88 +135,112 @@ class _Verification:
         kind.require()
         return kind.load(self.package, **kind.options_for(arithmetic))
 
-    def run(self, batches: Iterable[Any], *, tensors: bool, latency: bool) -> Verdict:
-        ends = {what: Tally(what) for what in (f"{self.first} vs twin", "twin vs engine", f"{self.first} vs engine")}
-        hits: dict[str, list[float]] = {}
+    def run(self, batches: Iterable[Any], *, tensors: bool, latency: bool, cpus: Sequence[str]) -> Verdict:
         samples, first = 0, None
+        asked = OnCpus(self.twin, {name: (name,) for name in cpus})
         for batch in taken_apart(batches, self.package.graph.inputs, self.positions):
             first = batch.inputs if first is None else first
             samples += len(next(iter(batch.inputs.values())))
-            simulated = None if self.simulation is None else self.simulation.run(batch.arguments)
-            computed, inside = self.twin.run_and_show(batch.inputs) if tensors else (self.twin.run(batch.inputs), {})
-            results = self._end_to_end(batch, ends, simulated, computed)
-            _score(results, batch.labels, hits)
-            self._one_by_one(batch, results, simulated, inside, tensors=tensors)
+            asked.add(batch.inputs, self._compare(batch, tensors=tensors), batch.labels)
         if first is None:
             raise RangeError("verify on no data", "the batches are empty", "give at least one batch")
-        outputs = tuple(d for tally in ends.values() for d in tally.differences)
+        others = on_others(self.twin, self._some(first, 16))
         sides = (self.against_file, self.against_twin, self.against_engine)
         within = tuple(difference for side in sides for difference in side.tally.differences)
         placements = [] if self.engine is None else self.engine.explain()
-        return Verdict(
+        found = Verdict(
             backend=self.manifest["backend"],
             engine=self._engine_name(),
             arithmetic=self.twin.arithmetic.name,
             claim=self.twin.arithmetic.claim,
             samples=samples,
-            outputs=outputs,
-            tensors=within if tensors else (),
-            problems=tuple(self._problems(within)) or tuple(self._unequal(outputs)),
+            outputs=self.ends.differences,
+            tensors=within if self.looked_inside or tensors else (),
+            problems=tuple(self._problems(within)) or tuple(self._unequal()),
             placements=tuple(asdict(placed) for placed in placements),
-            accuracy=_accuracy(hits, self.first),
+            accuracy=self.ends.accuracy,
             speed=self._speed(first) if latency and self.engine is not None else None,
             notes=tuple(self.notes),
             simulated=self.simulation is not None,
             unsaid=tuple(t["tensor"] for t in self.manifest["tensors"] if t["scheme"]["grid"]["kind"] != "int"),
+            cpu=self.twin.arithmetic.cpu.name,
+            others=others,
+            predicted=asked.found,
+            exact_on=None if "cpus" not in self.manifest else tuple(self.manifest["cpus"]),
         )
+        wrong = (*found.problems, *untrue(found))
+        return replace(found, problems=wrong, causes=tuple(causes(found, self.twin, self._computes_as())))
+
+    def _computes_as(self) -> str | None:
+        """The kind of CPU whose twin has the numbers of the engine, where that of the one at hand has not."""
+        if self.against_engine.first_defect is None:
+            return None
+        inputs, shown, outputs = self.against_engine.first_defect
+        for name in kinds_apart(self.twin):
+            other = AgainstEngine(Twin(self.twin.graph, type(self.twin.arithmetic)(name)))
+            other.add(inputs, shown, outputs, {})
+            if not other.tally.impossible:
+                return name
+        return None
+
+    def _some(self, inputs: Mapping[str, Array], most: int) -> dict[str, Array]:
+        """The first samples, where the network takes any number of them."""
+        free = [isinstance(port.shape[0], str) for port in self.package.graph.inputs.values() if port.shape]
+        return {name: array[:most] for name, array in inputs.items()} if all(free) else dict(inputs)
 
     def _engine_name(self) -> str | None:
         return None if self.engine is None else f"{self.engine.name} {type(self.engine).version()}"
 
-    def _end_to_end(
-        self, batch: Batch, ends: Mapping[str, Tally], simulated: Simulated | None, computed: dict[str, Array]
-    ) -> dict[str, dict[str, Array]]:
-        results = {"twin": computed}
-        if simulated is not None:
-            results[self.first] = dict(zip(self.outputs, simulated.outputs, strict=True))
-        else:
-            results[self.first] = self.spec.run(batch.inputs)
+    def _compare(self, batch: Batch, *, tensors: bool) -> dict[str, Array]:
+        """All sides on one batch; what the twin gives."""
+        simulated = None if self.simulation is None else self.simulation.run(batch.arguments)
+        computed, own = self.twin.run_and_show(batch.inputs) if tensors else (self.twin.run(batch.inputs), {})
+        results = {"twin": computed, self.first: self._first(batch, simulated)}
         if self.engine is not None:
             results["engine"] = self.engine.run(batch.inputs)
-        for what, tally in ends.items():
-            ours, theirs = what.split(" vs ")
-            if ours in results and theirs in results:
-                for name, read in self.outputs.items():
-                    tally.compare(name, results[ours][name], results[theirs][name], read.encoding)
-        return results
-
-    def _one_by_one(
-        self,
-        batch: Batch,
-        results: Mapping[str, Mapping[str, Array]],
-        simulated: Simulated | None,
-        inside: Mapping[str, Array],
-        *,
-        tensors: bool,
-    ) -> None:
-        """Each operation from the values the other side had before it, so that one flip does not spread. `inside` is
-        what the twin has of its own."""
+        self.ends.add(results, batch.labels)
         if self.engine is not None:
-            seen = dict(self.engine.tensors(batch.inputs)) if tensors else {}
-            if tensors and not seen and not any("cannot show" in note for note in self.notes):
-                self.notes.append(f"{self.engine.name} cannot show the tensors inside: only outputs were compared")
-            self.against_engine.add(batch.inputs, seen, list(self._made(results["engine"])), inside)
+            self._compare_engine(batch, results, own, tensors=tensors)
         if simulated is not None and tensors:
             given = self.against_file.given(simulated)
             self.against_file.add(batch.inputs, simulated, given)
             self.against_twin.add(batch.inputs, simulated, given)
+        return computed
+
+    def _first(self, batch: Batch, simulated: Simulated | None) -> dict[str, Array]:
+        if simulated is None:
+            return self.spec.run(batch.inputs)
+        return dict(zip(self.outputs, simulated.outputs, strict=True))
+
+    def _compare_engine(
+        self, batch: Batch, results: Mapping[str, Mapping[str, Array]], own: Mapping[str, Array], *, tensors: bool
+    ) -> None:
+        """Each operation from the values the engine had before it, so that one flip does not spread. `own` is what
+        the twin has inside.
+
+        `tensors=False` spares this where all outputs are equal. Where one is not, only the operations can say whether
+        the claim explains it: from end to end, flips that are allowed spread, and hide those that are not.
+        """
+        assert self.engine is not None
+        twin, engine = (list(self._made(results[who])) for who in ("twin", "engine"))
+        equal = all(
+            np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for (_, a), (_, b) in zip(twin, engine, strict=True)
+        )
+        if not tensors and (equal or self.against_engine.tally.impossible):
+            return
+        self.looked_inside = True
+        seen = self.engine.tensors(batch.inputs)
+        if not seen and not any("cannot show" in note for note in self.notes):
+            self.notes.append(f"{self.engine.name} cannot show the tensors inside: only outputs were compared")
+        self.against_engine.add(batch.inputs, seen, engine, own)
 
     def _made(self, outputs: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
         """The tensors that outputs are, as codes where they are on a grid."""
         for name, read in self.outputs.items():
             made = outputs[name]
             real = np.issubdtype(made.dtype, np.floating)
-            yield read.tensor, made if read.encoding is None or not real else read.encoding.quantize(made)
+            # No grid has a code for NaN: `Ends` finds it.
+            yield read.tensor, read.encoding.quantize(np.nan_to_num(made)) if read.encoding and real else made
 
     def _problems(self, within: tuple[Difference, ...]) -> Iterator[str]:
         yield from self.wrong
@@ -216,17 +249,18 @@ class _Verification:
         # Operation by operation, or else a difference in the first layer is counted in all that follow.
         # What the target does otherwise than simulated is not a fault of the file or of the twin: the line says it.
         yield from (str(found) for found in within if found.impossible and found.what != self.against_twin.tally.what)
+        yield from self.ends.problems()
         yield from self.beside
 
-    def _unequal(self, outputs: tuple[Difference, ...]) -> Iterator[str]:
+    def _unequal(self) -> Iterator[str]:
         """From end to end, where no operation alone was found to differ and equality is claimed of all of them."""
         if self.against_engine.claims_equality:
+            outputs = self.ends.differences
             yield from (str(found) for found in outputs if found.what == "twin vs engine" and not found.equal)
 
     def _speed(self, inputs: Mapping[str, Array]) -> Speed | None:
         assert self.engine is not None
-        free = [isinstance(port.shape[0], str) for port in self.package.graph.inputs.values() if port.shape]
-        one = {name: array[:1] for name, array in inputs.items()} if all(free) else dict(inputs)
+        one = self._some(inputs, 1)
         try:
             plain = type(self.engine).load(self.package, as_float=True)
             measured = compare_latency(type(self.engine).fastest(self.package), plain, one)
@@ -234,20 +268,3 @@ class _Verification:
             self.notes.append(f"latency was not measured: {error.found}")
             return None
         return Speed(measured.int8_ms, measured.float_ms)
-
-
-def _score(results: Mapping[str, Mapping[str, Array]], labels: Array | None, hits: dict[str, list[float]]) -> None:
-    if labels is None:
-        return
-    for who, outputs in results.items():
-        scores = next(iter(outputs.values())).reshape(len(labels), -1)
-        require_classes(labels, scores.shape[1])
-        right = scores.argmax(1) == labels.reshape(-1)
-        hits.setdefault(who, []).extend(right.astype(float).tolist())
-
-
-def _accuracy(hits: Mapping[str, list[float]], first: str) -> Accuracy | None:
-    if not hits:
-        return None
-    shares = {who: 100 * float(np.mean(seen)) for who, seen in hits.items()}
-    return Accuracy(len(hits["twin"]), shares.get(first), shares["twin"], shares.get("engine"))

@@ -1,0 +1,82 @@
+"""An engine whose answers are wrong: none of them holds, whatever is compared. It is wrong in the second batch only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+
+import numpy as np
+import pytest
+
+from detent.artifact import Artifact
+from detent.engines import ENGINES
+from tests.verification.mutants import INSTALLED, LAYERS, NETS, batches, is_second, made, mutate_layer
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory):
+    found: dict[tuple[str, str], Artifact] = {}
+
+    def artifact(backend: str, kind: str) -> Artifact:
+        if (backend, kind) not in found:
+            found[backend, kind] = made(backend, kind, tmp_path_factory.mktemp("made") / "out")
+        return found[backend, kind]
+
+    return artifact
+
+
+def swapped(outputs):
+    return {name: values[:, [1, 0, *range(2, values.shape[1])]] for name, values in outputs.items()}
+
+
+def not_a_number(outputs):
+    return {
+        name: np.where(np.arange(values.size).reshape(values.shape) == 7, np.float32(np.nan), values)
+        for name, values in outputs.items()
+    }
+
+
+OUTPUTS: dict[str, Callable] = {"swapped outputs": swapped, "not a number": not_a_number}
+
+
+MODES = list(product((True, False), (True, False)))
+
+
+def verdicts(artifact: Artifact):
+    for tensors, simulated in MODES:
+        given = artifact if simulated else Artifact.load(artifact.folder)
+        yield (tensors, simulated), given.verify(batches(), latency=False, tensors=tensors)
+
+
+@pytest.mark.parametrize("kind", NETS)
+@pytest.mark.parametrize("backend", INSTALLED)
+def test_what_is_right_holds(backend, kind, deployed):
+    for mode, verdict in verdicts(deployed(backend, kind)):
+        assert verdict.holds, (mode, verdict.problems)
+
+
+@pytest.mark.parametrize("shows", [True, False], ids=["inside and out", "outputs alone"])
+@pytest.mark.parametrize("mutant", LAYERS)
+@pytest.mark.parametrize("kind", NETS)
+@pytest.mark.parametrize("backend", INSTALLED)
+def test_a_layer_that_is_wrong_is_caught(backend, kind, mutant, shows, deployed, monkeypatch):
+    artifact = deployed(backend, kind)
+    mutate_layer(monkeypatch, artifact, LAYERS[mutant], shows=shows)
+    for mode, verdict in verdicts(artifact):
+        assert not verdict.holds, mode
+        if shows:
+            assert verdict.problems[0].startswith(("conv2:", "relu2:")), (mode, verdict.problems)
+
+
+@pytest.mark.parametrize("mutant", OUTPUTS)
+@pytest.mark.parametrize("kind", NETS)
+@pytest.mark.parametrize("backend", INSTALLED)
+def test_outputs_that_are_wrong_are_caught(backend, kind, mutant, deployed, monkeypatch):
+    artifact = deployed(backend, kind)
+    engine = ENGINES[artifact.manifest["engine"]]
+    run = engine.run
+    monkeypatch.setattr(
+        engine, "run", lambda self, given: OUTPUTS[mutant](run(self, given)) if is_second(given) else run(self, given)
+    )
+    for mode, verdict in verdicts(artifact):
+        assert not verdict.holds, mode
