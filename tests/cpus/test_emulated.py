@@ -1,0 +1,76 @@
+"""The twin of a kind of CPU against the engines on such a CPU, which qemu emulates: `make test-cpus`.
+
+What was seen with qemu 7.2, 82,000 outputs on each CPU: onnxruntime 1.31.1, LiteRT 2.3.0, ncnn 1.0.20261020 and torch's
+QNNPACK 2.9.1 are their twins in every output, and the integers of arm64 do not depend on dot products or i8mm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from detent.deploy import Package
+from detent.twin import ARITHMETICS, Twin
+from tests.cpus.emulators import ARM64, EMULATORS, Emulator
+from tests.cpus.nets import CASES, Case, differences
+from tests.cpus.worker import KERNELS
+
+pytestmark = pytest.mark.cpus
+
+Arrays = dict[str, npt.NDArray[Any]]
+Answers = Callable[[Emulator], Path]
+
+
+def answer(folder: Path, case: Case) -> Arrays:
+    found = folder / f"{case}.npz"
+    if not found.exists():
+        reason = found.with_suffix(".txt")
+        pytest.fail((reason if reason.exists() else folder / "log.txt").read_text()[-2000:])
+    with np.load(found) as outputs:
+        return dict(outputs)
+
+
+def twin_of(package: Package, cpu: str) -> Twin:
+    name = package.manifest["arithmetic"]
+    return Twin(package.graph, ARITHMETICS[KERNELS.get(cpu, {}).get(name, name)](cpu))
+
+
+def read(cases: Path, case: Case) -> tuple[Package, Arrays]:
+    with np.load(cases / str(case) / "inputs.npz") as inputs:
+        return Package.load(cases / str(case)), dict(inputs)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("emulator", EMULATORS, ids=str)
+def test_the_twin_computes_what_the_engine_does(emulator: Emulator, case: Case, cases: Path, answers: Answers) -> None:
+    package, inputs = read(cases, case)
+    twin = twin_of(package, emulator.kind)
+    if emulator.kind not in type(twin.arithmetic).cpus:
+        pytest.skip(f"the arithmetic {twin.arithmetic.name} does not know {emulator.kind}")
+    off = differences(package.graph, answer(answers(emulator), case), twin.run(inputs))
+    assert not off.any(), f"{(off > 0).sum()} of {off.size} differ, by up to {off.max()}"
+
+
+@pytest.mark.parametrize("emulator", ARM64[1:], ids=str)
+@pytest.mark.parametrize("case", [case for case in CASES if case.backend != "openvino"], ids=str)
+def test_arm64_computes_the_same_with_and_without_dot_products(
+    emulator: Emulator, case: Case, cases: Path, answers: Answers
+) -> None:
+    package, _ = read(cases, case)
+    one, other = (answer(answers(each), case) for each in (ARM64[0], emulator))
+    assert not differences(package.graph, one, other).any()
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.backend == "openvino"], ids=str)
+def test_openvino_on_arm64_is_near_its_twin_of_x86(case: Case, cases: Path, answers: Answers) -> None:
+    """It is not claimed to be equal there: 14 of 20 networks were, the others up to 0.5 % of the largest output off, two
+    steps of 1/255 at most. Without dot products it does not compile grouped convolutions with a dilation."""
+    package, inputs = read(cases, case)
+    found, computed = answer(answers(ARM64[1]), case), twin_of(package, "vnni").run(inputs)
+    for name, values in computed.items():
+        assert np.abs(found[name] - values).max() <= 2 / 255 * np.abs(values).max()
