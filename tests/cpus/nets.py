@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import detent
 from detent.deploy import Package, QdqGraph
 from detent.recipes import Recipe
 
-__all__ = ["CASES", "NETS", "Case", "deployed", "differences", "inputs_of"]
+__all__ = ["CASES", "NETS", "Case", "codes", "deployed", "differences", "inputs_of"]
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -160,19 +160,30 @@ def skewed(net: nn.Module) -> nn.Module:
 
 
 def inputs_of(graph: QdqGraph, samples: int = 8) -> Arrays:
-    """Inputs for a network, the same on every machine."""
+    """Inputs for a network from 0 to 1, the same on every machine; of few bits, so that they take little room."""
     random = np.random.default_rng(1)
-    return {name: random.random((samples, *port.shape[1:]), np.float32) for name, port in graph.inputs.items()}
+    return {
+        name: (random.integers(0, 1025, (samples, *port.shape[1:])) / 1024).astype(np.float32)
+        for name, port in graph.inputs.items()
+    }
 
 
-def differences(graph: QdqGraph, one: Arrays, other: Arrays) -> npt.NDArray[Any]:
-    """How far two answers are apart, output by output, in steps of its grid; of real numbers 1 where they are unequal
-    by more than float32's rounding of the largest of them."""
+def codes(graph: QdqGraph, outputs: Mapping[str, npt.NDArray[Any]]) -> Arrays:
+    """Outputs as integers where they have a grid, else as they are."""
+    grids = {output.name: output.read.encoding for output in graph.outputs}
+    return {
+        name: values if (grid := grids[name]) is None else grid.quantize(values) for name, values in outputs.items()
+    }
+
+
+def differences(one: Arrays, other: Arrays) -> npt.NDArray[Any]:
+    """How far two answers are apart, output by output: codes in steps, real numbers 1 where they are unequal by more
+    than float32's rounding of the largest of them."""
     found = []
-    for output in graph.outputs:
-        a, b, grid = one[output.name], other[output.name], output.read.encoding
-        if grid is None:
+    for name, a in one.items():
+        b = other[name]
+        if np.issubdtype(a.dtype, np.floating):
             found.append((np.abs(a - b) > 1e-6 * np.abs(b).max()).astype(np.int64))
         else:
-            found.append(np.abs(grid.quantize(a).astype(np.int64) - grid.quantize(b)))
+            found.append(np.abs(a.astype(np.int64) - b))
     return np.concatenate([each.reshape(-1) for each in found])

@@ -17,7 +17,7 @@ import pytest
 from detent.deploy import Package
 from detent.twin import ARITHMETICS, Twin
 from tests.cpus.emulators import ARM64, EMULATORS, Emulator
-from tests.cpus.nets import CASES, Case, differences
+from tests.cpus.nets import CASES, Case, codes, differences
 from tests.cpus.worker import KERNELS
 
 pytestmark = pytest.mark.cpus
@@ -52,7 +52,8 @@ def test_the_twin_computes_what_the_engine_does(emulator: Emulator, case: Case, 
     twin = twin_of(package, emulator.kind)
     if emulator.kind not in type(twin.arithmetic).cpus:
         pytest.skip(f"the arithmetic {twin.arithmetic.name} does not know {emulator.kind}")
-    off = differences(package.graph, answer(answers(emulator), case), twin.run(inputs))
+    found, computed = (codes(package.graph, each) for each in (answer(answers(emulator), case), twin.run(inputs)))
+    off = differences(found, computed)
     assert not off.any(), f"{(off > 0).sum()} of {off.size} differ, by up to {off.max()}"
 
 
@@ -62,8 +63,8 @@ def test_arm64_computes_the_same_with_and_without_dot_products(
     emulator: Emulator, case: Case, cases: Path, answers: Answers
 ) -> None:
     package, _ = read(cases, case)
-    one, other = (answer(answers(each), case) for each in (ARM64[0], emulator))
-    assert not differences(package.graph, one, other).any()
+    one, other = (codes(package.graph, answer(answers(each), case)) for each in (ARM64[0], emulator))
+    assert not differences(one, other).any()
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.backend == "openvino"], ids=str)
