@@ -25,7 +25,7 @@ endef
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-engines check style docs bench clean
+.PHONY: help demo test test-engines test-cpus check style docs bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1 /p' Makefile | while read -r name text; do printf '  make %-13s %s\n' "$$name" "$$text"; done
@@ -48,6 +48,10 @@ test-engines: ## run the tests of the engines that need an environment of their 
 
 test-engine-%: $(VENV)-%/.installed
 	@$(VENV)-$*/bin/python -m pytest tests/engines -m $*
+
+test-cpus: $(FULL) ## run the engines on emulated CPUs: AVX2 without VNNI, and arm64 (Debian; a quarter of an hour)
+	@$(VENV)/bin/python tools/setup_cpus.py .cpus
+	@DETENT_CPUS=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest tests/cpus -m cpus
 
 check: $(FULL) ## format, lint and types, without changing a file
 	@$(VENV)/bin/ruff format --check .

@@ -1,0 +1,82 @@
+"""CPUs that qemu emulates, and how a program is run on one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["ARM64", "AVX2", "EMULATORS", "Emulator"]
+
+ROOT = Path(__file__).parents[2]
+SYSTEMS = ROOT / ".cpus"
+"""What `tools/setup_cpus.py` made."""
+
+CPUINFO = """processor\t: 0
+Features\t: fp asimd {features}
+CPU implementer\t: 0x41
+CPU architecture: 8
+CPU variant\t: 0x0
+CPU part\t: {part}
+CPU revision\t: 1
+
+"""
+
+
+@dataclass(frozen=True)
+class Emulator:
+    """A CPU by the name that qemu has for it; of an arm64 one also what /proc/cpuinfo says."""
+
+    kind: str
+    model: str
+    part: str = ""
+    features: str = ""
+
+    def __str__(self) -> str:
+        return self.model.split(",")[0]
+
+    def missing(self) -> str:
+        """Why it cannot be emulated here; empty if it can."""
+        if self._qemu() is None:
+            return "qemu-user-static is not installed: make test-cpus sets it up"
+        if self.part and not (SYSTEMS / ".complete").exists():
+            return "there is no arm64 Python: make test-cpus sets it up"
+        return ""
+
+    def run(self, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """`python -m module arguments` on that CPU."""
+        paths = [ROOT / "src", ROOT]
+        if self.part:
+            system = SYSTEMS / "arm64"
+            self._describe(system)
+            paths.append(system / "site")
+            python = ["-L", str(system), str(system / "usr/bin/python3"), "-s"]
+        else:
+            python = [sys.executable]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, paths))}
+        command = [str(self._qemu()), "-cpu", self.model, *python, "-m", module, *arguments]
+        return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    def _qemu(self) -> str | None:
+        name = "qemu-aarch64-static" if self.part else "qemu-x86_64-static"
+        return shutil.which(name, path=os.pathsep.join([str(SYSTEMS / "host/usr/bin"), os.environ.get("PATH", "")]))
+
+    def _describe(self, system: Path) -> None:
+        """qemu takes a file of the system it is given before the machine's. LiteRT, and ONNX Runtime since 1.31, end in
+        a segmentation fault where /proc/cpuinfo is that of another architecture."""
+        (system / "proc").mkdir(exist_ok=True)
+        (system / "proc/cpuinfo").write_text(CPUINFO.format(features=self.features, part=self.part))
+
+
+AVX2 = Emulator("avx2", "Haswell-noTSX")
+ARM64 = (
+    Emulator("arm64", "cortex-a72", "0xd08"),
+    Emulator("arm64", "neoverse-n1", "0xd0c", "asimddp"),
+    # With SME the answers of LiteRT and OpenVINO are wrong throughout under qemu 7.2.
+    Emulator("arm64", "max,sme=off", "0xd40", "asimddp i8mm sve"),
+)
+"""Without dot products, with them, and with products of matrices (i8mm) and SVE."""
+EMULATORS = (AVX2, *ARM64)
