@@ -78,15 +78,26 @@ class Activations:
         view, backend, placement = self._context.view, self._context.backend, self._context.placement
         members = self._groups[root]
         own = [member for member in members if not placement.is_carried(member)]
-        offer = self._offer(own)
         # The operations that take the tensors in; where there are none, those that give them.
         askers = [asker for member in members for asker in placement.askers(member) if asker not in members]
+        offer = self._offer(own)
+        if self._is_second_factor(members, askers):
+            offer = offer.preferring(backend.factor_bits)
         request = self._context.requests.widest(askers or [view.chain(node)[0] for node in own], offer.bits[0])
         wide = request.bits == _WIDE and bool(backend.wide_ranges)
         ranges = {(backend.wide_ranges if wide else backend.ranges).get(view.kind(member)) for member in own}
         if len(ranges) == 1 and (fixed := ranges.pop()):
             return fixed_range(backend.activation, *fixed, bits=_WIDE if wide else None)
         return self._chosen(offer, request, members)
+
+    def _is_second_factor(self, members: list[fx.Node], askers: list[fx.Node]) -> bool:
+        """Whether nothing but products of two activations reads the tensors, as the second factor that may saturate."""
+        view, context = self._context.view, self._context
+        if not context.any_cpu or context.backend.factor_bits is None or self._never_negative.issuperset(members):
+            return False
+        return bool(askers) and all(
+            view.is_kind(asker, "matmul") and view.data_inputs(asker)[-1] in members for asker in askers
+        )
 
     def _offer(self, own: list[fx.Node]) -> Offer:
         backend = self._context.backend

@@ -88,6 +88,8 @@ class Backend:
       is not that of other weights.
     - `saturates_on`: the kinds of CPU on which the engine adds products in pairs that saturate. Weights are kept from
       it, unless a recipe names another kind. Depthwise kernels do not add in pairs.
+    - `factor_bits`: the width of the second factor of a product of two activations, where it is a signed one that only
+      such products read: what keeps these from saturating on every CPU.
     - `bias`, and `bias_offer` for its width, and for all of it if it has a quantizer of its own.
     - `ranges`: kinds whose output has a fixed range; `wide_ranges`: those for activations of 16 bits, if they differ.
     - `ends_bits`: the least width of the first and last weights, and of what these layers take in.
@@ -123,6 +125,7 @@ class Backend:
     int4_weights: bool = False
     depthwise_bits: int | None = None
     saturates_on: tuple[str, ...] = ()
+    factor_bits: int | None = None
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
     wide_ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
     quantize_outputs: bool = False
@@ -173,7 +176,4 @@ class Backend:
         offer = self.weight
         if kind in self.per_tensor_weights:
             offer = replace(offer, granularities=(PerTensor,), also=())
-        if depthwise and self.depthwise_bits is not None:
-            others = (bits for bits in offer.bits if bits != self.depthwise_bits)
-            offer = replace(offer, bits=(self.depthwise_bits, *others))
-        return offer
+        return offer.preferring(self.depthwise_bits) if depthwise else offer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from detent.numerics import Granularity, Grid, IntGrid, PerChannel, PerGroup, PerTensor, Rounding, ScaleType, Scheme
@@ -41,6 +41,14 @@ class Offer:
     def alternatives(self) -> tuple[Offer, ...]:
         """This offer, then the others."""
         return (self, *self.also)
+
+    def preferring(self, bits: int | None) -> Offer:
+        """The same offer, with that width for a recipe that does not ask; as it is for None.
+
+        >>> Offer(bits=(8, 7)).preferring(7).bits
+        (7, 8)
+        """
+        return self if bits is None else replace(self, bits=(bits, *(other for other in self.bits if other != bits)))
 
     def limits(self, scheme: Scheme) -> list[str]:
         """What this offer has where `scheme` has something else; empty if it can be had."""

@@ -17,7 +17,7 @@ OPENVINO = Backend(
     weight=Offer(bits=(8, 7), narrow=(True, False), granularities=(PerChannel, PerTensor)),
     # Signed ones have zero point 0; the plugin stores those that a convolution reads as u8 with 128.
     # All codes: a Clip before Q was seen to move what its integer kernels give by up to 3 steps.
-    activation=Offer(signed=(True, False), auto_sign=True, narrow=(False,), symmetric=(True, False)),
+    activation=Offer(bits=(8, 7), signed=(True, False), auto_sign=True, narrow=(False,), symmetric=(True, False)),
     rules=takes("conv", "conv_transpose", "linear", "matmul", "add", "mul", "avgpool", "global_avgpool", "mean", "sum"),
     fusions=(*FUSED, *chains(("add", "mul"))),
     # What low-precision transformations call precision-preserved. MQBench leaves a concat float, and with it the
@@ -28,6 +28,7 @@ OPENVINO = Backend(
     # are off by one if it is simulated.
     unquantized_edges=tuple((*chain, "add") for chain in (("conv",), *chains(("conv",)))),
     saturates_on=("avx2", "avx512"),
+    factor_bits=7,  # it multiplies unsigned or signed by signed codes
     repeats_grids=False,
     # Its transposed convolutions on integers leave the bias out, or give other numbers, for strides longer than the
     # kernel and for some sizes of images.

@@ -30,10 +30,10 @@ def saturating_layers(graph: QdqGraph) -> tuple[str, ...]:
 
 def _can_saturate(graph: QdqGraph, op: Op) -> bool:
     weight = op.inputs[1] if len(op.inputs) > 1 else None
-    if weight is None or weight.tensor not in graph.coded or weight.tensor not in graph.constants:
+    if weight is None or weight.encoding is None or weight.encoding.dtype != "int8" or weight.encoding.block:
         return False
-    if weight.encoding is None or weight.encoding.dtype != "int8" or weight.encoding.block:
-        return False
+    if weight.tensor not in graph.constants:
+        return op.type == "MatMul" and weight.encoding.qmax - weight.encoding.qmin > PAIR_LIMIT
     codes = graph.constants[weight.tensor].astype(np.int64)
     pairs = _pairs(op, codes.shape)
     return pairs is not None and pairs.largest(torch.from_numpy(codes)) > PAIR_LIMIT

@@ -144,11 +144,12 @@ class _Grid:
     @cached_property
     def _facts(self) -> dict[str, Any]:
         bits = int(self.type.removeprefix("u").removeprefix("int"))
-        least = 0 if self.type.startswith("u") else -(2 ** (bits - 1))
-        ends, full = (self.least, self.greatest), (least, least + 2**bits - 1)
+        ends, full, whole = (self.least, self.greatest), self._codes(bits), self._codes(-(-bits // 8) * 8)
+        least = full[0]
         low, high = (self._real(code) for code in ends)
         return {
             "bits": bits,
+            "byte range": [self._real(code) for code in whole],
             "codes": ends,
             "factor": 1 / self.scale,
             "full range": [self._real(code) for code in full],
@@ -160,6 +161,11 @@ class _Grid:
             "type": self.type,
             "zero point": self.zero_point,
         }
+
+    def _codes(self, bits: int) -> tuple[int, int]:
+        """The least and greatest of all of that width."""
+        least = 0 if self.type.startswith("u") else -(2 ** (bits - 1))
+        return least, least + 2**bits - 1
 
     def _real(self, code: int) -> Floats:
         return (code - self.zero_point) * self.scale

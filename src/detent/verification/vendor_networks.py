@@ -108,7 +108,9 @@ def openvino(content: bytes, numbers: bytes) -> Iterator[Said]:
         name, array = layer.attrib["name"], held.get(key)
         if layer.attrib["type"] == "FakeQuantize":
             _, low, high, *ends = reads[key]
-            yield from (Said(name.removesuffix("/DequantizeLinear"), {"range": pair}) for pair in ((low, high), ends))
+            yield from (
+                Said(name.removesuffix("/DequantizeLinear"), {"byte range": pair}) for pair in ((low, high), ends)
+            )
         elif array is not None and name.endswith("_scale"):
             yield Said(named(name.removesuffix("_scale")), {"scale": array})
         elif array is not None:

@@ -14,7 +14,8 @@ class Said(NamedTuple):
     """What a file says of a tensor, or of what an operation reads at a `place` among its inputs.
 
     `facts` by name: "scale", "zero point", "bits", "type"; "codes" (least and greatest) and "range" (their real
-    numbers), "full range" (of all codes of the type), "greatest" (absolute real number), "magnitude" (of the code 127);
+    numbers), "full range" (of all codes of the type), "byte range" (of all codes of the bytes
+    that hold it), "greatest" (absolute real number), "magnitude" (of the code 127);
     "offset" (the least code of the type minus the zero point), "factor" (one by the scale); "numbers" of a parameter,
     codes or real ones, in any order.
     """
