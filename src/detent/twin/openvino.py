@@ -65,7 +65,7 @@ class OpenVino(Arithmetic):
     claim = (
         "within 1 LSB per operation: equal but for operations on real numbers (softmax, layer norm, products of two "
         "matrices), 2 % of a bilinear resize, and a few sums on ties. Of random networks on a CPU with VNNI, 150 for "
-        "each kind of scale, 6 on ties differed at the end, by up to 4 LSB, and no others; on one without VNNI, with "
+        "each kind of scale, 6 on ties differed at the end, by up to 4 LSB, and no others; on one with AVX2 alone and "
         "weights that saturate, 4 on ties of 200 each, by 1 LSB, and no others"
     )
     from_ends = True
