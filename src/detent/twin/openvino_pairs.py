@@ -97,7 +97,7 @@ def _is_grouped_3d(graph: QdqGraph, op: Op) -> bool:
 
 def _is_int8(encoding: Encoding) -> bool:
     """Whether real zero is in the middle of all codes."""
-    return int(encoding.zero_point) - Range.of(encoding).least == 128
+    return encoding.per_tensor and int(encoding.zero_point) - Range.of(encoding).least == 128
 
 
 def _in_float(window: Window) -> bool:
