@@ -45,14 +45,12 @@ def kinds_apart(twin: Twin) -> dict[str, tuple[str, ...]]:
 
 
 def on_others(here: Twin, inputs: Arrays) -> tuple[OnCpu, ...]:
-    """All kinds that may compute otherwise on a few samples, one after the other; the one at hand, too, if it
-    saturates."""
-    cpu, outputs = here.arithmetic.cpu, None
+    """All kinds that are known, the one at hand among them, on a few samples: one after the other, as each twin holds
+    the weights."""
+    kinds = kinds_apart(here)
+    outputs = here.run(inputs) if kinds else {}
     found: list[OnCpu] = []
-    for name, alike in kinds_apart(here).items():
-        if name == cpu.name and not cpu.saturates:
-            continue
-        outputs = here.run(inputs) if outputs is None else outputs
+    for name, alike in kinds.items():
         beside = OnCpus(here, {name: alike})
         beside.add(inputs, outputs)
         found += beside.found

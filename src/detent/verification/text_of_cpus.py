@@ -37,11 +37,12 @@ def _others(verdict: Verdict) -> str:
     agree = [name for row in verdict.others if not row.differing for name in row.alike if name != verdict.cpu]
     samples = f"by the twin, on {verdict.others[0].samples:,} samples"
     if not differ:
-        return f"the same integers on {', '.join(agree)} ({samples})"
+        return f"the same integers on {', '.join(agree) or 'no other that is known'} ({samples})"
     shown = [f"{'/'.join(row.alike)} in {row.differing:,} of {row.elements:,} outputs" for row in differ]
     saturating = [row for row in differ if row.saturating]
     more = f"; products saturate on {saturating[0].cpu} in {layers(saturating[0].saturating)}" if saturating else ""
-    return f"other CPUs differ ({samples}): {', '.join(shown)}{more}"
+    same = f"; the same on {', '.join(agree)}" if agree else ""
+    return f"other CPUs differ ({samples}): {', '.join(shown)}{same}{more}"
 
 
 def _predicted(row: OnCpu, verdict: Verdict) -> str:

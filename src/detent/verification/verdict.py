@@ -108,10 +108,10 @@ class Verdict:
     stands where the simulation would, and is called "file". `unsaid` are tensors on grids that ONNX cannot say, which
     are float there: the vendor's file has their numbers, if one can.
 
-    `cpu` is the kind of CPU that it was computed on. `others` are kinds that may compute otherwise, by the twin on some
-    samples; `predicted` those that were asked for, on all of them. `exact_on` are those on which the manifest says that
-    the file computes the same integers; None if it says nothing. `causes` explain what differs, whether that is a
-    problem or not.
+    `cpu` is the kind of CPU that it was computed on. `others` are all kinds that are known, itself among them, by the
+    twin on some samples; `predicted` those that were asked for, on all data. `exact_on` are those on which the manifest
+    says that the file computes the same integers; None if it says nothing. `causes` explain what differs, whether that
+    is a problem or not.
     """
 
     backend: str
