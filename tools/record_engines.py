@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from detent import cpus
+from detent.backends import BACKENDS
 from detent.deploy import Package
 from detent.engines import ENGINES
 from detent.twin import ARITHMETICS
@@ -32,6 +33,9 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     wanted = [case for case in CASES if case.bits == 8 or case.net in SEVEN]
     for backend in dict.fromkeys(case.backend for case in wanted):
+        if cpus.here().name not in ARITHMETICS[BACKENDS[backend].arithmetic].cpus:
+            print(f"{backend}: its arithmetic does not know this kind of CPU")
+            continue
         with tempfile.TemporaryDirectory() as made:
             cases = {str(case): deployed(case, Path(made) / str(case)) for case in wanted if case.backend == backend}
             arrays, about = recorded(cases)

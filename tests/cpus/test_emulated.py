@@ -50,8 +50,8 @@ def read(cases: Path, case: Case) -> tuple[Package, Arrays]:
 def test_the_twin_computes_what_the_engine_does(emulator: Emulator, case: Case, cases: Path, answers: Answers) -> None:
     package, inputs = read(cases, case)
     twin = twin_of(package, emulator.kind)
-    if emulator.kind not in type(twin.arithmetic).cpus:
-        pytest.skip(f"the arithmetic {twin.arithmetic.name} does not know {emulator.kind}")
+    if case.backend == "openvino" and emulator.kind == "arm64":
+        pytest.skip("its arithmetic does not know arm64: see below")
     found, computed = (codes(package.graph, each) for each in (answer(answers(emulator), case), twin.run(inputs)))
     off = differences(found, computed)
     assert not off.any(), f"{(off > 0).sum()} of {off.size} differ, by up to {off.max()}"

@@ -13,6 +13,7 @@ from detent.twin.gemmlowp import (
     logistic,
     multiplier,
     multiply,
+    neon_multiply,
     one_over_one_plus,
     ruy_multiply,
     shift_right,
@@ -60,9 +61,18 @@ def test_the_three_products_differ_on_ties() -> None:
     assert half_away_multiply(array(6, -6, 2, -2), *quarter).tolist() == [2, -2, 1, -1]
 
 
+def test_neon_rounds_down_and_then_half_up() -> None:
+    assert neon_multiply(array(6, -6, 2, -2), *multiplier(0.25)).tolist() == [2, -1, 1, 0]
+    assert neon_multiply(array(3, -3), *multiplier(0.5)).tolist() == [2, -1]
+    assert neon_multiply(array(3, -3), *multiplier(2.5)).tolist() == [8, -7]
+    three_tenths = multiplier(0.3)  # a bit more: -5 times it is below -1.5, which others round to -1.5 at first
+    assert neon_multiply(array(5, -5), *three_tenths).tolist() == [2, -2]
+    assert ruy_multiply(array(5, -5), *three_tenths).tolist() == [2, -1]
+
+
 @given(st.integers(-(2**24), 2**24), st.floats(1e-5, 0.9))
 def test_products_are_within_one_of_the_exact_one(a: int, real: float) -> None:
-    for rounding in (multiply, ruy_multiply, half_away_multiply):
+    for rounding in (multiply, ruy_multiply, neon_multiply, half_away_multiply):
         assert abs(rounding(array(a), *multiplier(real)).item() - a * real) <= 1.0
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "logistic",
     "multiplier",
     "multiply",
+    "neon_multiply",
     "one_over_one_plus",
     "ruy_multiply",
     "shift_right",
@@ -74,6 +75,14 @@ def ruy_multiply(a: Integers, integer: Integers | int, shift: Integers | int) ->
     product += (np.int64(1) << np.asarray(right, np.int64)) >> 1
     product >>= right
     return product
+
+
+def neon_multiply(a: Integers, integer: Integers | int, shift: Integers | int) -> Integers:
+    """NEON's `sqdmulh` and `srshl`: the product is rounded down to one more bit at least, and that half up."""
+    left = np.asarray(shift, np.int64)
+    right = np.maximum(-left, 1)
+    product = ((a << (left + right)) * np.asarray(integer, np.int64)) >> 31
+    return np.asarray((product + (np.int64(1) << (right - 1))) >> right)
 
 
 def _left(a: Integers, shift: Integers | int) -> Integers:

@@ -1,4 +1,4 @@
-"""LiteRT's own optimized kernels on x86, whose products ruy computes."""
+"""LiteRT's own optimized kernels, whose products ruy computes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from detent.cpus import CPUS
 from detent.deploy import Encoding, Op, QdqGraph
 from detent.twin.accumulate import Accumulator
 from detent.twin.arithmetic import Kernel
-from detent.twin.gemmlowp import multiply, ruy_multiply
+from detent.twin.gemmlowp import multiply, neon_multiply, ruy_multiply
 from detent.twin.requantize import Requantizer
 from detent.twin.tflite_fixed import (
     Multiply,
@@ -40,16 +41,17 @@ class Ruy(TfliteFamily):
     """As the reference kernels, but vectors round otherwise than what is left over of them, and softmax is in float.
 
     - quantize: `clip(rne(f32(x * f32(1 / s))) + zp)` in whole groups of 8 elements, else as the reference.
-    - convolutions and linear layers: gemmlowp's multiplier, the second rounding half up; with groups as the reference,
-      depthwise and transposed in whole groups of 8 channels.
+    - convolutions and linear layers: gemmlowp's multiplier, the second rounding half up (on arm64 the first one is
+      down); with groups as the reference, depthwise and transposed in whole groups of 8 channels.
     - conversions between grids, sums and means: half up in whole groups of 16 elements, else as the reference.
     """
 
     name = "ruy"
+    cpus = tuple(CPUS)
     claim = (
-        "equal in every code on x86 with LiteRT 2.3.0, but for sums with an operand that is repeated along channels "
-        "and means of a file with channels second, 1 LSB on ties; real numbers that it makes of codes are off by a "
-        "unit of the last place of a float32"
+        "equal in every code on x86 and arm64 with LiteRT 2.3.0, but for sums with an operand that is repeated along "
+        "channels and means of a file with channels second, 1 LSB on ties; real numbers that it makes of codes are off "
+        "by a unit of the last place of a float32"
     )
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
@@ -61,7 +63,17 @@ class Ruy(TfliteFamily):
         return torch.where(lanes, fast, half_away_quantize(values, encoding))
 
     def product(self, op: Op, acc: Accumulator, y: Encoding, bounds: Bounds) -> Requantizer:
-        return fixed_requantizer(real_multiplier(acc, y), acc.channels, y, bounds, _rounding(op, acc))
+        return fixed_requantizer(real_multiplier(acc, y), acc.channels, y, bounds, self._rounding(op, acc))
+
+    def _rounding(self, op: Op, acc: Accumulator) -> Multiply:
+        """Convolutions with groups fall back to the reference; depthwise ones have a kernel of their own, and
+        transposed ones add up what ruy gave and round that."""
+        grouped = int(op.attributes.get("group", 1)) > 1
+        if op.type == "ConvTranspose" or (grouped and acc.weights.shape[1] == 1):
+            return in_channel_groups(8)
+        if grouped:
+            return multiply
+        return neon_multiply if self.cpu.name == "arm64" else ruy_multiply
 
     def matmul(self, a: Encoding, b: Encoding, y: Encoding) -> Requantizer:
         return matmul_requantizer(a, b, y)
@@ -88,12 +100,3 @@ class Ruy(TfliteFamily):
 
     def resize(self, graph: QdqGraph, op: Op, x: Encoding) -> Kernel | None:
         return own_resize(graph, op, x)
-
-
-def _rounding(op: Op, acc: Accumulator) -> Multiply:
-    """Convolutions with groups fall back to the reference; depthwise ones have a kernel of their own, and transposed
-    ones add up what ruy gave and round that."""
-    grouped = int(op.attributes.get("group", 1)) > 1
-    if op.type == "ConvTranspose" or (grouped and acc.weights.shape[1] == 1):
-        return in_channel_groups(8)
-    return multiply if grouped else ruy_multiply

@@ -144,9 +144,9 @@ def add_kernel(a: Encoding, b: Encoding, y: Encoding, bounds: Bounds, sign: int,
     return kernel if lanes else _by_sample(kernel)
 
 
-def multiply_kernel(a: Encoding, b: Encoding, y: Encoding, bounds: Bounds) -> Kernel:
+def multiply_kernel(a: Encoding, b: Encoding, y: Encoding, bounds: Bounds, rounding: Multiply = multiply) -> Kernel:
     real = np.float64(np.float32(a.scale) * np.float32(b.scale) / np.float32(y.scale))
-    requantize = fixed_requantizer(np.array(real), (), y, bounds)
+    requantize = fixed_requantizer(np.array(real), (), y, bounds, rounding)
     exact = torch.float64 if is_wide(y) else torch.float32
     return lambda first, second: requantize((first.to(exact) - int(a.zero_point)) * (second - int(b.zero_point)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from detent.cpus import CPUS
 from detent.deploy import Encoding, Op, QdqGraph
 from detent.twin.accumulate import Accumulator
 from detent.twin.arithmetic import Kernel
@@ -43,6 +44,7 @@ class TfliteReference(TfliteFamily):
     """
 
     name = "tflite_reference"
+    cpus = tuple(CPUS)
     claim = "equal with LiteRT 2.3.0, but for operations that are left in float"
     short_sums = False
 

@@ -8,13 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detent.cpus import Cpu
+from detent.cpus import CPUS, Cpu
 from detent.deploy import Encoding, Op, QdqGraph
 from detent.deploy.tflite.kernels import is_wide
 from detent.twin.accumulate import Accumulator
 from detent.twin.arithmetic import Kernel
+from detent.twin.gemmlowp import neon_multiply
 from detent.twin.requantize import Requantizer, float32_multiplier
 from detent.twin.ruy import Ruy
+from detent.twin.tflite_fixed import multiply_kernel
 from detent.twin.tflite_kernels import Bounds, Integers
 from detent.twin.tflite_pieces import shift_of
 from detent.twin.tflite_resize import xnnpack_resize
@@ -34,7 +36,8 @@ class Xnnpack(TfliteFamily):
 
     - quantize: `clip(rne(f32(x * f32(1 / s))) + zp)`.
     - convolutions, linear layers, products of two tensors: `clip(rne(f32(f32(acc) * f32(f32(sx * sw) / sy))) + zy)`;
-      matrix products of two activations only where the zero point of the second one is 0.
+      matrix products of two activations only where the zero point of the second one is 0. On arm64 products of two
+      tensors have an integer multiplier, rounded half up.
     - sums: integer multipliers of 21 bits on a common shift, half up. Conversions between grids and leaky ReLU:
       multipliers with 8 fractional bits, half up: up to 1 LSB from what QDQ says.
     - means: one float32 product with the zero points folded into what is added before rounding.
@@ -44,7 +47,8 @@ class Xnnpack(TfliteFamily):
     """
 
     name = "xnnpack"
-    claim = "equal on x86 with LiteRT 2.3.0, but for operations that are left in float"
+    cpus = tuple(CPUS)
+    claim = "equal on x86 and arm64 with LiteRT 2.3.0, but for operations that are left in float"
 
     def __init__(self, cpu: str | Cpu | None = None):
         super().__init__(cpu)
@@ -101,6 +105,8 @@ class Xnnpack(TfliteFamily):
         product = f32(a.scale) * f32(b.scale)
         if not 2.0**-16 <= product / f32(y.scale) < 2.0**8:
             return self._own.multiply(a, b, y, bounds)
+        if self.cpu.name == "arm64":
+            return multiply_kernel(a, b, y, bounds, neon_multiply)
         requantize = float32_multiplier(np.array(product), (1,), y, bounds)
         return lambda first, second: requantize((first - int(a.zero_point)) * (second - int(b.zero_point)))
 
