@@ -48,11 +48,11 @@ NETS = {"plain": (False, ()), "float function": (True, ()), "float output": (Fal
 
 
 def made(backend: str, kind: str, folder: Path, bits: int = 7) -> Artifact:
-    """Weights of 7 bits are the same numbers on every CPU."""
+    """Weights of 7 bits are the same numbers on every CPU; whole ones of 8 are for CPUs with VNNI."""
     torch.manual_seed(0)
     tanh, exclude = NETS[kind]
     weight = {} if backend in ("litert", "ncnn") else {"bits": bits}
-    recipe = Recipe(name="mutants", weight=weight, exclude=exclude)
+    recipe = Recipe(name="mutants", weight=weight, exclude=exclude, cpu="vnni" if bits == 8 else None)
     prepared = detent.prepare(Net(tanh=tanh).eval(), (batches()[0],), backend=backend, recipe=recipe)
     detent.calibrate(prepared, batches())
     return detent.deploy(prepared, folder)

@@ -11,10 +11,11 @@ from torch import nn
 
 import detent
 from detent.cpus import CPUS, here
+from detent.deploy import can_saturate
 from detent.engines import ENGINES
 from detent.recipes import Recipe
 from detent.twin import ARITHMETICS, OnnxRuntime, Twin
-from detent.verification.causes import DEFECTS, can_saturate
+from detent.verification.causes import DEFECTS
 from detent.verification.ranges import Ranges
 from tests.verification.mutants import LAYER, LAYERS, batches, made, mutate_layer, off_by_one
 
@@ -39,7 +40,7 @@ def test_pairs_saturate_on_this_cpu(tmp_path, monkeypatch):
     (cause,) = verdict.causes
     assert cause.what.startswith("pairs of products saturate on this CPU (avx2): relu1 (")
     assert cause.why.startswith("it has no VNNI")
-    assert cause.to_do.startswith("deploy with 7-bit weights")
+    assert cause.to_do.startswith("prepare the float model without naming a CPU")
     assert "; but products saturate on this CPU (avx2) in " in verdict.line
     assert f"cause: {cause.what}" in str(verdict)
     assert json.loads(json.dumps(verdict.to_dict()))["causes"][0]["to_do"] == cause.to_do

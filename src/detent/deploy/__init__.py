@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from detent.deploy.deployment import DeployedTensor, Deployment, Writer
 from detent.deploy.encoding import Encoding
+from detent.deploy.exact_cpus import can_saturate
 from detent.deploy.files import FILES, register, writer
 from detent.deploy.float_model import float_model
 from detent.deploy.package import Package
@@ -24,6 +25,7 @@ __all__ = [
     "QdqGraph",
     "Read",
     "Writer",
+    "can_saturate",
     "deployment_of",
     "float_model",
     "read_qdq",

@@ -10,7 +10,7 @@ from detent.deploy.deployment import Deployment
 from detent.deploy.qdq_graph import Op, QdqGraph
 from detent.numerics import PAIR_LIMIT, Pairs
 
-__all__ = ["exact_cpus", "saturating_layers"]
+__all__ = ["can_saturate", "exact_cpus", "saturating_layers"]
 
 
 def exact_cpus(deployment: Deployment) -> tuple[str, ...]:
@@ -25,10 +25,11 @@ def exact_cpus(deployment: Deployment) -> tuple[str, ...]:
 
 def saturating_layers(graph: QdqGraph) -> tuple[str, ...]:
     """The names of the operations that have two weights whose products can leave 16 bits when they are added."""
-    return tuple(op.name for op in graph.ops if _can_saturate(graph, op))
+    return tuple(op.name for op in graph.ops if can_saturate(graph, op))
 
 
-def _can_saturate(graph: QdqGraph, op: Op) -> bool:
+def can_saturate(graph: QdqGraph, op: Op) -> bool:
+    """Whether two products of 8-bit numbers that an engine may add in a pair can leave 16 bits."""
     weight = op.inputs[1] if len(op.inputs) > 1 else None
     if weight is None or weight.encoding is None or weight.encoding.dtype != "int8" or weight.encoding.block:
         return False

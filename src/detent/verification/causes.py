@@ -8,15 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from detent.cpus import Cpu
-from detent.deploy import Op, QdqGraph
+from detent.deploy import Op, QdqGraph, can_saturate
 from detent.twin import Step, Twin
 from detent.verification.roundoff import rounds
 from detent.verification.text_of_cpus import layers
 from detent.verification.verdict import Cause, Difference, Verdict
 
-__all__ = ["DEFECTS", "Defect", "can_saturate", "causes"]
+__all__ = ["DEFECTS", "Defect", "causes"]
 
-_SEVEN_BITS = "deploy with 7-bit weights (recipe `weight: {bits: 7}`), or run on a CPU with VNNI"
+_PORTABLE = (
+    "prepare the float model without naming a CPU: the weights that Detent chooses then do not saturate; "
+    "or run this file on a CPU with VNNI"
+)
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ def _saturation(cpu: Cpu, found: Sequence[Difference]) -> Cause:
     return Cause(
         f"pairs of products saturate on this CPU ({cpu.name}): {layers(found)}",
         "it has no VNNI: it adds two neighboring products of 8-bit numbers in 16 bits, and cuts off what does not fit",
-        _SEVEN_BITS,
+        _PORTABLE,
     )
 
 
@@ -120,7 +123,7 @@ def _of_engine(twin: Twin, engine: str, wrong: Sequence[Difference], computes_as
         return Cause(
             f"{engine} computes as on another CPU ({computes_as}): {layers(wrong)}",
             f"the twin took this CPU for {cpu.name}; the twin of {computes_as} has the engine's numbers",
-            "check environment variables that choose instructions; weights of 7 bits are the same on both",
+            "check environment variables that choose instructions; weights prepared for any CPU are the same on both",
         )
     ops = step.ops if step is not None else ()
     for defect in DEFECTS:
@@ -139,17 +142,6 @@ def _of_engine(twin: Twin, engine: str, wrong: Sequence[Difference], computes_as
         f"{engine} does not compute there what the arithmetic {arithmetic.name} says, from the same inputs",
         "use a version of the engine that Detent is tested with, or report it with this verdict",
     )
-
-
-def can_saturate(graph: QdqGraph, op: Op) -> bool:
-    """Whether two products of 8-bit numbers, whichever are neighbors, can leave 16 bits."""
-    weight = op.inputs[1] if len(op.inputs) > 1 else None
-    if op.type not in ("Conv", "ConvTranspose", "Gemm", "MatMul") or weight is None or weight.encoding is None:
-        return False
-    if weight.tensor not in graph.constants:
-        return True  # two activations, which may be anything
-    codes = np.sort(graph.constants[weight.tensor].astype(np.int64).reshape(-1))
-    return bool(codes[-2:].clip(0).sum() * 255 > 2**15 - 1 or codes[:2].clip(None, 0).sum() * 255 < -(2**15))
 
 
 def _making(twin: Twin) -> Mapping[str, Step]:
