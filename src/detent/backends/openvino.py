@@ -36,6 +36,7 @@ OPENVINO = Backend(
         "conv_transpose_as_conv",
         "padding_before_average",
         "hanging_average",
+        "global_average",
         "lone_weight",
         "max_pool_windows",
         "normalization_apart",

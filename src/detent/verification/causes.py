@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -52,7 +53,20 @@ def _grouped_sum_of_channels(graph: QdqGraph, op: Op) -> bool:
     )
 
 
+def _few_averages(graph: QdqGraph, op: Op) -> bool:
+    """An average pool that gives fewer than 16 numbers for one sample."""
+    shape = graph.shapes.get(op.outputs[0], ())
+    return op.type == "AveragePool" and math.prod(size for size in shape[1:] if isinstance(size, int)) < 16
+
+
 DEFECTS = (
+    Defect(
+        "openvino",
+        ("2026.4",),
+        "averages wrongly on CPUs without AVX-512 where a pool gives fewer than 16 numbers, by up to 189 steps",
+        "run more samples at once, or leave that pool float (recipe `exclude`)",
+        _few_averages,
+    ),
     Defect(
         "openvino",
         ("2026.4",),

@@ -15,6 +15,7 @@ from detent.deploy.forms.dense_conv_transpose import dense_conv_transpose
 from detent.deploy.forms.differences_apart import differences_apart
 from detent.deploy.forms.editing import BLOCKS, PHASES, Editing
 from detent.deploy.forms.extremes_apart import extremes_apart
+from detent.deploy.forms.global_average import global_average
 from detent.deploy.forms.hanging_average import hanging_average
 from detent.deploy.forms.linear_as_gemm import linear_as_gemm
 from detent.deploy.forms.linear_constants_apart import linear_constants_apart
@@ -46,6 +47,7 @@ __all__ = [
     "dense_conv_transpose",
     "differences_apart",
     "extremes_apart",
+    "global_average",
     "hanging_average",
     "in_forms",
     "linear_as_gemm",
@@ -74,6 +76,7 @@ FORMS: Mapping[str, Callable[[Editing], None]] = {
     "dense_conv_transpose": dense_conv_transpose,
     "differences_apart": differences_apart,
     "extremes_apart": extremes_apart,
+    "global_average": global_average,
     "hanging_average": hanging_average,
     "linear_as_gemm": linear_as_gemm,
     "linear_constants_apart": linear_constants_apart,
