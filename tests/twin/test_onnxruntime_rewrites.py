@@ -84,6 +84,16 @@ def test_who_reads_what_an_identity_gives_reads_what_it_reads(kind: str) -> None
     assert reads(remove_identities(net)) == [("x:A", "w:W"), ("z:B",), ("end:float",)]
 
 
+def test_a_relu_of_what_is_not_below_zero_does_nothing() -> None:
+    def net(before: Encoding, behind: Encoding) -> QdqGraph:
+        relu, conv = Op("Relu", "r", (Read("x", before),), ("y",)), Op("Conv", "c", (Read("y", behind),), ("z",))
+        return graph(relu, conv, output=Read("z"))
+
+    assert reads(remove_identities(net(B, B))) == [("x:B",), ("z:float",)]
+    for stays in (net(A, A), net(B, A)):
+        assert reads(remove_identities(stays)) == reads(stays)
+
+
 @pytest.mark.parametrize(("reader", "given"), [(B, "end"), (None, "y")], ids=["requantizes", "given"])
 def test_identities_that_stay(reader: Encoding | None, given: str) -> None:
     net = graph(

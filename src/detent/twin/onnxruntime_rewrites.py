@@ -36,7 +36,8 @@ def rewritten(graph: QdqGraph) -> QdqGraph:
 
 def remove_identities(graph: QdqGraph) -> QdqGraph:
     """EliminateIdentity, EliminateDropout: who reads their output reads their input, and a layer behind one finds the
-    DequantizeLinear in front of it. A pair of Q and DQ that requantizes is none."""
+    DequantizeLinear in front of it. A pair of Q and DQ that requantizes is none. ReluQuantFusion: a Relu of codes that
+    are none below 0, given on the same grid, is one."""
     given = {output.read.tensor for output in graph.outputs}
     sources: dict[str, Read] = {}
     kept: list[Op] = []
@@ -47,13 +48,19 @@ def remove_identities(graph: QdqGraph) -> QdqGraph:
 
     for old in graph.ops:
         op = replace(old, inputs=tuple(read(each) for each in old.inputs))
-        source = op.inputs[0] if op.type in _NOTHING else None
-        grids = {grid for name in op.outputs for grid in graph.encodings(name)}
-        if source is None or not given.isdisjoint(op.outputs) or (source.encoding is not None and grids != {None}):
-            kept.append(op)
-        else:
+        source = op.inputs[0] if op.type in (*_NOTHING, "Relu") else None
+        if source is not None and given.isdisjoint(op.outputs) and _does_nothing(graph, op, source.encoding):
             sources[op.outputs[0]] = source
+        else:
+            kept.append(op)
     return replace(graph, ops=tuple(kept))
+
+
+def _does_nothing(graph: QdqGraph, op: Op, encoding: Encoding | None) -> bool:
+    if op.type == "Relu":
+        starts_at_zero = encoding is not None and encoding.per_tensor and int(encoding.zero_point) == encoding.qmin
+        return starts_at_zero and graph.grid_of(op.outputs[0]) == encoding
+    return encoding is None or all(graph.encodings(name) in ((), (None,)) for name in op.outputs)
 
 
 def matrix_products_with_bias(graph: QdqGraph) -> QdqGraph:
