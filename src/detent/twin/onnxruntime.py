@@ -23,7 +23,8 @@ _CLAIM = (
 )
 _AVX512_CLAIM = f"{_CLAIM}; saturation as on AVX2, derived from the kernels and not run"
 _ARM64_CLAIM = (
-    "equal for convolutions, matrix products, additions and pools, with version 1.22; float operations within 1 LSB"
+    "equal for convolutions, matrix products, additions and pools, with versions 1.22 and 1.31.1 under emulation; "
+    "float operations within 1 LSB"
 )
 
 

@@ -22,7 +22,7 @@ from detent.twin.accumulate import Accumulator, accumulator, bias_codes, matmul_
 from detent.twin.arithmetic import Maker, Step
 from detent.twin.lowering import Chain, chain, move_step
 from detent.twin.requantize import clamp_bounds
-from detent.twin.saturate import lost_in_pairs, saturating
+from detent.twin.saturating_pairs import lost_in_pairs, saturate_pairs
 
 __all__ = ["MOVERS", "BinaryKernel", "Fusion", "Group", "Stored", "UnaryKernel", "factor"]
 
@@ -153,7 +153,7 @@ class Fusion:
         if sums is None or data is None:
             return None
         if self.saturates and data.dtype == "uint8" and weight.encoding.dtype == "int8":
-            sums = saturating(sums, plain, data.lifted_zero_point)
+            sums = sums if _is_depthwise(op, sums) else saturate_pairs(sums, plain, data.lifted_zero_point)
         if op.type != "Gemm":
             return sums
         scale, total = np.asarray(factor(op) * data.scale * weight.encoding.scale, np.float32), sums.total
@@ -195,6 +195,14 @@ class Fusion:
             return Step(group.chain.ops, op.inputs, group.chain.writes, kernel)
 
         return maker
+
+
+def _is_depthwise(op: Op, sums: Accumulator) -> bool:
+    """Whether a convolution runs in a kernel for depthwise ones, which adds each product alone: not with weights of
+    several zero points."""
+    zero_points = np.unique(sums.weight.zero_point)
+    outputs, inputs = sums.weights.shape[:2]
+    return op.type == "Conv" and inputs == 1 and outputs == op.attributes.get("group", 1) and zero_points.size == 1
 
 
 _MOVED = (

@@ -27,6 +27,7 @@ from torch import Tensor
 from detent.deploy import Encoding, Op, QdqGraph
 from detent.twin.accumulate import Accumulator, Integers
 from detent.twin.openvino_ranges import Range
+from detent.twin.saturating_pairs import lost_in_pairs
 from detent.twin.windows import Window
 
 __all__ = ["paired", "paired_matrices", "with_even_weights"]
@@ -70,12 +71,7 @@ def paired(sums: Accumulator, op: Op) -> Accumulator:
 def paired_matrices(first: Tensor, second: Tensor) -> Tensor:
     """The product of unsigned and signed integers with pairs saturated: neighbors are two columns of the first."""
     left, right = first.to(torch.float64), second.to(torch.float64)
-    total = left @ right
-    for at in range(0, left.shape[-1] - 1, 2):
-        both = left[..., at, None] * right[..., at, None, :]
-        both += left[..., at + 1, None] * right[..., at + 1, None, :]
-        total -= both - both.clamp(_LEAST, _MOST)
-    return total
+    return left @ right - lost_in_pairs(left, right)
 
 
 def with_even_weights(graph: QdqGraph, op: Op) -> QdqGraph:

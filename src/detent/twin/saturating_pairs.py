@@ -1,4 +1,4 @@
-"""Sums of u8 x s8 products that `vpmaddubsw` adds in pairs, each saturated to 16 bits: FBGEMM's kernels.
+"""Sums of u8 x s8 products that `vpmaddubsw` adds in pairs, each saturated to 16 bits: MLAS's and FBGEMM's kernels.
 
 Products pair in the order in which a window lies in memory: row, column, channel of the group. A pair starts at every
 second product, and the last of an odd number stays alone. Padding holds the zero point, and so do the gaps between the
@@ -20,7 +20,7 @@ from detent.deploy import Op
 from detent.twin.accumulate import Accumulator
 from detent.twin.windows import Window
 
-__all__ = ["saturate_pairs"]
+__all__ = ["lost_in_pairs", "saturate_pairs"]
 
 _MOST_CODE, _LEAST, _MOST = 255, -(2**15), 2**15 - 1
 
@@ -44,13 +44,16 @@ class _Pair:
     weights: tuple[Tensor, Tensor]
 
 
-def saturate_pairs(sums: Accumulator, op: Op) -> Accumulator:
-    """The same sums with pairs saturated, for data on a uint8 grid; `sums` itself where no pair can saturate."""
+def saturate_pairs(sums: Accumulator, op: Op, zero_point: int | None = None) -> Accumulator:
+    """The same sums with pairs saturated; `sums` itself where no pair can saturate. `zero_point` is that of the data as
+    unsigned bytes, if not its own. Weights are multiplied as they are stored, their zero point included."""
     groups = 1 if op.type in ("Gemm", "MatMul") else int(op.attributes.get("group", 1))
-    pairs = list(_pairs(_grouped(sums.weights, op, groups)))
+    lifts = np.asarray(sums.weight.zero_point, np.int64).reshape(-1, *[1] * (sums.weights.ndim - 1))
+    pairs = list(_pairs(_grouped(sums.weights + lifts, op, groups)))
     if not pairs:
         return sums
-    exact, columns, zero_point = sums.total, _columns(op, sums.weights.shape[2:]), int(sums.input.zero_point)
+    exact, columns = sums.total, _columns(op, sums.weights.shape[2:])
+    zero_point = int(sums.input.zero_point) if zero_point is None else zero_point
 
     def total(shifted: Tensor) -> Tensor:
         result = exact(shifted).to(torch.float64)
@@ -68,6 +71,16 @@ def saturate_pairs(sums: Accumulator, op: Op) -> Accumulator:
         return result
 
     return replace(sums, total=total)
+
+
+def lost_in_pairs(x: Tensor, y: Tensor) -> Tensor:
+    """What saturation takes from the product of `x` (..., rows, K) of unsigned bytes and `y` (..., K, columns) of
+    signed ones."""
+    lost = torch.zeros((), dtype=torch.float64)
+    for place in range(0, x.shape[-1], 2):
+        pair = x[..., place : place + 2] @ y[..., place : place + 2, :]
+        lost = lost + (pair - pair.clamp(_LEAST, _MOST))
+    return lost
 
 
 def _grouped(weights: Integers, op: Op, groups: int) -> Integers:
