@@ -17,8 +17,7 @@
     └── DataError            a file of data that is missing, or that does not fit the network
 
 Each carries three sentences: what was asked (with the value), what was found, what to do. What is worth a word and no
-refusal is a warning: `FloatModelWarning`, a target that has no integers for anything in a network, and `CpuWarning`, a
-file from which engines compute other integers on some CPUs.
+refusal is a `FloatModelWarning`: a target that has no integers for anything in a network.
 
 >>> print(SchemeError("IntGrid(bits=0)", "integer grids have 2 to 32 bits", "choose bits in 2..32"))
 asked: IntGrid(bits=0)
@@ -31,7 +30,6 @@ from __future__ import annotations
 __all__ = [
     "ArtifactError",
     "CaptureError",
-    "CpuWarning",
     "DataError",
     "DeployError",
     "DetentError",
@@ -117,10 +115,6 @@ class EngineError(DetentError, RuntimeError):
 
 class DataError(DetentError, ValueError):
     """A file of data that is missing, or that does not fit the network."""
-
-
-class CpuWarning(UserWarning):
-    """A deployed model from which its engine computes other integers on CPUs without VNNI."""
 
 
 class FloatModelWarning(UserWarning):

@@ -14,13 +14,9 @@ __all__ = ["can_saturate", "exact_cpus", "saturating_layers"]
 
 
 def exact_cpus(deployment: Deployment) -> tuple[str, ...]:
-    """The kinds of x86 CPU on which no pair of products can saturate, whatever the inputs; none of a target whose
-    engine never adds in pairs."""
-    saturating = deployment.backend.saturates_on
-    if not saturating:
-        return ()
-    layers = saturating_layers(deployment.graph)
-    return tuple(name for name in X86 if not layers or name not in saturating)
+    """The kinds of x86 CPU on which no pair of products can saturate, whatever the inputs."""
+    saturating = deployment.backend.saturates_on if saturating_layers(deployment.graph) else ()
+    return tuple(name for name in X86 if name not in saturating)
 
 
 def saturating_layers(graph: QdqGraph) -> tuple[str, ...]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import platform
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path, PurePath
@@ -23,13 +23,15 @@ from detent.deploy.forms import in_forms
 from detent.deploy.memory import give_back
 from detent.deploy.package import MANIFEST, VERSION, digest
 from detent.deploy.placing import place, target_of
-from detent.errors import CpuWarning, DeployError, NotCalibratedError
+from detent.errors import DeployError, NotCalibratedError
 from detent.graph import Region, eval_mode, other_real, quantizers_of
 from detent.numerics import IntGrid
 from detent.onnx_import import is_imported, source_of
 from detent.quantizers import Quantizer
 
 __all__ = ["deployment_of", "require_writable", "write"]
+
+_LOG = logging.getLogger("detent")
 
 
 def deployment_of(prepared: Any, *, dynamic_batch: bool = True, mode: str | None = None) -> Deployment:
@@ -123,7 +125,7 @@ def _of_cpus(prepared: Any, deployment: Deployment) -> list[str]:
     saturating = ", ".join(deployment.backend.saturates_on)
     text = f"exact on some CPUs only: pairs of products saturate on {saturating}, in {some}"
     if prepared.recipe.cpu is None:
-        warnings.warn(f"{text}; prepare the float model anew for weights that do not", CpuWarning, stacklevel=4)
+        _LOG.warning("%s; prepare the float model for weights that do not", text)
     return [text]
 
 
@@ -177,7 +179,7 @@ def _manifest(prepared: Any, deployment: Deployment, contents: dict[str, bytes],
         "backend": deployment.backend.name,
         "arithmetic": deployment.backend.arithmetic,
         "engine": deployment.backend.engine,
-        "cpus": list(exact_cpus(deployment)) or None,
+        **({"cpus": list(exact_cpus(deployment))} if deployment.backend.saturates_on else {}),
         "mode": mode,
         "recipe": prepared.recipe.to_dict(),
         "plan": prepared.plan.to_dict(),
