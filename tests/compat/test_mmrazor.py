@@ -273,7 +273,7 @@ def off_by(model: MMArchitectureQuant) -> torch.Tensor:
 
 def test_a_model_is_trained_on_what_its_loss_mode_says():
     model, metrics = trained(LevellingHead())
-    assert off_by(model).abs().mean() < 0.3  # 3 before
+    assert off_by(model).abs().mean() < 0.5  # 3 before
     assert metrics["quantized.loss"] == pytest.approx(float(off_by(model).square().mean()), rel=1e-4)
     assert set(metrics) == {"quantized.top1", "quantized.loss", "float.top1", "float.loss", "agreement"}
 

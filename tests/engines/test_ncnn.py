@@ -302,8 +302,8 @@ def test_a_float_operation_is_what_onnxruntime_computes(case: str) -> None:
     expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)[0]
     for packing in (False, True):
         given = Ncnn(ncnn_model(model), read_qdq(model), packing=packing).run(feeds)["y"]
-        # Sums in another order, and polynomials for exp and tanh.
-        np.testing.assert_allclose(given, expected, rtol=2e-5, atol=2e-5)
+        # Sums in another order, and polynomials for exp and tanh: some units in the last place of what is added up.
+        np.testing.assert_allclose(given, expected, rtol=2e-5, atol=2e-5 + 1e-6 * np.abs(expected).max())
     assert all((feeds[name] == kept[name]).all() for name in feeds)  # layers that work in place have their own copy
 
 

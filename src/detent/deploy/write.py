@@ -118,7 +118,7 @@ def _of_float(prepared: Any) -> list[str]:
 
 def _of_cpus(prepared: Any, deployment: Deployment) -> list[str]:
     """What a user must know if the file is not the same on every CPU. One who named a CPU knows it."""
-    layers = saturating_layers(deployment.graph) if deployment.backend.saturates_on else ()
+    layers = saturating_layers(deployment.model) if deployment.backend.saturates_on else ()
     if not layers:
         return []
     some = ", ".join(layers[:3]) + (f" and {len(layers) - 3} more" if len(layers) > 3 else "")

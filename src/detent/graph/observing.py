@@ -72,7 +72,7 @@ class _Watch:
         self.observer: Observer = OBSERVERS[name](quantizer.scheme, name=quantizer.name, **options)
         self.called = False
         self._quantizer = quantizer
-        self._weight: Tensor | None = None
+        self._widened: QParams | None = None
         self.widening: float | None = None
         self._once = quantizer.role != "activation"  # a weight is the same in every batch
         # Asked of the class, because the instance's own forward is this watch.
@@ -82,16 +82,17 @@ class _Watch:
         if not (self._once and self.called):
             self.observer.observe(x)
             self.called = True
-            self._weight = x.detach() if self._once else None
+            if self._quantizer.pairs is not None:
+                self._widen(x.detach())
         return self._then(x)
 
-    def qparams(self) -> QParams:
+    def _widen(self, weight: Tensor) -> None:
         measured = self.observer.qparams()
-        if self._weight is None or self._quantizer.pairs is None:
-            return measured
-        found = self._quantizer.widened(measured, self._weight)
-        self.widening = float((found.scale / measured.scale).mean())
-        return found
+        self._widened = self._quantizer.widened(measured, weight)
+        self.widening = float((self._widened.scale / measured.scale).mean())
+
+    def qparams(self) -> QParams:
+        return self.observer.qparams() if self._widened is None else self._widened
 
 
 class _WatchBeside:

@@ -55,8 +55,8 @@ class Pairs:
         """
         granularity = scheme.granularity
         weight = weight.detach().to(qparams.scale.dtype)
-        codes = torch.round(weight / granularity.expand(qparams.scale, weight.ndim))
-        codes = codes.clamp(scheme.grid.qmin, scheme.grid.qmax)
+        codes = (weight / granularity.expand(qparams.scale, weight.ndim)).round_()
+        codes.clamp_(scheme.grid.qmin, scheme.grid.qmax)
         wider = 2 * qparams.scale
         if scheme.scale == "float":
             wider = torch.maximum(qparams.scale, self._most(weight, granularity) / (PAIR_LIMIT - 1)).minimum(wider)
@@ -64,7 +64,7 @@ class Pairs:
 
     def _most(self, weight: Tensor, granularity: Granularity) -> Tensor:
         """The greatest sum of a pair, of either sign, for each scale."""
-        return granularity.reduce(self._sums(weight).abs(), lambda sums, dims: sums.amax(dims))
+        return granularity.reduce(self._sums(weight).abs_(), lambda sums, dims: sums.amax(dims))
 
     def bounded(self, values: Tensor, scale: Tensor, granularity: Granularity) -> Tensor:
         """`values`, which lie on the grid of `scale`, with pairs past the limit moved to it by equal shares. The
@@ -73,7 +73,8 @@ class Pairs:
         with torch.no_grad():
             sums = self._sums(values)
             over = (sums.abs() > (PAIR_LIMIT + 0.5) * step).any()  # half a code for what float32 rounds
-        if not torch.compiler.is_compiling() and not over:
+        looked_at = not torch.compiler.is_compiling() and not values.is_meta
+        if looked_at and not over:
             return values
         with torch.no_grad():
             codes = torch.round(values / step)
