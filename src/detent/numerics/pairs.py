@@ -45,7 +45,7 @@ class Pairs:
 
     def largest(self, codes: Tensor) -> int:
         """The greatest sum of a pair of codes, of either sign; those up to `PAIR_LIMIT` cannot saturate."""
-        return int(self._sums(codes).abs().max())
+        return int(self._sums(codes).abs_().max())
 
     def widened(self, qparams: QParams, weight: Tensor, scheme: Scheme) -> QParams:
         """`qparams` with larger scales where a pair of the codes of `weight` leaves the limit.
@@ -71,8 +71,8 @@ class Pairs:
         gradient goes straight through."""
         step = granularity.expand(scale.detach(), values.ndim)
         with torch.no_grad():
-            sums = self._sums(values)
-            over = (sums.abs() > (PAIR_LIMIT + 0.5) * step).any()  # half a code for what float32 rounds
+            # Half a code for what float32 rounds.
+            over = (self._sums(values).abs_() > (PAIR_LIMIT + 0.5) * step).any()
         looked_at = not torch.compiler.is_compiling() and not values.is_meta
         if looked_at and not over:
             return values
@@ -84,7 +84,7 @@ class Pairs:
     def _sums(self, weight: Tensor) -> Tensor:
         """Of each pair, or of the two largest of an output channel; with the weight's axes, one of them halved."""
         if self.settled:
-            return torch.unflatten(weight, self.inputs, (-1, 2)).sum(self.inputs + 1)
+            return torch.unflatten(weight, self.inputs, (-1, 2)).sum(self.inputs + 1, dtype=weight.dtype)
         rows = weight.movedim(self.outputs, 0)
         largest = rows.flatten(1).abs().topk(min(2, rows[0].numel()), dim=1).values.sum(1)
         return largest.reshape(-1, *[1] * (weight.ndim - 1)).movedim(0, self.outputs)
