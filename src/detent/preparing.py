@@ -38,7 +38,7 @@ from detent.graph import (
 from detent.onnx_import import is_imported, refuse_codes, refuse_other_reals, source_of
 from detent.recipes import Recipe, find
 
-__all__ = ["calibrate", "for_cpu", "measure_float_ranges", "prepare", "prepare_own"]
+__all__ = ["calibrate", "measure_float_ranges", "prepare", "prepare_own"]
 
 
 def prepare(
@@ -107,7 +107,7 @@ def _prepared(
     **options: Any,
 ) -> Any:
     target = BACKENDS[backend] if isinstance(backend, str) else backend
-    request = for_cpu(find(recipe), cpu)
+    request = _for_cpu(find(recipe), cpu)
     for algorithm in request.algorithms:
         check(algorithm.name, algorithm.options)
     if is_imported(model):
@@ -146,7 +146,7 @@ def _prepared(
     return prepared
 
 
-def for_cpu(recipe: Recipe, cpu: str | None) -> Recipe:
+def _for_cpu(recipe: Recipe, cpu: str | None) -> Recipe:
     """The recipe, for that kind of CPU if one is named."""
     return recipe if cpu is None else recipe.model_copy(update={"cpu": cpus.find(cpu).name})
 

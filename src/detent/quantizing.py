@@ -19,7 +19,7 @@ from detent.data import Folder
 from detent.errors import DataError, RangeError
 from detent.loading import load
 from detent.onnx_import import ports_of, types_of
-from detent.preparing import calibrate, for_cpu, prepare, prepare_own
+from detent.preparing import calibrate, prepare, prepare_own
 from detent.recipes import Recipe, find
 
 __all__ = ["BATCH_SIZE", "STEPS", "quantize"]
@@ -55,7 +55,7 @@ def quantize(
     require_writable(place, target)
     network = model if isinstance(model, nn.Module) else load(model)
     own = inplace or network is not model
-    request = for_cpu(find(recipe), cpu)
+    request = find(recipe)
     limit = steps or request.calibration.batches or STEPS
     waiting = map(_as_tensors, map(_required, _batches(batches, network)))
     first = next(waiting, None)
@@ -63,7 +63,7 @@ def quantize(
         raise RangeError("quantize without data", "the batches are empty", "give at least one batch")
     example, named = _example(first, network)
     make = prepare_own if own else prepare
-    prepared = make(network, example, backend=target, recipe=request, example_kwargs=named)
+    prepared = make(network, example, backend=target, recipe=request, example_kwargs=named, cpu=cpu)
     del network
     given: Iterable[Any] = islice(chain([first], waiting), limit)
     if request.calibration.inputs == "quantized" or request.algorithms:

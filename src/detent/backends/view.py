@@ -101,18 +101,15 @@ class GraphView:
         return bool(op.groups > 1 and op.weight.shape[1] == 1)
 
     def pairs(self, node: fx.Node) -> Pairs | None:
-        """Which weights of an operation engines multiply and add in pairs; None of one without weights, and of a
-        depthwise convolution. With an even number of channels all kernels take neighbors; else that differs."""
+        """Which weights of an operation engines multiply and add in pairs; None if they do not."""
         if not self.is_kind(node, "conv", "conv_transpose", "linear"):
             return None
         module = self.modules[str(node.target)]
         op: Any = module.op if isinstance(module, FoldedBatchNorm) else module
-        groups, shape = getattr(op, "groups", 1), op.weight.shape
-        if self.is_depthwise(node) and shape[0] == groups:
-            return None
-        if self.is_kind(node, "conv_transpose"):
-            return Pairs(outputs=1, inputs=0, settled=shape[0] // groups % 2 == 0)
-        return Pairs(outputs=0, inputs=1, settled=shape[1] % 2 == 0)
+        if self.is_kind(node, "linear"):
+            return Pairs.of_matrix(op.weight.shape, inputs=1)
+        of = Pairs.of_convolution if self.is_kind(node, "conv") else Pairs.of_transposed
+        return of(op.weight.shape, op.groups)
 
     def takers(self, node: fx.Node) -> list[fx.Node]:
         """The users of what a node gives that look at more than its shape."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from detent.deploy.deployment import DeployedTensor, Deployment, Writer
 from detent.deploy.encoding import Encoding
-from detent.deploy.exact_cpus import can_saturate
 from detent.deploy.files import FILES, register, writer
 from detent.deploy.float_model import float_model
 from detent.deploy.package import Package
 from detent.deploy.qdq_graph import TRANSPOSED, Op, Output, Port, QdqGraph, Read
 from detent.deploy.qdq_reading import read_qdq
+from detent.deploy.saturation import can_saturate
 from detent.deploy.write import deployment_of, require_writable, write
 
 __all__ = [

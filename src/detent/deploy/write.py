@@ -14,15 +14,16 @@ from typing import Any
 import torch
 
 from detent.backends import Backend
+from detent.cpus import X86
 from detent.deploy.annotate import annotate
 from detent.deploy.deployment import DeployedTensor, Deployment, Writer
-from detent.deploy.exact_cpus import exact_cpus, saturating_layers
 from detent.deploy.export import export
 from detent.deploy.files import require_package, writer
 from detent.deploy.forms import in_forms
 from detent.deploy.memory import give_back
 from detent.deploy.package import MANIFEST, VERSION, digest
 from detent.deploy.placing import place, target_of
+from detent.deploy.saturation import saturating_layers
 from detent.errors import DeployError, NotCalibratedError
 from detent.graph import Region, eval_mode, other_real, quantizers_of
 from detent.numerics import IntGrid
@@ -80,8 +81,8 @@ def write(
         for file, content in _written(one, put, deployment).items():
             _require_own(one, file, content, contents)
             contents[file] = content
-    deployment.notes.extend(_of_cpus(prepared, deployment))
-    contents[MANIFEST] = json.dumps(_manifest(prepared, deployment, contents, mode), indent=1).encode()
+    manifest = _manifest(prepared, deployment, contents, mode)
+    contents[MANIFEST] = json.dumps({**manifest, **_of_cpus(prepared, deployment)}, indent=1).encode()
     place(target, contents)
 
 
@@ -116,17 +117,20 @@ def _of_float(prepared: Any) -> list[str]:
     return [] if prepared.plan.quantized else [f"nothing is quantized: {name} runs all of this network in float"]
 
 
-def _of_cpus(prepared: Any, deployment: Deployment) -> list[str]:
-    """What a user must know if the file is not the same on every CPU. One who named a CPU knows it."""
-    layers = saturating_layers(deployment.model) if deployment.backend.saturates_on else ()
+def _of_cpus(prepared: Any, deployment: Deployment) -> dict[str, Any]:
+    """On which kinds of x86 CPU the engine computes the same integers, where that depends on the weights; a note if not
+    on all. One who named a CPU knows it, others are told at once."""
+    saturating = deployment.backend.saturates_on
+    if not saturating:
+        return {}
+    layers = saturating_layers(deployment.model)
     if not layers:
-        return []
+        return {"cpus": list(X86)}
     some = ", ".join(layers[:3]) + (f" and {len(layers) - 3} more" if len(layers) > 3 else "")
-    saturating = ", ".join(deployment.backend.saturates_on)
-    text = f"exact on some CPUs only: pairs of products saturate on {saturating}, in {some}"
+    text = f"exact on some CPUs only: pairs of products saturate on {', '.join(saturating)}, in {some}"
     if prepared.recipe.cpu is None:
         _LOG.warning("%s; prepare the float model for weights that do not", text)
-    return [text]
+    return {"cpus": [name for name in X86 if name not in saturating], "notes": [*deployment.notes, text]}
 
 
 def _opset(prepared: Any) -> int:
@@ -179,7 +183,6 @@ def _manifest(prepared: Any, deployment: Deployment, contents: dict[str, bytes],
         "backend": deployment.backend.name,
         "arithmetic": deployment.backend.arithmetic,
         "engine": deployment.backend.engine,
-        **({"cpus": list(exact_cpus(deployment))} if deployment.backend.saturates_on else {}),
         "mode": mode,
         "recipe": prepared.recipe.to_dict(),
         "plan": prepared.plan.to_dict(),

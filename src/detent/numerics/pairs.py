@@ -16,6 +16,7 @@ tensor([[  82.,   46., -127.,   90.]])
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -42,6 +43,24 @@ class Pairs:
     outputs: int
     inputs: int
     settled: bool = True
+
+    @classmethod
+    def of_convolution(cls, shape: Sequence[int], groups: int) -> Pairs | None:
+        """Of weights (output, input channel of a group, place, ...); None of a depthwise convolution, whose kernels add
+        each product alone. With an even number of channels all kernels take neighbors; else that differs."""
+        if shape[1] == 1 and shape[0] == groups > 1:
+            return None
+        return cls(outputs=0, inputs=1, settled=shape[1] % 2 == 0)
+
+    @classmethod
+    def of_transposed(cls, shape: Sequence[int], groups: int) -> Pairs:
+        """Of weights (input, output channel of a group, place, ...), of a transposed convolution."""
+        return cls(outputs=1, inputs=0, settled=shape[0] // groups % 2 == 0)
+
+    @classmethod
+    def of_matrix(cls, shape: Sequence[int], *, inputs: int) -> Pairs:
+        """Of a matrix with the inputs along that axis."""
+        return cls(outputs=1 - inputs, inputs=inputs, settled=shape[inputs] % 2 == 0)
 
     def largest(self, codes: Tensor) -> int:
         """The greatest sum of a pair of codes, of either sign; those up to `PAIR_LIMIT` cannot saturate."""

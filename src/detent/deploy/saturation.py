@@ -1,4 +1,4 @@
-"""On which kinds of CPU an engine computes the same integers from a deployed network."""
+"""Which layers of a deployed network saturate on CPUs that add products in pairs."""
 
 from __future__ import annotations
 
@@ -11,20 +11,12 @@ import onnx
 import torch
 from onnx import numpy_helper
 
-from detent.cpus import X86
-from detent.deploy.deployment import Deployment
 from detent.deploy.qdq_graph import Op, QdqGraph
 from detent.numerics import PAIR_LIMIT, Pairs
 
-__all__ = ["can_saturate", "exact_cpus", "saturating_layers"]
+__all__ = ["can_saturate", "saturating_layers"]
 
 _ALL_BYTES = 255
-
-
-def exact_cpus(deployment: Deployment) -> tuple[str, ...]:
-    """The kinds of x86 CPU on which no pair of products can saturate, whatever the inputs."""
-    saturating = deployment.backend.saturates_on if saturating_layers(deployment.model) else ()
-    return tuple(name for name in X86 if name not in saturating)
 
 
 def saturating_layers(model: onnx.ModelProto) -> tuple[str, ...]:
@@ -83,13 +75,10 @@ def _leaves_16_bits(kind: str, attributes: Mapping[str, Any], codes: npt.NDArray
 
 
 def _pairs(kind: str, attributes: Mapping[str, Any], shape: tuple[int, ...]) -> Pairs | None:
-    """As `detent.backends` has them; None of an operation that multiplies by no weights, or by each of them alone."""
-    groups = int(attributes.get("group", 1))
-    if kind == "Conv" and not (shape[1] == 1 and shape[0] == groups > 1):
-        return Pairs(outputs=0, inputs=1, settled=shape[1] % 2 == 0)
-    if kind == "ConvTranspose":
-        return Pairs(outputs=1, inputs=0, settled=shape[0] // groups % 2 == 0)
+    """None of an operation that multiplies by no weights, or by each of them alone."""
+    if kind in ("Conv", "ConvTranspose"):
+        of = Pairs.of_convolution if kind == "Conv" else Pairs.of_transposed
+        return of(shape, int(attributes.get("group", 1)))
     if kind in ("Gemm", "MatMul") and len(shape) == 2:
-        inputs = 1 if kind == "Gemm" and attributes.get("transB") else 0
-        return Pairs(outputs=1 - inputs, inputs=inputs, settled=shape[inputs] % 2 == 0)
+        return Pairs.of_matrix(shape, inputs=1 if kind == "Gemm" and attributes.get("transB") else 0)
     return None
