@@ -25,7 +25,7 @@ endef
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-engines test-cpus check style docs bench clean
+.PHONY: help demo test test-quick test-full test-engines test-cpus check style docs bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1 /p' Makefile | while read -r name text; do printf '  make %-13s %s\n' "$$name" "$$text"; done
@@ -33,8 +33,19 @@ help: ## list the targets
 demo: $(CORE) ## see Detent at work
 	@$(VENV)/bin/detent demo
 
-test: $(FULL) ## run all tests, with the engines that share one environment
-	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n auto --durations=15
+# What runs no engine. Each must exist, or pytest says so.
+QUICK := $(addprefix tests/,algorithms backends cli graph numerics observers quantizers recipes) \
+	$(addprefix tests/test_,architecture.py errors.py models.py pairwise.py preparing.py registry.py)
+PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n auto
+
+test: $(FULL) ## run the tests, with the engines that share one environment
+	@$(PYTEST) --durations=15
+
+test-quick: $(FULL) ## run the tests that need no engine and no large network: two minutes, while you work
+	@$(PYTEST) -m 'not full and not slow' $(QUICK)
+
+test-full: $(FULL) ## run the tests with all that `make test` leaves out: products of parameters, whole data sets
+	@$(PYTEST) -m 'not cpus' --durations=15
 
 test-engines: ## run the tests of the engines that need an environment of their own
 	@if [ ! -d tests/engines ]; then echo "no engine tests yet: there is no tests/engines, nothing to run"; exit 0; fi; \
@@ -47,7 +58,7 @@ test-engines: ## run the tests of the engines that need an environment of their 
 	done
 
 test-engine-%: $(VENV)-%/.installed
-	@$(VENV)-$*/bin/python -m pytest tests/engines -m $*
+	@$(VENV)-$*/bin/python -m pytest tests/engines -m '$* and not full'
 
 test-cpus: $(FULL) ## run the engines on emulated CPUs: AVX2 without VNNI, and arm64 (Debian; a quarter of an hour)
 	@$(VENV)/bin/python tools/setup_cpus.py .cpus

@@ -3,7 +3,7 @@
 import torch
 
 import detent
-from detent.numerics import QParams, choose_qparams
+from detent.numerics import IntGrid, QParams, Scheme, choose_qparams
 from detent.observers import OBSERVERS, BatchByBatch
 
 
@@ -22,7 +22,7 @@ class MedianOfBatches(BatchByBatch):
 detent.observers.register("median_of_batches", MedianOfBatches)
 
 if __name__ == "__main__":
-    observer = OBSERVERS["median_of_batches"](detent.Scheme(detent.IntGrid(8)), name="conv1.output")
+    observer = OBSERVERS["median_of_batches"](Scheme(IntGrid(8)), name="conv1.output")
     for factor in (1.0, 1.1, 50.0):
         observer.observe(factor * torch.linspace(-1, 1, 101))
     print(f"scale {observer.qparams().scale.item():.6f}")

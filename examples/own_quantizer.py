@@ -3,7 +3,7 @@
 import torch
 
 import detent
-from detent.numerics import QParams
+from detent.numerics import IntGrid, QParams, Scheme
 from detent.quantizers import QUANTIZERS, Quantizer, on_grid
 
 
@@ -31,6 +31,6 @@ class Noisy(Quantizer):
 detent.quantizers.register("noisy", Noisy)
 
 if __name__ == "__main__":
-    quantizer = QUANTIZERS["noisy"](detent.Scheme(detent.IntGrid(4)), (4,), role="weight", name="fc.weight")
+    quantizer = QUANTIZERS["noisy"](Scheme(IntGrid(4)), (4,), role="weight", name="fc.weight")
     quantizer.initialise(QParams.symmetric(torch.tensor(0.25)))
     print(quantizer.eval()(torch.tensor([0.3, -0.6, 5.0, 0.0])).tolist())

@@ -1,26 +1,61 @@
 """What all tests share."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 from hypothesis import settings
 
+from detent.algorithms import ALGORITHMS
 from detent.backends import BACKENDS
-from detent.deploy import FILES
+from detent.deploy import FORMATS
+from detent.errors import DetentError
 from detent.observers import OBSERVERS
 from detent.quantizers import QUANTIZERS
+from tests.pairwise import mark_full
 
 # The same examples on every run: a suite that fails once in fifty runs tells nobody anything.
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.load_profile("steady")
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects by the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_full(items)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _what_a_module_registers_goes_with_it() -> Iterator[None]:
     """Some tests compare the tables with what a fresh process has."""
-    tables = [table._table for table in (BACKENDS, OBSERVERS, QUANTIZERS)] + [FILES]
+    tables = [table._table for table in (ALGORITHMS, BACKENDS, OBSERVERS, QUANTIZERS)] + [FORMATS]
     before = [dict(table) for table in tables]
     yield
     for table, held in zip(tables, before, strict=True):
         table.clear()
         table.update(held)
+
+
+@pytest.fixture
+def refuses() -> Callable[..., AbstractContextManager[None]]:
+    """`with refuses(SchemeError, "...", "...", "...")`: raised, with these three sentences and no others.
+
+    By name, `refuses(SchemeError, asked="int4")`, what is given must be part of its sentence.
+    """
+
+    @contextmanager
+    def check(
+        error: type[DetentError], *sentences: str, asked: str = "", found: str = "", to_do: str = ""
+    ) -> Iterator[None]:
+        with pytest.raises(DetentError) as caught:
+            yield
+        raised = caught.value
+        assert type(raised) is error
+        said = (raised.asked, raised.found, raised.to_do)
+        assert all(said)
+        assert str(raised) == "asked: {}\nfound: {}\nto do: {}".format(*said)
+        if sentences:
+            assert said == sentences
+        for sentence, part in zip(said, (asked, found, to_do), strict=True):
+            assert part in sentence
+
+    return check

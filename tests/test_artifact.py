@@ -31,7 +31,14 @@ def test_what_was_deployed_loads(artifact):
     assert loaded == artifact  # the model in memory is no part of what it is
     assert loaded.model.producer_name == "detent"
     assert len(loaded.graph.inputs) == 1
-    assert "Sequential" not in repr(artifact)
+
+
+def test_it_says_what_it_is_in_a_few_lines(artifact):
+    size = (artifact.folder / "model.onnx").stat().st_size
+    title = f"Artifact {str(artifact.folder)!r} for onnxruntime (runs on onnxruntime), 4 tensors quantized"
+    assert repr(artifact).splitlines() == [title, f"  model.onnx  {size:,} bytes"]
+    (artifact.folder / "model.onnx").unlink()
+    assert repr(artifact).splitlines()[1] == "  model.onnx  missing"
 
 
 def test_it_verifies_right_away(artifact):
@@ -74,7 +81,7 @@ def test_a_manifest_that_leaves_its_folder_is_refused(artifact, name):
         Artifact.load(artifact.folder)
 
 
-@pytest.mark.parametrize("key", ["arithmetic", "backend", "engine", "mode", "notes", "recipe", "tensors"])
+@pytest.mark.parametrize("key", ["arithmetic", "backend", "engine", "formats", "mode", "notes", "recipe", "tensors"])
 def test_a_manifest_of_which_a_part_is_gone_is_refused(key, artifact):
     path = artifact.folder / "manifest.json"
     held = json.loads(path.read_text())
@@ -85,12 +92,33 @@ def test_a_manifest_of_which_a_part_is_gone_is_refused(key, artifact):
 
 
 def test_a_manifest_of_another_version_is_refused(artifact):
-    rewrite(artifact, **{"manifest version": 99})
+    rewrite(artifact, manifest_version=99)
     with pytest.raises(ArtifactError, match="manifest version 99"):
         Artifact.load(artifact.folder)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"manifest version": 1}', '{"manifest version": 1, "files": 3}'])
+def test_a_manifest_of_version_1_reads_as_one_of_today(tmp_path):
+    """It had spaces in its keys, and did not say which format wrote a file."""
+    torch.manual_seed(0)
+    prepared = prepared_for(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), (torch.randn(2, 3, 6, 6),), "rknn")
+    made = detent.deploy(prepared, tmp_path / "out", files=["rknn", "ppq_json"])
+    older = {("manifest version" if key == "manifest_version" else key): value for key, value in made.manifest.items()}
+    older["manifest version"] = 1
+    del older["formats"]
+    for rows in ("tensors", "ranges"):
+        older[rows] = [
+            {("zero point" if key == "zero_point" else key): value for key, value in row.items()}
+            for row in made.manifest[rows]
+        ]
+    (made.folder / MANIFEST).write_text(json.dumps(older))
+    assert Artifact.load(made.folder).manifest == made.manifest
+    detent.deploy(prepared, made.folder)  # it is known as an artifact, and replaced
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"manifest version": 1}', '{"manifest version": 1, "files": 3}', '{"manifest_version": 2}'],
+)
 def test_a_file_that_is_no_manifest_is_refused(artifact, text):
     (artifact.folder / MANIFEST).write_text(text)
     with pytest.raises(ArtifactError, match="it is no manifest"):

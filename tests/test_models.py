@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from pathlib import Path
 
@@ -14,14 +13,14 @@ from torch.fx import GraphModule, symbolic_trace
 from torch.fx.proxy import TraceError
 
 from tests import models
+from tests.graph.nets import every_model, made, tensors
 from tests.models import MODELS
+from tests.networks import efficientnet, odd, parts, resnet
 
 DATA = Path(os.environ.get("DETENT_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 
 CONCRETE_ARGS = {"several_modes": {"mode": "tensor", "labels": None}}
 UNTRACEABLE = {"control_flow"}
-
-every_model = pytest.mark.parametrize("name", MODELS)
 
 
 @pytest.fixture(autouse=True)
@@ -31,22 +30,6 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-def made(name, seed=0):
-    """The network in eval mode and its inputs, from one seed."""
-    torch.manual_seed(seed)
-    return MODELS[name].build().eval(), MODELS[name].inputs()
-
-
-def tensors(output):
-    """The tensors in an output of any of the networks, in order."""
-    if isinstance(output, torch.Tensor):
-        return [output]
-    if dataclasses.is_dataclass(output):
-        output = vars(output)
-    parts = output.values() if isinstance(output, dict) else output
-    return [tensor for part in parts for tensor in tensors(part)]
 
 
 def assert_same(left, right):
@@ -95,7 +78,7 @@ def test_the_seed_decides_weights_inputs_and_outputs(name):
 def test_no_batch_norm_is_the_identity(name):
     net, _ = made(name)
     for module in net.modules():
-        if isinstance(module, models.BATCH_NORMS):
+        if isinstance(module, parts.BATCH_NORMS):
             for tensor in (module.weight, module.bias, module.running_mean, module.running_var):
                 assert tensor.std() > 0
 
@@ -185,7 +168,7 @@ def test_the_cifar_weights_load_strictly(file, depth):
 
 
 def test_the_cifar_shortcut_takes_every_second_pixel_and_pads_channels_on_both_sides():
-    block = models.CifarBlock(2, 4, 2).eval()
+    block = resnet.CifarBlock(2, 4, 2).eval()
     torch.nn.init.zeros_(block.bn2.weight)  # leaves the shortcut alone
     x = torch.arange(32.0).reshape(1, 2, 4, 4)
     out = block(x)
@@ -193,8 +176,8 @@ def test_the_cifar_shortcut_takes_every_second_pixel_and_pads_channels_on_both_s
 
 
 def test_tf_padding_leaves_the_size_and_shifts_the_window():
-    pad, conv = models.same_conv(1, 1, 3, stride=2, tf_padding=True)
-    plain_pad, plain = models.same_conv(1, 1, 3, stride=2, tf_padding=False)
+    pad, conv = efficientnet.same_conv(1, 1, 3, stride=2, tf_padding=True)
+    plain_pad, plain = efficientnet.same_conv(1, 1, 3, stride=2, tf_padding=False)
     for each in (conv, plain):
         torch.nn.init.ones_(each.weight)
     x = torch.arange(16.0).reshape(1, 1, 4, 4)
@@ -206,7 +189,7 @@ def test_tf_padding_leaves_the_size_and_shifts_the_window():
     ("channels", "rounded"), [(32, 32), (8.0, 8), (1, 8), (11, 16), (12, 16), (18, 24), (19, 24), (36, 40), (100, 104)]
 )
 def test_divisible_rounds_to_eights_and_loses_at_most_a_tenth(channels, rounded):
-    assert models.divisible(channels) == rounded
+    assert parts.divisible(channels) == rounded
 
 
 # --- the odd ones have the oddity they are for -------------------------------------------------------------
@@ -214,7 +197,7 @@ def test_divisible_rounds_to_eights_and_loses_at_most_a_tenth(channels, rounded)
 
 def test_control_flow_takes_either_branch():
     torch.manual_seed(0)
-    gate = models.SignGate()
+    gate = odd.SignGate()
     x = torch.rand(2, 8, 4, 4)
     assert torch.equal(gate(x), gate.positive(x))
     assert torch.equal(gate(-x), gate.negative(-x))

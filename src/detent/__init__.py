@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from detent import (
+    from detent import (  # noqa: F401
         algorithms,
         backends,
         engines,
@@ -28,52 +28,46 @@ if TYPE_CHECKING:
     from detent.algorithms import analyse
     from detent.artifact import Artifact, deploy
     from detent.evaluation import exact
-    from detent.graph import DeQuantStub, QuantStub, float_state_dict, keeping_codes, observing, wrap
+    from detent.graph import (
+        DeQuantStub,
+        Plan,
+        PreparedModel,
+        QuantStub,
+        float_state_dict,
+        keeping_codes,
+        observing,
+        wrap,
+    )
     from detent.loading import load
-    from detent.numerics import IntGrid, PerChannel, PerGroup, PerTensor, QParams, Scheme
     from detent.preparing import calibrate, prepare
     from detent.quantizing import quantize
     from detent.recipes import Recipe
+    from detent.verification import Verdict
 
 __all__ = [
     "Artifact",
     "DeQuantStub",
-    "IntGrid",
-    "PerChannel",
-    "PerGroup",
-    "PerTensor",
-    "QParams",
+    "Plan",
+    "PreparedModel",
     "QuantStub",
     "Recipe",
-    "Scheme",
-    "algorithms",
+    "Verdict",
     "analyse",
-    "backends",
     "calibrate",
     "deploy",
-    "engines",
-    "errors",
     "exact",
     "float_state_dict",
-    "graph",
     "keeping_codes",
     "load",
-    "numerics",
-    "observers",
     "observing",
     "prepare",
     "quantize",
-    "quantizers",
-    "recipes",
-    "training",
-    "twin",
     "wrap",
-    "zoo",
 ]
 
 __version__ = "0.1.0"
 
-_ROOMS = (
+_PACKAGES = (
     "algorithms",
     "backends",
     "engines",
@@ -89,19 +83,29 @@ _ROOMS = (
 )
 _HOMES = {
     "detent.algorithms": ("analyse",),
-    "detent.artifact": ("Artifact",),
+    "detent.artifact": ("Artifact", "deploy"),
     "detent.evaluation": ("exact",),
-    "detent.graph": ("DeQuantStub", "QuantStub", "float_state_dict", "keeping_codes", "observing", "wrap"),
+    "detent.graph": (
+        "DeQuantStub",
+        "Plan",
+        "PreparedModel",
+        "QuantStub",
+        "float_state_dict",
+        "keeping_codes",
+        "observing",
+        "wrap",
+    ),
     "detent.loading": ("load",),
     "detent.numerics": ("IntGrid", "PerChannel", "PerGroup", "PerTensor", "QParams", "Scheme"),
     "detent.preparing": ("calibrate", "prepare"),
     "detent.quantizing": ("quantize",),
     "detent.recipes": ("Recipe",),
+    "detent.verification": ("Verdict",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
+    if name in _PACKAGES:
         return import_module(f"detent.{name}")
     for home, names in _HOMES.items():
         if name in names:
@@ -109,21 +113,20 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'detent' has no attribute {name!r}")
 
 
-class _Public(ModuleType):
-    """`detent.deploy` is the function. The room of that name, which an import would put in its place, is reached by
-    `from detent.deploy import ...`."""
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+class _FunctionOverPackage(ModuleType):
+    """The package detent/deploy has the name of the function, and importing it would put it in the function's place."""
 
     @property
     def deploy(self) -> Any:
-        return import_module("detent.artifact").deploy
+        return __getattr__("deploy")
 
     @deploy.setter
-    def deploy(self, room: ModuleType) -> None:
-        """Importing the room does not hide the function."""
+    def deploy(self, package: ModuleType) -> None:
+        """`from detent.deploy import ...` reaches the package."""
 
 
-sys.modules[__name__].__class__ = _Public
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+sys.modules[__name__].__class__ = _FunctionOverPackage

@@ -9,17 +9,26 @@ from typing import Any
 
 from detent.backends import Backend
 from detent.deploy import Package, require_writable, write
+from detent.graph import PreparedModel
 from detent.retargeting import restored, retargeted
 from detent.verification import Verdict, verify
 
 __all__ = ["Artifact", "deploy", "require_writable"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Artifact(Package):
     """A deployed model: a folder, what its manifest says, and, where it was just made, the model it came from."""
 
-    prepared: Any = field(default=None, repr=False, compare=False)
+    prepared: PreparedModel | None = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        told = self.manifest
+        runs = f"runs on {told['engine']}" if told["engine"] else "no engine of it is known"
+        title = (
+            f"Artifact {str(self.folder)!r} for {told['backend']} ({runs}), {len(told['tensors'])} tensors quantized"
+        )
+        return "\n  ".join([title, *(f"{name}  {_size(self.folder / name)}" for name in sorted(told["files"]))])
 
     def verify(self, batches: Iterable[Any], **options: Any) -> Verdict:
         """Run the simulation, the twin and the real engine on `batches`; see `detent.verification.verify`."""
@@ -43,8 +52,12 @@ class Artifact(Package):
         )
 
 
+def _size(path: Path) -> str:
+    return f"{path.stat().st_size:,} bytes" if path.is_file() else "missing"
+
+
 def deploy(
-    prepared: Any,
+    prepared: PreparedModel,
     folder: str | Path,
     *,
     files: Sequence[str] | None = None,

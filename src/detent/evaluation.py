@@ -10,7 +10,7 @@ from torch import fx, nn
 from detent.deploy import deployment_of
 from detent.deploy.export.trees import bound, mapped, tensors_in
 from detent.errors import TensorError
-from detent.graph import eval_mode
+from detent.graph import PreparedModel, eval_mode
 from detent.twin import ARITHMETICS, Twin
 
 __all__ = ["Exact", "exact"]
@@ -22,7 +22,7 @@ class Exact(nn.Module):
     It is a picture of the prepared model at one moment: train on, and make another. There are no gradients.
     """
 
-    def __init__(self, prepared: Any, arithmetic: str | None = None):
+    def __init__(self, prepared: PreparedModel, arithmetic: str | None = None):
         super().__init__()
         name = arithmetic or prepared.backend.arithmetic
         deployment = deployment_of(prepared)
@@ -51,6 +51,6 @@ class Exact(nn.Module):
         return f"arithmetic={self._twin.arithmetic.name!r}, {self._twin.arithmetic.claim}"
 
 
-def exact(prepared: Any, arithmetic: str | None = None) -> Exact:
+def exact(prepared: PreparedModel, arithmetic: str | None = None) -> Exact:
     """`prepared` under the arithmetic of its backend, or under another that is named."""
     return Exact(prepared, arithmetic)

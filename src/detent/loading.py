@@ -1,4 +1,4 @@
-"""`detent.load`: an ONNX or Caffe file as a trainable graph; one that Detent deployed, in the forms of its model."""
+"""`detent.load`: an ONNX or Caffe file as a trainable graph; one that Detent deployed, with its rewrites undone."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 from onnx import ModelProto
 from torch import fx
 
-from detent import onnx_import
-from detent.deploy.forms.undoing import has_forms, without_forms
+from detent.deploy.forms.undo import has_rewrites, undo
+from detent.onnx_import import import_model
 from detent.onnx_import.reading import read_model
 
 __all__ = ["load"]
@@ -25,10 +25,10 @@ def load(model: str | os.PathLike[str] | ModelProto, weights: str | os.PathLike[
     With `weights`, a Caffe network: `load("net.prototxt", "net.caffemodel")`.
     """
     if weights is not None:
-        return onnx_import.load(model, weights)
+        return import_model(model, weights)
     found = model if isinstance(model, ModelProto) else read_model(model)
-    if has_forms(found):
+    if has_rewrites(found):
         copy = ModelProto()
         copy.CopyFrom(found)
-        found = without_forms(copy)
-    return onnx_import.load(found)
+        found = undo(copy)
+    return import_model(found)

@@ -22,6 +22,7 @@ from detent.algorithms.mixed_precision import FLOAT_BITS
 from detent.artifact import Artifact, deploy
 from detent.engines import ENGINES, Engine
 from detent.errors import EngineError
+from detent.graph import PreparedModel
 from detent.preparing import calibrate, prepare
 from detent.recipes import Recipe
 
@@ -33,7 +34,7 @@ Prices = dict[str, dict[int, float]]
 
 
 def search_precision(
-    prepared: Any,
+    prepared: PreparedModel,
     batches: Iterable[Any],
     budget: float,
     *,
@@ -49,7 +50,7 @@ def search_precision(
 
 
 def layer_latency(
-    prepared: Any,
+    prepared: PreparedModel,
     *,
     bits: Sequence[int] = (8, FLOAT_BITS),
     threads: int = 1,
@@ -69,7 +70,7 @@ def layer_latency(
         }
 
 
-def _engine(prepared: Any) -> type[Engine]:
+def _engine(prepared: PreparedModel) -> type[Engine]:
     name = prepared.backend.engine
     if name is None:
         raise EngineError(
@@ -83,7 +84,7 @@ def _engine(prepared: Any) -> type[Engine]:
 
 
 def _engines(
-    prepared: Any, layer: Layer, engine: type[Engine], bits: Sequence[int], threads: int, folder: Path
+    prepared: PreparedModel, layer: Layer, engine: type[Engine], bits: Sequence[int], threads: int, folder: Path
 ) -> dict[int, Callable[[], Any]]:
     """What runs one layer, for each width."""
     found: dict[int, Callable[[], Any]] = {}
@@ -120,7 +121,7 @@ def _alone(layer: Layer) -> nn.Module:
     return nn.Sequential(plain).eval()
 
 
-def _deployed(prepared: Any, alone: nn.Module, x: torch.Tensor, width: int | None, folder: Path) -> Artifact:
+def _deployed(prepared: PreparedModel, alone: nn.Module, x: torch.Tensor, width: int | None, folder: Path) -> Artifact:
     recipe = Recipe.from_dict({"name": "layer", "weight": {} if width is None else {"bits": width}})
     ready = prepare(alone, (x,), backend=prepared.backend, recipe=recipe)
     calibrate(ready, [x])

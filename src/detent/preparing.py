@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import fx, nn
 
 from detent import cpus
 from detent.adopting import FileNorms, FilePlacement, Known, as_in_file, as_offered, initialise, known_of_file
@@ -18,8 +18,11 @@ from detent.algorithms import ALGORITHMS, align_addends, check, run_algorithm
 from detent.backends import BACKENDS, Backend, dispatched, plan
 from detent.errors import CaptureError, DataError, FloatModelWarning, RecipeError
 from detent.graph import (
+    Captured,
+    FloatNames,
     Inputs,
     Plan,
+    PreparedModel,
     QuantizedTensor,
     capture,
     eval_mode,
@@ -33,12 +36,11 @@ from detent.graph import (
     part_paddings,
     quantizers_of,
     ranges_of,
-    remember_float_names,
 )
 from detent.onnx_import import is_imported, refuse_codes, refuse_other_reals, source_of
 from detent.recipes import Recipe, find
 
-__all__ = ["calibrate", "measure_float_ranges", "prepare", "prepare_own"]
+__all__ = ["calibrate", "measure_float_ranges", "prepare"]
 
 
 def prepare(
@@ -54,58 +56,17 @@ def prepare(
     modes: Mapping[str, Mapping[str, Any]] | None = None,
     cpu: str | None = None,
     inplace: bool = False,
-) -> Any:
+) -> PreparedModel:
     """A trainable copy of `model` with quantizers where `backend` has them and as `recipe` asks for.
 
     The result is an ordinary module; `result.plan` says what was quantized and what was not (nothing, and a
     `FloatModelWarning`, where the backend has no rule for anything the model does). It must be calibrated
     before it runs; a model from an ONNX file that has Q and DQ starts from the file's scales where the backend has
     their schemes. Engines compute the same integers from it on every kind of CPU, unless `cpu` (or the recipe) names
-    the one kind that it will run on: "vnni" keeps 8-bit weights whole. The other arguments are those of
+    the one kind that it will run on: "vnni" keeps 8-bit weights whole. With `inplace` there is no copy: the parts of
+    `model` become those of the result, and an error leaves it half done. The other arguments are those of
     `detent.graph.capture`.
     """
-    options: dict[str, Any] = {
-        "example_kwargs": example_kwargs,
-        "leaf_modules": leaf_modules,
-        "skip_methods": skip_methods,
-        "concrete_args": concrete_args,
-        "modes": modes,
-        "cpu": cpu,
-    }
-    if inplace:
-        # A refusal must come before the model is touched: try it all on a copy.
-        _prepared(model, example_inputs, backend, recipe, inplace=False, **options)
-    prepared = _prepared(model, example_inputs, backend, recipe, inplace=inplace, **options)
-    _warn_of_float(prepared.plan)
-    return prepared
-
-
-def prepare_own(
-    model: nn.Module, example_inputs: Sequence[Any], *, backend: str | Backend, recipe: str | Recipe, **options: Any
-) -> Any:
-    """As `prepare`, of a model that nobody else uses: it becomes the result, and an error leaves it half done."""
-    prepared = _prepared(model, example_inputs, backend, recipe, inplace=True, **options)
-    _warn_of_float(prepared.plan)
-    return prepared
-
-
-def _warn_of_float(plan: Plan) -> None:
-    if not plan.quantized:
-        text = f"{plan.backend} has no integers for anything in this model: all of it stays float (print its plan)"
-        warnings.warn(text, FloatModelWarning, stacklevel=3)
-
-
-def _prepared(
-    model: nn.Module,
-    example_inputs: Sequence[Any],
-    backend: str | Backend,
-    recipe: str | Recipe,
-    *,
-    inplace: bool,
-    example_kwargs: Mapping[str, Any] | None = None,
-    cpu: str | None = None,
-    **options: Any,
-) -> Any:
     target = BACKENDS[backend] if isinstance(backend, str) else backend
     request = _for_cpu(find(recipe), cpu)
     for algorithm in request.algorithms:
@@ -115,35 +76,57 @@ def _prepared(
         refuse_codes(model)
     else:
         _refuse_other_reals(model)
-    captured = capture(model, example_inputs, inplace=inplace, example_kwargs=example_kwargs, **options)
-    strategy = target.batch_norm if request.batch_norm.strategy is None else request.batch_norm.strategy
-    prepared: Any = captured.module
+    captured = capture(
+        model,
+        example_inputs,
+        example_kwargs=example_kwargs,
+        leaf_modules=leaf_modules,
+        skip_methods=skip_methods,
+        concrete_args=concrete_args,
+        modes=modes,
+        inplace=inplace,
+    )
     # A model from a file has a module for each weight already, under the names that lead back into the file.
-    turned = set() if is_imported(prepared) else hold_weights(captured)
+    transposed = set() if is_imported(captured.module) else hold_weights(captured)
     part_paddings(captured)
-    modules = dict(prepared.named_modules())
-    has_scales = is_imported(prepared) and bool(source_of(prepared).encodings)
-    norms = FileNorms.of(captured, source_of(prepared), target) if has_scales else FileNorms()
+    modules = dict(captured.module.named_modules())
+    decided, known, merges = _decide(captured, target, request)
+    insert(captured, decided)
+    initialise(captured.module, known)
+    prepared = PreparedModel(
+        captured.module,
+        plan=decided,
+        backend=target,
+        recipe=request,
+        example=Inputs(tuple(example_inputs), dict(example_kwargs or {})),
+        float_names=FloatNames.of(captured.module, captured.float_tensors, merges, modules, transposed),
+    )
+    if not decided.quantized:
+        text = f"{decided.backend} has no integers for anything in this model: all of it stays float (print its plan)"
+        warnings.warn(text, FloatModelWarning, stacklevel=2)
+    return prepared
+
+
+def _decide(captured: Captured, target: Backend, request: Recipe) -> tuple[Plan, Known, dict[str, str]]:
+    """The plan, the scales that a file with Q and DQ has for it, and which batch norms were merged into what."""
+    strategy = target.batch_norm if request.batch_norm.strategy is None else request.batch_norm.strategy
+    model = captured.module
+    source = source_of(model) if is_imported(model) else None
+    if source is None or not source.encodings:
+        merges = fold_batch_norms(captured, strategy)
+        decided = plan(captured, target, request)
+        return replace(decided, ops=dispatched(captured, target, request, decided)), {}, merges
+    norms = FileNorms.of(captured, source, target)
     merges = fold_batch_norms(captured, strategy, norms.apart)
     # Where a file says which tensors are float, the target does not leave any out before.
-    decided = plan(captured, replace(target, float_outputs=()) if has_scales else target, request)
-    known: Known = {}
-    if has_scales:
-        graphs = [runner.graph for runner in prepared.runners.values()]
-        source = norms.seen_from(source_of(prepared), {node.name for graph in graphs for node in graph.nodes})
-        known = known_of_file(source, decided, _modules_by_node(prepared), norms.factors if strategy != -1 else {})
-        placement = FilePlacement(source, graphs, dict(prepared.named_modules()), request)
-        decided, known = as_offered(decided, known, target)
-        decided = as_in_file(decided, known, placement, target)
-    decided = replace(decided, ops=dispatched(captured, target, request, decided))
-    insert(captured, decided)
-    initialise(prepared, known)
-    prepared.plan, prepared.backend, prepared.recipe = decided, target, request
-    prepared.algorithm_notes = []
-    prepared.input_count = len(example_inputs)
-    prepared.example = Inputs(tuple(example_inputs), dict(example_kwargs or {}))
-    remember_float_names(prepared, captured.float_tensors, merges, modules, turned)
-    return prepared
+    decided = plan(captured, replace(target, float_outputs=()), request)
+    graphs = list(captured.regions[""].graphs.values())
+    source = norms.seen_from(source, {node.name for graph in graphs for node in graph.nodes})
+    known = known_of_file(source, decided, _modules_by_node(graphs), norms.factors if strategy != -1 else {})
+    placement = FilePlacement(source, graphs, dict(model.named_modules()), request)
+    decided, known = as_offered(decided, known, target)
+    decided = as_in_file(decided, known, placement, target)
+    return replace(decided, ops=dispatched(captured, target, request, decided)), known, merges
 
 
 def _for_cpu(recipe: Recipe, cpu: str | None) -> Recipe:
@@ -161,12 +144,11 @@ def _refuse_other_reals(model: Any) -> None:
         )
 
 
-def _modules_by_node(prepared: Any) -> dict[str, str]:
-    graphs = [runner.graph for runner in prepared.runners.values()]
+def _modules_by_node(graphs: Iterable[fx.Graph]) -> dict[str, str]:
     return {node.name: str(node.target) for graph in graphs for node in graph.nodes if node.op == "call_module"}
 
 
-def calibrate(prepared: Any, batches: Iterable[Any]) -> None:
+def calibrate(prepared: PreparedModel, batches: Iterable[Any]) -> None:
     """Set every scale from `batches`: tensors, tuples of inputs (labels behind them are ignored), or dicts.
 
     The model is put in eval mode for it and back. Activations are never kept. With the recipe's
@@ -175,7 +157,7 @@ def calibrate(prepared: Any, batches: Iterable[Any]) -> None:
     algorithms run before or after, whichever each of them needs; `prepared.algorithm_notes` has their reports.
     """
     _require_batches(prepared, batches)
-    recipe: Recipe = prepared.recipe
+    recipe = prepared.recipe
     limit = recipe.calibration.batches
     again = recipe.calibration.inputs == "quantized"
     for reason in (["calibration.inputs 'quantized'"] if again else []) + [a.name for a in recipe.algorithms]:
@@ -189,19 +171,18 @@ def calibrate(prepared: Any, batches: Iterable[Any]) -> None:
         _run_algorithms(prepared, batches, "after calibration")
 
 
-def _with_widths(prepared: Any) -> Plan:
+def _with_widths(prepared: PreparedModel) -> Plan:
     """The plan, with how much wider the steps of weights became so that no pair of them saturates on any CPU."""
     widths = {quantizer.name: quantizer.widening for quantizer in quantizers_of(prepared)}
-    plan: Plan = prepared.plan
     entries = (
         replace(entry, widened=widths.get(entry.tensor)) if isinstance(entry, QuantizedTensor) else entry
-        for entry in plan.entries
+        for entry in prepared.plan.entries
     )
-    return replace(plan, entries=tuple(entries))
+    return replace(prepared.plan, entries=tuple(entries))
 
 
-def _require_batches(prepared: Any, batches: Any) -> None:
-    if not hasattr(prepared, "recipe"):
+def _require_batches(prepared: nn.Module, batches: Any) -> None:
+    if not isinstance(prepared, PreparedModel):
         raise DataError("calibrate a model", "it was not prepared", "calibrate what detent.prepare gives")
     gone_through = hasattr(batches, "__iter__") or hasattr(batches, "__getitem__")
     if isinstance(batches, (torch.Tensor, np.ndarray, Mapping, str)) or not gone_through:
@@ -210,14 +191,14 @@ def _require_batches(prepared: Any, batches: Any) -> None:
         )
 
 
-def _run_algorithms(prepared: Any, batches: Iterable[Any], phase: str) -> None:
+def _run_algorithms(prepared: PreparedModel, batches: Iterable[Any], phase: str) -> None:
     for algorithm in prepared.recipe.algorithms:
         if ALGORITHMS[algorithm.name].phase == phase:
             limited = islice(batches, prepared.recipe.calibration.batches)
             run_algorithm(algorithm.name, prepared, limited, algorithm.options)
 
 
-def _observe(prepared: Any, batches: Iterable[Any], limit: int | None, *, again: bool) -> None:
+def _observe(prepared: PreparedModel, batches: Iterable[Any], limit: int | None, *, again: bool) -> None:
     with eval_mode(prepared), torch.no_grad():
         for quantized in (False, True) if again else (False,):
             with observing(prepared, quantized=quantized):
@@ -225,7 +206,7 @@ def _observe(prepared: Any, batches: Iterable[Any], limit: int | None, *, again:
                     _run(prepared, batch)
 
 
-def measure_float_ranges(prepared: Any, batches: Iterable[Any]) -> None:
+def measure_float_ranges(prepared: PreparedModel, batches: Iterable[Any]) -> None:
     """Measure the ranges of tensors that stay float, and nothing else: training has moved them, and retargeting needs
     them."""
     if ranges_of(prepared):
@@ -234,7 +215,7 @@ def measure_float_ranges(prepared: Any, batches: Iterable[Any]) -> None:
                 _run(prepared, batch)
 
 
-def _run(prepared: Any, batch: Any) -> None:
+def _run(prepared: PreparedModel, batch: Any) -> None:
     if any(isinstance(part, np.ndarray) for part in flat(batch)):
         raise DataError("calibrate with a batch of numpy arrays", "a torch model takes tensors", "use torch.from_numpy")
     if isinstance(batch, Mapping):
@@ -246,7 +227,9 @@ def _run(prepared: Any, batch: Any) -> None:
         prepared(batch)
 
 
-def _require_names(prepared: Any, batch: Mapping[str, Any]) -> None:
+def _require_names(prepared: PreparedModel, batch: Mapping[str, Any]) -> None:
+    if prepared.untraced is not None:
+        return  # its own forward says what it takes
     for runner in prepared.runners.values():
         places = [node for node in runner.graph.nodes if node.op == "placeholder"]
         names = [str(node.target) for node in places]

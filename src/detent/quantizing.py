@@ -19,7 +19,7 @@ from detent.data import Folder
 from detent.errors import DataError, RangeError
 from detent.loading import load
 from detent.onnx_import import ports_of, types_of
-from detent.preparing import calibrate, prepare, prepare_own
+from detent.preparing import calibrate, prepare
 from detent.recipes import Recipe, find
 
 __all__ = ["BATCH_SIZE", "STEPS", "quantize"]
@@ -62,8 +62,7 @@ def quantize(
     if first is None:
         raise RangeError("quantize without data", "the batches are empty", "give at least one batch")
     example, named = _example(first, network)
-    make = prepare_own if own else prepare
-    prepared = make(network, example, backend=target, recipe=request, example_kwargs=named, cpu=cpu)
+    prepared = prepare(network, example, backend=target, recipe=request, example_kwargs=named, cpu=cpu, inplace=own)
     del network
     given: Iterable[Any] = islice(chain([first], waiting), limit)
     if request.calibration.inputs == "quantized" or request.algorithms:

@@ -1,5 +1,3 @@
-from contextlib import contextmanager
-
 import pytest
 import torch
 
@@ -11,17 +9,3 @@ def one_thread_and_one_seed():
     torch.manual_seed(0)
     yield
     torch.set_num_threads(threads)
-
-
-@pytest.fixture
-def refuses():
-    """All three sentences of an error."""
-
-    @contextmanager
-    def check(error, asked, found, to_do):
-        with pytest.raises(error) as caught:
-            yield
-        raised = caught.value
-        assert (raised.asked, raised.found, raised.to_do) == (asked, found, to_do)
-
-    return check

@@ -8,6 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detent.algorithms import choose_precision, sensitivity
+from detent.algorithms.batches import outputs_of
+from detent.algorithms.floating import as_float, evaluating
+from detent.algorithms.layers import all_layers
+from detent.algorithms.mixed_precision import _noise
 from detent.algorithms.mixed_precision_core import cheapest
 from detent.errors import RecipeError
 from detent.recipes import Recipe
@@ -96,3 +100,13 @@ def test_refusals(found, refuses):
 def test_it_prints(found):
     assert str(found).splitlines()[0].split() == ["layer", "2", "bits", "4", "bits", "8", "bits"]
     assert found.to_dict()["size"]["expand"]["4"] == 144.0
+
+
+def test_the_noise_of_a_layer_needs_no_block_around_it_and_is_the_same_in_one():
+    prepared, data = ready(Convs(), images(2)), images(1)
+    layer = next(layer for layer in all_layers(prepared) if layer.name == "expand")
+    with evaluating(prepared):
+        with as_float(prepared):
+            wanted = outputs_of(prepared, data)
+            inside = _noise(prepared, layer, 4, data, wanted)
+        assert _noise(prepared, layer, 4, data, wanted) == inside > 0

@@ -10,7 +10,7 @@ from torch import nn
 from detent.backends import BACKENDS, plan
 from detent.graph import capture, fold_batch_norms
 from detent.recipes import Recipe
-from tests.models import MODELS
+from tests.graph.nets import made
 
 DEFAULT = Recipe(name="default")  # asks for nothing: all that is planned is the backend's own
 
@@ -40,12 +40,6 @@ def planned(net, *inputs, backend, recipe=DEFAULT, modes=None, **said):
     strategy = target.batch_norm if recipe.batch_norm.strategy is None else recipe.batch_norm.strategy
     fold_batch_norms(captured, strategy)
     return plan(captured, target, recipe)
-
-
-def made(name):
-    """A network of `tests.models` and its inputs: the same whenever it is asked for."""
-    torch.manual_seed(0)
-    return MODELS[name].build().eval(), MODELS[name].inputs()
 
 
 @cache

@@ -9,8 +9,8 @@ import pytest
 import torch
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from detent import load
 from detent.errors import RecipeError
-from detent.onnx_import import load
 from detent.preparing import prepare
 from detent.recipes import Match, Recipe, Rule, find
 

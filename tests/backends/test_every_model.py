@@ -8,8 +8,9 @@ import torch
 from detent.backends import BACKENDS, plan
 from detent.backends.view import views
 from detent.graph import KINDS, FloatTensor, insert, observing, quantizers_of
-from tests.backends.nets import DEFAULT, captured_model, made
-from tests.models import MODELS
+from tests.backends.nets import DEFAULT, captured_model
+from tests.graph.nets import made, tensors
+from tests.models import LARGE, MODELS
 
 # All of these is float there: linear layers on tvm, convolutions on academic_nlp, transposed ones on several.
 EMPTY = {
@@ -19,11 +20,19 @@ EMPTY = {
 }
 
 RUN = ("onnxruntime", "openvino", "litert", "ncnn", "academic")  # as far apart as they come, and quick to calibrate
+OTHERS = tuple(name for name in BACKENDS if name not in RUN)
 
 
-@pytest.mark.parametrize("network", MODELS)
-def test_every_network_has_a_plan_on_every_backend(network):
-    for backend in BACKENDS.values():
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("network", "backends"),
+    [
+        *(pytest.param(name, RUN if name in LARGE else tuple(BACKENDS), id=name) for name in MODELS),
+        *(pytest.param(name, OTHERS, id=f"{name}-others", marks=pytest.mark.full) for name in LARGE),
+    ],
+)
+def test_every_network_has_a_plan_on_every_backend(network, backends):
+    for backend in map(BACKENDS.__getitem__, backends):
         # One capture for all: with batch norms left alone instead of merged, `academic` has more float tensors.
         captured = captured_model(network, 0)
         if network in EMPTY.get(backend.name, ()):
@@ -84,12 +93,3 @@ def it_can_be_carried_out(found, captured, inputs):
             twin.module(*inputs)
         assert all(quantizer.calibrated for quantizer in quantizers_of(twin.module))
         assert all(torch.isfinite(tensor).all() for tensor in tensors(twin.module(*inputs)))
-
-
-def tensors(output):
-    if isinstance(output, torch.Tensor):
-        return [output]
-    parts = (
-        output if isinstance(output, (list, tuple)) else (output if isinstance(output, dict) else vars(output)).values()
-    )
-    return [tensor for part in parts for tensor in tensors(part)]

@@ -1,6 +1,7 @@
 """Every built-in recipe on every backend: it prepares, calibrates and trains, or is refused before anything runs.
 
-`pytest -s tests/backends/test_matrix.py` prints the table.
+By default on as many as it takes for each recipe to meet every kind of scheme; `make test-full` runs them all, and
+`pytest -s -m '' tests/backends/test_matrix.py` prints the table.
 """
 
 import pytest
@@ -67,6 +68,25 @@ def quick(recipe):
     return named.replace(algorithms=[{"name": recipe, "options": {"steps": 4}}])
 
 
+def goals(recipe, backend, **_):
+    """Each recipe with every kind of scheme that backends choose; each recipe and each backend trained and refused."""
+    target, refused = BACKENDS[backend], backend in REFUSED.get(recipe, ())
+    weight, activation = target.weight, target.activation
+    kinds = {
+        "grid": weight.grids[0],
+        "weights symmetric": weight.symmetric[0],
+        "granularity": weight.granularities[0],
+        "scale": weight.scales[0],
+        "bits": activation.bits[0],
+        "activations symmetric": activation.symmetric[0],
+        "signed": activation.signed[0],
+        "bias": target.bias,
+    }
+    return [(recipe, refused), (backend, refused), *((recipe, kind) for kind in kinds.items())]
+
+
+@pytest.mark.slow
+@pytest.mark.pairwise(goals=goals)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("recipe", BUILTIN)
 def test_it_trains_or_is_refused(recipe, backend, table):

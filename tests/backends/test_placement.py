@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from detent.backends import Backend, Offer, both, plan, takes
+from detent.backends import MOVES, VANISHES, Backend, Offer, both, plan, takes
 from detent.graph import DeQuantStub, QuantStub, capture, quantizers_of
 from detent.preparing import calibrate, prepare
 from tests.backends.nets import DEFAULT, Net, image, planned, quantized, summary
@@ -454,6 +454,28 @@ def test_what_detent_does_not_know_is_said():
     assert found["home"].reason == "Home is not an operation Detent knows"
     assert found["home.matrix"].reason == "Detent does not know the weights of Home"
     assert found["sinc"].reason == "function sinc is not an operation Detent knows"
+
+
+def test_what_can_be_deployed_is_known_to_the_plan():
+    net = Net(
+        lambda n, ids, x: (n.table(ids), n.slope(n.a(x)).half()),
+        table=nn.EmbeddingBag(9, 4),
+        slope=nn.RReLU(),
+        **convs(),
+    )
+    found = planned(net, torch.tensor([[1, 2]]), image(), backend=target(takes("conv")))
+    assert found["a"].reason == "toy does not quantize what leaky_relu takes in"
+    assert found["table.weight"].reason == "toy does not quantize embedding_bag"
+    kinds = {entry.tensor: entry.kind for entry in found}
+    assert [kinds[name] for name in ("table", "slope", "half")] == ["embedding_bag", "leaky_relu", "cast"]
+
+
+def test_kinds_that_move_values_and_are_deployed():
+    assert list(MOVES) == [
+        *("reshape", "transpose", "slice", "gather", "expand"),
+        *("maxpool", "global_maxpool", "pixel_shuffle"),
+    ]
+    assert list(VANISHES) == ["identity", "dropout", "conv_pad", "quant_stub"]
 
 
 def test_the_matrices_of_a_recurrent_layer_are_said_to_be_float():

@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper, numpy_helper
 
+import detent
 from detent.cli import main
 
 
@@ -181,3 +183,23 @@ def test_a_batch_size_that_the_network_does_not_take_is_refused(folder, monkeypa
     assert run(monkeypatch, *words, "4") == 2
     assert "--batch-size 4, and the network takes 2 at a time" in " ".join(capsys.readouterr().err.split())
     assert run(monkeypatch, *words, "2") == 0
+
+
+def test_a_file_that_detent_wrote_is_the_network_it_is_in_python(tmp_path, monkeypatch, capsys):
+    """Deploying for ONNX Runtime writes a transposed convolution as a convolution: loading puts it back."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 4, 5, 5)
+    prepared = detent.prepare(torch.nn.ConvTranspose2d(4, 4, 2, stride=2), (x,), backend="onnxruntime")
+    detent.calibrate(prepared, [x])
+    artifact = detent.deploy(prepared, tmp_path / "first")
+    assert "ConvTranspose" not in [node.op_type for node in artifact.model.graph.node]
+    file = str(artifact.path("model.onnx"))
+    assert run(monkeypatch, "plan", file, "--backend", "openvino", "--json") == 0
+    planned = json.loads(capsys.readouterr().out)["operations"]
+    np.save(tmp_path / "calib.npy", x.numpy())
+    data, out = str(tmp_path / "calib.npy"), str(tmp_path / "second")
+    assert run(monkeypatch, "quantize", file, "--backend", "openvino", "--data", data, "-o", out) == 0
+    quantized = detent.Artifact.load(out).manifest["plan"]["operations"]
+    in_python = detent.prepare(detent.load(file), (x,), backend="openvino")
+    assert planned == quantized == in_python.plan.to_dict()["operations"]
+    assert [op["kind"] for op in planned] == ["ConvTranspose"]

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from detent.deploy import Encoding, Op, Output, Port, QdqGraph, Read, read_qdq
+from detent.deploy import Encoding, Op, Output, Port, QdqGraph, Read, find_format, read_qdq
 from detent.deploy.executorch_graph import with_planes
 from detent.deploy.executorch_grids import DecomposedGrids
-from detent.deploy.files import require_package
-from detent.deploy.torch_compute import CONV_BY_PLANES
+from detent.deploy.torch_functions import CONV_BY_PLANES
 from detent.deploy.torch_graph import FloatGrids, TorchGraph, with_linear_layers
 from detent.errors import DeployError
 from tests.twin.nets import small_net
@@ -21,7 +20,7 @@ from tests.twin.nets import small_net
 @pytest.mark.skipif(importlib.util.find_spec("executorch") is not None, reason="executorch is installed")
 def test_the_extra_is_named() -> None:
     with pytest.raises(DeployError, match=r"pip install 'detent\[executorch\]'"):
-        require_package("pte")
+        find_format("pte").require_package()
 
 
 def test_a_product_and_its_bias_become_one_layer() -> None:

@@ -17,7 +17,7 @@ from detent.errors import DeployError, NotCalibratedError
 from detent.graph import quantizers_of
 from detent.numerics import Rounding
 from tests.deploy.float_path import attribute, float_path, initializer, node, prepared_for, tensors_of
-from tests.models import MODELS
+from tests.models import LARGE, MODELS
 
 TARGETS = ("onnxruntime", "openvino", "tensorrt", "vitis", "academic")
 MODES = {"several_modes": {"modes": {"tensor": {"mode": "tensor"}, "predict": {"mode": "predict"}}}}
@@ -46,6 +46,12 @@ def built(name: str, backend: str):
     return prepared, inputs
 
 
+def goals(name: str, backend: str) -> list[tuple[str, ...]]:
+    """Every network for every target, but of the large ones each once, and one for each target."""
+    return [("large", name), ("large", backend)] if name in LARGE else [(name, backend)]
+
+
+@pytest.mark.pairwise(goals=goals)
 @pytest.mark.parametrize("backend", TARGETS)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_computes_what_was_prepared(name, backend):

@@ -12,10 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from detent.deploy.export import export
-from detent.deploy.export.modules import MODULES
-from detent.deploy.export.tables import FUNCTIONS, METHODS
+from detent.deploy.export.lowerings import LOWERINGS
 from detent.errors import DeployError
-from detent.graph.kinds import _FUNCTIONS, _METHODS, _MODULES, KINDS
+from detent.graph import KINDS, TORCH_OPS
 from tests.deploy.float_path import float_path, prepared_for, tensors_of
 
 
@@ -223,6 +222,7 @@ FUNCTION_CASES = {
     "clamp-tensor-min": Held(lambda m, x: torch.clamp(x, min=m.least), least=(6,)),
     "clip": lambda x: torch.clip(x, max=0.25),
     "leaky_relu": lambda x: F.leaky_relu(x, 0.2),
+    "rrelu": lambda x: F.rrelu(x, 0.1, 0.3),
     "prelu": Held(lambda m, x: F.prelu(x, m.slope), slope=(8,)),
     "prelu-one": Held(lambda m, x: F.prelu(x, m.slope), slope=(1,)),
     "elu": lambda x: F.elu(x, 1.5),
@@ -275,7 +275,17 @@ FUNCTION_CASES = {
     "one-more-than-the-batch": lambda x: torch.cat([x, x[:1]]) * 2,
     "T": lambda x: x.flatten(1).T * 2,
     "mT": lambda x: x.mT,
-    "einsum-by-torch": lambda x: torch.einsum("bchw,bdhw->bcd", x, x),
+    "einsum": lambda x: torch.einsum("bchw,bdhw->bcd", x, x),
+    "einsum-axes": lambda x: torch.einsum(x, [0, 1, 2, 3], x, [0, 4, 2, 3], [0, 1, 4]),
+    "einsum-axes-alone": lambda x: torch.einsum(x, [..., 2, 3], x, [..., 3, 4]),
+    "einsum-list": lambda x: torch.einsum("bchw,bdhw->bcd", [x, x]),
+    "einsum-ellipsis": lambda x: torch.einsum("...hw,...kw->...hk", x, x),
+    "modulo": lambda x: (x * 3) % 2,
+    "modulo-negative": lambda x: (x * 3) % -2,
+    "modulo-integers": lambda x: (x * 9).long() % 4,
+    "modulo-sizes": lambda x: x.reshape(x.shape[0] % 100, -1),
+    "arange": lambda x: x + torch.arange(x.shape[0]).reshape(-1, 1, 1, 1),
+    "arange-from": lambda x: x + torch.arange(1, 2 * x.shape[0], 2, dtype=torch.float32).reshape(-1, 1, 1, 1),
     "arange-like": lambda x: x + torch.arange(x.shape[-1]),
     "full": lambda x: x + torch.full((x.shape[3],), 0.5),
 }
@@ -351,6 +361,7 @@ METHOD_CASES = {
     "new_zeros": lambda x: torch.cat([x, x.new_zeros(x.shape[0], 8, 1, 6)], 2),
     "new_ones": lambda x: x * x.new_ones(x.shape),
     "new_full": lambda x: x + x.new_full((x.shape[0], 1, 1, 1), 0.5),
+    "numel": lambda x: x.reshape(x[:, 0, 0, 0].numel(), -1),
     "dim": lambda x: x.flatten(x.dim() - 2),
 }
 
@@ -379,6 +390,16 @@ class Signs(Rows):
 class Bags(Rows):
     def forward(self, x: Tensor):
         return self.op((x[:, 0, 0] > 0).long())
+
+
+class Pairs(Rows):
+    def forward(self, x: Tensor):
+        return self.op(row(x), row(x) * 2)
+
+
+class Tokens(Rows):
+    def forward(self, x: Tensor):
+        return self.op(row(x), row(x), row(x))[0]
 
 
 def lively(norm: nn.Module) -> nn.Module:
@@ -478,6 +499,8 @@ MODULE_CASES = {
     "Dropout3d": Volumes(nn.Dropout3d()),
     "AlphaDropout": nn.AlphaDropout(),
     "LSTM-by-torch": Rows(nn.LSTM(6, 3, batch_first=True)),
+    "Bilinear-by-torch": Pairs(nn.Bilinear(6, 6, 3)),
+    "MultiheadAttention-by-torch": Tokens(nn.MultiheadAttention(6, 2, batch_first=True)),
     "GRU-by-torch": Rows(nn.GRU(6, 3, batch_first=True, bidirectional=True)),
 }
 
@@ -511,6 +534,12 @@ def test_an_operation_is_written_as_torch_computes_it(name):
             np.testing.assert_allclose(theirs, ours.numpy(), rtol=1e-4, atol=1e-5)
 
 
+LOWERED = [op for op in TORCH_OPS if op.name in LOWERINGS]
+FUNCTIONS = {function for op in LOWERED for function in op.functions}
+METHODS = {spelling for op in LOWERED for spelling in op.spellings if isinstance(spelling, str)}
+MODULES = {module for op in LOWERED for module in op.modules}
+
+
 def targets(name: str) -> tuple[set[object], set[str], set[type]]:
     """What the graph of a case calls: functions, methods, modules."""
 
@@ -527,32 +556,41 @@ def targets(name: str) -> tuple[set[object], set[str], set[type]]:
 
 
 @pytest.mark.filterwarnings("ignore:Implicit dim", "ignore:`nn.functional.upsample`")
-def test_every_writer_has_a_case():
+def test_every_spelling_has_a_case():
     seen = [targets(name) for name in CASES]
     functions = set().union(*(functions for functions, _, _ in seen))
     methods = set().union(*(methods for _, methods, _ in seen))
     modules = set().union(*(modules for _, _, modules in seen))
     # torch.fx shows these as other operations; a graph that was not traced may hold them.
-    assert set(FUNCTIONS) - functions == {
+    assert FUNCTIONS - functions == {
         *(operator.iadd, operator.isub, operator.imul, operator.itruediv),
         *(F.sigmoid, F.tanh, F.upsample),
     }
-    assert set(METHODS) - methods == {"__matmul__"}
-    assert set(MODULES) - modules == set()
+    assert METHODS - methods == {"__matmul__"}
+    assert MODULES - modules == set()
 
 
-def kinds_written() -> set[str]:
-    """The kinds of everything that has a writer."""
-    names = {_FUNCTIONS.get(target) for target in FUNCTIONS} | {_METHODS.get(name) for name in METHODS}
-    return {name for name in names | {_MODULES.get(module) for module in MODULES} if name is not None}
+def test_every_operation_has_a_lowering_or_a_reason_why_not():
+    assert {op.name for op in TORCH_OPS if not op.unlowered} == set(LOWERINGS)
 
 
-def test_a_kind_without_a_writer_is_left_to_torch():
-    """Recurrent layers, einsum and einsum's kin are exported by torch and put in place; stubs are nothing at all."""
-    assert set(KINDS) - kinds_written() == {
-        *("lstm", "gru", "einsum", "global_avgpool", "global_maxpool"),  # global ones are kinds by their shapes
-        *("quant_stub", "dequant_stub"),
-        "margin",  # pads that belong to a convolution of an ONNX file, which is annotated
+def test_operations_without_a_lowering():
+    torch_writes, numbers = "torch.onnx writes it", "made of plain numbers: computed when the network is exported"
+    assert {op.name: op.unlowered for op in TORCH_OPS if op.unlowered} == {
+        "lstm": torch_writes,
+        "gru": torch_writes,
+        "bilinear": torch_writes,
+        "multihead_attention": torch_writes,
+        "tensor": numbers,
+        "dim": numbers,
+    }
+
+
+def test_kinds_without_a_lowering():
+    assert set(KINDS) - {kind for op in LOWERED for kind in (op.kind, op.global_kind)} == {
+        *("lstm", "gru"),  # torch.onnx writes them
+        *("quant_stub", "dequant_stub"),  # nothing in ONNX
+        "conv_pad",  # pads that belong to a convolution of an ONNX file, which is annotated
     }
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from detent.deploy import Deployment, writer
+from detent.deploy import Deployment, find_format
 from detent.numerics import IntGrid, PerChannel, Scheme
 from tests.deploy.formats.sample import BIAS, INT8_AFFINE, UINT8, deployment, power_of_two_deployment
 
@@ -53,7 +53,7 @@ NEEDS = {"tflite": "ai_edge_litert", "openvino_ir": "openvino"}
 def content(file: str) -> bytes:
     name, make = CASES[file]
     # The version of OpenVINO that wrote the file is no part of the network.
-    return re.sub(rb"<rt_info>\s*<info.*?</rt_info>", b"", writer(name)(make())[file], flags=re.DOTALL)
+    return re.sub(rb"<rt_info>\s*<info.*?</rt_info>", b"", find_format(name).write(make()).files[file], flags=re.DOTALL)
 
 
 @pytest.mark.parametrize("file", CASES)

@@ -17,7 +17,7 @@ from torch.nn import functional
 import detent
 from detent.backends.mnn import MNN
 from detent.deploy import Deployment, float_model, read_qdq
-from detent.deploy.mnn import mnn_compression, read_mnn, write_mnn
+from detent.deploy.mnn import FORMAT, mnn_compression, read_mnn
 from detent.deploy.mnn_compression import ActivationGrid, Compression, CompressionLayer, WeightGrid
 from detent.deploy.mnn_model import mnn_model
 from detent.errors import DeployError
@@ -122,7 +122,7 @@ def test_grids_are_those_of_the_network() -> None:
 
 def test_the_files_of_a_deployment() -> None:
     net, compression = compression_of("relu", "conv")
-    files = write_mnn(Deployment(name="net", backend=MNN, model=net.model, tensors=()))
+    files = FORMAT.write(Deployment(name="net", backend=MNN, model=net.model, tensors=())).files
     assert sorted(files) == ["model.float.onnx", "model.mnn_compression.bin", "model.mnn_compression.json"]
     assert read_mnn(files) == compression
     assert Compression.from_text(files["model.mnn_compression.json"]) == compression

@@ -11,8 +11,15 @@ from onnx import helper, numpy_helper
 
 from detent.backends.ncnn import NCNN
 from detent.deploy import Deployment, Encoding, Op, Output, Port, QdqGraph, Read, float_model, read_qdq
-from detent.deploy.ncnn import NcnnModel, ncnn_model, read_ncnn, read_ncnn_table, write_ncnn, write_ncnn_table
-from detent.deploy.ncnn.simplify import fold, without_repetition
+from detent.deploy.ncnn import (
+    FORMAT,
+    TABLE_FORMAT,
+    NcnnModel,
+    ncnn_model,
+    read_ncnn,
+    read_ncnn_table,
+)
+from detent.deploy.ncnn.simplify import without_repetition
 from detent.errors import DeployError
 from tests.twin.ncnn_nets import followed, ncnn_form
 from tests.twin.nets import Builder, Net, Style, conv, small_net
@@ -44,8 +51,8 @@ def float_net(kind: str, *shape: int, constants: tuple[Any, ...] = (), **attribu
 def test_a_note_says_what_depthwise_layers_need_to_be_exact() -> None:
     for kind, noted in (("depthwise", 1), ("conv", 0)):
         made = deployment(ncnn_form(small_net(kind, INT8)).model)
-        write_ncnn(made)
-        assert sum("use_packing_layout" in note for note in made.notes) == noted
+        FORMAT.write(made)
+        assert sum("use_packing_layout" in note for note in FORMAT.write(made).notes) == noted
 
 
 def test_a_residual_block_becomes_integer_layers_with_floats_between() -> None:
@@ -109,11 +116,11 @@ def test_groups_with_several_scales_become_convolutions_of_their_own() -> None:
 
 def test_files_round_trip_and_the_table_says_what_the_layers_hold() -> None:
     made = deployment(followed("depthwise_relu", INT8).model)
-    files = write_ncnn(made)
+    files = FORMAT.write(made).files
     model = read_ncnn(files)
     assert model.param() == files["model.ncnn.param"]
     assert model.bin() == files["model.ncnn.bin"]
-    entries = read_ncnn_table(write_ncnn_table(made)["model.table"])
+    entries = read_ncnn_table(TABLE_FORMAT.write(made).files["model.table"])
     assert [entry.layer for entry in entries] == [layer.name for layer in model.layers if layer.int8]
     assert entries[0].weight.tolist() == model.layer(entries[0].layer).weights[2].tolist()
 
@@ -143,9 +150,10 @@ def grid(scale: float, least: int) -> Encoding:
     return Encoding(np.array(scale, np.float32), np.array(0), "int8", qmin=least)
 
 
-def test_a_grid_before_a_move_goes_if_all_behind_it_have_it_again() -> None:
+@pytest.mark.parametrize("kind", ["Flatten", "Gather", "DepthToSpace", "Tile"])
+def test_a_grid_before_a_move_goes_if_all_behind_it_have_it_again(kind: str) -> None:
     def graph(*behind: Encoding | None) -> QdqGraph:
-        ops = [Op("Flatten", "move", (Read("x", grid(0.5, -128)),), ("y",))]
+        ops = [Op(kind, "move", (Read("x", grid(0.5, -128)),), ("y",))]
         ops += [Op("Relu", f"use{index}", (Read("y", each),), (f"z{index}",)) for index, each in enumerate(behind)]
         outputs = tuple(Output(op.outputs[0], Read(op.outputs[0])) for op in ops[1:])
         return QdqGraph({"x": Port("float32", (1, 2, 2))}, outputs, tuple(ops), {}, frozenset(), {}, 21)
@@ -154,22 +162,6 @@ def test_a_grid_before_a_move_goes_if_all_behind_it_have_it_again() -> None:
     assert without_repetition(graph(again, again)).ops[0].inputs == (Read("x"),)
     for behind in ((again, None), (again, other), (other,), (None,)):
         assert without_repetition(graph(*behind)).ops[0].inputs[0] == Read("x", grid(0.5, -128))
-
-
-def test_sizes_that_are_computed_are_constants_for_one_sample() -> None:
-    ops = (
-        Op("Shape", "shape", (Read("x"),), ("s",)),
-        Op("Gather", "first", (Read("s"), Read("zero")), ("n",), {"axis": 0}),
-        Op("Concat", "sizes", (Read("n"), Read("rest")), ("sizes",), {"axis": 0}),
-        Op("Expand", "expand", (Read("x"), Read("sizes")), ("y",)),
-    )
-    constants = {"zero": np.array([0]), "rest": np.array([3, 4])}
-    graph = QdqGraph(
-        {"x": Port("float32", ("batch", 1, 4))}, (Output("y", Read("y")),), ops, constants, frozenset(), {}, 21
-    )
-    folded = fold(graph, {"x": (1, 1, 4)})
-    assert [op.name for op in folded.ops] == ["expand"]
-    assert folded.constants["sizes"].tolist() == [1, 3, 4]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +176,7 @@ def test_sizes_that_are_computed_are_constants_for_one_sample() -> None:
 )
 def test_what_ncnn_cannot_compute_so_is_refused_by_name(net: Net, found: str) -> None:
     with pytest.raises(DeployError, match=found) as refusal:
-        write_ncnn(deployment(net.model))
+        FORMAT.write(deployment(net.model))
     assert "1." in refusal.value.asked  # conv1.Conv, add1.Add
 
 
@@ -220,5 +212,5 @@ def test_a_fixed_batch_of_several_says_how_to_export() -> None:
     model = float_net("Conv", 3, 8, 8, constants=(np.zeros((2, 3, 1, 1), np.float32),))
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 4
     with pytest.raises(DeployError, match="4 samples for one of the network") as refused:
-        write_ncnn(deployment(model))
+        FORMAT.write(deployment(model))
     assert "a batch of 1 or a free one" in refused.value.to_do

@@ -1,4 +1,4 @@
-"""`write_openvino_ir`: read back with OpenVINO, it is the same network on the same grids."""
+"""OpenVINO IR: read back with OpenVINO, it is the same network on the same grids."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper, parser
 
 from detent.backends.openvino import OPENVINO
 from detent.deploy import Deployment, Package
-from detent.deploy.openvino_ir import write_openvino_ir
+from detent.deploy.openvino_ir import FORMAT
 from detent.engines.openvino import OpenVino
 from detent.errors import DeployError
 from detent.twin.interpreter import Twin
@@ -61,7 +61,7 @@ def run(files: dict[str, bytes], folder: Path, feeds: dict[str, np.ndarray]) -> 
 
 
 def test_fake_quantize_has_the_ranges_of_the_grids(tmp_path):
-    model = read_back(write_openvino_ir(deployment(parser.parse_model(NARROW))), tmp_path)
+    model = read_back(FORMAT.write(deployment(parser.parse_model(NARROW))).files, tmp_path)
     found = {}
     for node in of_type(model, "FakeQuantize"):
         ranges = [float(node.input_value(index).get_node().data.reshape(())) for index in range(1, 5)]
@@ -81,7 +81,7 @@ def test_a_grid_that_uses_fewer_codes_is_run_on_its_own_codes(tmp_path):
     for least in (-15.5, -63.5):
         text = NARROW.replace("-15.5", f"{least}").replace("{15.5", f"{{{-least}")
         model = parser.parse_model(text)
-        files = {"model.onnx": model.SerializeToString(), **write_openvino_ir(deployment(model))}
+        files = {"model.onnx": model.SerializeToString(), **FORMAT.write(deployment(model)).files}
         engine = run(files, tmp_path, {"x": values})
         codes = np.clip(np.rint(values.astype(np.float64) / 0.5), 2 * least, -2 * least)
         sums = (codes * np.array([3, -7]).reshape(1, 2, 1, 1)).sum(1, keepdims=True)
@@ -91,7 +91,7 @@ def test_a_grid_that_uses_fewer_codes_is_run_on_its_own_codes(tmp_path):
 
 
 def test_weights_are_integers_and_scales(tmp_path):
-    model = read_back(write_openvino_ir(deployment(parser.parse_model(NARROW))), tmp_path)
+    model = read_back(FORMAT.write(deployment(parser.parse_model(NARROW))).files, tmp_path)
     (conv,) = of_type(model, "Convolution")
     multiply = conv.input_value(1).get_node()
     convert = multiply.input_value(0).get_node()
@@ -103,7 +103,7 @@ def test_weights_are_integers_and_scales(tmp_path):
 
 
 def test_inputs_and_outputs_keep_their_names_and_free_sizes(tmp_path):
-    model = read_back(write_openvino_ir(deployment(parser.parse_model(NARROW))), tmp_path)
+    model = read_back(FORMAT.write(deployment(parser.parse_model(NARROW))).files, tmp_path)
     assert [port.get_any_name() for port in (*model.inputs, *model.outputs)] == ["x", "y"]
     assert model.inputs[0].get_partial_shape()[0].is_dynamic
 
@@ -111,7 +111,7 @@ def test_inputs_and_outputs_keep_their_names_and_free_sizes(tmp_path):
 def test_a_convolution_over_few_channels_gets_the_kernel_that_is_fast_there(tmp_path):
     """That it computes the same numbers is seen below, where the ONNX model runs with the first choice."""
     net = resnet18(Style(batch=1), size=32)
-    files = {"model.onnx": net.model.SerializeToString(), **write_openvino_ir(deployment(net.model))}
+    files = {"model.onnx": net.model.SerializeToString(), **FORMAT.write(deployment(net.model)).files}
     run(files, tmp_path, net.feeds)  # the engine keeps oneDNN from kernels that the machine cannot run
     model = openvino.Core().compile_model(str(tmp_path / "model.xml"), "CPU").get_runtime_model()
     about = [node.get_rt_info() for node in model.get_ordered_ops()]
@@ -130,7 +130,7 @@ def test_it_computes_what_the_onnx_model_does(style, tmp_path):
     for kind, net in nets.items():
         described = deployment(net.model)
         original = {"model.onnx": net.model.SerializeToString()}
-        written = run(original | write_openvino_ir(described), tmp_path, net.feeds)
+        written = run(original | FORMAT.write(described).files, tmp_path, net.feeds)
         grid = described.graph.outputs[0].read.encoding
         assert np.array_equal(grid.quantize(written), grid.quantize(run(original, tmp_path, net.feeds))), kind
 
@@ -141,7 +141,7 @@ def test_a_padded_average_pool_counts_zeros_as_zeros(tmp_path):
     described = deployment(net.model)
     grid = described.graph.outputs[0].read.encoding
     expected = Twin(described.graph, OnnxSpec()).run(net.feeds)
-    files = {"model.onnx": net.model.SerializeToString(), **write_openvino_ir(described)}
+    files = {"model.onnx": net.model.SerializeToString(), **FORMAT.write(described).files}
     written = run(files, tmp_path, net.feeds)
     assert np.abs(grid.quantize(written) - grid.quantize(next(iter(expected.values())))).max() <= 1
 
@@ -160,7 +160,7 @@ def test_what_a_linear_layer_reads_is_not_quantized_again(weight, tmp_path):
     )
     graph = helper.make_graph(nodes, "net", inputs, outputs, [numpy_helper.from_array(v, k) for k, v in held.items()])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
-    files = {"model.onnx": model.SerializeToString(), **write_openvino_ir(deployment(model))}
+    files = {"model.onnx": model.SerializeToString(), **FORMAT.write(deployment(model)).files}
     network = read_back(files, tmp_path)
     OpenVino.load(Package(tmp_path, {"files": dict.fromkeys(files, "")}))  # holds oneDNN to what this machine can run
     given = openvino.Core().compile_model(network, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})({"x": x})["y"]
@@ -169,16 +169,16 @@ def test_what_a_linear_layer_reads_is_not_quantized_again(weight, tmp_path):
 
 def test_the_same_network_gives_the_same_files():
     model = small_net("residual").model
-    assert write_openvino_ir(deployment(model)) == write_openvino_ir(deployment(model))
+    assert FORMAT.write(deployment(model)).files == FORMAT.write(deployment(model)).files
 
 
 def test_an_operation_it_does_not_know_is_refused():
     text = '<ir_version: 10, opset_import: ["": 21, "own": 1]> net (float[2] x) => (float[2] y) { y = own.Op (x) }'
     with pytest.raises(DeployError, match="OpenVINO"):
-        write_openvino_ir(deployment(parser.parse_model(text)))
+        FORMAT.write(deployment(parser.parse_model(text)))
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "openvino", None)
     with pytest.raises(DeployError, match=r"detent\[openvino\]"):
-        write_openvino_ir(deployment(parser.parse_model(NARROW)))
+        FORMAT.write(deployment(parser.parse_model(NARROW)))

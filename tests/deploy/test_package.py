@@ -17,9 +17,9 @@ from detent.errors import ArtifactError
 def folder(tmp_path, **files: bytes):
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
-    told = dict.fromkeys(("arithmetic", "backend", "engine", "mode", "notes", "recipe", "tensors"), "")
+    told = dict.fromkeys(("arithmetic", "backend", "engine", "formats", "mode", "notes", "recipe", "tensors"), "")
     hashes = {name: digest(content) for name, content in files.items()}
-    manifest = {"manifest version": VERSION, "files": hashes, **told}
+    manifest = {"manifest_version": VERSION, "files": hashes, **told}
     (tmp_path / MANIFEST).write_text(json.dumps(manifest))
     return tmp_path
 

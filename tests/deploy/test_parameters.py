@@ -139,7 +139,7 @@ def test_a_weight_that_onnx_has_no_grid_for_is_float_on_its_grid_and_said(grid):
 
 def test_a_rounding_that_onnx_has_not_is_said():
     _, deployment, _ = deployed("vitis")
-    assert deployment.notes == [
+    assert list(deployment.notes) == [
         "QuantizeLinear rounds half to even; this target rounds half_away",
         "QuantizeLinear rounds half to even; this target rounds half_up",
     ]

@@ -15,6 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 pytest.importorskip("ai_edge_litert", reason="pip install 'detent[litert]'")
 
+from detent.backends import BACKENDS
+from detent.deploy import Deployment, find_format
 from detent.deploy.encoding import Encoding
 from detent.deploy.float_model import float_model
 from detent.deploy.tflite import TfliteModel, model_to_tflite, network_of, origin_of, read_tflite, to_bytes
@@ -101,6 +103,15 @@ def test_every_number_on_16_bits(short: bool, version: int, bias: str) -> None:
     assert w.dtype == "int8"
     assert b.data is not None
     assert (b.dtype, b.data.tolist()) == (bias, [10, -20])
+
+
+@pytest.mark.parametrize("backend", ["litert", "tflite_micro", "acl"])
+def test_kernels_for_microcontrollers_have_biases_of_64_bits(backend: str) -> None:
+    """Those of the reference arithmetic; the target names the format."""
+    given = tiny(WEIGHT, zero_point=0, activation="int16", output_zero_point=0)
+    made = Deployment(name="net", backend=BACKENDS[backend], model=given, tensors=())
+    content = find_format(BACKENDS[backend].files[0]).write(made).files["model.tflite"]
+    assert content == model_to_tflite(given, short_sums=BACKENDS[backend].arithmetic != "tflite_reference")
 
 
 def test_weights_of_four_bits_are_two_in_a_byte() -> None:

@@ -56,6 +56,20 @@ CASES = {
     ),
     "nearest-prefers-the-first": resized("round_prefer_floor", 2, 9),
     "nearest-prefers-the-last": resized("round_prefer_ceil", 2, 9),
+    # Where torch has no function of its own, the reference kernel computes it.
+    "nearest-of-channels": net("Resize", (NOTHING, NOTHING, np.array([2, 6, 4, 6])), nearest_mode="floor"),
+    "linear-asymmetric": net(
+        "Resize",
+        (NOTHING, np.array([1, 1, 2, 1.5], np.float32)),
+        mode="linear",
+        coordinate_transformation_mode="asymmetric",
+    ),
+    "average-padded-at-the-end": net("AveragePool", kernel_shape=[2, 2], pads=[0, 0, 1, 1], count_include_pad=1),
+    "average-dilated": net("AveragePool", kernel_shape=[2, 2], dilations=[2, 1]),
+    "average-in-ceil-mode": net("AveragePool", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1], ceil_mode=1),
+    "maximum-padded-at-the-end": net("MaxPool", kernel_shape=[3, 3], pads=[0, 1, 1, 0], strides=[2, 2], ceil_mode=1),
+    "transposed-cut-differently": net("ConvTranspose", (X[0, :, :2, :2].reshape(3, 1, 2, 2),), pads=[1, 0, 0, 0]),
+    "gemm-with-factors": net("Gemm", (np.eye(4, 3, dtype=np.float32), X[0, 0, 0, :3]), (2, 4), alpha=0.5, beta=2.0),
 }
 
 

@@ -14,7 +14,7 @@ from detent.backends import BACKENDS
 from detent.deploy import Deployment, Encoding, Op, Output, Port, QdqGraph, Read, read_qdq
 from detent.deploy.float_model import float_model
 from detent.deploy.torch_graph import FloatGrids, TorchGraph, with_linear_layers
-from detent.deploy.torch_native import write_torch_native
+from detent.deploy.torch_native import FORMAT
 from detent.deploy.torch_native_kernels import lower
 from detent.deploy.torch_native_program import JSON_FILE, TENSOR_FILE, Program, read_program, write_program
 from detent.errors import ArtifactError, DeployError
@@ -43,7 +43,7 @@ def test_round_trip(kind: str) -> None:
 
 
 def test_what_the_file_says() -> None:
-    files = write_torch_native(deployed(small_net("conv_relu")))
+    files = FORMAT.write(deployed(small_net("conv_relu"))).files
     said = json.loads(files[JSON_FILE])
     assert [step["call"] for step in said["steps"]] == ["quantize", "quantized.conv2d_relu"]
     assert said["steps"][1] == {
@@ -66,11 +66,11 @@ def test_what_the_file_says() -> None:
 def test_a_whole_network_runs_on_integers_but_for_its_mean() -> None:
     """The pool has an output scale of its own, which torch's kernel has not."""
     deployment = deployed(resnet18(Style(batch=1), size=32, classes=10))
-    steps = read_program(write_torch_native(deployment)).steps
+    steps = read_program(FORMAT.write(deployment).files).steps
     assert [step.call for step in steps if step.why] == ["onnx.GlobalAveragePool"]
     assert sum(step.call.startswith("quantized.conv2d") for step in steps) == 20
-    assert [note.split(":")[0] for note in deployment.notes] == ["torch runs in float"]
-    assert "keeps the grid of its input" in deployment.notes[0]
+    assert [note.split(":")[0] for note in FORMAT.write(deployment).notes] == ["torch runs in float"]
+    assert "keeps the grid of its input" in FORMAT.write(deployment).notes[0]
 
 
 def test_clipping_becomes_codes() -> None:
@@ -149,7 +149,7 @@ def test_signed_activations_run_in_float() -> None:
 
 def test_wide_activations_are_refused() -> None:
     with pytest.raises(DeployError, match="its codes are int16"):
-        write_torch_native(deployed(small_net("conv", Style(activation="int16", symmetric=True))))
+        FORMAT.write(deployed(small_net("conv", Style(activation="int16", symmetric=True))))
 
 
 def test_unknown_operations_are_refused() -> None:
@@ -158,14 +158,14 @@ def test_unknown_operations_are_refused() -> None:
     graph = helper.make_graph([helper.make_node("Det", ["x"], ["y"], name="det")], "net", [value], [out])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     with pytest.raises(DeployError, match="Det 'det'"):
-        write_torch_native(deployed(Net(model, {})))
+        FORMAT.write(deployed(Net(model, {})))
 
 
 @pytest.mark.parametrize(
     "broken", [{JSON_FILE: b"{"}, {TENSOR_FILE: b"1234"}, {JSON_FILE: b'{"format": "x", "version": 1}'}]
 )
 def test_other_files_are_refused(broken: dict[str, bytes]) -> None:
-    files = {**write_torch_native(deployed(small_net("conv"))), **broken}
+    files = {**FORMAT.write(deployed(small_net("conv"))).files, **broken}
     with pytest.raises(ArtifactError, match="they hold no network"):
         read_program(files)
 

@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ import torch
 from torch import nn
 
 import detent
-from detent.deploy import FILES, deployment_of, package, placing, write
+from detent.deploy import FORMATS, Format, Written, deployment_of, package, placing, write
 from detent.deploy.package import MANIFEST, Package
 from detent.errors import ArtifactError, DeployError, NotCalibratedError, UnknownNameError
 from tests.deploy.float_path import prepared_for
@@ -52,7 +54,7 @@ def test_the_manifest_says_what_was_asked_and_what_came_out(tmp_path):
     prepared = small()
     write(prepared, tmp_path / "out")
     manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
-    assert manifest["manifest version"] == 1
+    assert manifest["manifest_version"] == 2
     assert (manifest["backend"], manifest["arithmetic"], manifest["engine"]) == ("onnxruntime",) * 3
     assert manifest["mode"] is None
     assert manifest["recipe"] == prepared.recipe.to_dict()
@@ -68,7 +70,7 @@ def test_the_manifest_says_what_was_asked_and_what_came_out(tmp_path):
     scale = prepared.get_submodule("0").parametrizations.weight[0].qparams().scale
     # Decimal text and back: the same float32.
     assert np.array_equal(np.asarray(tensors["0.weight"]["scale"], np.float32), scale.numpy())
-    assert tensors["0.weight"]["zero point"] == [0, 0, 0, 0]
+    assert tensors["0.weight"]["zero_point"] == [0, 0, 0, 0]
     assert tensors["0.weight"]["scheme"] == prepared.plan.quantized[[*tensors].index("0.weight")].scheme.to_dict()
     assert tensors["0.weight"]["op"] in {node.name for node in deployment_of(prepared).model.graph.node}
 
@@ -92,12 +94,25 @@ def test_deploying_leaves_the_model_as_it_was(tmp_path):
 # ---- all or nothing ----
 
 
+class Own(Format):
+    """A format of what a function gives."""
+
+    name = "mine"
+    files: Mapping[str, Any] = {}
+
+    def __init__(self, function):
+        self.function = function
+
+    def write(self, deployment):
+        return Written(self.function(deployment))
+
+
 def failing(_deployment):
     raise DeployError("write the format 'failing'", "it always fails", "do not ask for it")
 
 
 def test_a_writer_that_fails_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setitem(FILES, "failing", failing)
+    monkeypatch.setitem(FORMATS, "failing", Own(failing))
     with pytest.raises(DeployError, match="it always fails"):
         write(small(), tmp_path / "out", files=["failing"])
     assert list(tmp_path.iterdir()) == []
@@ -106,7 +121,7 @@ def test_a_writer_that_fails_leaves_nothing(tmp_path, monkeypatch):
 def test_a_writer_that_fails_leaves_the_old_artifact(tmp_path, monkeypatch):
     write(small(), tmp_path / "out")
     before = (tmp_path / "out" / MANIFEST).read_bytes()
-    monkeypatch.setitem(FILES, "failing", failing)
+    monkeypatch.setitem(FORMATS, "failing", Own(failing))
     with pytest.raises(DeployError):
         write(small(factor=2.0), tmp_path / "out", files=["failing"])
     assert (tmp_path / "out" / MANIFEST).read_bytes() == before
@@ -283,7 +298,7 @@ def test_a_folder_that_a_library_needs_for_a_moment_and_has_not(tmp_path, monkey
     def full(_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setitem(FILES, "mine", full)
+    monkeypatch.setitem(FORMATS, "mine", Own(full))
     with pytest.raises(DeployError, match="No space left on device") as caught:
         write(small(), tmp_path / "out", files=["mine"])
     assert "TMPDIR" in caught.value.to_do
@@ -374,13 +389,13 @@ def test_an_unknown_format_is_refused_with_those_that_are_known(tmp_path):
 
 @pytest.mark.parametrize("file", ["../outside.txt", "/etc/outside.txt", "model.onnx", MANIFEST])
 def test_a_writer_may_not_leave_the_folder_or_replace_a_file(file, tmp_path, monkeypatch):
-    monkeypatch.setitem(FILES, "mine", lambda _: {file: b""})
+    monkeypatch.setitem(FORMATS, "mine", Own(lambda _: {file: b""}))
     with pytest.raises(DeployError, match="write the format 'mine'"):
         write(small(), tmp_path / "out", files=["mine"])
 
 
 def test_a_file_in_a_folder_of_its_own_is_written(tmp_path, monkeypatch):
-    monkeypatch.setitem(FILES, "mine", lambda deployment: {"inner/notes.txt": deployment.name.encode()})
+    monkeypatch.setitem(FORMATS, "mine", Own(lambda deployment: {"inner/notes.txt": deployment.name.encode()}))
     write(small(), tmp_path / "out", files=["mine"])
     assert (tmp_path / "out" / "inner" / "notes.txt").read_bytes() == b"model"
     Package.load(tmp_path / "out")

@@ -17,7 +17,7 @@ import detent
 from detent.artifact import Artifact
 from detent.backends import BACKENDS
 from detent.deploy import Deployment, Encoding, Op, Output, Package, Port, QdqGraph, Read
-from detent.deploy.executorch import lower_executorch, write_executorch
+from detent.deploy.executorch import FORMAT, lower_executorch
 from detent.errors import DeployError, EngineError
 from detent.twin import ExecuTorchXnnpack, Twin
 from detent.verification.verdict import Verdict
@@ -51,7 +51,7 @@ INTEGER = [
 
 def package(net: Net, folder: Path) -> tuple[Package, Deployment]:
     deployment = Deployment(name="net", backend=BACKENDS["executorch_xnnpack"], model=net.model, tensors=())
-    files = {"model.onnx": net.model.SerializeToString(), **write_executorch(deployment)}
+    files = {"model.onnx": net.model.SerializeToString(), **FORMAT.write(deployment).files}
     for name, content in files.items():
         (folder / name).write_bytes(content)
     return Package(folder, {"files": dict.fromkeys(files, "")}), deployment
@@ -279,8 +279,8 @@ def test_what_runs_in_float_is_said(tmp_path: Path) -> None:
     places = {place.kind: place for place in ExecuTorch.load(deployed).explain()}
     assert {kind: place.ran_as for kind, place in places.items()} == {"Conv": "float", "Sigmoid": "float"}
     assert places["Sigmoid"].why == "it runs in the delegate"
-    assert any("one sample at a time" in note for note in deployment.notes)
-    assert any("ExecuTorch runs in float: conv1.Conv" in note for note in deployment.notes)
+    assert any("one sample at a time" in note for note in FORMAT.write(deployment).notes)
+    assert any("ExecuTorch runs in float: conv1.Conv" in note for note in FORMAT.write(deployment).notes)
 
 
 def test_the_float_network(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from torch import nn
 import detent
 from detent.backends.openvino import OPENVINO
 from detent.deploy import Deployment, Package, read_qdq
-from detent.deploy.openvino_ir import write_openvino_ir
+from detent.deploy.openvino_ir import FORMAT
 from detent.engines.openvino import OpenVino, _hides_tiles, _Kernel, _placements
 from detent.errors import EngineError
 from tests.twin.nets import Net, Style, resnet18, small_net
@@ -28,7 +28,7 @@ UINT8, INT8 = Style(), Style(activation="int8", symmetric=True)
 def package(model: onnx.ModelProto, folder: Path, *, ir: bool = False) -> Package:
     files = {"model.onnx": model.SerializeToString()}
     if ir:
-        files |= write_openvino_ir(Deployment(name="net", backend=OPENVINO, model=model, tensors=()))
+        files |= FORMAT.write(Deployment(name="net", backend=OPENVINO, model=model, tensors=())).files
     for name, content in files.items():
         (folder / name).write_bytes(content)
     return Package(folder, {"files": dict.fromkeys(files, "")})

@@ -6,13 +6,14 @@ import copy
 import dataclasses
 from collections.abc import Mapping
 
+import pytest
 import torch
 from torch import nn
 
 from detent.backends import Backend, Offer, Rule
 from detent.graph import capture
 from detent.numerics import PerChannel, PerTensor
-from tests.models import MODELS
+from tests.models import LARGE, MODELS
 
 _KINDS = "conv conv_transpose linear embedding matmul add mul concat global_avgpool avgpool softmax layernorm gelu"
 
@@ -32,6 +33,10 @@ def backend_of(bits):
 
 
 EIGHT, SIXTEEN = backend_of(8), backend_of(16)
+
+every_model = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LARGE else name for name in MODELS]
+)
 
 
 def made(name, seed=0):

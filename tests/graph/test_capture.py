@@ -14,10 +14,7 @@ from torch import nn
 import detent
 from detent.errors import CaptureError
 from detent.graph import Region, capture
-from tests.graph.nets import Net, assert_close, captured_of, fresh_inputs, made, run, tensors
-from tests.models import MODELS
-
-every_model = pytest.mark.parametrize("name", MODELS)
+from tests.graph.nets import Net, assert_close, captured_of, every_model, fresh_inputs, made, run, tensors
 
 # The graph calls the same kernels in the same order; 1e-6 is room for torch choosing another of them.
 SAME = 1e-6

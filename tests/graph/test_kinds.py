@@ -1,44 +1,10 @@
-"""One vocabulary: whatever torch calls an operation, it has one kind."""
+"""What is true of each kind of operation."""
 
 from __future__ import annotations
 
-import operator
-
 import pytest
-import torch
-import torch.nn.functional as F
-from torch import nn
 
-from detent.graph import KINDS, kind_of, kinds
-from tests.graph.nets import Net, captured_of
-
-X = (2, 4, 6, 6)
-
-
-def kind_in(forward, *, x=None, **parts):
-    """The kind of the node that gives the output of a one-operation network."""
-    _, region, graph = captured_of(Net(forward, **parts), torch.randn(X) if x is None else x)
-    (result,) = graph.output_node().all_input_nodes
-    return kind_of(result, dict(region.named_modules()))
-
-
-def name_in(forward, **given):
-    kind = kind_in(forward, **given)
-    return None if kind is None else kind.name
-
-
-# --- the tables --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("table", ["_MODULES", "_FUNCTIONS", "_METHODS"])
-def test_every_entry_of_the_tables_names_a_kind_that_exists(table):
-    entries = getattr(kinds, table)
-    assert entries
-    assert sorted({name for name in entries.values() if name not in KINDS}) == []
-
-
-def test_every_method_of_the_table_is_a_method_of_tensors():
-    assert [name for name in kinds._METHODS if not hasattr(torch.Tensor, name)] == []
+from detent.graph import KINDS, MULTIPLYING, REORDERING
 
 
 def test_every_kind_is_listed_under_its_own_name():
@@ -63,210 +29,29 @@ def test_the_axis_of_the_output_channels_of_a_weight(kind, axis):
     assert KINDS[kind].weight == {"weight": axis}
 
 
-@pytest.mark.parametrize(
-    ("module", "shape"),
-    [
-        (nn.Conv1d(3, 5, 1), (2, 3, 7)),
-        (nn.Conv2d(3, 5, 1), (2, 3, 7, 7)),
-        (nn.Conv3d(3, 5, 1), (2, 3, 4, 4, 4)),
-        (nn.ConvTranspose1d(3, 5, 1), (2, 3, 7)),
-        (nn.ConvTranspose2d(3, 5, 1), (2, 3, 7, 7)),
-        (nn.ConvTranspose3d(3, 5, 1), (2, 3, 4, 4, 4)),
-        (nn.Linear(3, 5), (2, 3)),
-    ],
-    ids=lambda v: type(v).__name__ if isinstance(v, nn.Module) else "",
-)
-def test_the_axis_of_a_weight_has_as_many_entries_as_the_operation_has_output_channels(module, shape):
-    kind = kind_in(lambda net, x: net.op(x), op=module, x=torch.randn(shape))
-    assert kind is not None
-    assert kind.weight is not None
-    (axis,) = kind.weight.values()
-    assert module.weight.shape[axis] == 5
-
-
-# --- synonyms ----------------------------------------------------------------------------------------------
-
-
-def add_in_place(_, x):
-    y = x * 1.0
-    y += x
-    return y
-
-
-@pytest.mark.parametrize(
-    "forward",
-    [
-        pytest.param(lambda _, x: x + x, id="plus"),
-        pytest.param(lambda _, x: operator.add(x, x), id="operator.add"),
-        pytest.param(add_in_place, id="plus-equals"),
-        pytest.param(lambda _, x: torch.add(x, x), id="torch.add"),
-        pytest.param(lambda _, x: torch.add(input=x, other=x), id="torch.add-by-keyword"),
-        pytest.param(lambda _, x: x.add(x), id="Tensor.add"),
-        pytest.param(lambda _, x: (x * 1.0).add_(x), id="Tensor.add_"),
-        pytest.param(lambda _, x: 1.0 + x, id="number-first"),
-    ],
-)
-def test_every_way_to_add_is_add(forward):
-    assert name_in(forward) == "add"
-
-
-@pytest.mark.parametrize(
-    ("kind", "forward"),
-    [
-        ("mul", lambda _, x: x * x),
-        ("mul", lambda _, x: torch.mul(x, x)),
-        ("mul", lambda _, x: x.mul(x)),
-        ("matmul", lambda _, x: x @ x),
-        ("matmul", lambda _, x: torch.matmul(x, x)),
-        ("matmul", lambda _, x: x.matmul(x)),
-        ("concat", lambda _, x: torch.cat([x, x], 1)),
-        ("concat", lambda _, x: torch.concat([x, x], 1)),
-        ("relu", lambda _, x: F.relu(x)),
-        ("relu", lambda _, x: torch.relu(x)),
-        ("relu", lambda _, x: x.relu()),
-        ("sigmoid", lambda _, x: torch.sigmoid(x)),
-        ("sigmoid", lambda _, x: x.sigmoid()),
-        ("softmax", lambda _, x: F.softmax(x, 1)),
-        ("softmax", lambda _, x: x.softmax(1)),
-        ("reshape", lambda _, x: x.flatten(1)),
-        ("reshape", lambda _, x: torch.flatten(x, 1)),
-        ("reshape", lambda _, x: x.view(2, -1)),
-        ("transpose", lambda _, x: x.permute(0, 2, 3, 1)),
-        ("slice", lambda _, x: x[:, ::2]),
-        ("clip", lambda _, x: x.clamp(0, 1)),
-        ("resize", lambda _, x: F.interpolate(x, scale_factor=2)),
-        ("pad", lambda _, x: F.pad(x, (1, 1))),
-        ("maxpool", lambda _, x: F.max_pool2d(x, 2)),
-        ("avgpool", lambda _, x: F.avg_pool2d(x, 2)),
-    ],
-)
-def test_functions_and_methods_have_a_kind(kind, forward):
-    assert name_in(forward) == kind
-
-
-@pytest.mark.parametrize(
-    "forward",
-    [
-        pytest.param(lambda _, x: x.flip(1), id="flip"),
-        pytest.param(lambda _, x: x.roll(1), id="roll"),
-        pytest.param(lambda _, x: x.swapaxes(1, 2), id="swapaxes"),
-        pytest.param(lambda _, x: torch.swapaxes(x, 1, 2), id="torch.swapaxes"),
-        pytest.param(lambda _, x: x.mT, id="mT"),
-    ],
-)
-def test_no_operation_that_rearranges_values_is_taken_for_another(forward):
-    """Known or not, a rearrangement never counts as arithmetic or as a value that carries no activations."""
-    kind = kind_in(forward)
-    assert kind is None or kind.moves
-
-
-class Own(nn.Conv2d):
-    """A user's convolution."""
-
-
-class OwnOwn(Own):
-    """And a refinement of it."""
-
-
-@pytest.mark.parametrize("cls", [Own, OwnOwn])
-def test_a_users_subclass_of_conv2d_left_whole_is_a_conv(cls):
-    net = Net(lambda net, x: net.op(x), op=cls(4, 4, 1))
-    _, region, graph = captured_of(net, torch.randn(X), leaf_modules=(Own,))
-    (node,) = [node for node in graph.nodes if node.op == "call_module"]
-    assert kind_of(node, dict(region.named_modules())).name == "conv"
-
-
-def test_a_users_subclass_of_conv2d_is_left_whole_without_being_named():
-    """Traced into, its weight would be a constant of the graph, which nothing quantizes."""
-    _, _, graph = captured_of(Net(lambda net, x: net.op(x), op=Own(4, 4, 1)), torch.randn(X))
-    assert [(node.op, node.target) for node in graph.nodes if node.op not in ("placeholder", "output")] == [
-        ("call_module", "op")
+def test_what_networks_are_quantized_for():
+    assert list(MULTIPLYING) == [
+        *("conv", "conv_transpose", "linear", "embedding", "lstm", "gru"),
+        *("matmul", "einsum", "attention"),
     ]
 
 
-# --- pools that take the whole plane -----------------------------------------------------------------------
+def test_what_gives_every_number_it_takes_in():
+    assert list(REORDERING) == [
+        *("reshape", "transpose", "expand", "pixel_shuffle"),
+        *("identity", "dropout", "conv_pad", "quant_stub", "dequant_stub"),
+    ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "forward"),
-    [
-        pytest.param("global_avgpool", lambda _, x: F.adaptive_avg_pool2d(x, 1), id="adaptive-to-1"),
-        pytest.param("global_avgpool", lambda _, x: F.adaptive_avg_pool2d(x, (1, 1)), id="adaptive-to-1x1"),
-        pytest.param("avgpool", lambda _, x: F.adaptive_avg_pool2d(x, 3), id="adaptive-to-3"),
-        pytest.param("avgpool", lambda _, x: F.adaptive_avg_pool2d(x, (1, 3)), id="adaptive-to-1x3"),
-        pytest.param("avgpool", lambda _, x: F.avg_pool2d(x, 2), id="window"),
-        pytest.param("global_maxpool", lambda _, x: F.adaptive_max_pool2d(x, 1), id="max-to-1"),
-        pytest.param("maxpool", lambda _, x: F.adaptive_max_pool2d(x, 2), id="max-to-2"),
-        pytest.param("global_avgpool", lambda _, x: x.mean([2, 3]), id="mean-of-plane"),
-        pytest.param("global_avgpool", lambda _, x: x.mean((3, 2)), id="mean-of-plane-swapped"),
-        pytest.param("global_avgpool", lambda _, x: x.mean((-1, -2)), id="mean-counted-from-the-end"),
-        pytest.param("global_avgpool", lambda _, x: x.mean(dim=(2, 3), keepdim=True), id="mean-by-keyword"),
-        pytest.param("global_avgpool", lambda _, x: torch.mean(x, (2, 3)), id="torch.mean"),
-        pytest.param("mean", lambda _, x: x.mean(1), id="mean-of-channels"),
-        pytest.param("mean", lambda _, x: x.mean((1, 2)), id="mean-of-channels-and-rows"),
-        pytest.param("mean", lambda _, x: x.mean(2), id="mean-of-rows"),
-        pytest.param("mean", lambda _, x: x.mean(), id="mean-of-all"),
-    ],
-)
-def test_a_pool_is_global_where_it_takes_the_whole_plane_of_each_channel(kind, forward):
-    assert name_in(forward) == kind
+def test_what_may_lie_in_the_memory_of_its_input():
+    assert [name for name, kind in KINDS.items() if kind.aliases] == [
+        *("reshape", "transpose", "slice", "expand"),
+        *("identity", "dropout", "quant_stub", "dequant_stub"),
+    ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "module"),
-    [
-        ("global_avgpool", nn.AdaptiveAvgPool2d(1)),
-        ("global_avgpool", nn.AdaptiveAvgPool2d((1, 1))),
-        ("avgpool", nn.AdaptiveAvgPool2d(2)),
-        ("global_maxpool", nn.AdaptiveMaxPool2d(1)),
-        ("avgpool", nn.AvgPool2d(2)),
-        ("maxpool", nn.MaxPool2d(2)),
-    ],
-    ids=str,
-)
-def test_a_pooling_module_is_global_where_it_takes_the_whole_plane(kind, module):
-    assert name_in(lambda net, x: net.pool(x), pool=module) == kind
-
-
-# --- what has no kind --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "forward",
-    [
-        pytest.param(lambda _, x: torch.special.bessel_j0(x), id="function"),
-        pytest.param(lambda _, x: x.logcumsumexp(1), id="method"),
-        pytest.param(lambda net, x: net.op(x), id="module"),
-    ],
-)
-def test_what_the_tables_do_not_know_has_no_kind(forward):
-    assert kind_in(forward, op=nn.Softsign()) is None
-
-
-def test_inputs_and_outputs_have_no_kind_and_parameters_are_constants():
-    _, region, graph = captured_of(Net(lambda net, x: x + net.p, p=nn.Parameter(torch.ones(1))), torch.randn(X))
-    modules = dict(region.named_modules())
-    found = {node.op: kind_of(node, modules) for node in graph.nodes}
-    assert found["placeholder"] is None
-    assert found["output"] is None
-    assert found["get_attr"].name == "constant"
-
-
-def test_a_module_of_a_user_may_declare_its_kind():
-    class Mine(nn.Module):
-        kind = "matmul"
-
-        def forward(self, x):
-            return x @ x
-
-    assert name_in(lambda net, x: net.op(x), op=Mine()) == "matmul"
-
-
-def test_a_declared_kind_that_does_not_exist_counts_for_nothing():
-    class Mine(nn.Module):
-        kind = "of my own"
-
-        def forward(self, x):
-            return x
-
-    assert name_in(lambda net, x: net.op(x), op=Mine()) is None
+@pytest.mark.parametrize("trait", ["selects", "vanishes", "aliases"])
+def test_only_what_moves_values(trait):
+    having = [kind for kind in KINDS.values() if getattr(kind, trait)]
+    assert having
+    assert all(kind.moves for kind in having)

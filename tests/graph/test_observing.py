@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import detent
+from detent.algorithms.floating import as_float
 from detent.errors import NotCalibratedError, RangeError
 from detent.graph import observing, quantizers_of
 from detent.numerics import QParams
@@ -204,3 +205,56 @@ def test_with_quantized_a_model_without_scales_is_refused_by_name():
     with pytest.raises(NotCalibratedError, match="'x'"), observing(model, quantized=True), torch.no_grad():
         model(x)
     assert not any(quantizer.calibrated for quantizer in quantizers_of(model))
+
+
+def test_observing_inside_of_a_float_block_sets_scales_and_leaves_the_model_float():
+    model, net, x = prepared_pair()
+    twin, _, _ = prepared_pair()
+    with torch.no_grad():
+        with as_float(model):
+            with observing(model):
+                assert_close(model(x), net(x), 1e-6)
+            assert_close(model(x), net(x), 1e-6)
+        with observing(twin):
+            twin(x)
+        assert scales(model) == scales(twin)
+        assert torch.equal(model(x), twin(x))
+
+
+def test_observing_quantized_inside_of_a_float_block_runs_quantized():
+    model, _, x = prepared_pair()
+    with torch.no_grad():
+        with observing(model):
+            model(x)
+        quantized = model(x)
+        with as_float(model), observing(model, quantized=True):
+            assert torch.equal(model(x), quantized)
+
+
+def test_a_float_block_inside_of_observing_is_not_observed():
+    model, net, x = prepared_pair()
+    twin, _, _ = prepared_pair()
+    with torch.no_grad():
+        with observing(model):
+            model(x)
+            with as_float(model):
+                assert_close(model(100 * x), net(100 * x), 1e-4)
+            model(x / 2)
+        with observing(twin):
+            twin(x)
+            twin(x / 2)
+    assert scales(model) == scales(twin)
+
+
+def test_an_inner_block_observes_for_itself():
+    model, _, x = prepared_pair()
+    with torch.no_grad(), observing(model):
+        model(x)
+        with observing(model):
+            model(100 * x)
+        inner = scales(model)
+    twin, _, _ = prepared_pair()
+    with torch.no_grad(), observing(twin):
+        twin(x)
+    assert scales(model) == scales(twin)
+    assert inner["x"] == pytest.approx(100 * scales(model)["x"], rel=1e-5)

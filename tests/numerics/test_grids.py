@@ -1,6 +1,7 @@
 """Which numbers exist: bounds, storage, codes and values of the three kinds of grid."""
 
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from detent.errors import SchemeError
-from detent.numerics import ApotGrid, IntGrid, LogGrid, Rounding
+from detent.numerics import GRIDS, ApotGrid, GridName, IntGrid, LogGrid, Rounding
 
 NO_ZERO_POINT = torch.tensor(0)
 INTEGER_TYPES = (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32)
@@ -454,3 +455,56 @@ def test_apot_takes_the_nearest_level(value, bits, signed):
     (taken,) = decode(grid, encode(grid, [value]))
     assert abs(taken - value) <= np.abs(values - value).min() + 1e-15  # the middle of two levels is rounded
     assert taken in values
+
+
+# ---- what the library asks instead of a grid's class ----
+
+
+def test_a_grid_prints_its_name_and_says_how_onnx_stores_it():
+    grids = [param.values[0] for param in EVERY_KIND]
+    assert [(grid.name, grid.onnx_dtype(), grid.onnx_dtype(int4=True)) for grid in grids] == [
+        ("int8", "int8", "int8"),
+        ("uint4", "uint8", "uint4"),
+        ("int3 narrow", "int8", "int8"),
+        ("log8", None, None),
+        ("log5", None, None),
+        ("apot4", None, None),
+        ("apot4 unsigned", None, None),
+    ]
+    assert [IntGrid(bits).onnx_dtype() for bits in (2, 9, 16, 17, 32)] == ["int8", "int16", "int16", "int32", "int32"]
+
+
+def test_only_integers_are_uniform_and_can_be_narrow():
+    assert [(grid.is_uniform, grid.can_be_narrow) for grid in GRIDS.values()] == [
+        (True, True), (False, False), (False, False)
+    ]  # fmt: skip
+    assert (IntGrid(8, narrow=True).narrow, LogGrid().narrow, ApotGrid(4).narrow) == (True, False, False)
+
+
+@pytest.mark.parametrize("grid", EVERY_KIND)
+def test_the_ends_are_the_least_and_the_greatest_value(grid):
+    zero_point = torch.tensor([3.0, 0.0] if grid.is_uniform else [0.0, 0.0], dtype=torch.float64)
+    low, high = grid.ends(zero_point)
+    assert (low.dtype, low.shape) == (torch.float64, (2,))
+    for index, zero in enumerate(zero_point):
+        values = [grid.decode(torch.tensor(float(code)), zero) for code in range(grid.qmin, grid.qmax + 1)]
+        assert (float(low[index]), float(high[index])) == (float(min(values)), float(max(values)))
+
+
+def test_a_kind_makes_the_grid_of_what_is_offered():
+    wanted = {"bits": 4, "signed": False, "narrow": True}
+    assert [kind.of(**wanted) for kind in GRIDS.values()] == [
+        IntGrid(4, signed=False), LogGrid(4), ApotGrid(4, signed=False)
+    ]  # fmt: skip
+    assert IntGrid.of(4, signed=True, narrow=True) == IntGrid(4, narrow=True)
+
+
+def test_a_grid_with_other_fields():
+    assert IntGrid(8, narrow=True).like(bits=4) == IntGrid(4, narrow=True)
+    assert LogGrid(8, 4).like(bits=6) == LogGrid(6, 4)
+    with pytest.raises(SchemeError, match="2 to 32 bits"):
+        IntGrid(8).like(bits=1)
+
+
+def test_recipes_have_a_name_for_every_kind():
+    assert list(GRIDS) == list(get_args(GridName)) == ["int", "log", "apot"]

@@ -136,6 +136,7 @@ def assert_forward_is_the_reference(x, granularity, rounding):
     assert torch.equal(fused_fake_quantize(leaf, scale, lo, hi, granularity=granularity, rounding=rounding), found)
 
 
+@pytest.mark.pairwise
 @both_ways
 @each_rounding
 @each_granularity
@@ -144,6 +145,7 @@ def test_forward_of_float32_equals_the_reference_bit_for_bit(layout, granularity
     assert_forward_is_the_reference(layout(make_input()), granularity, rounding)
 
 
+@pytest.mark.pairwise
 @each_rounding
 @each_granularity
 @pytest.mark.parametrize("layout", each({name: f for name, f in LAYOUTS.items() if name != "every-second"}))
@@ -393,6 +395,7 @@ def assert_gradients_follow_the_formula(x, granularity, rounding, inside, tolera
 FLOAT32_SUMS = 576 * 2.0**-24
 
 
+@pytest.mark.pairwise
 @both_ways
 @each_inside
 @each_granularity
@@ -491,6 +494,7 @@ def test_each_gradient_is_in_the_dtype_of_its_tensor():
     assert (x.grad.tolist(), scale.grad.item(), hi.grad.item()) == ([0, 0, 0], 9, 0.75)
 
 
+@pytest.mark.pairwise
 @both_ways
 @each_layout
 @pytest.mark.parametrize("learned", [pytest.param(False, id="fixed-scale"), pytest.param(True, id="learned-scale")])
@@ -581,6 +585,7 @@ def saved_by(call):
     return kept
 
 
+@pytest.mark.pairwise
 @both_ways
 @each_layout
 @each_granularity
@@ -593,6 +598,7 @@ def test_with_a_fixed_scale_one_byte_an_element_is_kept(granularity, layout):
     assert mask.untyped_storage().nbytes() == x.numel()
 
 
+@pytest.mark.pairwise
 @both_ways
 @each_layout
 @each_granularity
@@ -617,6 +623,7 @@ def test_without_gradients_nothing_is_kept():
 # ---- special values, empty tensors ----
 
 
+@pytest.mark.pairwise
 @both_ways
 @pytest.mark.parametrize("learned", [pytest.param(False, id="fixed-scale"), pytest.param(True, id="learned-scale")])
 @each_inside
@@ -766,6 +773,7 @@ def test_scale_gradient_copies_nothing_and_keeps_nothing():
     not any(map(shutil.which, ("g++", "clang++", "c++"))),
     reason="torch.compile needs a C++ compiler, and there is none",
 )
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("granularity", "rounding", "inside", "dtype", "layout", "learned"),
     [

@@ -9,6 +9,7 @@ import torch
 from detent.errors import RangeError, SchemeError, TensorError
 from detent.numerics import ApotGrid, Granularity, IntGrid, LogGrid, PerChannel, PerGroup, PerTensor, QParams, Scheme
 from detent.observers import OBSERVERS, Observer
+from tests.pairwise import pairs_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -131,22 +132,31 @@ def test_the_names_above_are_all_there_are():
 # --- the matrix ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "scheme", "shape"), params(meaningful=True))
-@pytest.mark.parametrize(
-    "batches",
-    [
-        pytest.param([gauss(*SHAPE), 3 * gauss(*SHAPE, seed=1)], id="gauss"),
-        pytest.param([torch.zeros(SHAPE)], id="zeros"),
-        pytest.param([torch.full(SHAPE, 0.7)], id="constant"),
-        pytest.param([torch.full(SHAPE, -0.7)], id="negative-constant"),
-        pytest.param([gauss(*SHAPE) + 100], id="far-above-zero"),
-        pytest.param([gauss(*SHAPE) - 100], id="far-below-zero"),
-        pytest.param([torch.full(SHAPE, 1e-38)], id="tiny"),
-        pytest.param([1e15 * gauss(*SHAPE)], id="large"),
+DATA = {
+    "gauss": [gauss(*SHAPE), 3 * gauss(*SHAPE, seed=1)],
+    "zeros": [torch.zeros(SHAPE)],
+    "constant": [torch.full(SHAPE, 0.7)],
+    "negative-constant": [torch.full(SHAPE, -0.7)],
+    "far-above-zero": [gauss(*SHAPE) + 100],
+    "far-below-zero": [gauss(*SHAPE) - 100],
+    "tiny": [torch.full(SHAPE, 1e-38)],
+    "large": [1e15 * gauss(*SHAPE)],
+}
+
+
+# The zero point is farthest off where a range that does not hold zero is rounded up to a power of two.
+@pytest.mark.pairwise(
+    goals=lambda name, scheme, shape, data: pairs_of((name, shape, scheme.symmetric, scheme.scale, data)),
+    always=[
+        f"{data}-{name}-per-channel-affine-power_of_two"
+        for name in ("minmax", "std", "mse", "lsq_plus")
+        for data in ("far-above-zero", "far-below-zero")
     ],
 )
-def test_the_answer_is_usable(name, scheme, shape, batches):
-    assert_usable(asked(name, scheme, *batches), scheme, shape)
+@pytest.mark.parametrize(("name", "scheme", "shape"), params(meaningful=True))
+@pytest.mark.parametrize("data", DATA)
+def test_the_answer_is_usable(name, scheme, shape, data):
+    assert_usable(asked(name, scheme, *DATA[data]), scheme, shape)
 
 
 @pytest.mark.parametrize(("name", "scheme", "_shape"), params(meaningful=False))
@@ -268,6 +278,7 @@ def test_non_contiguous_batches(name, granularity):
 # --- dtypes --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.pairwise(goals=lambda name, granularity, dtype: pairs_of((name, granularity, dtype)))
 @pytest.mark.parametrize(("name", "granularity"), NAME_AND_GRANULARITY)
 @pytest.mark.parametrize(
     "dtype",
@@ -367,6 +378,9 @@ EXACT = ["minmax", "percentile", "mse", "kl", "pow2_sse", "isotone", "fixed"]
 NEARLY = ["std", "lsq", "lsq_plus"]
 
 
+@pytest.mark.pairwise(
+    goals=lambda name, symmetric, granularity, ranges, split: pairs_of((name, symmetric, granularity, ranges, split))
+)
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("ranges", RANGES)
 @pytest.mark.parametrize(
@@ -445,6 +459,9 @@ def test_a_dead_channel_of_an_affine_scheme_has_its_zero_on_the_grid(name):
 BAD = [pytest.param(value, id=str(value)) for value in (math.nan, math.inf, -math.inf)]
 
 
+@pytest.mark.pairwise(
+    goals=lambda name, granularity, bad, at: pairs_of((name, granularity, str(bad), at)),
+)
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("at", [pytest.param(0, id="first-batch"), pytest.param(2, id="last-batch")])
 @pytest.mark.parametrize(("name", "granularity"), NAME_AND_GRANULARITY)

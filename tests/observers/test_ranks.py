@@ -21,7 +21,7 @@ from detent.numerics import IntGrid, PerChannel, PerTensor, QParams, Rounding, S
 from detent.observers import OBSERVERS, Histogram, Observer
 from detent.observers.ranks import gather_over_ranks, over_ranks
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
 
 INT8, UINT8 = IntGrid(8), IntGrid(8, signed=False)
 SECONDS = 60  # to import torch twice and exchange a few kilobytes; a rank that waits for ever is ended by then

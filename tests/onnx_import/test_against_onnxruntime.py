@@ -12,8 +12,8 @@ import pytest
 import torch
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from detent import load
 from detent.errors import OnnxError
-from detent.onnx_import import load
 
 CASES = 60  # of each operator
 Drawn = tuple[NodeProto, Any, dict[str, Any], int]

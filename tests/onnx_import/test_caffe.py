@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import detent
+from detent import load
 from detent.errors import OnnxError
-from detent.onnx_import import load
 from detent.onnx_import.caffe_schema import message
 
 INPUT = 'layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 4 dim: 7 dim: 7 } } }'

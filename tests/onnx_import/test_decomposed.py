@@ -16,8 +16,9 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from torch import nn
 
 import detent
+from detent import load
 from detent.deploy import deployment_of
-from detent.onnx_import import load, source_of
+from detent.onnx_import import source_of
 
 ROOT, TANH = math.sqrt(2), math.sqrt(2 / math.pi)
 

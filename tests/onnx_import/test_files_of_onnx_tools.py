@@ -14,8 +14,9 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 
 import detent
+from detent import load
 from detent.graph import QuantizedTensor, quantizers_of
-from detent.onnx_import import load, source_of
+from detent.onnx_import import source_of
 from detent.recipes import find
 
 FILES = Path(__file__).parent / "onnx_tools"

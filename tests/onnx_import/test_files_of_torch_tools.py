@@ -20,9 +20,10 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 import detent
+from detent import load
 from detent.errors import OnnxError
 from detent.graph import quantizers_of
-from detent.onnx_import import load, source_of
+from detent.onnx_import import source_of
 
 FOLDER = Path(__file__).parent / "torch_tools"
 FILES = sorted(path.stem for path in FOLDER.glob("*.onnx"))

@@ -13,8 +13,9 @@ import torch
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 import detent
+from detent import load
 from detent.errors import OnnxError
-from detent.onnx_import import load, source_of
+from detent.onnx_import import source_of
 
 WEIGHTS = np.random.default_rng(0).standard_normal((3, 3, 3, 3)).astype(np.float32)
 OWN = helper.make_opsetid("own", 1)

@@ -12,9 +12,10 @@ import torch
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from torch import nn
 
+from detent import load
 from detent.errors import OnnxError
 from detent.graph import capture
-from detent.onnx_import import OnnxParameter, load, source_of
+from detent.onnx_import import OnnxParameter, source_of
 
 
 def model(

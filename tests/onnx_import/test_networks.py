@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 import detent
+from detent import load
 from detent.graph import capture
-from detent.onnx_import import load, source_of
+from detent.onnx_import import source_of
 from detent.quantizers import Quantizer
 from tests.models import MODELS
 

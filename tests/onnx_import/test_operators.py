@@ -19,8 +19,8 @@ import torch
 from onnx import ModelProto, TensorProto, numpy_helper
 from torch import Tensor
 
+from detent import load
 from detent.errors import OnnxError
-from detent.onnx_import import load
 
 # Operators of vision, speech and transformer networks as exporters write them today.
 NETWORK_OPS = frozenset(

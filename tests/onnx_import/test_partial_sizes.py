@@ -9,7 +9,7 @@ import torch
 from onnx import numpy_helper, parser
 from torch import nn
 
-from detent.onnx_import import load
+from detent import load
 
 
 def model(body: str) -> onnx.ModelProto:

@@ -16,9 +16,9 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 import detent
+from detent import load
 from detent.errors import OnnxError
 from detent.graph import quantizers_of
-from detent.onnx_import import load
 from tests.models import MODELS
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -198,6 +198,15 @@ def test_interpolated_codes_are_cut_off_by_the_engine_and_rounded_by_us(tmp_path
     off = (graph(on_grid) - torch.from_numpy(ran(tmp_path / "resize.onnx", x)[0])) / 0.1
     assert off.min() > -1e-4
     assert off.max() < 1.0
+
+
+def test_codes_that_are_picked_are_codes_of_the_same_grid(tmp_path):
+    pick = helper.make_node("GatherElements", ["q", "places"], ["moved"], name="pick", axis=3)
+    model = codes_model([pick], {"places": np.array([[[[3, 0]] * 4] * 2], np.int64)})
+    onnx.save_model(model, tmp_path / "pick.onnx")
+    x = torch.randn(1, 2, 4, 4, generator=torch.Generator().manual_seed(0))
+    on_grid = torch.fake_quantize_per_tensor_affine(x, 0.1, 128, 0, 255)
+    np.testing.assert_allclose(load(model)(on_grid).numpy(), ran(tmp_path / "pick.onnx", x)[0], rtol=1e-6)
 
 
 def test_codes_around_codes_are_zero_if_nothing_is_said(tmp_path):

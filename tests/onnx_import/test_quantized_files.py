@@ -14,9 +14,10 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 
 import detent
+from detent import load
 from detent.errors import OnnxError
 from detent.graph import quantizers_of
-from detent.onnx_import import load, source_of
+from detent.onnx_import import source_of
 
 
 class Batches(CalibrationDataReader):

@@ -10,8 +10,8 @@ import pytest
 import torch
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from detent import load
 from detent.errors import OnnxError
-from detent.onnx_import import load
 
 make = helper.make_node
 SCALARS: dict[str, Any] = {"zero": np.int64(0), "one": np.int64(1), "last": np.int64(-1), "two": np.int64(2)}

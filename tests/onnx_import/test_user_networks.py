@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 import detent
+from detent import load
 from detent.engines import ENGINES
-from detent.onnx_import import load
 from tests.models import MODELS
 from tests.onnx_import.user_networks import USER_NETWORKS
 

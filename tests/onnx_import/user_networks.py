@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.models import conv_bn, lively
+from tests.networks.parts import conv_bn, lively
 
 __all__ = ["USER_NETWORKS", "UserNetwork"]
 

@@ -5,7 +5,6 @@ and at least 0.05 of a step away from every point where a rounding decides, so t
 agree on every code, and a code times a float32 scale, which float64 holds exactly, on every value.
 """
 
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -206,22 +205,5 @@ def close():
         size = np.abs(expected) if size is None else as_numpy(size)
         wrong = np.abs(found - expected) > rtol * size + 1e-12
         assert not wrong.any(), f"{found[wrong][:4]} where {expected[wrong][:4]} was expected"
-
-    return check
-
-
-@pytest.fixture
-def refuses():
-    """`with refuses(SchemeError, asked=..., found=..., to_do=...)`: raised, and each part says that much."""
-
-    @contextmanager
-    def check(error, *, asked="", found="", to_do=""):
-        with pytest.raises(error) as caught:
-            yield
-        assert type(caught.value) is error
-        parts = (caught.value.asked, caught.value.found, caught.value.to_do)
-        for part, expected in zip(parts, (asked, found, to_do), strict=True):
-            assert part
-            assert expected in part
 
     return check

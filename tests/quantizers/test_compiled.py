@@ -50,6 +50,7 @@ def calibrated(name, scheme):
 
 
 @pytest.mark.parametrize(("name", "scheme"), CASES)
+@pytest.mark.slow
 def test_compiled_is_eager(name, scheme):
     x = torch.randn(SHAPE, generator=torch.Generator().manual_seed(1))
     g = torch.randn(SHAPE, generator=torch.Generator().manual_seed(2))

@@ -237,6 +237,7 @@ def test_a_model_of_another_dtype_moves_too(dtype, given):
     assert q.high.item() == 128.0
 
 
+@pytest.mark.slow
 def test_every_rank_holds_the_same_range(tmp_path):
     """Each end moves towards that of all ranks' batches together."""
     first, second = on_two_ranks(tmp_path, [[[[-1.0, 5.0]], [[8.0, 1.0]]], [[[3.0, -65.0]], [[-2.0, 9.0], [0.0, 6.0]]]])
@@ -246,6 +247,7 @@ def test_every_rank_holds_the_same_range(tmp_path):
     assert high == [((255 + 3) / 2 + 8) / 2, ((255 + 5) / 2 + 9) / 2]
 
 
+@pytest.mark.slow
 def test_a_rank_with_an_empty_batch_keeps_step_with_the_others(tmp_path):
     """The last batch of an epoch may leave a rank with nothing; the others must not wait for it for ever."""
     first, second = on_two_ranks(tmp_path, [[[[-1.0, 5.0]], [[4.0, 4.0]]], [[], [[8.0, 2.0]]]])

@@ -13,6 +13,7 @@ from detent.errors import NotCalibratedError, SchemeError, TensorError
 from detent.numerics import ApotGrid, IntGrid, LogGrid, PerChannel, PerGroup, PerTensor, QParams, Scheme
 from detent.observers import OBSERVERS
 from detent.quantizers import QUANTIZERS
+from tests.pairwise import pairs_of
 
 # --- the matrix ----------------------------------------------------------------------------------------------
 
@@ -131,6 +132,8 @@ def test_what_has_no_meaning_is_refused_before_anything_runs(name, role):
         assert error.to_do
 
 
+# Grid and symmetry are one column more: together they decide where zero is.
+@pytest.mark.pairwise(goals=lambda name, kind, role: pairs_of((name, *kind, role, kind[:2])))
 @pytest.mark.parametrize(("name", "kind", "role"), MATRIX)
 def test_what_has_a_meaning_trains(name, kind, role):
     """Calibrate, forward, backward, one step of SGD, forward again: finite, with valid qparams, on the grid."""

@@ -238,7 +238,7 @@ def refused(identity, error, given, asked, found, to_do):
         ),
         refused(
             "unsigned-log", SchemeError, {"signed": False, "grid": "log"},
-            "signed = False", "logarithmic grids hold a sign", "use signed: true",
+            "signed = False", "grids of kind 'log' hold a sign", "use signed: true",
         ),
         refused(
             "affine-log", SchemeError, {"grid": "log", "symmetric": False},

@@ -121,7 +121,7 @@ def test_a_loaded_artifact_has_it_from_the_manifest(tmp_path):
     direct = made.retarget("litert", tmp_path / "direct")
     moved = Artifact.load(made.folder).retarget("litert", tmp_path / "moved")
     one, two = (
-        sorted((t["scale"], t["zero point"]) for t in artifact.manifest["tensors"] if t["role"] == "activation")
+        sorted((t["scale"], t["zero_point"]) for t in artifact.manifest["tensors"] if t["role"] == "activation")
         for artifact in (direct, moved)
     )
     assert one == two

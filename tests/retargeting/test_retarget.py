@@ -137,7 +137,7 @@ def test_codes_of_the_other_sign_are_the_same_numbers(tmp_path):
     for tensor in own:
         scale, zero_point = before[tensor["tensor"]]
         assert np.float32(tensor["scale"]) == scale.numpy()
-        assert tensor["zero point"] == zero_point.item() + 128
+        assert tensor["zero_point"] == zero_point.item() + 128
         assert not tensor["scheme"]["grid"]["signed"]
     assert artifact.verify([inputs], latency=False).holds
 
@@ -298,7 +298,7 @@ def test_a_folder_with_swishes_moves_as_the_model_in_memory_does(backend, tmp_pa
 
 
 def _numbers(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["tensor"], row["scale"], row["zero point"], row["scheme"]
+    return row["tensor"], row["scale"], row["zero_point"], row["scheme"]
 
 
 @pytest.mark.parametrize(("first", "second"), [("onnxruntime", "litert"), ("openvino", "onnxruntime")])

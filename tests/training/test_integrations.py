@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +137,13 @@ def test_hugging_face(tmp_path: Path) -> None:
     trainer = transformers.Trainer(Model(), arguments, train_dataset=rows, callbacks=[hugging_face_callback(phases)])
     trainer.train()
     assert_phases(phases, states)
+
+
+def test_what_is_frozen_is_frozen_once_and_can_be_saved() -> None:
+    phases = phases_of(-1)
+    phases.begin()
+    for epoch in (2, 3):
+        phases.begin_epoch(epoch)
+    norms = [m for m in phases.prepared.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert [len(norm._forward_pre_hooks) for norm in norms] == [1] * len(norms)
+    pickle.dumps(norms)

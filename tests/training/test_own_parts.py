@@ -156,9 +156,10 @@ def test_the_whole_way(folder: Path) -> None:
         ("model", {"name": "mine:Tinny"}, "did you mean 'Tiny'?"),
         ("imports", {"observers": {"halved": "mine:Plain"}}, "not a subclass of Observer"),
         ("imports", {"observers": {"minmax": "mine:Halved"}}, "the name is taken"),
+        ("imports", {"algorithms": {"better": "mine:Plain"}}, "give an Algorithm(run, phase, about)"),
         ("imports", {"quantisers": {"plain": "mine:Plain"}}, "did you mean 'quantizers'?"),
     ],
-    ids=["backend", "typo", "another kind", "taken", "key"],
+    ids=["backend", "typo", "another kind", "taken", "no algorithm", "key"],
 )
 def test_mistakes_are_told(folder: Path, monkeypatch: pytest.MonkeyPatch, section: str, value: Any, said: str) -> None:
     monkeypatch.chdir(folder)

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from detent.errors import EngineError, RecipeError
+from detent.graph import FoldedBatchNorm
 from detent.training import Precision
 from detent.training import precision as module
 from tests.training.jobs import STEADY_KERNELS, make_run
@@ -95,3 +96,16 @@ def test_kernels_that_end_the_process_are_refused(monkeypatch: pytest.MonkeyPatc
 def test_an_unknown_precision_is_refused() -> None:
     with pytest.raises(RecipeError, match="known are 32, bf16, 16"):
         Precision("64", torch.device("cpu"))  # type: ignore[arg-type]
+
+
+def test_blocks_nest_and_restore(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_refuse_broken_kernels", lambda _: None)
+    prepared = make_run(recipe="lsq", strategy=3).prepared
+    folded = [m for m in prepared.modules() if isinstance(m, FoldedBatchNorm)]
+    half = Precision("bf16")
+    with half.forward(prepared):
+        with pytest.raises(ZeroDivisionError), half.forward(prepared):
+            raise ZeroDivisionError
+        assert [one.in_float32 for one in folded] == [True] * len(folded)
+    assert folded
+    assert not any(one.in_float32 for one in folded)

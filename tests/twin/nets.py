@@ -494,12 +494,12 @@ def small_net(kind: str, style: Style = Style()) -> Net:
     return builder.net()
 
 
-def resnet18(style: Style = Style(batch=1), size: int = 224, classes: int = 1000) -> Net:
-    """ResNet-18 with random weights, every convolution and addition on a grid."""
+def resnet18(style: Style = Style(batch=1), size: int = 224, classes: int = 1000, width: int = 64) -> Net:
+    """ResNet-18 with random weights, every convolution and addition on a grid; `width` channels in the first stage."""
     b = Builder(style)
-    x = conv(b, b.input("x", style.batch, 3, size, size), 64, 7, stride=2, then="Relu")
+    x = conv(b, b.input("x", style.batch, 3, size, size), width, 7, stride=2, then="Relu")
     x = b.quantized(b.float_op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4), like=x)
-    for stage, channels in enumerate((64, 128, 256, 512)):
+    for stage, channels in enumerate((width, 2 * width, 4 * width, 8 * width)):
         for block in range(2):
             stride = 2 if stage > 0 and block == 0 else 1
             y = conv(b, conv(b, x, channels, stride=stride, then="Relu"), channels)

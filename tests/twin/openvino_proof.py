@@ -9,7 +9,7 @@ import pytest
 
 from detent.backends.openvino import OPENVINO
 from detent.deploy import Deployment, Package
-from detent.deploy.openvino_ir import write_openvino_ir
+from detent.deploy.openvino_ir import FORMAT
 from detent.engines.openvino import OpenVino as Engine
 from detent.twin.interpreter import Twin
 from detent.twin.openvino import OpenVino
@@ -21,7 +21,7 @@ STYLES = [pytest.param(UINT8, id="uint8"), pytest.param(INT8, id="int8-symmetric
 
 def package(net: Net, folder: Path) -> Package:
     deployment = Deployment(name="net", backend=OPENVINO, model=net.model, tensors=())
-    files = {"model.onnx": net.model.SerializeToString(), **write_openvino_ir(deployment)}
+    files = {"model.onnx": net.model.SerializeToString(), **FORMAT.write(deployment).files}
     for name, content in files.items():
         (folder / name).write_bytes(content)
     return Package(folder, {"files": dict.fromkeys(files, "")})

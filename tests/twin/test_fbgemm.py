@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -35,10 +36,10 @@ def test_one_weight_scale(kind: str, bias: str, tmp_path: Path) -> None:
         assert not differing(net_of(kind, style), tmp_path, "fbgemm", Fbgemm())[0]
 
 
-@pytest.mark.parametrize("network", [resnet18, mobilenet])
+@pytest.mark.parametrize("network", [partial(resnet18, width=32), mobilenet], ids=["resnet18", "mobilenet"])
 @pytest.mark.parametrize("scales", SCALES)
 def test_whole_networks(network: object, scales: str, tmp_path: Path) -> None:
-    net = network(Style(scales=scales, batch=1), size=48)  # type: ignore[operator]
+    net = network(Style(scales=scales, batch=1), size=64)  # type: ignore[operator]
     wrong, count = differing(net, tmp_path, "fbgemm", Fbgemm())
     assert count > 100_000
     assert not wrong

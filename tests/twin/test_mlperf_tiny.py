@@ -159,6 +159,13 @@ def paeth(stored: npt.NDArray[np.int64], above: npt.NDArray[np.int64]) -> npt.ND
     return found
 
 
+def test_image_classification(images: tuple[Codes, npt.NDArray[np.int64]]) -> None:
+    wrong, outputs = compared("pretrainedResnet_quant.tflite", images[0][:1000], "xnnpack", Xnnpack())
+    assert outputs.shape == (1000, 10)
+    assert wrong == 0
+
+
+@pytest.mark.full
 def test_image_classification_on_every_test_image(images: tuple[Codes, npt.NDArray[np.int64]]) -> None:
     codes, labels = images
     wrong, outputs = compared("pretrainedResnet_quant.tflite", codes, "xnnpack", Xnnpack())

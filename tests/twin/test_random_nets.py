@@ -11,7 +11,7 @@ import pytest
 
 from detent.backends.openvino import OPENVINO
 from detent.deploy import read_qdq
-from detent.deploy.forms import in_forms
+from detent.deploy.forms import legalize
 from detent.deploy.tflite import model_to_tflite
 from detent.errors import DeployError
 from detent.twin import ARITHMETICS, Twin
@@ -95,5 +95,5 @@ def test_openvino(tmp_path: Path) -> None:
     styles = [{"activation": "uint8"}, {"activation": "int8", "symmetric": True}, {"activation": "int8"}]
     for seed in range(100, 140):
         net = random_net(seed, kinds, scales="pot", **styles[seed % 3])
-        written = Net(in_forms(net.model, OPENVINO.forms), net.feeds)
+        written = Net(legalize(net.model, OPENVINO.rewrites), net.feeds)
         assert not distances(written, tmp_path).any(), seed

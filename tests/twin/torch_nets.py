@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from detent.backends import BACKENDS
 from detent.deploy import Deployment, Package
-from detent.deploy.torch_native import write_torch_native
+from detent.deploy.torch_native import FORMAT
 from detent.engines.torch_native import Kernels, TorchNative
 from detent.twin.arithmetic import Arithmetic
 from detent.twin.interpreter import Twin
@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 
 def package(net: Net, folder: Path) -> Package:
     deployment = Deployment(name="net", backend=BACKENDS["torch_x86"], model=net.model, tensors=())
-    files = {"model.onnx": net.model.SerializeToString(), **write_torch_native(deployment)}
+    files = {"model.onnx": net.model.SerializeToString(), **FORMAT.write(deployment).files}
     for name, content in files.items():
         (folder / name).write_bytes(content)
     return Package(folder, {"files": dict.fromkeys(files, "")})

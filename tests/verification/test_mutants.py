@@ -55,6 +55,7 @@ def test_what_is_right_holds(backend, kind, deployed):
         assert verdict.holds, (mode, verdict.problems)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("shows", [True, False], ids=["inside and out", "outputs alone"])
 @pytest.mark.parametrize("mutant", LAYERS)
 @pytest.mark.parametrize("kind", NETS)

@@ -45,6 +45,7 @@ FUNCTIONS = [
     (op("LayerNormalization", 3), [ROWS, (16,), (16,)]),
     (op("LogSoftmax", 1), [ROWS]),
     (op("Sigmoid", 1), [IMAGE]),
+    (op("Sign", 1), [IMAGE]),
     (op("Softmax", 1), [ROWS]),
     (op("Tanh", 1), [IMAGE]),
 ]

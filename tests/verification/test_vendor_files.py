@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,12 +20,12 @@ from torch import nn
 import detent
 from detent.artifact import Artifact
 from detent.backends import BACKENDS
+from detent.deploy import FORMATS, Format, TensorFacts, Written, find_format, register
 from detent.deploy.formats.espdl_file import EspModel
 from detent.deploy.mnn_compression import Compression
 from detent.deploy.package import MANIFEST, digest
 from detent.deploy.tflite.file import read_tflite, to_bytes
-from detent.verification.vendor_files import vendor_disagreements
-from detent.verification.vendor_readers import READERS
+from detent.verification.vendor_files import unchecked_files, vendor_disagreements
 from tests.models import MODELS
 
 Change = Callable[[bytes], bytes]
@@ -71,7 +72,7 @@ def text(old: str, new: str) -> Change:
     return change
 
 
-def entry(*path: str | int, to: Callable[[object], object]) -> Change:
+def entry_at(*path: str | int, to: Callable[[object], object]) -> Change:
     """One value of a JSON file."""
 
     def change(content: bytes) -> bytes:
@@ -186,42 +187,42 @@ def test_a_tensor_is_on_its_grid_behind_what_keeps_that_of_its_input(tmp_path):
 
 
 WRONG: list[tuple[str, str, Change, str]] = [
-    ("acl", "acl_tensors.json", entry("relu1", "scale", to=double), "relu1"),
-    ("acl", "acl_tensors.json", entry("relu1", "data_type", to=lambda _: "QASYMM8"), "relu1"),
+    ("acl", "acl_tensors.json", entry_at("relu1", "scale", to=double), "relu1"),
+    ("acl", "acl_tensors.json", entry_at("relu1", "data_type", to=lambda _: "QASYMM8"), "relu1"),
     ("acl", "acl_tensors.json", without("avgpool"), "avgpool"),
     ("ascend", "ascend_record.txt", text(r"(scale_d: )(\S+)", r"\g<1>0.5"), "conv1"),
     ("ascend", "ascend_record.txt", text(r"(offset_d: )(\S+)", r"\g<1>3"), "conv1"),
     ("esp_dl", "model.espdl", espdl, "relu1"),
     ("litert", "model.tflite", tflite, "relu1"),
     ("litert", "model.tflite", tflite_weight, "conv2.weight"),
-    ("metax", "ppq_config.json", entry("values", "1", "scale", to=double), "x"),
+    ("metax", "ppq_config.json", entry_at("values", "1", "scale", to=double), "x"),
     ("mnn", "model.mnn_compression.bin", compression, "conv1.weight"),
     ("ncnn", "model.table", text(r"(conv1_param_0 )(\S+)", r"\g<1>0.5"), "conv1"),
     ("ncnn", "model.ncnn.bin", lambda content: content[:-4] + np.float32(3.5).tobytes(), "fc"),
-    ("nnie", "nnie_gfpq.json", entry("nnie", "gfpq_param_dict", "conv1", to=double), "conv1"),
+    ("nnie", "nnie_gfpq.json", entry_at("nnie", "gfpq_param_dict", "conv1", to=double), "conv1"),
     ("nxp", "nxp.onnx", initializer("relu1_max"), "relu1"),
     ("openvino", "model.xml", text(r'(name="conv2.bias"[\s\S]*?offset=")(\d+)', r"\g<1>0"), "conv2.bias"),
     ("openvino", "model.xml", text("relu1/DequantizeLinear", "relu3/DequantizeLinear"), "relu3"),
-    ("ppl_cuda", "ppl_quantization.json", entry("quant_info", "relu1", "bit_width", to=one_more), "relu1"),
-    ("ppl_w8a16", "ppl_quantization.json", entry("ppl", "relu1", "max", to=double), "relu1"),
+    ("ppl_cuda", "ppl_quantization.json", entry_at("quant_info", "relu1", "bit_width", to=one_more), "relu1"),
+    ("ppl_w8a16", "ppl_quantization.json", entry_at("ppl", "relu1", "max", to=double), "relu1"),
     ("rknn", "rknn.quantization.cfg", text(r"zero_point: \[(-?\d+)\]", "zero_point: [17]"), "x"),
     (
         "snpe",
         "quantization_overrides_0.6.1.json",
-        entry("activation_encodings", "relu1", 0, "offset", to=one_more),
+        entry_at("activation_encodings", "relu1", 0, "offset", to=one_more),
         "relu1",
     ),
-    ("snpe", "quantization_overrides_1.0.0.json", entry("activation_encodings", 0, "scale", to=double), "x"),
-    ("snpe", "snpe_encodings.json", entry("activation_encodings", "relu1", 0, "min", to=one_more), "relu1"),
+    ("snpe", "quantization_overrides_1.0.0.json", entry_at("activation_encodings", 0, "scale", to=double), "x"),
+    ("snpe", "snpe_encodings.json", entry_at("activation_encodings", "relu1", 0, "min", to=one_more), "relu1"),
     ("snpe", "float.onnx", initializer("conv2.weight"), "conv2.weight"),
-    ("stpu", "stpu_minmax.json", entry("conv1_weights", "max", to=double), "conv1"),
+    ("stpu", "stpu_minmax.json", entry_at("conv1_weights", "max", to=double), "conv1"),
     ("tengine", "tengine.scale", text(r"(relu1 \S+ )(\d+)", r"\g<1>9"), "relu1"),
-    ("tensorrt", "tensorrt_ranges.json", entry("act_quant_info", "relu1", to=double), "relu1"),
+    ("tensorrt", "tensorrt_ranges.json", entry_at("act_quant_info", "relu1", to=double), "relu1"),
     ("tensorrt", "tensorrt_calibration.cache", text(r"relu1: (\w+)", "relu1: 3d000000"), "relu1"),
-    ("torch_x86", "model.json", entry("grids", "relu1_quantized", "zero_point", to=one_more), "relu1"),
+    ("torch_x86", "model.json", entry_at("grids", "relu1_quantized", "zero_point", to=one_more), "relu1"),
     ("tvm", "qlinear.onnx", initializer("relu1_scale"), "relu1"),
-    ("vitis", "clip_ranges.json", entry("vitis", "relu1", "scale", to=double), "relu1"),
-    ("vitis", "quant_info.json", entry("output", "relu1", 0, 1, to=one_more), "relu1"),
+    ("vitis", "clip_ranges.json", entry_at("vitis", "relu1", "scale", to=double), "relu1"),
+    ("vitis", "quant_info.json", entry_at("output", "relu1", 0, 1, to=one_more), "relu1"),
 ]
 
 
@@ -235,10 +236,60 @@ def test_a_wrong_file_is_located(deployed, tmp_path, backend, file, change, wher
     assert all(one.startswith(f"{where}: {file} ") for one in found), found
 
 
-def test_every_reader_is_needed(deployed):
-    """No backend writes a file of another name that the table has a reader for."""
-    written = {file for name in BACKENDS if name not in HEAVY for file in deployed(name).manifest["files"]}
-    assert set(READERS) <= written
+def test_what_is_written_are_the_files_that_a_format_names(deployed):
+    for backend in (name for name in BACKENDS if name not in HEAVY):
+        for name, files in deployed(backend).manifest["formats"].items():
+            assert files == sorted(find_format(name).files)
+
+
+def test_every_format_is_checked_but_for_one(deployed):
+    unread = {name for name in FORMATS if all(roles is None for roles in find_format(name).files.values())}
+    assert unread == {"onnx", "pte"}  # model.onnx is compared tensor by tensor
+    assert all(list(unchecked_files(deployed(name))) == [] for name in ("openvino", "mnn", "esp_dl", "vitis"))
+
+
+class Own(Format):
+    """A file of scales, which is not read back."""
+
+    name = "own_scales"
+    files: Mapping[str, Any] = {"own.json": None}
+
+    def write(self, deployment):
+        scales = {one.tensor: one.scale.tolist() for one in deployment.activations}
+        return Written({"own.json": json.dumps(scales).encode()})
+
+
+class OwnWithFacts(Own):
+    name = "own_scales_read_back"
+    files: Mapping[str, Any] = {"own.json": ("activation",)}
+
+    def facts(self, file, files):
+        yield from (TensorFacts(name, {"scale": scale}) for name, scale in json.loads(files[file]).items())
+
+
+def test_a_format_of_ones_own_is_read_back(tmp_path):
+    register(OwnWithFacts())
+    entry = MODELS["residual_cnn"]
+    prepared = detent.prepare(entry.build().eval(), entry.inputs(), backend="tensorrt")
+    detent.calibrate(prepared, [entry.inputs()])
+    artifact = detent.deploy(prepared, tmp_path / "out", files=["own_scales_read_back"])
+    assert list(vendor_disagreements(artifact)) == []
+    assert list(unchecked_files(artifact)) == []
+    wrong = rewritten(artifact, tmp_path / "wrong", "own.json", entry_at("relu1", to=double))
+    (found,) = vendor_disagreements(wrong)
+    assert found.startswith("relu1: own.json has ")
+
+
+def test_what_cannot_be_read_back_is_said_to_be_unchecked(tmp_path, monkeypatch):
+    register(Own())
+    entry = MODELS["residual_cnn"]
+    prepared = detent.prepare(entry.build().eval(), entry.inputs(), backend="tensorrt")
+    detent.calibrate(prepared, [entry.inputs()])
+    artifact = detent.deploy(prepared, tmp_path / "out", files=["own_scales"])
+    note = "own.json: not checked, because the format 'own_scales' is not read back"
+    assert note in artifact.verify([entry.inputs()], latency=False).notes
+    monkeypatch.delitem(FORMATS, "own_scales")  # as in a process that did not register it
+    assert list(unchecked_files(artifact)) == [note]
 
 
 def test_a_file_that_cannot_be_read_is_a_problem(deployed, tmp_path):
@@ -250,7 +301,7 @@ def test_a_file_that_cannot_be_read_is_a_problem(deployed, tmp_path):
 
 def test_it_is_a_claim_of_the_verdict(deployed, tmp_path):
     """The network in `model.onnx` is right, and the engine runs that."""
-    change = entry("activation_encodings", "relu1", 0, "offset", to=one_more)
+    change = entry_at("activation_encodings", "relu1", 0, "offset", to=one_more)
     artifact = rewritten(deployed("snpe"), tmp_path / "out", "quantization_overrides_0.6.1.json", change)
     verdict = artifact.verify([MODELS["residual_cnn"].inputs()], latency=False)
     assert not verdict.holds

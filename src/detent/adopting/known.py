@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn.utils import parametrize
 
 from detent.adopting.norms import scaled
@@ -50,7 +51,7 @@ def _as_its_weight(entry: Entry, weights: Mapping[str, Scheme]) -> Entry:
     return replace(entry, scheme=replace(entry.scheme, granularity=granularity))
 
 
-def initialise(prepared: Any, known: Known) -> None:
+def initialise(prepared: nn.Module, known: Known) -> None:
     """Set the quantizers of the tensors whose scheme is the known one, and those of weights that have another."""
     for quantizer in quantizers_of(prepared):
         scheme, qparams = known.get(quantizer.name, (None, None))
@@ -59,7 +60,9 @@ def initialise(prepared: Any, known: Known) -> None:
     for module in prepared.modules():
         held = module[0] if isinstance(module, parametrize.ParametrizationList) else None
         if isinstance(held, Quantizer) and held.name in known and not held.calibrated:
-            _measure(held, module.original)
+            weight = module.original
+            assert isinstance(weight, torch.Tensor)
+            _measure(held, weight)
 
 
 def _measure(quantizer: Quantizer, weight: torch.Tensor) -> None:
@@ -156,7 +159,7 @@ def _of_encoding(encoding: OnnxEncoding, planned: Scheme, transposed: bool) -> t
     low, high = encoding.limits
     signed, bits = low < 0, (high - min(low, 0)).bit_length()
     symmetric = not encoding.zero_point.any() and (signed or planned.symmetric)
-    narrow = signed and symmetric and isinstance(planned.grid, IntGrid) and planned.grid.narrow
+    narrow = signed and symmetric and planned.grid.narrow
     if encoding.ends is not None:
         narrow = signed and low == -high
     axis = encoding.axis

@@ -97,7 +97,7 @@ def _shifted(numbers: Numbers, planned: Scheme) -> Numbers | None:
     """The same grid with codes of the other sign, if that is what is planned."""
     scheme, qparams = numbers
     grids = scheme.grid, planned.grid
-    if not (isinstance(grids[0], IntGrid) and isinstance(grids[1], IntGrid)) or grids[0].bits != grids[1].bits:
+    if not (grids[0].is_uniform and grids[1].is_uniform) or grids[0].bits != grids[1].bits:
         return None
     alike = isinstance(scheme.granularity, PerTensor) and planned.scale == "float" and not planned.symmetric
     if not alike or grids[0].levels != grids[1].levels:
@@ -107,7 +107,5 @@ def _shifted(numbers: Numbers, planned: Scheme) -> Numbers | None:
 
 def _ends(scheme: Scheme, qparams: QParams) -> tuple[Tensor, Tensor]:
     """The least and the greatest number on a grid, of all its channels."""
-    grid = scheme.grid
-    assert isinstance(grid, IntGrid)
-    low, high = ((end - qparams.zero_point.double()) * qparams.scale.double() for end in (grid.qmin, grid.qmax))
+    low, high = (end * qparams.scale.double() for end in scheme.grid.ends(qparams.zero_point.double()))
     return low.min().float(), high.max().float()

@@ -8,8 +8,9 @@ from detent.algorithms.brecq import brecq, qdrop
 from detent.algorithms.equalization import equalize
 from detent.algorithms.finetuning import finetune_scales, finetune_weights
 from detent.algorithms.gptq import gptq
+from detent.algorithms.layers import Layer, all_layers
 from detent.algorithms.mixed_precision import BitChoice, Sensitivity, choose_precision, sensitivity
-from detent.algorithms.report import Change, Report
+from detent.algorithms.report import Change, Report, record
 from detent.algorithms.smoothquant import smoothquant
 from detent.algorithms.splitting import split_channels
 from detent.algorithms.table import ALGORITHMS, Algorithm, check, run_algorithm
@@ -21,12 +22,14 @@ __all__ = [
     "Analysis",
     "BitChoice",
     "Change",
+    "Layer",
     "Report",
     "Sensitivity",
     "SumOfTwo",
     "TensorLoss",
     "adaround",
     "align_addends",
+    "all_layers",
     "analyse",
     "bias_correction",
     "brecq",
@@ -37,9 +40,13 @@ __all__ = [
     "finetune_weights",
     "gptq",
     "qdrop",
+    "record",
+    "register",
     "run_algorithm",
     "sensitivity",
     "smoothquant",
     "split_channels",
     "split_weights",
 ]
+
+register = ALGORITHMS.register

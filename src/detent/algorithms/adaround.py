@@ -21,13 +21,14 @@ from detent.algorithms.reconstruction import Reconstruction, reconstruct
 from detent.algorithms.refusals import needs_quantizer
 from detent.algorithms.report import Change, Report, better
 from detent.algorithms.walk import Walk
+from detent.graph import PreparedModel
 from detent.quantizers import AdaRound
 
 __all__ = ["adaround"]
 
 
 def adaround(
-    prepared: Any,
+    prepared: PreparedModel,
     batches: Iterable[Any],
     *,
     steps: int = 2000,

@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 from torch import fx, nn
 
 from detent.algorithms.layers import modules_of, regions_of
-from detent.graph import Region, kind_of
-from detent.numerics import IntGrid, PerTensor
+from detent.graph import PreparedModel, Region, kind_of
+from detent.numerics import PerTensor
 from detent.quantizers import Quantizer
 
 __all__ = ["align_addends"]
@@ -28,7 +27,7 @@ _BETWEEN = ("relu", "relu6", "clip", "identity", "dropout")  # rounding before o
 _NOTE = "addends with the step of their sum: "
 
 
-def align_addends(prepared: Any) -> list[str]:
+def align_addends(prepared: PreparedModel) -> list[str]:
     """Coarsen what is rounded twice; the names of the tensors, which the Plan has in a note."""
     changed: list[str] = []
     for region in regions_of(prepared).values():
@@ -91,7 +90,7 @@ def _nested(node: fx.Node, modules: Mapping[str, nn.Module]) -> Quantizer | None
     if not isinstance(part, Quantizer):
         return None
     scheme = part.scheme
-    plain = isinstance(scheme.grid, IntGrid) and isinstance(scheme.granularity, PerTensor)
+    plain = scheme.grid.is_uniform and isinstance(scheme.granularity, PerTensor)
     return part if plain and scheme.symmetric and scheme.scale == "power_of_two" else None
 
 

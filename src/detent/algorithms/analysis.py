@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,8 +18,8 @@ from detent.algorithms.floating import as_float, evaluating, only_quantizing
 from detent.algorithms.layers import modules_of, regions_of
 from detent.algorithms.recording import interpreting
 from detent.algorithms.refusals import needs_calibration
-from detent.graph import quantizers_of
-from detent.quantizers import Quantizer
+from detent.graph import PreparedModel, quantizers_of
+from detent.quantizers import Mode, Quantizer, in_modes
 
 __all__ = ["Analysis", "TensorLoss", "analyse"]
 
@@ -97,7 +98,7 @@ def _plain(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def analyse(prepared: Any, batches: Iterable[Any]) -> Analysis:
+def analyse(prepared: PreparedModel, batches: Iterable[Any]) -> Analysis:
     """Compare a calibrated model with its float one on some batches, each quantizer alone and all of them together."""
     needs_calibration(prepared, "analyse")
     data = as_list(batches)
@@ -128,7 +129,7 @@ def analyse(prepared: Any, batches: Iterable[Any]) -> Analysis:
     return Analysis(tensors=tuple(losses), output_sqnr=whole.sqnr, output_cosine=whole.cosine)
 
 
-def _in_order(prepared: nn.Module) -> list[Quantizer]:
+def _in_order(prepared: PreparedModel) -> list[Quantizer]:
     """Every quantizer, as the graphs come to it: the inputs of a layer, then its weight."""
     found: dict[Quantizer, None] = {}
     for region in regions_of(prepared).values():
@@ -142,26 +143,21 @@ def _in_order(prepared: nn.Module) -> list[Quantizer]:
     return list(found)
 
 
-def _own_losses(prepared: nn.Module, data: Sequence[Any]) -> dict[Quantizer, Deviation]:
+def _own_losses(prepared: PreparedModel, data: Sequence[Any]) -> dict[Quantizer, Deviation]:
     """What each quantizer does to float values."""
     found: dict[Quantizer, Deviation] = {}
 
-    def watch(quantizer: Quantizer) -> Any:
-        def forward(x: Tensor) -> Tensor:
-            found.setdefault(quantizer, Deviation()).add(x, type(quantizer).forward(quantizer, x))
-            return x
+    def compare(quantizer: Quantizer, x: Tensor) -> None:
+        found.setdefault(quantizer, Deviation()).add(x, quantizer.quantize(x))
 
-        return forward
-
-    with as_float(prepared):
-        for quantizer in quantizers_of(prepared):
-            quantizer.__dict__["forward"] = watch(quantizer)
+    watching = {one: Mode(watch=partial(compare, one), quantizes=False) for one in quantizers_of(prepared)}
+    with as_float(prepared), in_modes(watching):
         for batch in data:
             run(prepared, batch)
     return found
 
 
-def _accumulated(prepared: nn.Module, data: Sequence[Any]) -> dict[Quantizer, Deviation]:
+def _accumulated(prepared: PreparedModel, data: Sequence[Any]) -> dict[Quantizer, Deviation]:
     """The quantized network against the float one at each activation quantizer, one batch in memory at a time."""
     found: dict[Quantizer, Deviation] = {}
     for batch in data:
@@ -174,7 +170,7 @@ def _accumulated(prepared: nn.Module, data: Sequence[Any]) -> dict[Quantizer, De
     return found
 
 
-def _values(prepared: nn.Module, batch: Any) -> dict[Quantizer, list[Tensor]]:
+def _values(prepared: PreparedModel, batch: Any) -> dict[Quantizer, list[Tensor]]:
     found: dict[Quantizer, list[Tensor]] = {}
     with ExitStack() as stack:
         for region in regions_of(prepared).values():
@@ -192,7 +188,9 @@ def _values(prepared: nn.Module, batch: Any) -> dict[Quantizer, list[Tensor]]:
     return found
 
 
-def _cost(prepared: nn.Module, quantizer: Quantizer, data: Sequence[Any], wanted: Sequence[Sequence[Tensor]]) -> float:
+def _cost(
+    prepared: PreparedModel, quantizer: Quantizer, data: Sequence[Any], wanted: Sequence[Sequence[Tensor]]
+) -> float:
     with only_quantizing(prepared, [quantizer]):
         return _against(wanted, outputs_of(prepared, data)).relative
 

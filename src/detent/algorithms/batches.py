@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from detent.errors import TensorError
+from detent.graph import PreparedModel
 
 __all__ = ["as_list", "few", "held_back", "outputs_of", "run"]
 
@@ -49,13 +50,14 @@ def few(batches: Sequence[Any], rows: int) -> list[Any]:
     return found
 
 
-def run(prepared: Any, batch: Any) -> Any:
-    """The model on one batch: a tensor, a tuple of inputs (labels behind them are ignored), or a dict."""
+def run(model: nn.Module, batch: Any) -> Any:
+    """A model on one batch: a tensor, a tuple of inputs (labels behind those of a prepared one are ignored), or a
+    dict."""
     if isinstance(batch, Mapping):
-        return prepared(**batch)
+        return model(**batch)
     if isinstance(batch, (list, tuple)):
-        return prepared(*batch[: getattr(prepared, "input_count", len(batch))])
-    return prepared(batch)
+        return model(*batch[: model.input_count if isinstance(model, PreparedModel) else len(batch)])
+    return model(batch)
 
 
 def outputs_of(model: nn.Module, batches: Iterable[Any]) -> list[list[Tensor]]:

@@ -29,7 +29,7 @@ from detent.algorithms.report import Change, Report, better
 from detent.algorithms.snapshot import Snapshot
 from detent.algorithms.walk import Walk
 from detent.errors import RecipeError
-from detent.graph import FoldedBatchNorm, kind_of
+from detent.graph import FoldedBatchNorm, PreparedModel, kind_of
 from detent.quantizers import Quantizer
 
 __all__ = ["bias_correction"]
@@ -50,7 +50,7 @@ class _Place:
     quantizer: Quantizer | None
 
 
-def bias_correction(prepared: Any, batches: Iterable[Any], *, method: Method = "empirical") -> Report:
+def bias_correction(prepared: PreparedModel, batches: Iterable[Any], *, method: Method = "empirical") -> Report:
     """Correct the bias of every layer of a calibrated model; `analytic` uses the batches to judge only."""
     if method not in ("empirical", "analytic"):
         raise RecipeError(f"bias correction by {method!r}", "no such method", "use 'empirical' or 'analytic'")

@@ -18,13 +18,14 @@ from detent.algorithms.reconstruction import Choice, Reconstruction, reconstruct
 from detent.algorithms.refusals import needs_quantizer
 from detent.algorithms.report import Change, Report
 from detent.algorithms.walk import Walk
+from detent.graph import PreparedModel
 from detent.quantizers import AdaRound
 
 __all__ = ["block_by_block", "brecq", "qdrop"]
 
 
 def brecq(
-    prepared: Any,
+    prepared: PreparedModel,
     batches: Iterable[Any],
     *,
     steps: int = 2000,
@@ -44,7 +45,7 @@ def brecq(
 
 
 def qdrop(
-    prepared: Any,
+    prepared: PreparedModel,
     batches: Iterable[Any],
     *,
     drop: float = 0.5,
@@ -72,7 +73,7 @@ def qdrop(
 
 
 def block_by_block(
-    prepared: Any, batches: Iterable[Any], algorithm: str, options: Reconstruction, choose: Choice
+    prepared: PreparedModel, batches: Iterable[Any], algorithm: str, options: Reconstruction, choose: Choice
 ) -> Report:
     """Every block of every graph, in order; the report of it, recorded with the model."""
 

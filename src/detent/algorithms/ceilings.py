@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from detent.algorithms.chains import Pair
-from detent.graph import Region
+from detent.graph import PreparedModel, Region
 
 __all__ = ["Ceiling", "ceilings_of", "drop_ceiling", "put_back"]
 
@@ -27,14 +27,14 @@ def ceilings_of(pairs: Sequence[Pair]) -> list[Ceiling]:
     ]
 
 
-def drop_ceiling(prepared: Any, region: Region, node: fx.Node) -> None:
+def drop_ceiling(prepared: PreparedModel, region: Region, node: fx.Node) -> None:
     """A ReLU6 becomes a ReLU, under its old name, which quantizers and the Plan know it by."""
     node.op, node.target, node.args, node.kwargs = "call_function", F.relu, (node.all_input_nodes[0],), {}
     region.recompile()
     _rename(prepared, node, "relu6", "relu")
 
 
-def put_back(prepared: Any, ceilings: Sequence[Ceiling]) -> None:
+def put_back(prepared: PreparedModel, ceilings: Sequence[Ceiling]) -> None:
     """Every ReLU6 as it was."""
     for region, node, op, target, args, kwargs in ceilings:
         node.op, node.target, node.args, node.kwargs = op, target, args, kwargs
@@ -42,7 +42,7 @@ def put_back(prepared: Any, ceilings: Sequence[Ceiling]) -> None:
         _rename(prepared, node, "relu", "relu6")
 
 
-def _rename(prepared: Any, node: fx.Node, old: str, new: str) -> None:
+def _rename(prepared: PreparedModel, node: fx.Node, old: str, new: str) -> None:
     plan = prepared.plan
     prepared.plan = replace(
         plan,

@@ -31,6 +31,7 @@ from detent.algorithms.layers import Layer, layers_of, modules_of, regions_of
 from detent.algorithms.report import Change, Report, better, record
 from detent.algorithms.snapshot import Snapshot
 from detent.algorithms.trial import TRIAL_ROWS, calibrate, output_error
+from detent.graph import PreparedModel
 
 __all__ = ["equalize"]
 
@@ -46,7 +47,7 @@ class _Variant:
 
 
 def equalize(
-    prepared: Any, batches: Iterable[Any], *, rounds: int = 20, absorb: bool = True, relu6: bool = True
+    prepared: PreparedModel, batches: Iterable[Any], *, rounds: int = 20, absorb: bool = True, relu6: bool = True
 ) -> Report:
     """Equalize every chain of layers; measure what it does to the quantized outputs; keep it if they come nearer.
 
@@ -107,7 +108,7 @@ def _usable(pairs: Sequence[Pair], variant: _Variant) -> list[Pair]:
 
 
 def _best(
-    prepared: Any,
+    prepared: PreparedModel,
     pairs: Sequence[Pair],
     variants: Sequence[_Variant],
     rounds: int,
@@ -127,7 +128,9 @@ def _best(
     return best, errors[best] if best else 0.0
 
 
-def _apply(prepared: Any, pairs: Sequence[Pair], variant: _Variant, rounds: int, train: Sequence[Any]) -> None:
+def _apply(
+    prepared: PreparedModel, pairs: Sequence[Pair], variant: _Variant, rounds: int, train: Sequence[Any]
+) -> None:
     for pair in pairs:
         for node in pair.ceilings:
             drop_ceiling(prepared, pair.first.region, node)
@@ -177,7 +180,7 @@ def divide_outputs(layer: Layer, scale: Tensor) -> None:
         bias.div_(scale)
 
 
-def _absorb(prepared: Any, pairs: Sequence[Pair], train: Sequence[Any]) -> None:
+def _absorb(prepared: PreparedModel, pairs: Sequence[Pair], train: Sequence[Any]) -> None:
     """Take off each ReLU what holds it open, and give it to the next layer's bias."""
     able = [pair for pair in pairs if _can_absorb(pair)]
     for pair, (mean, deviation) in zip(able, _outputs(prepared, [pair.first for pair in able], train), strict=True):
@@ -210,7 +213,7 @@ def _bias(layer: Layer) -> Tensor | None:
     return layer.bias_parameter
 
 
-def _outputs(prepared: Any, layers: Sequence[Layer], train: Sequence[Any]) -> list[tuple[Tensor, Tensor]]:
+def _outputs(prepared: PreparedModel, layers: Sequence[Layer], train: Sequence[Any]) -> list[tuple[Tensor, Tensor]]:
     """Mean and deviation of what each layer gives in float, channel by channel."""
     sums: list[list[Any]] = [[0, 0.0, 0.0] for _ in layers]
 
@@ -228,7 +231,7 @@ def _outputs(prepared: Any, layers: Sequence[Layer], train: Sequence[Any]) -> li
     return found
 
 
-def _largest(prepared: Any, pairs: Sequence[Pair], train: Sequence[Any]) -> dict[str, Tensor]:
+def _largest(prepared: PreparedModel, pairs: Sequence[Pair], train: Sequence[Any]) -> dict[str, Tensor]:
     """The largest value of each channel between two layers, behind the ReLU if there is one."""
     found: dict[str, Tensor] = {}
     layers = [pair.first for pair in pairs]
@@ -242,7 +245,9 @@ def _largest(prepared: Any, pairs: Sequence[Pair], train: Sequence[Any]) -> dict
     return found
 
 
-def _watch(prepared: Any, layers: Sequence[Layer], train: Sequence[Any], see: Callable[[int, Tensor], None]) -> None:
+def _watch(
+    prepared: PreparedModel, layers: Sequence[Layer], train: Sequence[Any], see: Callable[[int, Tensor], None]
+) -> None:
     """Run the float model and show what each layer gives, as (channels, places)."""
 
     def hook(index: int, layer: Layer) -> Callable[..., None]:

@@ -20,14 +20,14 @@ from detent.algorithms.refusals import needs_calibration
 from detent.algorithms.report import Report
 from detent.algorithms.walk import Walk
 from detent.errors import SchemeError
-from detent.graph import quantizers_of
+from detent.graph import PreparedModel, quantizers_of
 from detent.quantizers import AdaRound, QDrop, Quantizer
 
 __all__ = ["finetune_scales", "finetune_weights"]
 
 
 def finetune_weights(
-    prepared: Any,
+    prepared: PreparedModel,
     batches: Iterable[Any],
     *,
     steps: int = 1000,
@@ -43,7 +43,7 @@ def finetune_weights(
 
 
 def finetune_scales(
-    prepared: Any,
+    prepared: PreparedModel,
     batches: Iterable[Any],
     *,
     steps: int = 500,

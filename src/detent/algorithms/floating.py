@@ -10,28 +10,25 @@ import torch
 from torch import Tensor, nn
 
 from detent.errors import RecipeError
-from detent.graph import DerivedBias, eval_mode
-from detent.quantizers import Quantizer
+from detent.graph import DerivedBias, PreparedModel, eval_mode
+from detent.quantizers import PASS_THROUGH, QUANTIZE, Mode, Quantizer, in_modes
 
 __all__ = ["Originals", "as_float", "evaluating", "only_quantizing", "refuse_changed", "remember_float"]
 
-_ORIGINALS = "float_originals"
 
-
-def remember_float(prepared: nn.Module, parameter: Tensor) -> None:
+def remember_float(prepared: PreparedModel, parameter: Tensor) -> None:
     """Note the value of a tensor that is about to be changed, unless an earlier one is noted already.
 
     Algorithms that write to weights and biases call this first, so that the model they are compared with stays the
     one that was prepared.
     """
-    originals: dict[Tensor, Tensor] = prepared.__dict__.setdefault(_ORIGINALS, {})
-    if parameter not in originals:
-        originals[parameter] = parameter.detach().clone()
+    if parameter not in prepared.float_originals:
+        prepared.float_originals[parameter] = parameter.detach().clone()
 
 
-def refuse_changed(prepared: nn.Module, algorithm: str) -> None:
+def refuse_changed(prepared: PreparedModel, algorithm: str) -> None:
     """Refuse a model whose weights or biases an algorithm has changed: this one rewrites the float model itself."""
-    if prepared.__dict__.get(_ORIGINALS):
+    if prepared.float_originals:
         raise RecipeError(
             f"{algorithm} on this model", "another algorithm has already changed its weights", f"run {algorithm} first"
         )
@@ -40,17 +37,17 @@ def refuse_changed(prepared: nn.Module, algorithm: str) -> None:
 class Originals:
     """Which values are noted now; `restore` forgets those that were noted since."""
 
-    def __init__(self, prepared: nn.Module):
-        self._prepared, self._noted = prepared, dict(prepared.__dict__.get(_ORIGINALS, {}))
+    def __init__(self, prepared: PreparedModel):
+        self._prepared, self._noted = prepared, dict(prepared.float_originals)
 
     def restore(self) -> None:
-        self._prepared.__dict__[_ORIGINALS] = self._noted
+        self._prepared.float_originals = self._noted
 
 
 @contextmanager
-def as_float(prepared: nn.Module) -> Iterator[None]:
+def as_float(prepared: PreparedModel) -> Iterator[None]:
     """Inside the block nothing is quantized, and the weights are those that were prepared."""
-    originals: dict[Tensor, Tensor] = prepared.__dict__.get(_ORIGINALS, {})
+    originals = prepared.float_originals
     with only_quantizing(prepared, ()):
         now = {parameter: parameter.data for parameter in originals}
         for parameter, value in originals.items():
@@ -66,14 +63,13 @@ def as_float(prepared: nn.Module) -> Iterator[None]:
 def only_quantizing(prepared: nn.Module, chosen: Any) -> Iterator[None]:
     """Inside the block only the `chosen` quantizers are in force; biases that derive from others never are."""
     chosen = set(chosen)
-    quiet = [m for m in prepared.modules() if isinstance(m, (Quantizer, DerivedBias)) and m not in chosen]
-    for module in quiet:
-        module.__dict__["forward"] = _pass
-    try:
+    modes: dict[Quantizer | DerivedBias, Mode] = {
+        module: QUANTIZE if module in chosen else PASS_THROUGH
+        for module in prepared.modules()
+        if isinstance(module, (Quantizer, DerivedBias))
+    }
+    with in_modes(modes):
         yield
-    finally:
-        for module in quiet:
-            module.__dict__.pop("forward", None)
 
 
 @contextmanager
@@ -81,7 +77,3 @@ def evaluating(prepared: nn.Module) -> Iterator[None]:
     """Inside the block the model is in eval mode and no gradients are kept, unless asked for again."""
     with eval_mode(prepared), torch.no_grad():
         yield
-
-
-def _pass(x: Tensor) -> Tensor:
-    return x

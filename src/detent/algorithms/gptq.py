@@ -21,7 +21,8 @@ from detent.algorithms.piecewise import each_layer, piece_by_piece
 from detent.algorithms.refusals import needs_calibration
 from detent.algorithms.report import Change, Report, better
 from detent.algorithms.walk import Walk
-from detent.numerics import IntGrid, Scheme
+from detent.graph import PreparedModel
+from detent.numerics import Scheme
 from detent.quantizers import Fixed, Lsq, Quantizer
 
 __all__ = ["gptq"]
@@ -30,7 +31,12 @@ _LEAVE_GRID_POINTS = (Fixed, Lsq)  # in eval mode a value on the grid stays wher
 
 
 def gptq(
-    prepared: Any, batches: Iterable[Any], *, act_order: bool = True, damping: float = 0.01, convs: bool = True
+    prepared: PreparedModel,
+    batches: Iterable[Any],
+    *,
+    act_order: bool = True,
+    damping: float = 0.01,
+    convs: bool = True,
 ) -> Report:
     """Quantize the weights of every layer that has second moments; `convs` False leaves convolutions alone."""
     needs_calibration(prepared, "gptq")
@@ -44,7 +50,7 @@ def gptq(
 def _why_not(layer: Layer, *, convs: bool) -> str | None:
     if layer.quantizer is None:
         return "its weight is float"
-    if not isinstance(layer.quantizer, _LEAVE_GRID_POINTS) or not isinstance(layer.quantizer.scheme.grid, IntGrid):
+    if not isinstance(layer.quantizer, _LEAVE_GRID_POINTS) or not layer.quantizer.scheme.grid.is_uniform:
         return "its quantizer would move a weight that lies on the grid; use fixed or lsq"
     if layer.kind != "linear" and not convs:
         return "only linear layers were asked for"

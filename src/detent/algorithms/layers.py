@@ -89,7 +89,7 @@ class Layer:
             return self.weight.detach()
         training = quantizer.training
         try:
-            value: Tensor = quantizer.eval()(self.weight.detach())
+            value = quantizer.eval().quantize(self.weight.detach())
         finally:
             quantizer.train(training)
         return value
@@ -115,8 +115,8 @@ def layers_of(region: Region, path: str = "", mode: str | None = None) -> list[L
 
 
 def regions_of(prepared: nn.Module) -> dict[str, Region]:
-    """Every region of a prepared model under its name."""
-    return {name: part for name, part in prepared.named_modules() if isinstance(part, Region)}
+    """Every part of a prepared model that has graphs, under its name."""
+    return {name: part for name, part in prepared.named_modules() if isinstance(part, Region) and part.graphs}
 
 
 def modules_of(region: Region) -> dict[str, nn.Module]:

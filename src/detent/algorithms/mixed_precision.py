@@ -21,7 +21,8 @@ from detent.algorithms.measuring import measured, put_on_grid
 from detent.algorithms.mixed_precision_core import cheapest
 from detent.algorithms.refusals import needs_calibration
 from detent.errors import RecipeError
-from detent.numerics import IntGrid, Scheme
+from detent.graph import PreparedModel
+from detent.numerics import Scheme
 from detent.quantizers import Quantizer
 
 __all__ = ["FLOAT_BITS", "BitChoice", "Sensitivity", "choose_precision", "sensitivity"]
@@ -78,7 +79,7 @@ class BitChoice:
         ]
 
 
-def sensitivity(prepared: Any, batches: Iterable[Any], *, bits: Sequence[int] = (2, 4, 8)) -> Sensitivity:
+def sensitivity(prepared: PreparedModel, batches: Iterable[Any], *, bits: Sequence[int] = (2, 4, 8)) -> Sensitivity:
     """Measure, for each quantized layer, what its weight costs at each width; 32 bits are float, and cost nothing.
 
     A few dozen samples are enough.
@@ -86,8 +87,9 @@ def sensitivity(prepared: Any, batches: Iterable[Any], *, bits: Sequence[int] = 
     needs_calibration(prepared, "sensitivity")
     data = as_list(batches)
     layers = {layer.name: layer for layer in all_layers(prepared) if _is_integer(layer)}
-    with evaluating(prepared), as_float(prepared):
-        wanted = outputs_of(prepared, data)
+    with evaluating(prepared):
+        with as_float(prepared):
+            wanted = outputs_of(prepared, data)
         cost = {
             name: {width: _noise(prepared, layer, width, data, wanted) for width in bits}
             for name, layer in layers.items()
@@ -135,34 +137,35 @@ def _prices(found: Sensitivity, of: Budget | Mapping[str, Mapping[int, float]]) 
 
 
 def _is_integer(layer: Layer) -> bool:
-    return layer.quantizer is not None and isinstance(layer.quantizer.scheme.grid, IntGrid)
+    return layer.quantizer is not None and layer.quantizer.scheme.grid.is_uniform
 
 
-def _noise(prepared: Any, layer: Layer, width: int, data: Sequence[Any], wanted: Sequence[Sequence[Tensor]]) -> float:
+def _noise(
+    prepared: PreparedModel, layer: Layer, width: int, data: Sequence[Any], wanted: Sequence[Sequence[Tensor]]
+) -> float:
     """At the outputs, with the weight of one layer at another width and all else float."""
     if width >= FLOAT_BITS:
         return 0.0
     quantizer = layer.quantizer
     assert quantizer is not None
-    weight = layer.weight.detach()
     scheme = _at(quantizer.scheme, width)
-    rounded = put_on_grid(weight, measured(quantizer, [weight], scheme), scheme)
-    kept = quantizer.__dict__["forward"]
-    quantizer.__dict__["forward"] = lambda _: rounded
-    try:
-        deviation = Deviation()
-        for theirs, ours in zip(wanted, outputs_of(prepared, data), strict=True):
-            for want, have in zip(theirs, ours, strict=True):
-                deviation.add(want, have)
-    finally:
-        quantizer.__dict__["forward"] = kept
+    deviation = Deviation()
+    with as_float(prepared):
+        weight = layer.weight.detach()
+        rounded = put_on_grid(weight, measured(quantizer, [weight], scheme), scheme)
+        handle = quantizer.register_forward_hook(lambda *_: rounded)
+        try:
+            given = outputs_of(prepared, data)
+        finally:
+            handle.remove()
+    for theirs, ours in zip(wanted, given, strict=True):
+        for want, have in zip(theirs, ours, strict=True):
+            deviation.add(want, have)
     return deviation.relative
 
 
 def _at(scheme: Scheme, width: int) -> Scheme:
-    grid = scheme.grid
-    assert isinstance(grid, IntGrid)
-    return replace(scheme, grid=IntGrid(width, signed=grid.signed, narrow=grid.narrow))
+    return replace(scheme, grid=scheme.grid.like(bits=width))
 
 
 def _products(layer: Layer) -> float:
@@ -180,4 +183,4 @@ def _input_bits(layer: Layer) -> int:
     source = source_of(layer.node)
     module: Any = modules_of(layer.region).get(str(source.target)) if source is not None else None
     grid = module.scheme.grid if isinstance(module, Quantizer) else None
-    return grid.bits if isinstance(grid, IntGrid) else FLOAT_BITS
+    return grid.bits if grid is not None and grid.is_uniform else FLOAT_BITS

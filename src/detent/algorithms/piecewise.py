@@ -11,6 +11,7 @@ from detent.algorithms.layers import Layer, layers_of
 from detent.algorithms.report import Change, Report, record
 from detent.algorithms.walk import Walk, walks
 from detent.algorithms.whole import Whole
+from detent.graph import PreparedModel
 
 __all__ = ["LeftAlone", "each_layer", "piece_by_piece"]
 
@@ -27,7 +28,7 @@ Outcome = Change | LeftAlone
 
 
 def piece_by_piece(
-    prepared: Any, batches: Iterable[Any], algorithm: str, improve: Callable[[Walk], Iterable[Outcome]]
+    prepared: PreparedModel, batches: Iterable[Any], algorithm: str, improve: Callable[[Walk], Iterable[Outcome]]
 ) -> Report:
     """Improve every graph of a model; the report of it, recorded with the model.
 

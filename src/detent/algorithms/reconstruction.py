@@ -21,6 +21,7 @@ from detent.algorithms.floating import as_float
 from detent.algorithms.report import Change, better
 from detent.algorithms.samples import Sample, Samples
 from detent.algorithms.walk import Call, Walk, compute
+from detent.graph import PreparedModel
 from detent.quantizers import AdaRound, QDrop, Quantizer
 from detent.quantizers.adaround import annealed_beta, rounding_penalty
 
@@ -122,7 +123,7 @@ def _learn(walk: Walk, block: Block, learned: Learned, options: Reconstruction, 
 
 
 @contextmanager
-def _learning(prepared: nn.Module, learned: Learned) -> Iterator[None]:
+def _learning(prepared: PreparedModel, learned: Learned) -> Iterator[None]:
     """Gradients for what is learned and for nothing else; soft rounding and dropping in force."""
     asked = {parameter: parameter.requires_grad for parameter in prepared.parameters()}
     soft: list[Quantizer] = [*(quantizer for quantizer, _ in learned.roundings), *learned.dropping]

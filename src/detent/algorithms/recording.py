@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 
 from detent.algorithms.batches import run
 from detent.algorithms.binding import bound_inputs
 from detent.algorithms.floating import as_float
-from detent.graph import Region, Walk
+from detent.graph import PreparedModel, Region, Walk
 
 __all__ = ["interpreting", "record_values"]
 
@@ -20,7 +20,7 @@ Seen = Callable[[fx.Node, Any], None]
 
 
 def record_values(
-    prepared: nn.Module, region: Region, mode: str, node: fx.Node, batches: Sequence[Any]
+    prepared: PreparedModel, region: Region, mode: str, node: fx.Node, batches: Sequence[Any]
 ) -> list[Tensor]:
     """The values of `node` in float, one for each time that it runs."""
     found: list[Tensor] = []

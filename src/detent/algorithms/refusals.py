@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from torch import nn
-
 from detent.errors import NotCalibratedError, SchemeError
-from detent.graph import quantizers_of
+from detent.graph import PreparedModel, quantizers_of
 from detent.quantizers import Quantizer
 
 __all__ = ["needs_calibration", "needs_quantizer"]
 
 
-def needs_calibration(prepared: nn.Module, algorithm: str) -> None:
+def needs_calibration(prepared: PreparedModel, algorithm: str) -> None:
     """Refuse a model with a quantizer that was never measured."""
     missing = [quantizer.name for quantizer in quantizers_of(prepared) if not quantizer.calibrated]
     if missing:
@@ -20,7 +18,7 @@ def needs_calibration(prepared: nn.Module, algorithm: str) -> None:
         )
 
 
-def needs_quantizer(prepared: nn.Module, algorithm: str, wanted: type[Quantizer]) -> None:
+def needs_quantizer(prepared: PreparedModel, algorithm: str, wanted: type[Quantizer]) -> None:
     """Refuse a model that is not calibrated, or in which no tensor is quantized by what the algorithm works on."""
     needs_calibration(prepared, algorithm)
     if not any(isinstance(quantizer, wanted) for quantizer in quantizers_of(prepared)):

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from detent.graph import PreparedModel
+
 __all__ = ["Change", "Report", "better", "record"]
 
 
@@ -98,12 +100,10 @@ def better(before: float, after: float) -> bool:
     return after < before
 
 
-def record(prepared: Any, report: Report) -> Report:
+def record(prepared: PreparedModel, report: Report) -> Report:
     """Keep the report with the model, and say in its Plan what was done, what was rolled back and what left alone."""
-    prepared.algorithm_notes = [*getattr(prepared, "algorithm_notes", ()), report]
-    plan = getattr(prepared, "plan", None)
-    if plan is not None:
-        prepared.plan = replace(plan, notes=(*plan.notes, *_lines(report)))
+    prepared.algorithm_notes = [*prepared.algorithm_notes, report]
+    prepared.plan = replace(prepared.plan, notes=(*prepared.plan.notes, *_lines(report)))
     return report
 
 

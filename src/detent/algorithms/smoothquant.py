@@ -26,7 +26,7 @@ from detent.algorithms.smoothquant_core import smoothing
 from detent.algorithms.snapshot import Snapshot
 from detent.algorithms.trial import TRIAL_ROWS, calibrate, output_error
 from detent.algorithms.whole import verdict
-from detent.graph import Region, kind_of
+from detent.graph import PreparedModel, Region, kind_of
 from detent.numerics import QParams
 from detent.quantizers import Quantizer
 
@@ -47,7 +47,7 @@ class _Place:
     quantizer: Quantizer | None  # of the inputs
 
 
-def smoothquant(prepared: Any, batches: Iterable[Any], *, alpha: float | None = None) -> Report:
+def smoothquant(prepared: PreparedModel, batches: Iterable[Any], *, alpha: float | None = None) -> Report:
     """Smooth the inputs of linear layers; `alpha` is searched for each place unless given.
 
     All of it is undone if the outputs of the network get worse. The model is calibrated on a few samples for that:
@@ -147,7 +147,7 @@ def _users(source: fx.Node, modules: dict[str, nn.Module]) -> set[fx.Node]:
 
 
 def _smooth(
-    prepared: Any,
+    prepared: PreparedModel,
     region: Region,
     mode: str,
     place: _Place,

@@ -1,4 +1,4 @@
-"""The algorithms a recipe can name, when each of them runs, and the check of its options."""
+"""The algorithms that a recipe can name: the table, when each of them runs, and the check of its options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from detent.algorithms.finetuning import finetune_scales, finetune_weights
 from detent.algorithms.gptq import gptq
 from detent.algorithms.report import Report
 from detent.algorithms.smoothquant import smoothquant
-from detent.errors import RecipeError, UnknownNameError
+from detent.errors import RecipeError, RegistrationError
+from detent.graph import PreparedModel
+from detent.registry import Table
 
 __all__ = ["ALGORITHMS", "Algorithm", "check", "run_algorithm"]
 
@@ -26,17 +28,44 @@ Phase = Literal["before calibration", "after calibration"]
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A function of a prepared model and batches, with options, and when it runs."""
+    """A function of a prepared model and batches, with options by keyword, when it runs, and a line about it."""
 
     run: Callable[..., Report]
     phase: Phase
     about: str
 
 
+class AlgorithmRegistry(Table[Algorithm]):
+    """Holds values. A name is never rebound."""
+
+    def __init__(self, table: Mapping[str, Algorithm]):
+        super().__init__("algorithm")
+        for name, algorithm in table.items():
+            self.register(name, algorithm)
+
+    def register(self, name: str, algorithm: Algorithm) -> None:
+        """Add `algorithm` under `name`; refuse a taken name, what is no algorithm, and a phase that there is not."""
+        asked = f"register algorithm {name!r}"
+        if not isinstance(algorithm, Algorithm):
+            raise RegistrationError(
+                asked, f"it is a {type(algorithm).__name__}", "give an Algorithm(run, phase, about)"
+            )
+        if algorithm.phase not in get_args(Phase):
+            raise RegistrationError(
+                asked, f"its phase is {algorithm.phase!r}", f"use one of {', '.join(map(repr, get_args(Phase)))}"
+            )
+        if self._table.get(name, algorithm) != algorithm:
+            raise RegistrationError(asked, f"the name is taken: {self._table[name].about}", "choose another")
+        self._table[name] = algorithm
+
+    def _load(self, name: str, offered: Any) -> None:
+        self.register(name, offered)
+
+
 _BEFORE: Phase = "before calibration"
 _AFTER: Phase = "after calibration"
 
-ALGORITHMS: Mapping[str, Algorithm] = types.MappingProxyType(
+ALGORITHMS = AlgorithmRegistry(
     {
         "equalize": Algorithm(equalize, _BEFORE, "cross-layer equalization, high biases absorbed (Nagel et al., 2019)"),
         "smoothquant": Algorithm(
@@ -55,11 +84,7 @@ ALGORITHMS: Mapping[str, Algorithm] = types.MappingProxyType(
 
 def check(name: str, options: Mapping[str, Any]) -> None:
     """Refuse a name that is no algorithm, an option it does not take, and a value of the wrong type."""
-    if name not in ALGORITHMS:
-        raise UnknownNameError(
-            f"algorithm {name!r}", f"known are {', '.join(ALGORITHMS)}", _near(name, ALGORITHMS, "use one of these")
-        )
-    takes = _options(name)
+    takes = _options(ALGORITHMS[name].run)
     for option, value in options.items():
         asked = f"algorithm {name!r} with {option} = {value!r}"
         if option not in takes:
@@ -70,17 +95,17 @@ def check(name: str, options: Mapping[str, Any]) -> None:
             raise RecipeError(asked, f"it is a {type(value).__name__}; {wanted} is wanted", "give what it wants")
 
 
-def run_algorithm(name: str, prepared: Any, batches: Iterable[Any], options: Mapping[str, Any]) -> Report:
+def run_algorithm(name: str, prepared: PreparedModel, batches: Iterable[Any], options: Mapping[str, Any]) -> Report:
     """Check the options and run one algorithm of the table."""
     check(name, options)
     return ALGORITHMS[name].run(prepared, batches, **options)
 
 
-def _options(name: str) -> dict[str, Any]:
-    function = ALGORITHMS[name].run
+def _options(function: Callable[..., Report]) -> dict[str, Any]:
+    """Keyword parameters and their types; `object`, which any value fits, where none is said."""
     hints = get_type_hints(function)
     parameters = inspect.signature(function).parameters.values()
-    return {one.name: hints[one.name] for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}
+    return {one.name: hints.get(one.name, object) for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
 def _fits(value: Any, hint: Any) -> bool:

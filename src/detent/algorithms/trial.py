@@ -10,14 +10,14 @@ from torch import Tensor
 from detent.algorithms.addends import align_addends
 from detent.algorithms.batches import outputs_of, run
 from detent.algorithms.errors_core import Deviation
-from detent.graph import observing
+from detent.graph import PreparedModel, observing
 
 __all__ = ["TRIAL_ROWS", "calibrate", "output_error"]
 
 TRIAL_ROWS = 256  # of samples to calibrate on, and of samples to judge by: there may be many ways to try
 
 
-def calibrate(prepared: Any, train: Sequence[Any]) -> None:
+def calibrate(prepared: PreparedModel, train: Sequence[Any]) -> None:
     """Every scale from the batches, as `detent.calibrate` sets them before algorithms run."""
     with observing(prepared):
         for batch in train:
@@ -26,7 +26,7 @@ def calibrate(prepared: Any, train: Sequence[Any]) -> None:
 
 
 def output_error(
-    prepared: Any, train: Sequence[Any], judge: Sequence[Any], wanted: Sequence[Sequence[Tensor]]
+    prepared: PreparedModel, train: Sequence[Any], judge: Sequence[Any], wanted: Sequence[Sequence[Tensor]]
 ) -> float:
     """Noise over signal at the outputs, calibrated on `train`; `wanted` are the float outputs on `judge`."""
     calibrate(prepared, train)

@@ -18,7 +18,7 @@ from detent.algorithms.batches import run
 from detent.algorithms.binding import Values, bound_inputs
 from detent.algorithms.floating import as_float, evaluating
 from detent.algorithms.layers import modules_of, regions_of
-from detent.graph import Region
+from detent.graph import PreparedModel, Region
 
 __all__ = ["Call", "Walk", "compute", "walks"]
 
@@ -35,7 +35,7 @@ class Call:
 class Walk:
     """The calls of one graph, all of them at the same node."""
 
-    def __init__(self, prepared: nn.Module, path: str, region: Region, mode: str, calls: Sequence[Call]):
+    def __init__(self, prepared: PreparedModel, path: str, region: Region, mode: str, calls: Sequence[Call]):
         self.prepared, self.path, self.region, self.mode = prepared, path, region, mode
         self.graph = region.graphs[mode]
         self.modules = modules_of(region)
@@ -127,7 +127,7 @@ def compute(node: fx.Node, values: Mapping[fx.Node, Any], modules: Mapping[str, 
     return function(*args, **kwargs)
 
 
-def walks(prepared: nn.Module, train: Sequence[Any], judge: Sequence[Any]) -> Iterator[Walk]:
+def walks(prepared: PreparedModel, train: Sequence[Any], judge: Sequence[Any]) -> Iterator[Walk]:
     """A walk through every graph that the batches reach, outer regions first.
 
     The inputs of a region inside an island are recorded when its turn comes, so that they have seen what was improved
@@ -141,7 +141,7 @@ def walks(prepared: nn.Module, train: Sequence[Any], judge: Sequence[Any]) -> It
 
 
 def _walks_of(
-    prepared: nn.Module, path: str, region: Region, train: Sequence[Any], judge: Sequence[Any]
+    prepared: PreparedModel, path: str, region: Region, train: Sequence[Any], judge: Sequence[Any]
 ) -> Iterator[Walk]:
     calls: dict[str, list[Call]] = {}
     for held_back, batches in ((False, train), (True, judge)):
@@ -157,7 +157,7 @@ def _walks_of(
             yield Walk(prepared, path, region, mode, found)
 
 
-def _inputs(prepared: nn.Module, region: Region, batches: Sequence[Any]) -> list[tuple[str, Values]]:
+def _inputs(prepared: PreparedModel, region: Region, batches: Sequence[Any]) -> list[tuple[str, Values]]:
     """What a region is called with when the model runs on the batches: the mode and its placeholders' values."""
     found: list[tuple[str, Values]] = []
     with _recording(region, found, stop=region is prepared):

@@ -15,6 +15,7 @@ from detent.algorithms.errors_core import Deviation
 from detent.algorithms.floating import Originals, as_float, evaluating
 from detent.algorithms.report import Change
 from detent.algorithms.snapshot import Snapshot
+from detent.graph import PreparedModel
 
 __all__ = ["Whole", "verdict"]
 
@@ -22,7 +23,7 @@ __all__ = ["Whole", "verdict"]
 class Whole:
     """The network before an algorithm: its numbers, and how far its outputs are from the float ones."""
 
-    def __init__(self, prepared: Any, judge: Sequence[Any]):
+    def __init__(self, prepared: PreparedModel, judge: Sequence[Any]):
         self._prepared, self._judge = prepared, judge
         self._kept, self._originals = Snapshot.of(prepared), Originals(prepared)
         with evaluating(prepared), as_float(prepared):

@@ -47,5 +47,5 @@ ACL = Backend(
     quantize_outputs=True,
     opset=21,  # as for LiteRT: a .tflite file has the operations that came after 17, such as Gelu
     arithmetic="tflite_reference",
-    files=("tflite", "acl"),
+    files=("tflite_micro", "acl"),
 )

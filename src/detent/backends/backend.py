@@ -53,11 +53,16 @@ def chains(
 FUSED = chains(("conv", "conv_transpose", "linear"), norm=True)
 """Weighted operation, batch norm, then an activation that only clips: what nearly every target runs as one."""
 
-VANISHES = ("identity", "dropout", "quant_stub", "margin")
+VANISHES = tuple(kind.name for kind in KINDS.values() if kind.vanishes)
 """Kinds that are gone in a deployed network, on every target: what goes in comes out, or is part of what is next."""
 
-MOVES = ("reshape", "transpose", "slice", "gather", "expand", "maxpool", "global_maxpool", "pixel_shuffle")
-"""Kinds whose output values are input values, so that most targets leave them on their grid."""
+MOVES = tuple(
+    kind.name
+    for kind in KINDS.values()
+    if kind.moves and kind.inputs == 1 and not kind.vanishes and kind.name != "dequant_stub"
+)
+"""Kinds whose output values are values of their one input, so that most targets leave them on its grid: what moves
+values and is deployed. What is behind a dequant stub is on no grid."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +104,8 @@ class Backend:
 
     - `repeats_grids`: whether Q and DQ are written again behind operations that keep the grid of their input. Some
       engines run those on integers only then; others move a DQ through them and would compute the second pair.
-    - `forms`: what the ONNX file has in another form than the model, because the engine runs it on integers only so
-      (names of `detent.deploy.forms.FORMS`).
+    - `rewrites`: what is written otherwise than the model has it, in order, because the engine does not run it on
+      integers, does not load it or computes it wrongly (names of `detent.deploy.forms.REWRITES`).
     - `opset`: of the ONNX file, at least.
     - `any_place`: whether the engine computes Q and DQ wherever they stand, if need be in float: then those of an ONNX
       file that was quantized before stay where they are, whatever the rules say. `file_weight` and `file_activation`
@@ -133,7 +138,7 @@ class Backend:
     ends_bits: int | None = None
     batch_norm: int = 0
     repeats_grids: bool = True
-    forms: tuple[str, ...] = ()
+    rewrites: tuple[str, ...] = ()
     opset: int = 17
     any_place: bool = False
     file_weight: Offer | None = None

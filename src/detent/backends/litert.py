@@ -63,7 +63,7 @@ LITERT = Backend(
     },
     wide_ranges={"sigmoid": (0.0, _UP_TO_ONE), "softmax": (0.0, _UP_TO_ONE), "tanh": (-_UP_TO_ONE, _UP_TO_ONE)},
     quantize_outputs=True,
-    forms=("whole_functions",),
+    rewrites=("fuse_activation_functions",),
     opset=21,
     arithmetic="xnnpack",
     files=("tflite",),
@@ -78,4 +78,5 @@ TFLITE_MICRO = replace(
     rules=_MICRO_RULES,
     per_tensor_weights=("linear",),
     arithmetic="tflite_reference",
+    files=("tflite_micro",),
 )

@@ -12,26 +12,12 @@ from detent.backends.offer import Offer
 from detent.backends.view import GraphView
 from detent.errors import SchemeError
 from detent.graph import QuantizedTensor
-from detent.numerics import (
-    ApotGrid,
-    Granularity,
-    Grid,
-    IntGrid,
-    LogGrid,
-    Pairs,
-    PerChannel,
-    PerGroup,
-    PerTensor,
-    Scheme,
-)
+from detent.numerics import GRIDS, Granularity, Pairs, PerChannel, PerGroup, PerTensor, Scheme
 from detent.observers import OBSERVERS
-from detent.quantizers import QUANTIZERS, Role
+from detent.quantizers import QUANTIZERS, Role, plain_quantizer
 from detent.recipes import Groups, TensorRequest
 
 __all__ = ["Method", "choose", "fixed_range"]
-
-_GRIDS: dict[str, type[Grid]] = {"int": IntGrid, "log": LogGrid, "apot": ApotGrid}
-_PLAIN: dict[type[Grid], str] = {IntGrid: "fixed", LogGrid: "log", ApotGrid: "apot"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +70,7 @@ def choose(
     """
     scheme, taken = _scheme(offer, request, backend=backend, tensor=tensor, axis=axis, negative=negative)
     # Qparams that stay as calibrated: on grids that are no integers, that is what their own method does.
-    plain = _PLAIN[type(scheme.grid)]
-    quantizer = plain if request.quantizer in (None, "fixed") else str(request.quantizer)
+    quantizer = plain_quantizer(scheme.grid) if request.quantizer in (None, "fixed") else str(request.quantizer)
     method = QUANTIZERS[quantizer]
     try:
         method.requires.check(quantizer, scheme)
@@ -117,7 +102,7 @@ def _scheme(
 ) -> tuple[Scheme, Offer]:
     asked, refused = "", []
     for alternative in offer.alternatives:
-        if request.grid and _GRIDS[request.grid] not in alternative.grids:
+        if request.grid and GRIDS[request.grid] not in alternative.grids:
             asked = asked or f"{tensor!r} on a grid of kind {request.grid!r} on {backend!r}"
             refused.append(f"grids {' or '.join(kind.__name__ for kind in alternative.grids)}")
             continue
@@ -135,17 +120,13 @@ def _scheme(
 
 def _built(offer: Offer, request: TensorRequest, *, axis: int, negative: bool) -> Scheme:
     """What is asked for, and where nothing is, what the offer names first."""
-    kind = _GRIDS[request.grid] if request.grid else offer.grids[0]
+    kind = GRIDS[request.grid] if request.grid else offer.grids[0]
     bits = request.bits or offer.bits[0]
     symmetric = offer.symmetric[0] if request.symmetric is None else request.symmetric
     signed = _signed(offer, request, symmetric=symmetric, negative=negative)
     narrow = offer.narrow[0] if request.narrow is None else request.narrow
-    if kind is IntGrid:
-        grid: Grid = IntGrid(bits, signed=signed, narrow=narrow and signed)
-    else:
-        grid = ApotGrid(bits, signed=signed) if kind is ApotGrid else LogGrid(bits)
     return Scheme(
-        grid,
+        kind.of(bits, signed=signed, narrow=narrow),
         symmetric=symmetric,
         granularity=_granularity(offer, request, axis),
         scale=request.scale or offer.scales[0],
@@ -183,8 +164,8 @@ def _observer(request: TensorRequest, quantizer: str, offer: Offer, scheme: Sche
     if request.observer:
         OBSERVERS[request.observer].requires.check(request.observer, scheme)
         return request.observer, dict(request.observer_options)
-    plain = quantizer in _PLAIN.values()
-    choices: list[tuple[str, dict[str, Any]]] = [] if plain else [(QUANTIZERS[quantizer].default_observer, {})]
+    method = QUANTIZERS[quantizer]
+    choices: list[tuple[str, dict[str, Any]]] = [] if method.plain else [(method.default_observer, {})]
     choices += [(offer.observer, dict(offer.observer_options)), ("minmax", {})]
     for name, options in choices:
         try:

@@ -60,7 +60,7 @@ class Offer:
             wrong.append(f"{_words(self.bits)} bits")
         if grid.signed not in self.signed:
             wrong.append("unsigned codes" if grid.signed else "signed codes")
-        if isinstance(grid, IntGrid) and grid.signed and grid.narrow not in self.narrow:
+        if grid.is_uniform and grid.signed and grid.narrow not in self.narrow:
             wrong.append("the full range" if grid.narrow else "the narrow range")
         if scheme.symmetric not in self.symmetric:
             wrong.append("affine schemes" if scheme.symmetric else "symmetric schemes")

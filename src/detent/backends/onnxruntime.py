@@ -51,12 +51,12 @@ ONNXRUNTIME = Backend(
     quantize_outputs=True,
     # Its integer matrix products, and these alone, have a variant that gives real numbers; there are no ties of logits.
     float_outputs=("linear", "matmul"),
-    forms=(
+    rewrites=(
         "conv_transpose_as_conv",
-        "hanging_average",
-        "linear_as_gemm",
-        "sizes_of_all_axes",
-        "strided_conv_in_blocks",
+        "avgpool_ceil_mode_explicit_pad",
+        "linear_to_gemm",
+        "expand_resize_axes",
+        "space_to_depth_strided_conv",
     ),
     # From 21 on 1.31.1 does not load codes of int8 that are only moved (docs/deploying.md). Its graphs are the same.
     opset=20,

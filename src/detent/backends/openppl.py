@@ -34,7 +34,7 @@ PPL_DSP = Backend(
     fusions=(*FUSED, *chains(("add",))),
     shares=(*MOVES, "pad", "resize"),
     quantize_outputs=True,
-    files=("onnx", "ppl_json"),
+    files=("onnx", "ppl_dsp_json"),
 )
 
 # Known from MQBench only, which leaves the bias float.
@@ -48,5 +48,5 @@ PPL_W8A16 = Backend(
     ),
     fusions=(*FUSED, *chains(("add", "mul"))),
     quantize_outputs=True,
-    files=("onnx", "ppl_json"),
+    files=("onnx", "ppl_w8a16_json"),
 )

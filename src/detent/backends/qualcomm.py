@@ -26,7 +26,7 @@ SNPE = Backend(
     fusions=(*FUSED, *chains(("add",))),
     shares=(*MOVES, "pad", "resize"),
     quantize_outputs=True,
-    forms=("average_in_padding", "plain_averages"),
+    rewrites=("avgpool_ceil_mode_explicit_pad_htp", "avgpool_pad_even_kernels"),
     arithmetic="htp",
     files=("onnx", "qualcomm_encodings"),
 )
@@ -49,9 +49,9 @@ QNN = Backend(
     ranges={"softmax": (0.0, 255 / 256)},
     # A GELU in single steps is not loaded; one operator for it is, from opset 20 on. Nor are tables of floats, and a
     # softmax behind a division by a float number.
-    forms=(
-        *("average_in_padding", "plain_averages", "whole_functions"),
-        *("dense_conv_transpose", "numbers_on_grids", "rows_as_codes"),
+    rewrites=(
+        *("avgpool_ceil_mode_explicit_pad_htp", "avgpool_pad_even_kernels", "fuse_activation_functions"),
+        *("densify_conv_transpose", "quantize_scalar_constants", "quantize_embedding_table"),
     ),
     opset=21,
     arithmetic="htp",

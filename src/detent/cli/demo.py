@@ -61,12 +61,12 @@ def demo(
 def _not_installed(backend: str) -> str | None:
     """Why the files of a target cannot be written here, and what to install; None if they can."""
     from detent.backends import BACKENDS
-    from detent.deploy.files import require_package
+    from detent.deploy.files import find_format
     from detent.errors import DeployError
 
     try:
         for file in BACKENDS[backend].files:
-            require_package(file)
+            find_format(file).require_package()
     except DeployError as error:
         return f"{error.found}: {error.to_do}"
     return None

@@ -13,6 +13,7 @@ from torch import Tensor
 from detent.artifact import deploy
 from detent.demo.data import Images
 from detent.demo.network import DemoNet
+from detent.graph import PreparedModel
 from detent.preparing import calibrate, prepare
 from detent.recipes import Recipe, find
 from detent.training import parameter_groups
@@ -106,7 +107,7 @@ def _recipe(job: Job) -> Recipe:
     return recipe.replace(weight=weight, activation=activation)
 
 
-def _train(prepared: Any, net: DemoNet, images: Tensor, steps: int) -> None:
+def _train(prepared: PreparedModel, net: DemoNet, images: Tensor, steps: int) -> None:
     """The float network is the teacher: no labels are needed."""
     torch.manual_seed(0)
     optimizer = torch.optim.Adam(parameter_groups(prepared, lr=1e-4, scale_lr=1e-3))
@@ -124,7 +125,7 @@ def _train(prepared: Any, net: DemoNet, images: Tensor, steps: int) -> None:
         schedule.step()
 
 
-def _bits(prepared: Any) -> str:
+def _bits(prepared: PreparedModel) -> str:
     widths = {role: set[int]() for role in ("weight", "activation")}
     for entry in prepared.plan.quantized:
         if entry.role in widths:

@@ -7,8 +7,6 @@ between a tensor and its readers.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx
 import torch
@@ -22,14 +20,13 @@ from detent.deploy.export.grids import Grids
 from detent.deploy.export.parameters import activation_encoding
 from detent.deploy.export.values import Ref
 from detent.deploy.export.walk import Exported
-from detent.graph import QuantizedTensor, kind_of
-from detent.numerics import IntGrid
+from detent.graph import PreparedModel, QuantizedTensor, kind_of
 from detent.onnx_import import source_of
 
 __all__ = ["annotate"]
 
 
-def annotate(prepared: Any, *, opset: int) -> Exported:
+def annotate(prepared: PreparedModel, *, opset: int) -> Exported:
     """The ONNX model that `prepared` was loaded from, with the quantization of `prepared`."""
     return _Annotation(prepared, opset).run()
 
@@ -37,7 +34,7 @@ def annotate(prepared: Any, *, opset: int) -> Exported:
 class _Annotation:
     """One annotation; `run` is the result."""
 
-    def __init__(self, prepared: Any, opset: int):
+    def __init__(self, prepared: PreparedModel, opset: int):
         self.region, self.source = prepared, source_of(prepared)
         self.runner: fx.GraphModule = next(iter(prepared.runners.values()))
         self.grids = Grids(prepared, self.runner)
@@ -146,7 +143,7 @@ class _Annotation:
         tensor = self.tensors.get(source.name)
         if tensor is None or not readers:
             return
-        if not isinstance(quantizer.scheme.grid, IntGrid):
+        if quantizer.scheme.grid.onnx_dtype() is None:
             self.notes.append(f"{tensor}: ONNX has no {quantizer.scheme}; it is float in model.onnx")
             return
         if quantizer.scheme.rounding.value != "half_even":

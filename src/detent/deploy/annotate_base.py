@@ -12,8 +12,9 @@ from onnx import helper, numpy_helper
 
 from detent.deploy.declared_opset import declare_opset_20
 from detent.deploy.float_model import float_model
-from detent.deploy.known_sizes import Known, known_sizes
 from detent.errors import DeployError
+from detent.ir.ops import Trait, ops_with
+from detent.ir.shapes import Known, known_sizes
 from detent.onnx_import import OnnxSource, is_left_out
 
 __all__ = ["base_model", "in_order", "needed", "place_of", "without_copied_outputs"]
@@ -124,11 +125,11 @@ def without_copied_outputs(graph: onnx.GraphProto) -> dict[str, str]:
 def place_of(nodes: list[onnx.NodeProto], which: str) -> tuple[onnx.NodeProto, int, bool] | None:
     """Where an operation reads a parameter that other nodes compute from constants (the Transpose of an initializer),
     and whether torch has it the other way round; None if it reads none."""
-    main = next((node for node in nodes if node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul")), None)
+    main = next((node for node in nodes if node.op_type in ops_with(Trait.WEIGHTED)), None)
     if main is None:
         return _place_in_norm(nodes, which)
     if which == "weight":
-        plain = main.op_type in ("Conv", "ConvTranspose") or any(a.name == "transB" and a.i for a in main.attribute)
+        plain = main.op_type in ops_with(Trait.CONVOLUTION) or any(a.name == "transB" and a.i for a in main.attribute)
         return main, 1, not plain
     if main.op_type != "MatMul":
         return (main, 2, False) if len(main.input) > 2 and main.input[2] else None

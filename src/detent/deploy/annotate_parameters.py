@@ -16,6 +16,7 @@ from detent.deploy.encoding import Encoding
 from detent.deploy.export.builder import Builder
 from detent.deploy.export.parameters import Stored, stored
 from detent.errors import DeployError
+from detent.ir.ops import Trait, ops_with
 from detent.numerics import PerChannel, PerGroup
 from detent.onnx_import import OnnxSource, is_left_out
 
@@ -122,7 +123,7 @@ class Parameters:
     def _give_bias(self, nodes: list[onnx.NodeProto], name: str, path: str) -> None:
         """A bias that folding made, on an operation that had none."""
         for node in nodes:
-            if node.op_type in ("Conv", "ConvTranspose", "Gemm"):
+            if node.op_type in ops_with(Trait.WEIGHTED) - {"MatMul"}:
                 while len(node.input) < 3:
                     node.input.append("")
                 node.input[2] = name

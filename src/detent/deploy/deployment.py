@@ -1,8 +1,8 @@
-"""What a writer of a file format is handed: the deployed network, and every quantized tensor of it."""
+"""What a format writes: the deployed network, and every quantized tensor of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -13,10 +13,10 @@ import onnx
 from detent.backends import Backend
 from detent.deploy.qdq_graph import QdqGraph
 from detent.deploy.qdq_reading import read_qdq
-from detent.numerics import IntGrid, Scheme
+from detent.numerics import Grid, Scheme
 from detent.quantizers import Role
 
-__all__ = ["DeployedTensor", "Deployment", "Writer"]
+__all__ = ["DeployedTensor", "Deployment"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -50,8 +50,8 @@ class DeployedTensor:
         return self._real(self._grid.qmax)
 
     @property
-    def _grid(self) -> IntGrid:
-        assert isinstance(self.scheme.grid, IntGrid), self.scheme
+    def _grid(self) -> Grid:
+        assert self.scheme.grid.is_uniform, self.scheme
         return self.scheme.grid
 
     def _real(self, code: int) -> npt.NDArray[np.float32]:
@@ -69,7 +69,7 @@ class Deployment:
     model: onnx.ModelProto
     tensors: tuple[DeployedTensor, ...]
     ranges: tuple[DeployedTensor, ...] = ()
-    notes: list[str] = field(default_factory=list)
+    notes: Sequence[str] = ()
     names: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
@@ -85,8 +85,3 @@ class Deployment:
     def parameters(self) -> tuple[DeployedTensor, ...]:
         """Weights and biases."""
         return tuple(tensor for tensor in self.tensors if tensor.role != "activation")
-
-
-Writer = Callable[[Deployment], Mapping[str, bytes]]
-"""Makes the files of one format: file name to content. It refuses with a DeployError what the format cannot hold,
-and says in `deployment.notes` what a user must know (something the format cannot express)."""

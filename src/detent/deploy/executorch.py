@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,24 +18,34 @@ from detent.deploy.executorch_kernels import would_mistake
 from detent.deploy.executorch_partition import is_dequantize, pads_for_floats, real_numbers_between, xnnpack_partitioner
 from detent.deploy.executorch_places import Reading, operation_of, places, reading_of
 from detent.deploy.fixed_sizes import with_fixed_sizes
+from detent.deploy.format import Format, Roles, Written
 from detent.deploy.qdq_graph import QdqGraph
 from detent.deploy.torch_graph import FloatGrids, Grids, TorchGraph, with_linear_layers
 from detent.errors import DeployError, DetentError
 
-__all__ = ["PLACES_FILE", "PTE_FILE", "lower_executorch", "write_executorch"]
+__all__ = ["FORMAT", "PLACES_FILE", "PTE_FILE", "ExecutorchFormat", "lower_executorch"]
 
 PTE_FILE, PLACES_FILE = "model.pte", "model.places.json"
 _BATCH = 1
 
 
-def write_executorch(deployment: Deployment) -> dict[str, bytes]:
-    """`model.pte`, and `model.places.json`: how each ONNX operation runs in it."""
-    content, found = lower_executorch(deployment.graph)
-    deployment.notes.append("the .pte file takes one sample at a time: ExecuTorch's sizes are fixed when it is written")
-    in_float = [name for name, (_, place) in found.items() if place.startswith("float")]
-    if in_float:
-        deployment.notes.append(f"ExecuTorch runs in float: {', '.join(in_float)}")
-    return {PTE_FILE: content, PLACES_FILE: json.dumps(found, indent=1).encode()}
+class ExecutorchFormat(Format):
+    """The program, and how each ONNX operation runs in it. Grids cannot be read back: the delegate has its own file."""
+
+    name = "pte"
+    files: Mapping[str, Roles | None] = {PTE_FILE: None, PLACES_FILE: None}
+    requires = ("executorch", "executorch")
+
+    def write(self, deployment: Deployment) -> Written:
+        content, found = lower_executorch(deployment.graph)
+        notes = ["the .pte file takes one sample at a time: ExecuTorch's sizes are fixed when it is written"]
+        in_float = [name for name, (_, place) in found.items() if place.startswith("float")]
+        if in_float:
+            notes.append(f"ExecuTorch runs in float: {', '.join(in_float)}")
+        return Written({PTE_FILE: content, PLACES_FILE: json.dumps(found, indent=1).encode()}, tuple(notes))
+
+
+FORMAT = ExecutorchFormat()
 
 
 def lower_executorch(graph: QdqGraph, *, as_float: bool = False) -> tuple[bytes, dict[str, tuple[str, str]]]:

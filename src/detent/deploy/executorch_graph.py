@@ -9,11 +9,13 @@ from typing import Any
 import numpy.typing as npt
 
 from detent.deploy.qdq_graph import Op, QdqGraph, Read
-from detent.deploy.torch_compute import CONV_BY_PLANES
+from detent.deploy.torch_functions import CONV_BY_PLANES
+from detent.ir.ops import Trait, ops_with
+from detent.ir.patterns import constant_values, sole_float_reader
 
 __all__ = ["with_float_weights", "with_own_biases", "with_planes"]
 
-_WEIGHTED = ("Conv", "ConvTranspose", "Gemm")
+_WEIGHTED = ops_with(Trait.WEIGHTED) - {"MatMul"}  # which has no bias
 
 
 def with_own_biases(graph: QdqGraph) -> QdqGraph:
@@ -56,9 +58,9 @@ def _runs_on_codes(graph: QdqGraph, op: Op) -> bool:
     """Whether a layer gets codes and gives codes, perhaps through a ReLU or Clip."""
     if op.inputs[0] is None or op.inputs[0].encoding is None:
         return False
-    readers = graph.readers(op.outputs[0])
-    if len(readers) == 1 and readers[0][1].encoding is None and readers[0][0].type in ("Relu", "Clip"):
-        op = readers[0][0]
+    after = sole_float_reader(graph, op.outputs[0])
+    if after is not None and after.type in ("Relu", "Clip"):
+        op = after
     return graph.grid_of(op.outputs[0]) is not None
 
 
@@ -80,5 +82,6 @@ def with_planes(graph: QdqGraph) -> QdqGraph:
 
 def _real(graph: QdqGraph, read: Read) -> npt.NDArray[Any]:
     """The real numbers of a constant."""
-    held = graph.constants[read.tensor]
-    return held if read.encoding is None else read.encoding.dequantize(held)
+    values = constant_values(graph, read)
+    assert values is not None
+    return values

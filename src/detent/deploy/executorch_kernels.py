@@ -12,31 +12,19 @@ import numpy as np
 
 from detent.deploy.encoding import Encoding
 from detent.deploy.qdq_graph import Op, QdqGraph, Read
+from detent.ir.ops import Trait, ops_with
 
 __all__ = ["runs_on_integers", "would_mistake"]
 
 f32 = np.float32
 
-_ONE_GRID = (
-    "Clip",
-    "Concat",
-    "Flatten",
-    "Identity",
-    "MaxPool",
-    "Relu",
-    "Reshape",
-    "Slice",
-    "Split",
-    "Squeeze",
-    "Transpose",
-    "Unsqueeze",
-)
+_ONE_GRID = ops_with(Trait.RESHAPES) | {"Clip", "Concat", "MaxPool", "Relu", "Slice", "Split", "Transpose"}
 """They have one grid for all they read and give. On which side of a conversion they run changes no number."""
 
-_FUSING = {"Add": ("Relu",), **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul"), ("Relu", "Clip"))}
+_FUSING = {"Add": ("Relu",), **dict.fromkeys(ops_with(Trait.WEIGHTED), ("Relu", "Clip"))}
 """What may be a part of the kernel before it."""
 
-_ON_INTEGERS = (*_ONE_GRID, *_FUSING, "GlobalAveragePool", "Mul", "ReduceMean", "Sub")
+_ON_INTEGERS = {*_ONE_GRID, *_FUSING, "GlobalAveragePool", "Mul", "ReduceMean", "Sub"}
 
 _ADD, _PRODUCT, _SUM = (2.0**-10, 2.0**8), (2.0**-16, 2.0**8), (0.0, 2.0**8)
 """Between which bounds XNNPACK wants the ratio of the scales before and behind a kernel."""
@@ -50,7 +38,7 @@ def runs_on_integers(graph: QdqGraph, ops: Sequence[Op]) -> bool:
     reads = [read for read in _data(op) if read.encoding is not None]
     if grid is None or not _is_full(grid) or len(reads) < len(_data(op)):
         return False
-    if op.type in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
+    if op.type in ops_with(Trait.WEIGHTED):
         return _weighted(graph, ops, reads, grid)
     if not all(_is_full(read.encoding) for read in reads):
         return False
@@ -79,7 +67,7 @@ def would_mistake(graph: QdqGraph, op: Op) -> bool:
 
 def _data(op: Op) -> list[Read]:
     """What an operation reads that are values of the network, not sizes, axes or bounds."""
-    count = 2 if op.type in ("Add", "Conv", "ConvTranspose", "Gemm", "MatMul", "Mul", "Sub") else 1
+    count = 2 if op.type in ops_with(Trait.WEIGHTED) | {"Add", "Mul", "Sub"} else 1
     return [read for read in (op.inputs if op.type == "Concat" else op.inputs[:count]) if read is not None]
 
 
@@ -93,7 +81,7 @@ def _weighted(graph: QdqGraph, ops: Sequence[Op], reads: Sequence[Read], grid: E
     if op.type == "Conv" and not (held.ndim in (3, 4) and kind.axis in (None, 0)):
         return False
     if op.type == "ConvTranspose":
-        grouped = op.attributes.get("group", 1) > 1
+        grouped = op.groups > 1
         if held.ndim != 4 or kind.axis not in (None, 1) or (kind.axis is not None and grouped):
             return False
     if op.type == "Gemm" and not _is_plain(graph, op):
@@ -111,11 +99,11 @@ def _is_fused(graph: QdqGraph, op: Op, behind: Op) -> bool:
 
 def _is_plain(graph: QdqGraph, op: Op) -> bool:
     """Whether it is a linear layer: nothing is scaled, and what is added is one number for each of its outputs."""
-    factors = (op.attributes.get("alpha", 1.0), op.attributes.get("beta", 1.0))
+    factors = (op.attribute("alpha"), op.attribute("beta"))
     bias = op.inputs[2] if len(op.inputs) > 2 else None
     held = None if bias is None else graph.constants.get(bias.tensor)
     added = bias is None or (held is not None and held.ndim == 1)
-    return added and factors == (1.0, 1.0) and not op.attributes.get("transA", 0)
+    return added and factors == (1.0, 1.0) and not op.attribute("transA")
 
 
 def _is_mean_of_planes(graph: QdqGraph, op: Op) -> bool:
@@ -123,7 +111,7 @@ def _is_mean_of_planes(graph: QdqGraph, op: Op) -> bool:
     rank = None if data is None else len(graph.shapes.get(data.tensor, ()))
     if op.type == "GlobalAveragePool":
         return rank == 4
-    if op.type != "ReduceMean" or rank != 4 or not op.attributes.get("keepdims", 1):
+    if op.type != "ReduceMean" or rank != 4 or not op.attribute("keepdims"):
         return False
     given = op.inputs[1] if len(op.inputs) > 1 else None
     axes = op.attributes.get("axes", ()) if given is None else graph.constants.get(given.tensor, np.empty(0)).tolist()

@@ -1,70 +1,98 @@
-"""Every file format a backend may name, and who writes it; a writer is imported when it is asked for."""
+"""Every file format a backend may name; a format is imported when it is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import import_module
-from importlib.util import find_spec
 
-from detent.deploy.deployment import Deployment, Writer
-from detent.errors import DeployError, RegistrationError, UnknownNameError
+from detent.deploy.deployment import Deployment
+from detent.deploy.format import Format, Roles, Written
+from detent.errors import RegistrationError, UnknownNameError
 
-__all__ = ["FILES", "register", "require_package", "write_onnx", "writer"]
+__all__ = ["FORMATS", "QDQ_FILE", "OnnxFormat", "find_format", "register"]
 
-
-def write_onnx(deployment: Deployment) -> Mapping[str, bytes]:
-    """The QDQ model itself."""
-    return {"model.onnx": deployment.model.SerializeToString(deterministic=True)}
+QDQ_FILE = "model.onnx"
 
 
-FILES: dict[str, str | Writer] = {
-    "onnx": write_onnx,
-    "tflite": "detent.deploy.tflite:write_tflite",
-    "ncnn": "detent.deploy.ncnn:write_ncnn",
-    "ncnn_table": "detent.deploy.ncnn:write_ncnn_table",
-    "mnn_compression": "detent.deploy.mnn:write_mnn",
-    "openvino_ir": "detent.deploy.openvino_ir:write_openvino_ir",
-    "pte": "detent.deploy.executorch:write_executorch",
-    "torch": "detent.deploy.torch_native:write_torch_native",
+class OnnxFormat(Format):
+    """The QDQ model itself, which `verify` compares with the manifest tensor by tensor."""
+
+    name = "onnx"
+    files: Mapping[str, Roles | None] = {QDQ_FILE: None}
+
+    def write(self, deployment: Deployment) -> Written:
+        return Written({QDQ_FILE: deployment.model.SerializeToString(deterministic=True)})
+
+
+FORMATS: dict[str, str | Format] = {
+    "acl": "detent.deploy.formats.acl:FORMAT",
+    "ascend_record": "detent.deploy.formats.ascend_record:FORMAT",
+    "espdl": "detent.deploy.formats.espdl:FORMAT",
+    "mnn_compression": "detent.deploy.mnn:FORMAT",
+    "mqbench_json": "detent.deploy.formats.mqbench_json:FORMAT",
+    "ncnn": "detent.deploy.ncnn.writer:FORMAT",
+    "ncnn_table": "detent.deploy.ncnn.writer:TABLE_FORMAT",
+    "nnie_gfpq": "detent.deploy.formats.nnie_gfpq:FORMAT",
+    "nxp_ranges": "detent.deploy.formats.nxp_ranges:FORMAT",
+    "onnx": OnnxFormat(),
+    "onnx_qlinear": "detent.deploy.formats.onnx_qlinear:FORMAT",
+    "openvino_ir": "detent.deploy.openvino_ir:FORMAT",
+    "ppl_dsp_json": "detent.deploy.formats.ppl_json:DSP_FORMAT",
+    "ppl_json": "detent.deploy.formats.ppl_json:CUDA_FORMAT",
+    "ppl_w8a16_json": "detent.deploy.formats.ppl_json:W8A16_FORMAT",
+    "ppq_json": "detent.deploy.formats.ppq_json:FORMAT",
+    "pte": "detent.deploy.executorch:FORMAT",
+    "qualcomm_encodings": "detent.deploy.formats.qualcomm_encodings:FORMAT",
+    "rknn": "detent.deploy.formats.rknn:FORMAT",
+    "stpu_minmax": "detent.deploy.formats.stpu_minmax:FORMAT",
+    "tengine_scale": "detent.deploy.formats.tengine_scale:FORMAT",
+    "tensorrt_ranges": "detent.deploy.formats.tensorrt_ranges:FORMAT",
+    "tflite": "detent.deploy.tflite.writer:FORMAT",
+    "tflite_micro": "detent.deploy.tflite.writer:MICRO_FORMAT",
+    "torch": "detent.deploy.torch_native:FORMAT",
+    "vitis_quant_info": "detent.deploy.formats.vitis_quant_info:FORMAT",
 }
-"""Format name to writer, or to where it is ("module:function"). The parameter files of `formats` stand behind these."""
-
-_PACKAGES = {
-    "openvino_ir": ("openvino", "openvino"),
-    "pte": ("executorch", "executorch"),
-    "tflite": ("ai_edge_litert", "litert"),
-}
-"""Formats whose library, or whose schema, is in another package: its name, and the extra that installs it."""
+"""The format of a name, or where it is ("module:object")."""
 
 
-def writer(name: str) -> Writer:
-    """The writer of a format."""
-    found: str | Writer | None = FILES.get(name)
-    if found is None:
-        formats: Mapping[str, Writer] = import_module("detent.deploy.formats").FORMATS
-        if name not in formats:
-            known = ", ".join((*FILES, *formats))
-            raise UnknownNameError(
-                f"the file format {name!r}", f"known are {known}", "use one of these, or register it"
-            )
-        return formats[name]
+def find_format(name: str) -> Format:
+    """The format of a name."""
+    if name not in FORMATS:
+        known = ", ".join(FORMATS)
+        raise UnknownNameError(f"the file format {name!r}", f"known are {known}", "use one of these, or register it")
+    found = FORMATS[name]
     if not isinstance(found, str):
         return found
-    module, _, function = found.partition(":")
-    made: Writer = getattr(import_module(module), function)
+    module, _, constant = found.partition(":")
+    made: Format = getattr(import_module(module), constant)
     return made
 
 
-def require_package(name: str) -> None:
-    """An error that names the extra, if a format needs a package that is not installed."""
-    package, extra = _PACKAGES.get(name, ("", ""))
-    if package and find_spec(package) is None:
-        raise DeployError(f"write the format {name!r}", f"{package} is not installed", f"pip install 'detent[{extra}]'")
+def register(own: Format | str, write: Callable[[Deployment], Mapping[str, bytes]] | None = None) -> None:
+    """Make a format of one's own known under its name; a backend then names it in `files`.
+
+    `register(name, write)`, with a function that gives the files, is deprecated: `verify` cannot read those back.
+    """
+    if isinstance(own, str):
+        if write is None:
+            raise RegistrationError(f"register the file format {own!r}", "it is a name", "give a Format")
+        warnings.warn("register a Format instead of a name and a function", DeprecationWarning, stacklevel=2)
+        own = _FunctionFormat(own, write)
+    if own.name in FORMATS:
+        raise RegistrationError(f"register the file format {own.name!r}", "the name is taken", "choose another")
+    FORMATS[own.name] = own
 
 
-def register(name: str, write: Writer) -> None:
-    """Make a format of one's own known; a backend then names it in `files`."""
-    taken = name in FILES or name in import_module("detent.deploy.formats").FORMATS
-    if taken:
-        raise RegistrationError(f"register the file format {name!r}", "the name is taken", "choose another")
-    FILES[name] = write
+class _FunctionFormat(Format):
+    """A function that gives the files, and appends to `deployment.notes`."""
+
+    def __init__(self, name: str, function: Callable[[Deployment], Mapping[str, bytes]]):
+        self.name, self._function = name, function
+        self.files: Mapping[str, Roles | None] = {}
+
+    def write(self, deployment: Deployment) -> Written:
+        notes = list(deployment.notes)
+        files = self._function(replace(deployment, notes=notes))
+        return Written(files, tuple(notes[len(deployment.notes) :]))

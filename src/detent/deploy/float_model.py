@@ -9,9 +9,10 @@ import onnx
 from onnx import numpy_helper
 
 from detent.deploy.encoding import BOUNDS, Encoding
-from detent.deploy.forms.undoing import without_forms
+from detent.deploy.forms.undo import undo
 from detent.deploy.qdq_graph import CLIPPED
 from detent.errors import DeployError
+from detent.ir.attributes import attribute_value
 
 __all__ = ["float_model"]
 
@@ -21,8 +22,8 @@ def float_model(model: onnx.ModelProto) -> onnx.ModelProto:
 
     Nodes, tensors, inputs and outputs keep their names; what a DequantizeLinear gave to others is now the tensor that
     was quantized. An output that was dequantized, or given as codes, is a float tensor of the same name. Integers
-    that the network takes in are still dequantized: they are no quantization of ours. Operations that have another form
-    for the sake of integer kernels have their own again.
+    that the network takes in are still dequantized: they are no quantization of ours. Rewrites that can be undone
+    are.
     """
     found = onnx.ModelProto()
     found.CopyFrom(model)
@@ -46,7 +47,7 @@ def float_model(model: onnx.ModelProto) -> onnx.ModelProto:
     del graph.node[:]
     graph.node.extend([*kept, *ends])
     graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
-    without_forms(found)
+    undo(found)
     _drop_unused(graph)
     return found
 
@@ -88,7 +89,7 @@ def _dequantized(node: onnx.NodeProto, arrays: dict[str, onnx.TensorProto]) -> n
     if len(node.input) > 2 and node.input[2]:
         zero_point = numpy_helper.to_array(arrays[node.input[2]]).astype(np.int64)
     attributes = {a.name: a.i for a in node.attribute}
-    axis = attributes.get("axis", 1) if scale.ndim else None
+    axis = attribute_value(node.op_type, attributes, "axis") if scale.ndim else None
     encoding = Encoding(scale, zero_point, dtype, axis, attributes.get("block_size") or None)
     return encoding.dequantize(numpy_helper.to_array(codes))
 

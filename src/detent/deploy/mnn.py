@@ -8,7 +8,7 @@ MNN reads no QDQ model: it takes every DequantizeLinear of 4 dimensions for a co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NoReturn
 
@@ -16,13 +16,14 @@ import numpy as np
 
 from detent.deploy.deployment import Deployment
 from detent.deploy.encoding import Encoding
+from detent.deploy.format import Format, Roles, TensorFacts, Written
 from detent.deploy.mnn_compression import PART, ActivationGrid, Compression, CompressionLayer, WeightGrid
 from detent.deploy.mnn_layers import PRODUCT, MnnUnit, integer_layers, is_large, is_split, layer_grid
 from detent.deploy.mnn_model import mnn_model
 from detent.deploy.qdq_graph import Op, QdqGraph, Read
 from detent.errors import DeployError
 
-__all__ = ["BINARY", "MODEL", "TEXT", "mnn_compression", "read_mnn", "write_mnn"]
+__all__ = ["BINARY", "FORMAT", "MODEL", "TEXT", "MnnFormat", "mnn_compression", "read_mnn"]
 
 MODEL, BINARY, TEXT = "model.float.onnx", "model.mnn_compression.bin", "model.mnn_compression.json"
 
@@ -31,17 +32,33 @@ _MATRIX = "__matmul_converted"
 _BEFORE_LAYOUT = "__before_tr"
 
 
-def write_mnn(deployment: Deployment) -> Mapping[str, bytes]:
+class MnnFormat(Format):
     """The float model, and the parameters twice: as MNN reads them and as people do."""
-    for op in deployment.graph.ops:
-        _require_runnable(deployment.graph, op)
-    compression = mnn_compression(deployment.graph)
-    model = mnn_model(deployment.model, deployment.graph).SerializeToString(deterministic=True)
-    return {MODEL: model, BINARY: compression.message(), TEXT: compression.text()}
+
+    name = "mnn_compression"
+    files: Mapping[str, Roles | None] = {MODEL: None, BINARY: (), TEXT: ()}
+
+    def write(self, deployment: Deployment) -> Written:
+        for op in deployment.graph.ops:
+            _require_runnable(deployment.graph, op)
+        compression = mnn_compression(deployment.graph)
+        model = mnn_model(deployment.model, deployment.graph).SerializeToString(deterministic=True)
+        return Written({MODEL: model, BINARY: compression.message(), TEXT: compression.text()})
+
+    def facts(self, file: str, files: Mapping[str, bytes]) -> Iterator[TensorFacts]:
+        read = (Compression.from_message if file == BINARY else Compression.from_text)(files[file])
+        for layer in read.layers:
+            grid = layer.input
+            yield TensorFacts(grid.name, {"scale": grid.scale, "zero_point": grid.zero_point, "bits": grid.bits})
+        for weight in read.weights():
+            yield TensorFacts(weight.name, {"scale": weight.scales})
+
+
+FORMAT = MnnFormat()
 
 
 def read_mnn(files: Mapping[str, bytes]) -> Compression:
-    """The parameters that `write_mnn` wrote."""
+    """The parameters in the files of MNN."""
     return Compression.from_message(files[BINARY])
 
 
@@ -68,7 +85,7 @@ def _parts(layer: CompressionLayer, unit: MnnUnit, graph: QdqGraph) -> list[Comp
     """A layer, or one for each group."""
     if not is_split(graph, unit.head):
         return [layer]
-    groups = int(unit.head.attributes["group"])
+    groups = unit.head.groups
     size = len(layer.weight.scales) // groups
     return [
         CompressionLayer(
@@ -119,7 +136,7 @@ def _activation(op: Op, name: str, encoding: Encoding | None) -> ActivationGrid:
 def _weight(graph: QdqGraph, op: Op, read: Read) -> WeightGrid:
     encoding, codes = read.encoding, graph.constants[read.tensor]
     assert encoding is not None
-    axis = 0 if op.type == "Conv" or op.attributes.get("transB", 0) else 1
+    axis = 0 if op.type == "Conv" or (op.type == "Gemm" and op.attribute("transB")) else 1
     if not encoding.symmetric or encoding.block is not None or encoding.axis not in (None, axis):
         _refuse(op, "its weights have a zero point, or scales along another axis", "one scale for each output channel")
     scales = np.broadcast_to(encoding.scale, (codes.shape[axis],))

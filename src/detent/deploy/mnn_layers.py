@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from detent.deploy.encoding import Encoding
 from detent.deploy.qdq_graph import Op, QdqGraph
+from detent.ir.patterns import sole_reader
 
 __all__ = [
     "BINARY",
@@ -69,7 +70,7 @@ def mnn_units(graph: QdqGraph) -> list[MnnUnit]:
 def is_split(graph: QdqGraph, op: Op) -> bool:
     """Whether MNN makes a convolution for each group: their scales are not those of the tensors around them."""
     weight = op.inputs[1] if op.type == "Conv" else None
-    group = int(op.attributes.get("group", 1))
+    group = op.groups
     if weight is None or group == 1 or has_small_groups(graph, op):
         return False
     return graph.constants[weight.tensor].shape[:2] != (group, 1)
@@ -78,7 +79,7 @@ def is_split(graph: QdqGraph, op: Op) -> bool:
 def has_small_groups(graph: QdqGraph, op: Op) -> bool:
     """Whether MNN would make depthwise convolutions of it, under names that nobody can know and therefore in float:
     `deploy.mnn_model` writes it without groups, with zeros between them."""
-    group, weight = int(op.attributes.get("group", 1)), op.inputs[1] if op.type == "Conv" else None
+    group, weight = op.groups, op.inputs[1] if op.type == "Conv" else None
     if weight is None or weight.tensor not in graph.constants:
         return False
     outputs, inputs = graph.constants[weight.tensor].shape[:2]
@@ -102,7 +103,7 @@ def integer_layers(graph: QdqGraph) -> list[MnnUnit]:
 
 def function_behind(graph: QdqGraph, unit: MnnUnit) -> Op | None:
     """The ReLU or clip that is all that reads what a unit gives, and that is computed apart from it."""
-    after = _only_reader(graph, unit.output) if unit.head.type in (*WEIGHTED, *BINARY) else None
+    after = _joined_reader(graph, unit.output) if unit.head.type in (*WEIGHTED, *BINARY) else None
     if after is None or after.type not in _FUNCTIONS:
         return None
     bounds = [read.tensor in graph.constants for read in after.inputs[1:] if read is not None]
@@ -133,18 +134,18 @@ def _has_codes(graph: QdqGraph, op: Op) -> bool:
 def _joined(graph: QdqGraph, op: Op) -> Iterator[Op]:
     yield op
     if op.type in WEIGHTED or op.type == "ConvTranspose":
-        after = _only_reader(graph, op.outputs[0])
+        after = _joined_reader(graph, op.outputs[0])
         if op.type == "MatMul" and after is not None and after.type == "Add" and _adds_constant(graph, after):
             yield after
-            after = _only_reader(graph, after.outputs[0])
+            after = _joined_reader(graph, after.outputs[0])
         if op.type not in PRODUCTS and after is not None and is_taken_in(graph, after):
             yield after
     elif op.type in BINARY:
-        after = _only_reader(graph, op.outputs[0])
+        after = _joined_reader(graph, op.outputs[0])
         if after is not None and after.type == "Relu":
             yield after
     elif op.type == "Sigmoid":
-        after = _only_reader(graph, op.outputs[0])
+        after = _joined_reader(graph, op.outputs[0])
         if after is not None and after.type == "Mul" and op.inputs[0] in after.inputs:
             yield after  # a SiLU
 
@@ -153,13 +154,12 @@ def _adds_constant(graph: QdqGraph, op: Op) -> bool:
     return any(read is not None and read.tensor in graph.constants for read in op.inputs)
 
 
-def _only_reader(graph: QdqGraph, tensor: str) -> Op | None:
+def _joined_reader(graph: QdqGraph, tensor: str) -> Op | None:
     """A grid of its own does not keep MNN from joining two operations: what the second gives must have one then."""
-    readers = graph.readers(tensor)
-    given = any(output.read.tensor == tensor for output in graph.outputs)
-    if len(readers) != 1 or given:
+    found = sole_reader(graph, tensor)
+    if found is None:
         return None
-    reader, read = readers[0]
+    reader, read = found
     return reader if read.encoding is None or graph.grid_of(reader.outputs[0]) is not None else None
 
 

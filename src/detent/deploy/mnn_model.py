@@ -25,6 +25,7 @@ from detent.deploy.mnn_spread import REAL
 from detent.deploy.mnn_windows import with_whole_windows
 from detent.deploy.qdq_graph import QdqGraph
 from detent.errors import DeployError
+from detent.ir.attributes import attribute_value
 
 __all__ = ["mnn_model"]
 
@@ -224,7 +225,7 @@ def _average(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
 def _padded(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
     """Padding that counts is part of what is averaged."""
     attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-    pads = attributes.get("pads", ())
+    pads = attribute_value(node.op_type, attributes, "pads")
     if not attributes.get("count_include_pad") or not any(pads):
         yield node
         return

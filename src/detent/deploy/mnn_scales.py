@@ -333,5 +333,5 @@ def _is_from_zero(graph: QdqGraph, tensor: str) -> bool:
 
 def _is_wrong(graph: QdqGraph, op: Op) -> bool:
     if op.type == "Resize":
-        return bool(op.attributes.get("mode", "nearest") != "nearest")
+        return bool(op.attribute("mode") != "nearest")
     return op.type == "MaxPool" and op.inputs[0] is not None and not _is_from_zero(graph, op.inputs[0].tensor)

@@ -83,10 +83,8 @@ class MnnScope:
         return None if shape is None else tuple(shape[2:])
 
     def rank(self, tensor: str) -> int | None:
-        inferred = onnx.shape_inference.infer_shapes(self._model).graph
-        values = (*inferred.value_info, *inferred.input, *inferred.output)
-        name = _plain(tensor)
-        return next((len(each.type.tensor_type.shape.dim) for each in values if each.name == name), None)
+        shape = self._shapes.get(_plain(tensor))
+        return None if shape is None else len(shape)
 
     def readers(self, tensor: str) -> list[onnx.NodeProto]:
         return [node for node in self._model.graph.node if tensor in node.input]

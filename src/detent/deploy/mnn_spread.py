@@ -13,6 +13,7 @@ from itertools import pairwise
 from detent.deploy.encoding import Encoding
 from detent.deploy.mnn_layers import PRODUCTS, WEIGHTED, MnnUnit, integer_layers, is_split, layer_grid
 from detent.deploy.qdq_graph import Op, QdqGraph, Read
+from detent.ir.ops import Trait, ops_with
 
 __all__ = [
     "AVERAGES",
@@ -37,10 +38,9 @@ __all__ = [
 
 AVERAGES = ("AveragePool", "GlobalAveragePool")
 WINDOWS = (*AVERAGES, "MaxPool", "Resize")
-MOVES = (
-    *("Concat", "DepthToSpace", "Flatten", "Identity", "Pad", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze"),
-    *("Transpose", "Unsqueeze"),
-)
+MOVES = ops_with(Trait.MOVES_VALUES) - {"Expand", "Gather", "GatherElements", "Tile"} | {"Concat", "Pad"}
+"""They hand scales on, as the two that read more than moved values do; through the four that are left out MNN does
+not."""
 FLOAT = ("Clip", "LeakyRelu", "Relu")
 """Hand scales on, and have no kernel for codes; a ReLU that stands alone is written as a clip."""
 PARTS = ".parts"
@@ -98,7 +98,7 @@ def spread(units: Iterable[MnnUnit], scales: Scales, chains: Chains) -> Scales:
         reads = [found for name in unit.reads for found in sources(name, chains)]
         if unit.output + PARTS in scales:
             backward.setdefault(unit.output + PARTS, {}).update((read, None) for read in reads if read not in scales)
-        if unit.head.type not in (*MOVES, *WINDOWS, *FLOAT):
+        if unit.head.type not in {*MOVES, *WINDOWS, *FLOAT}:
             continue
         for given in unit.gives:
             if given in chains:

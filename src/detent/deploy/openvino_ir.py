@@ -9,6 +9,8 @@ from __future__ import annotations
 import io
 import re
 import tempfile
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import unescape
@@ -19,10 +21,14 @@ import onnx
 
 from detent.deploy.deployment import Deployment
 from detent.deploy.encoding import BOUNDS, Encoding
+from detent.deploy.format import Format, Roles, TensorFacts, Written, parameter_name
+from detent.deploy.formats.content import unreadable
 from detent.deploy.qdq_graph import CLIPPED, QdqGraph
 from detent.errors import DeployError
 
-__all__ = ["write_openvino_ir"]
+__all__ = ["FORMAT", "OpenvinoIrFormat"]
+
+_LAYERS, _CONSTANTS = "model.xml", "model.bin"
 
 # Where a convolution reads few channels, an image's three among them, oneDNN's first choice without AMX (brgconv) takes
 # 1.05 to 1.4 times as long as its older kernels with AVX-512, and 1.15 to 2.3 times with AVX2 but for one case of 0.95:
@@ -36,34 +42,79 @@ _CONVOLUTION = re.compile(
 # Without it the CPU plugin rounds what a linear layer reads again, by ranges that it finds as it runs, if the layer's
 # weights have zero points or what it reads is not quantized: 1 % of the largest number was seen.
 _AS_GIVEN = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
+_NUMBERS = {"f32": np.float32, "i8": np.int8, "u8": np.uint8, "i32": np.int32}
+"""Of OpenVINO's types, those that parameters have."""
 _COUNTED = re.compile(r"[A-Za-z]+_\d+")  # the name that a node gets that has none: its type and a running number
 
 
-def write_openvino_ir(deployment: Deployment) -> dict[str, bytes]:
-    """`model.xml` and `model.bin`. Tensors keep the names of the ONNX model; what FakeQuantize gives has the name of
-    what the DequantizeLinear gave."""
-    try:
-        import openvino
-    except ImportError as error:
-        raise DeployError(
-            "write an OpenVINO IR", f"openvino is not installed ({error})", "pip install 'detent[openvino]'"
-        ) from error
-    try:
-        model = openvino.Core().read_model(io.BytesIO(deployment.model.SerializeToString()))
-    except RuntimeError as error:
-        raise DeployError(
-            "write an OpenVINO IR", str(error), "keep the operation OpenVINO does not know out"
-        ) from error
-    grids = _grids(deployment.model, deployment.graph)
-    for node in model.get_ordered_ops():
-        if node.get_type_name() == "Multiply":
-            _fake_quantize(node, grids)
-            _without_zero_points(node)
-    model.validate_nodes_and_infer_types()
-    for name, value in _AS_GIVEN.items():
-        model.set_rt_info(value, ["runtime_options", name])
-    _name_by_position(model, keep={node.name for node in deployment.model.graph.node})
-    return _files(model)
+class OpenvinoIrFormat(Format):
+    """Tensors keep the names of the ONNX model; what FakeQuantize gives has the name of what the DequantizeLinear
+    gave."""
+
+    name = "openvino_ir"
+    files: Mapping[str, Roles | None] = {_LAYERS: (), _CONSTANTS: None}
+    requires = ("openvino", "openvino")
+
+    def write(self, deployment: Deployment) -> Written:
+        try:
+            import openvino
+        except ImportError as error:
+            raise DeployError(
+                "write an OpenVINO IR", f"openvino is not installed ({error})", "pip install 'detent[openvino]'"
+            ) from error
+        try:
+            model = openvino.Core().read_model(io.BytesIO(deployment.model.SerializeToString()))
+        except RuntimeError as error:
+            raise DeployError(
+                "write an OpenVINO IR", str(error), "keep the operation OpenVINO does not know out"
+            ) from error
+        grids = _grids(deployment.model, deployment.graph)
+        for node in model.get_ordered_ops():
+            if node.get_type_name() == "Multiply":
+                _fake_quantize(node, grids)
+                _without_zero_points(node)
+        model.validate_nodes_and_infer_types()
+        for name, value in _AS_GIVEN.items():
+            model.set_rt_info(value, ["runtime_options", name])
+        _name_by_position(model, keep={node.name for node in deployment.model.graph.node})
+        return Written(_files(model))
+
+    def facts(self, file: str, files: Mapping[str, bytes]) -> Iterator[TensorFacts]:
+        try:
+            root = ElementTree.fromstring(files[file])
+        except ElementTree.ParseError as error:
+            raise unreadable(self.name, str(error)) from None
+        return _facts(root, files[_CONSTANTS])
+
+
+FORMAT = OpenvinoIrFormat()
+
+
+def _facts(root: ElementTree.Element, numbers: bytes) -> Iterator[TensorFacts]:
+    layers = {layer.attrib["id"]: layer for layer in root.iterfind("layers/layer")}
+    held = {key: _constant(layer, numbers) for key, layer in layers.items() if layer.attrib["type"] == "Const"}
+    reads: dict[str, list[Any]] = {}
+    for edge in sorted(root.iterfind("edges/edge"), key=lambda edge: int(edge.attrib["to-port"])):
+        reads.setdefault(edge.attrib["to-layer"], []).append(held.get(edge.attrib["from-layer"]))
+    for key, layer in layers.items():
+        name, array = layer.attrib["name"], held.get(key)
+        if layer.attrib["type"] == "FakeQuantize":
+            _, low, high, *ends = reads[key]
+            tensor = name.removesuffix("/DequantizeLinear")
+            yield from (TensorFacts(tensor, {"byte_range": pair}) for pair in ((low, high), ends))
+        elif array is not None and name.endswith("_scale"):
+            yield TensorFacts(parameter_name(name.removesuffix("_scale")), {"scale": array})
+        elif array is not None:
+            yield TensorFacts(parameter_name(name), {"numbers": array})
+
+
+def _constant(layer: ElementTree.Element, numbers: bytes) -> npt.NDArray[Any] | None:
+    """None of a type that no parameter has."""
+    data = layer.find("data")
+    if data is None or data.attrib["element_type"] not in _NUMBERS:
+        return None
+    start, size = int(data.attrib["offset"]), int(data.attrib["size"])
+    return np.frombuffer(numbers[start : start + size], _NUMBERS[data.attrib["element_type"]])
 
 
 def _grids(model: onnx.ModelProto, graph: QdqGraph) -> dict[str, Encoding]:
@@ -149,13 +200,13 @@ def _files(model: Any) -> dict[str, bytes]:
     import openvino
 
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.xml"
+        path = Path(folder) / _LAYERS
         try:
             openvino.save_model(model, str(path), compress_to_fp16=False)
         except RuntimeError as error:
             raise OSError(f"OpenVINO could not write {path}") from error  # its own words are "iostream error"
         layers = _with_kernels(path.read_text("utf-8"), _over_few_channels(model))
-        return {"model.xml": layers.encode(), "model.bin": path.with_suffix(".bin").read_bytes()}
+        return {_LAYERS: layers.encode(), _CONSTANTS: path.with_suffix(".bin").read_bytes()}
 
 
 def _over_few_channels(model: Any) -> set[str]:

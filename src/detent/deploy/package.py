@@ -12,6 +12,7 @@ from typing import Any
 
 import onnx
 
+from detent.deploy.files import FORMATS, find_format
 from detent.deploy.qdq_graph import QdqGraph
 from detent.deploy.qdq_reading import read_qdq
 from detent.errors import ArtifactError
@@ -19,10 +20,10 @@ from detent.errors import ArtifactError
 __all__ = ["MANIFEST", "VERSION", "Package", "digest"]
 
 MANIFEST = "manifest.json"
-VERSION = 1
-"""Of the manifest; a reader refuses one it does not know."""
+VERSION = 2
+"""Of the manifest. Version 1 is read too: it has no `formats`, and spaces in its keys."""
 
-_NEEDED = ("arithmetic", "backend", "engine", "mode", "notes", "recipe", "tensors")
+_NEEDED = ("arithmetic", "backend", "engine", "formats", "mode", "notes", "recipe", "tensors")
 """What else of a manifest is read, if it is of this version."""
 
 
@@ -84,17 +85,42 @@ def _bytes_of(path: Path) -> bytes | None:
 
 def _read(path: Path, content: bytes) -> dict[str, Any]:
     try:
-        manifest: dict[str, Any] = json.loads(content)
-        version, _ = manifest["manifest version"], dict(manifest["files"])
-    except (ValueError, KeyError, TypeError) as error:
+        manifest: dict[str, Any] = _upgraded(json.loads(content))
+        version, _ = manifest["manifest_version"], dict(manifest["files"])
+    except (AttributeError, ValueError, KeyError, TypeError) as error:
         raise ArtifactError(f"load {path}", f"it is no manifest: {error}", "deploy the model again") from None
     if version != VERSION:
-        to_do = f"use a Detent that reads it, or deploy the model again: this one reads version {VERSION}"
+        to_do = f"use a Detent that reads it, or deploy the model again: this one reads versions 1 and {VERSION}"
         raise ArtifactError(f"load {path}", f"manifest version {version}", to_do)
     absent = [key for key in _NEEDED if key not in manifest]
     if absent:
         raise ArtifactError(f"load {path}", f"it has no {absent[0]!r}", "deploy the model again")
     return manifest
+
+
+def _upgraded(manifest: dict[str, Any]) -> dict[str, Any]:
+    """A manifest of version 1 as one of today; any other as it is."""
+    if manifest.get("manifest version") != 1:
+        return manifest
+    found = {name: value for name, value in manifest.items() if name != "manifest version"}
+    for rows in ("tensors", "ranges"):
+        found[rows] = [
+            {"zero_point" if key == "zero point" else key: value for key, value in row.items()}
+            for row in found.get(rows, ())
+        ]
+    return {"manifest_version": VERSION, **found, "formats": _formats_of(list(manifest["files"]))}
+
+
+def _formats_of(files: list[str]) -> dict[str, list[str]]:
+    """The formats that these may be the files of, by their names."""
+    found: dict[str, list[str]] = {}
+    known: set[str] = set()
+    for name in FORMATS:
+        own = sorted(find_format(name).files)
+        if own and set(own) <= set(files) and not set(own) <= known:
+            found[name] = own
+            known.update(own)
+    return found
 
 
 def _check(folder: Path, files: Mapping[str, str]) -> None:

@@ -101,7 +101,8 @@ def _named(folder: Path) -> set[str] | None:
         held = json.loads((folder / MANIFEST).read_text())
     except (OSError, ValueError):
         return None
-    return {MANIFEST, *held.get("files", ())} if isinstance(held, dict) and "manifest version" in held else None
+    ours = isinstance(held, dict) and ("manifest_version" in held or "manifest version" in held)
+    return {MANIFEST, *held.get("files", ())} if ours else None
 
 
 def _others(target: Path, contents: Mapping[str, bytes]) -> list[Path]:

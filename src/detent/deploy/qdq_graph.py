@@ -18,6 +18,8 @@ import numpy.typing as npt
 from onnx import numpy_helper
 
 from detent.deploy.encoding import Encoding
+from detent.ir.attributes import attribute_value
+from detent.ir.ops import Trait, ops_with
 from detent.onnx_import.names import CLIPPED
 
 __all__ = ["CLIPPED", "TRANSPOSED", "Op", "Output", "Port", "QdqGraph", "Read"]
@@ -38,7 +40,10 @@ class Read:
 
 @dataclass(frozen=True)
 class Op:
-    """One operation, with the names and attributes of its ONNX node. An absent optional input is None."""
+    """One operation, with the names and attributes of its ONNX node. An absent optional input is None.
+
+    `attributes` are those that the model says and a file written from it has; `attribute` knows all of them.
+    """
 
     type: str
     name: str
@@ -46,6 +51,15 @@ class Op:
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict, hash=False)
     domain: str = ""
+
+    def attribute(self, name: str, rank: int | None = None) -> Any:
+        """An attribute, which is the default of ONNX where the model does not say it (see `attribute_value`)."""
+        return attribute_value(self.type, self.attributes, name, rank)
+
+    @property
+    def groups(self) -> int:
+        """Of a convolution; 1 of any other operation."""
+        return int(self.attribute("group")) if self.type in ops_with(Trait.CONVOLUTION) else 1
 
     @property
     def onnx_attributes(self) -> dict[str, Any]:

@@ -11,9 +11,10 @@ import onnx
 from onnx import numpy_helper
 
 from detent.deploy.encoding import BOUNDS, Encoding
-from detent.deploy.inferred import shapes_of
 from detent.deploy.qdq_graph import CLIPPED, Op, Output, Port, QdqGraph, Read
 from detent.errors import DeployError
+from detent.ir.attributes import attribute_value, changed_defaults
+from detent.ir.shapes import shapes_of
 
 __all__ = ["read_qdq"]
 
@@ -66,7 +67,8 @@ class _Reader:
                     ops.append(Op("Identity", node.name, (self._dequantized(node),), (node.output[0],)))
                 continue
             reads = tuple(self._read(name) if name else None for name in node.input)
-            attributes = {a.name: _attribute(a) for a in node.attribute}
+            said = {a.name: _attribute(a) for a in node.attribute}
+            attributes = {**changed_defaults(node.op_type, self._opset), **said}
             ops.append(Op(node.op_type, node.name, reads, tuple(node.output), attributes, node.domain))
         # A Clip that only says which codes a QuantizeLinear may give is part of the encoding.
         ops = [op for op in ops if not (op.type == "Clip" and op.outputs[0] in self._dissolved)]
@@ -164,12 +166,13 @@ class _Reader:
         attributes = {a.name: _attribute(a) for a in node.attribute}
         has_zero = len(node.input) > 2 and bool(node.input[2])
         if dtype is None:
-            declared = attributes.get("output_dtype", 0)
+            declared = attribute_value("QuantizeLinear", attributes, "output_dtype")
             dtype = self._types[node.input[2]] if has_zero else _type_name(declared) if declared else "uint8"
         zero_point = self._arrays[node.input[2]].astype(np.int64) if has_zero else np.zeros(scale.shape, np.int64)
         if scale.size == 1 and not attributes.get("block_size"):
             return Encoding(scale.reshape(()), zero_point.reshape(()), dtype)
-        return Encoding(scale, zero_point, dtype, attributes.get("axis", 1), attributes.get("block_size") or None)
+        axis = attribute_value(node.op_type, attributes, "axis")
+        return Encoding(scale, zero_point, dtype, axis, attributes.get("block_size") or None)
 
     def _output(self, name: str) -> Output:
         maker = self._made_by.get(name)

@@ -12,6 +12,8 @@ import torch
 from onnx import numpy_helper
 
 from detent.deploy.qdq_graph import Op, QdqGraph
+from detent.ir.attributes import attribute_value
+from detent.ir.ops import Trait, ops_with
 from detent.numerics import PAIR_LIMIT, Pairs
 
 __all__ = ["can_saturate", "saturating_layers"]
@@ -76,9 +78,10 @@ def _leaves_16_bits(kind: str, attributes: Mapping[str, Any], codes: npt.NDArray
 
 def _pairs(kind: str, attributes: Mapping[str, Any], shape: tuple[int, ...]) -> Pairs | None:
     """None of an operation that multiplies by no weights, or by each of them alone."""
-    if kind in ("Conv", "ConvTranspose"):
+    if kind in ops_with(Trait.CONVOLUTION):
         of = Pairs.of_convolution if kind == "Conv" else Pairs.of_transposed
-        return of(shape, int(attributes.get("group", 1)))
+        return of(shape, int(attribute_value(kind, attributes, "group")))
     if kind in ("Gemm", "MatMul") and len(shape) == 2:
-        return Pairs.of_matrix(shape, inputs=1 if kind == "Gemm" and attributes.get("transB") else 0)
+        transposed = kind == "Gemm" and attribute_value(kind, attributes, "transB")
+        return Pairs.of_matrix(shape, inputs=1 if transposed else 0)
     return None

@@ -16,6 +16,7 @@ from detent.deploy.encoding import Encoding
 from detent.deploy.qdq_graph import Op, QdqGraph, Read
 from detent.deploy.torch_functions import call
 from detent.errors import DeployError
+from detent.ir.patterns import sole_float_reader
 
 __all__ = ["FloatGrids", "Grids", "TorchGraph", "with_linear_layers"]
 
@@ -167,12 +168,11 @@ def with_linear_layers(graph: QdqGraph) -> QdqGraph:
         if turned:
             ops.append(replace(op, inputs=(op.inputs[0], weight, *op.inputs[2:]), attributes={"transB": 1}))
             continue
-        readers = graph.readers(op.outputs[0])
-        add = readers[0][0] if len(readers) == 1 and readers[0][1].encoding is None else None
+        add = sole_float_reader(graph, op.outputs[0])
         inputs: tuple[Read | None, ...] = (op.inputs[0], weight)
         outputs = op.outputs
         added = None if add is None else _added(add, op.outputs[0])
-        if add is not None and _is_bias(graph, added, op.outputs[0], constants, weight):
+        if add is not None and _is_bias(graph, added, constants, weight):
             inputs, outputs = (*inputs, added), add.outputs
             gone.add(add.outputs[0])
         ops.append(Op("Gemm", op.name, inputs, outputs, {"transB": 1}))
@@ -185,8 +185,9 @@ def with_linear_layers(graph: QdqGraph) -> QdqGraph:
 
 def _is_untransposed(op: Op) -> bool:
     """Whether it is a Gemm that multiplies with its weights as they are stored, and does nothing else."""
-    plain = op.attributes.get("alpha", 1.0) == op.attributes.get("beta", 1.0) == 1.0
-    return op.type == "Gemm" and plain and not (op.attributes.get("transA", 0) or op.attributes.get("transB", 0))
+    if op.type != "Gemm" or op.attribute("transA") or op.attribute("transB"):
+        return False
+    return bool(op.attribute("alpha") == op.attribute("beta") == 1.0)
 
 
 def _added(add: Op, product: str) -> Read | None:
@@ -204,7 +205,7 @@ def _linear_weight(graph: QdqGraph, op: Op, constants: dict[str, npt.NDArray[Any
     maker = graph.producer(read.tensor)
     if maker is not None and maker.type == "Transpose" and read.encoding is None:
         source = maker.inputs[0]
-        turned = maker.attributes.get("perm", [1, 0]) == [1, 0]
+        turned = maker.attribute("perm", 2) == [1, 0]
         return source if source is not None and source.tensor in graph.constants and turned else None
     if read.tensor not in graph.constants or graph.constants[read.tensor].ndim != 2:
         return None
@@ -218,9 +219,7 @@ def _linear_weight(graph: QdqGraph, op: Op, constants: dict[str, npt.NDArray[Any
     return Read(name, encoding)
 
 
-def _is_bias(
-    graph: QdqGraph, read: Read | None, product: str, constants: Mapping[str, npt.NDArray[Any]], weight: Read
-) -> bool:
-    if read is None or read.tensor not in graph.constants or any(o.read.tensor == product for o in graph.outputs):
+def _is_bias(graph: QdqGraph, read: Read | None, constants: Mapping[str, npt.NDArray[Any]], weight: Read) -> bool:
+    if read is None or read.tensor not in graph.constants:
         return False
     return graph.constants[read.tensor].shape == constants[weight.tensor].shape[:1]

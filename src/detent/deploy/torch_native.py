@@ -2,28 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from safetensors import numpy as safetensors
+
 from detent.deploy.deployment import Deployment
+from detent.deploy.format import Format, Roles, TensorFacts, Written, parameter_name
+from detent.deploy.formats.content import parse_json
 from detent.deploy.torch_native_kernels import lower
 from detent.deploy.torch_native_program import JSON_FILE, TENSOR_FILE, Program, read_program, write_program
 
-__all__ = ["read_torch_native", "write_torch_native"]
+__all__ = ["FORMAT", "TorchNativeFormat", "read_torch_native"]
 
 
-def write_torch_native(deployment: Deployment) -> dict[str, bytes]:
-    """`model.json` and `model.safetensors`; what runs in float is said in the notes."""
-    program = lower(deployment.graph).program
-    reasons: dict[str, list[str]] = {}
-    for step in program.steps:
-        if step.why:
-            reasons.setdefault(step.why, []).extend(name for name, _ in step.ops)
-    for why, names in reasons.items():
-        deployment.notes.append(f"torch runs in float: {', '.join(names)} ({why})")
-    return write_program(program)
+class TorchNativeFormat(Format):
+    """What runs in float is said in the notes."""
+
+    name = "torch"
+    files: Mapping[str, Roles | None] = {JSON_FILE: (), TENSOR_FILE: ()}
+
+    def write(self, deployment: Deployment) -> Written:
+        program = lower(deployment.graph).program
+        reasons: dict[str, list[str]] = {}
+        for step in program.steps:
+            if step.why:
+                reasons.setdefault(step.why, []).extend(name for name, _ in step.ops)
+        notes = (f"torch runs in float: {', '.join(names)} ({why})" for why, names in reasons.items())
+        return Written(write_program(program), tuple(notes))
+
+    def facts(self, file: str, files: Mapping[str, bytes]) -> Iterator[TensorFacts]:
+        return _grid_facts(files[file]) if file == JSON_FILE else _tensor_facts(files[file])
+
+
+FORMAT = TorchNativeFormat()
 
 
 def read_torch_native(folder: str | Path) -> Program:
     """The network of a folder that holds both files."""
     where = Path(folder)
     return read_program({name: (where / name).read_bytes() for name in (JSON_FILE, TENSOR_FILE)})
+
+
+def _grid_facts(content: bytes) -> Iterator[TensorFacts]:
+    for one in parse_json(content, FORMAT.name)["grids"].values():
+        facts = {"scale": one["scale"], "zero_point": one["zero_point"], "type": one["dtype"]}
+        yield TensorFacts(one["tensor"], facts)
+
+
+def _tensor_facts(content: bytes) -> Iterator[TensorFacts]:
+    for name, held in safetensors.load(content).items():
+        fact = "scale" if name.endswith("_scale") else "numbers"
+        yield TensorFacts(parameter_name(name.removesuffix("_scale")), {fact: held})

@@ -10,8 +10,9 @@ import numpy as np
 from detent.deploy.encoding import Encoding
 from detent.deploy.qdq_graph import Op, Read
 from detent.deploy.torch_native_lowering import Lowering
+from detent.ir.patterns import clip_bounds
 
-__all__ = ["activation_of", "add_call", "bounds_of"]
+__all__ = ["activation_of", "add_call"]
 
 
 def activation_of(low: Lowering, ops: tuple[Op, ...]) -> tuple[tuple[Op, ...], tuple[float, float] | None, bool]:
@@ -21,13 +22,7 @@ def activation_of(low: Lowering, ops: tuple[Op, ...]) -> tuple[tuple[Op, ...], t
         return ops, None, False
     if following.type == "Relu":
         return (*ops, following), None, True
-    return (*ops, following), bounds_of(low, following), False
-
-
-def bounds_of(low: Lowering, clip: Op) -> tuple[float, float]:
-    given = [float(low.constant(read)) if read is not None else None for read in clip.inputs[1:]]
-    least, greatest = (*given, None, None)[:2]
-    return (-np.inf if least is None else least, np.inf if greatest is None else greatest)
+    return (*ops, following), clip_bounds(low.graph, following), False
 
 
 def add_call(

@@ -8,15 +8,22 @@ from __future__ import annotations
 from typing import Any
 
 from detent.deploy.qdq_graph import Op, QdqGraph, Read
-from detent.deploy.torch_native_calls import activation_of, add_call, bounds_of
+from detent.deploy.torch_native_calls import activation_of, add_call
 from detent.deploy.torch_native_lowering import Lowering, Maker, NoKernelError
 from detent.deploy.torch_native_weighted import conv, conv_transpose, gemm, matmul
+from detent.ir.ops import Trait, ops_with
+from detent.ir.patterns import clip_bounds
 
 __all__ = ["MAKERS", "lower"]
 
 _SIGMOID_GRID = (1 / 256, 0)
 _TANH_GRID = (1 / 128, 128)
-_RESHAPES = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
+_RESHAPES = ops_with(Trait.RESHAPES) - {"Identity"}  # which requantizes
+# The two are not proven on codes.
+_MOVES = ops_with(Trait.MOVES_VALUES) - {"GatherElements", "Tile"}
+
+_UNARY = {"Elu": ("elu", "alpha"), "HardSwish": ("hardswish", ""), "LeakyRelu": ("leaky_relu", "slope")}
+"""Torch's kernel, and what it calls alpha."""
 
 
 def lower(graph: QdqGraph) -> Lowering:
@@ -66,43 +73,45 @@ def _same_grid(low: Lowering, op: Op) -> None:
 
 def _clip(low: Lowering, op: Op) -> None:
     grid = low.grid(op.inputs[0])
-    if low.graph.grid_of(op.outputs[0]) != grid or not all(low.is_constant(r) for r in op.inputs[1:] if r is not None):
+    bounds = clip_bounds(low.graph, op)
+    if low.graph.grid_of(op.outputs[0]) != grid or bounds is None:
         raise NoKernelError("torch's kernel keeps the grid of its input, and what it gives is on another")
-    add_call(low, "clamp", (op,), op.inputs[:1], grid, bounds_of(low, op), False, {})
+    add_call(low, "clamp", (op,), op.inputs[:1], grid, bounds, False, {})
 
 
 def _average_pool(low: Lowering, op: Op) -> None:
     shape = low.graph.shapes.get(op.inputs[0].tensor, ()) if op.inputs[0] is not None else ()
     if len(op.attributes.get("kernel_shape", shape[2:])) != 2:
         raise NoKernelError("Detent drives torch's averaging kernel for two dimensions")
-    pads = op.attributes.get("pads", [0] * 4)
-    if op.attributes.get("ceil_mode", 0) or (any(pads) and not op.attributes.get("count_include_pad", 0)):
+    if op.type == "AveragePool":
+        _check_average(op)
+    _same_grid(low, op)
+
+
+def _check_average(op: Op) -> None:
+    pads = op.attribute("pads")
+    if op.attribute("ceil_mode") or (any(pads) and not op.attribute("count_include_pad")):
         raise NoKernelError("torch's libraries differ in what they divide by at the border")
-    auto = op.attributes.get("auto_pad", "NOTSET")
     if (
-        auto not in ("NOTSET", "VALID")
+        op.attribute("auto_pad") not in ("NOTSET", "VALID")
         or pads[:2] != pads[2:]
-        or any(dilation != 1 for dilation in op.attributes.get("dilations", [1, 1]))
+        or any(dilation != 1 for dilation in op.attribute("dilations"))
     ):
         raise NoKernelError("torch's kernels pad both sides alike and are not dilated")
-    _same_grid(low, op)
 
 
 def _max_pool(low: Lowering, op: Op) -> None:
     kernel = op.attributes["kernel_shape"]
-    pads = op.attributes.get("pads", [0] * 2 * len(kernel))
-    uneven = pads[: len(kernel)] != pads[len(kernel) :] or op.attributes.get("auto_pad", "NOTSET") not in (
-        "NOTSET",
-        "VALID",
-    )
+    pads = op.attribute("pads")
+    uneven = pads[: len(kernel)] != pads[len(kernel) :] or op.attribute("auto_pad") not in ("NOTSET", "VALID")
     if len(kernel) > 2 or uneven or len(op.outputs) > 1:
         raise NoKernelError("torch's kernels pad both sides alike, in one or two dimensions, and give no indices")
     _same_grid(low, op)
 
 
 def _resize(low: Lowering, op: Op) -> None:
-    rule = (op.attributes.get("mode", "nearest"), op.attributes.get("coordinate_transformation_mode", "half_pixel"))
-    if rule != ("nearest", "asymmetric") or op.attributes.get("nearest_mode") != "floor":
+    rule = (op.attribute("mode"), op.attribute("coordinate_transformation_mode"))
+    if rule != ("nearest", "asymmetric") or op.attribute("nearest_mode") != "floor":
         raise NoKernelError("Detent drives torch's kernel for the nearest neighbour, asymmetric and rounded down")
     _same_grid(low, op)
 
@@ -110,7 +119,7 @@ def _resize(low: Lowering, op: Op) -> None:
 def _pad(low: Lowering, op: Op) -> None:
     value = op.inputs[2] if len(op.inputs) > 2 else None
     zero = value is None or (low.is_constant(value) and not low.constant(value).any())
-    if op.attributes.get("mode", "constant") != "constant" or not zero:
+    if op.attribute("mode") != "constant" or not zero:
         raise NoKernelError("torch pads codes with zeros only")
     _same_grid(low, op)
 
@@ -119,12 +128,8 @@ def _unary(low: Lowering, op: Op) -> None:
     """Kernels with an output grid of their own choice: HardSwish, LeakyRelu, Elu."""
     low.grid(op.inputs[0])
     grid = low.output_grid(op.outputs[0])
-    calls: dict[str, tuple[str, dict[str, Any]]] = {
-        "HardSwish": ("hardswish", {}),
-        "LeakyRelu": ("leaky_relu", {"slope": float(op.attributes.get("alpha", 0.01))}),
-        "Elu": ("elu", {"alpha": float(op.attributes.get("alpha", 1.0))}),
-    }
-    name, attributes = calls[op.type]
+    name, alpha = _UNARY[op.type]
+    attributes: dict[str, Any] = {alpha: float(op.attribute("alpha"))} if alpha else {}
     add_call(low, f"quantized.{name}", (op,), op.inputs, grid, None, False, attributes)
 
 
@@ -136,7 +141,7 @@ def _built_in(name: str, output: tuple[float, int]) -> Maker:
         grid = low.output_grid(op.outputs[0])
         if (float(grid.scale), int(grid.zero_point)) != output:
             raise NoKernelError(f"torch's kernel gives scale {output[0]} and zero point {output[1]}, nothing else")
-        if op.type == "HardSigmoid" and abs(op.attributes.get("alpha", 0.2) - 1 / 6) > 1e-6:
+        if op.type == "HardSigmoid" and abs(op.attribute("alpha") - 1 / 6) > 1e-6:
             raise NoKernelError("torch's kernel has slope 1/6")
         add_call(low, name, (op,), op.inputs, grid, None, False, {})
 
@@ -144,36 +149,17 @@ def _built_in(name: str, output: tuple[float, int]) -> Maker:
 
 
 MAKERS: dict[str, Maker] = {
-    **dict.fromkeys(
-        (
-            "DepthToSpace",
-            "Expand",
-            "Flatten",
-            "Gather",
-            "Identity",
-            "Relu",
-            "Reshape",
-            "Slice",
-            "SpaceToDepth",
-            "Split",
-            "Squeeze",
-            "Transpose",
-            "Unsqueeze",
-        ),
-        _same_grid,
-    ),
+    **dict.fromkeys(_MOVES | {"Relu"}, _same_grid),
+    **dict.fromkeys(_UNARY, _unary),
     "Add": _pair,
     "AveragePool": _average_pool,
     "Clip": _clip,
     "Concat": _concat,
     "Conv": conv,
     "ConvTranspose": conv_transpose,
-    "Elu": _unary,
     "Gemm": gemm,
     "GlobalAveragePool": _average_pool,
     "HardSigmoid": _built_in("aten.hardsigmoid", _SIGMOID_GRID),
-    "HardSwish": _unary,
-    "LeakyRelu": _unary,
     "MatMul": matmul,
     "MaxPool": _max_pool,
     "Mul": _pair,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from detent.deploy.qdq_graph import Op, QdqGraph, Read
 from detent.deploy.torch_functions import FUNCTIONS
 from detent.deploy.torch_native_program import Grid, Program, Step
 from detent.errors import DeployError
+from detent.ir.patterns import constant_values, sole_float_reader
 
 __all__ = ["Lowered", "Lowering", "Maker", "NoKernelError"]
 
@@ -88,8 +89,9 @@ class Lowering:
 
     def constant(self, read: Read) -> Array:
         """Its real numbers (or integers that are no codes)."""
-        held = self.graph.constants[read.tensor]
-        return held if read.encoding is None else read.encoding.dequantize(held)
+        values = constant_values(self.graph, read)
+        assert values is not None
+        return values
 
     def pending(self, read: Read | None) -> Op | None:
         """The operation on constants that gives what is read, if nothing has asked for it yet."""
@@ -110,14 +112,12 @@ class Lowering:
             raise NoKernelError("what it gives is read in float, or on several grids")
         return self.grid(Read(tensor, found))
 
-    def behind(self, op: Op, types: tuple[str, ...]) -> Op | None:
+    def behind(self, op: Op, types: Container[str]) -> Op | None:
         """The one operation that reads what `op` gives, in float and first, if it is of such a type."""
-        tensor = op.outputs[0]
-        readers = self.graph.readers(tensor)
-        if len(readers) != 1 or any(output.read.tensor == tensor for output in self.graph.outputs):
+        follower = sole_float_reader(self.graph, op.outputs[0])
+        if follower is None or follower.inputs[0] != Read(op.outputs[0]):
             return None
-        follower, read = readers[0]
-        return follower if read.encoding is None and follower.inputs[0] == read and follower.type in types else None
+        return follower if follower.type in types else None
 
     # --- what makers do ----------------------------------------------------------------------------------
 

@@ -18,16 +18,16 @@ def conv(low: Lowering, op: Op) -> None:
     x = op.inputs[0]
     low.grid(x)
     rank = len(_shape(low, op.inputs[1])) - 2
-    pads = op.attributes.get("pads", [0] * 2 * rank)
-    if pads[:rank] != pads[rank:] or op.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+    pads = op.attribute("pads", rank)
+    if pads[:rank] != pads[rank:] or op.attribute("auto_pad") not in ("NOTSET", "VALID"):
         raise NoKernelError("torch's kernels pad both sides alike")
     if rank > 2:
         raise NoKernelError("Detent drives torch's kernels for one and two dimensions")
     attributes = {
-        "strides": op.attributes.get("strides", [1] * rank),
+        "strides": op.attribute("strides", rank),
         "padding": pads[:rank],
-        "dilations": op.attributes.get("dilations", [1] * rank),
-        "groups": op.attributes.get("group", 1),
+        "dilations": op.attribute("dilations", rank),
+        "groups": op.groups,
     }
     _weighted(low, f"conv{rank}d", (op,), x, op.inputs[1], op.inputs[2:], axis=0, attributes=attributes)
 
@@ -36,31 +36,26 @@ def conv_transpose(low: Lowering, op: Op) -> None:
     x, weight = op.inputs[0], op.inputs[1]
     low.grid(x)
     rank = len(_shape(low, weight)) - 2
-    pads = op.attributes.get("pads", [0] * 2 * rank)
-    if (
-        pads[:rank] != pads[rank:]
-        or "output_shape" in op.attributes
-        or op.attributes.get("auto_pad", "NOTSET") != "NOTSET"
-    ):
+    pads = op.attribute("pads", rank)
+    if pads[:rank] != pads[rank:] or "output_shape" in op.attributes or op.attribute("auto_pad") != "NOTSET":
         raise NoKernelError("torch's kernels cut both sides alike")
     if rank != 2:
         raise NoKernelError("Detent drives torch's transposed kernel for two dimensions")
     if weight is not None and weight.encoding is not None and not weight.encoding.per_tensor:
         raise NoKernelError("torch's transposed kernel takes weights with one scale")
     attributes = {
-        "strides": op.attributes.get("strides", [1] * rank),
+        "strides": op.attribute("strides", rank),
         "padding": pads[:rank],
-        "output_padding": op.attributes.get("output_padding", [0] * rank),
-        "dilations": op.attributes.get("dilations", [1] * rank),
-        "groups": op.attributes.get("group", 1),
+        "output_padding": op.attribute("output_padding", rank),
+        "dilations": op.attribute("dilations", rank),
+        "groups": op.groups,
     }
     _weighted(low, f"conv_transpose{rank}d", (op,), x, weight, op.inputs[2:], axis=1, attributes=attributes)
 
 
 def gemm(low: Lowering, op: Op) -> None:
     low.grid(op.inputs[0])
-    given = {"transA": 0, "transB": 0, "alpha": 1.0, "beta": 1.0, **op.attributes}
-    if (given["transA"], given["transB"], given["alpha"], given["beta"]) != (0, 1, 1.0, 1.0):
+    if [op.attribute(name) for name in ("transA", "transB", "alpha", "beta")] != [0, 1, 1.0, 1.0]:
         raise NoKernelError("torch's kernel computes x W' + b with W as (outputs, inputs)")
     _weighted(low, "linear", (op,), op.inputs[0], op.inputs[1], op.inputs[2:], axis=0)
 
@@ -70,7 +65,7 @@ def matmul(low: Lowering, op: Op) -> None:
     low.grid(x)
     ops: tuple[Op, ...] = (op,)
     turned = low.pending(weight)
-    if turned is not None and turned.attributes.get("perm", [1, 0]) == [1, 0]:
+    if turned is not None and turned.attribute("perm", 2) == [1, 0]:
         weight, ops = turned.inputs[0], (turned, op)
     elif weight is None or not low.is_constant(weight):
         raise NoKernelError("torch multiplies two computed matrices in float")

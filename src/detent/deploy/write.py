@@ -7,26 +7,28 @@ import logging
 import platform
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path, PurePath
 from typing import Any
 
 import torch
+from torch import nn
 
 from detent.backends import Backend
 from detent.cpus import X86
 from detent.deploy.annotate import annotate
-from detent.deploy.deployment import DeployedTensor, Deployment, Writer
+from detent.deploy.deployment import DeployedTensor, Deployment
 from detent.deploy.export import export
-from detent.deploy.files import require_package, writer
-from detent.deploy.forms import in_forms
+from detent.deploy.files import find_format
+from detent.deploy.format import Format, Written
+from detent.deploy.forms import legalize
 from detent.deploy.memory import give_back
 from detent.deploy.package import MANIFEST, VERSION, digest
 from detent.deploy.placing import place, target_of
 from detent.deploy.saturation import saturating_layers
 from detent.errors import DeployError, NotCalibratedError
-from detent.graph import Region, eval_mode, other_real, quantizers_of
-from detent.numerics import IntGrid
+from detent.graph import PreparedModel, eval_mode, other_real, quantizers_of
 from detent.onnx_import import is_imported, source_of
 from detent.quantizers import Quantizer
 
@@ -35,7 +37,7 @@ __all__ = ["deployment_of", "require_writable", "write"]
 _LOG = logging.getLogger("detent")
 
 
-def deployment_of(prepared: Any, *, dynamic_batch: bool = True, mode: str | None = None) -> Deployment:
+def deployment_of(prepared: PreparedModel, *, dynamic_batch: bool = True, mode: str | None = None) -> Deployment:
     """The network that is deployed, in memory: what `write` puts into files."""
     _require_prepared(prepared)
     _require_mode(prepared, mode)
@@ -46,7 +48,7 @@ def deployment_of(prepared: Any, *, dynamic_batch: bool = True, mode: str | None
             exported = annotate(prepared, opset=_opset(prepared))
         else:
             exported = export(prepared, opset=_opset(prepared), dynamic_batch=dynamic_batch, mode=mode)
-    model = in_forms(exported.model, prepared.backend.forms)
+    model = legalize(exported.model, prepared.backend.rewrites)
     model.graph.name = (source_of(prepared).model.graph.name if is_imported(prepared) else "") or "model"
     return Deployment(
         name=model.graph.name,
@@ -54,13 +56,13 @@ def deployment_of(prepared: Any, *, dynamic_batch: bool = True, mode: str | None
         model=model,
         tensors=exported.tensors,
         ranges=exported.ranges,
-        notes=[*_of_float(prepared), *exported.notes],
+        notes=(*_of_float(prepared), *exported.notes),
         names=exported.names,
     )
 
 
 def write(
-    prepared: Any,
+    prepared: PreparedModel,
     folder: str | Path,
     *,
     files: Sequence[str] | None = None,
@@ -73,15 +75,19 @@ def write(
     of an earlier deploy are replaced, and others beside them stay; a folder of other things is refused.
     """
     _require_prepared(prepared)
-    target, writers = target_of(folder), _writers(prepared.backend, files)
+    target, formats = target_of(folder), _formats(prepared.backend, files)
     deployment = deployment_of(prepared, dynamic_batch=dynamic_batch, mode=mode)
     give_back()  # of what the weights were turned into codes with, before the files are made
     contents: dict[str, bytes] = {}
-    for one, put in writers.items():
-        for file, content in _written(one, put, deployment).items():
-            _require_own(one, file, content, contents)
+    written = {}
+    for one in formats:
+        written[one.name] = _written(one, deployment)
+        for file, content in written[one.name].files.items():
+            _require_own(one.name, file, content, contents)
             contents[file] = content
+    deployment = replace(deployment, notes=(*deployment.notes, *(n for one in written.values() for n in one.notes)))
     manifest = _manifest(prepared, deployment, contents, mode)
+    manifest["formats"] = {name: sorted(one.files) for name, one in written.items()}
     contents[MANIFEST] = json.dumps({**manifest, **_of_cpus(prepared, deployment)}, indent=1).encode()
     place(target, contents)
 
@@ -90,34 +96,35 @@ def require_writable(folder: str | Path, backend: Backend, *, files: Sequence[st
     """Refuse at once what `write` would refuse after all the work: a place that cannot be written, or a format whose
     package is not installed."""
     target_of(folder)
-    _writers(backend, files)
+    _formats(backend, files)
 
 
-def _writers(backend: Backend, files: Sequence[str] | None) -> dict[str, Writer]:
+def _formats(backend: Backend, files: Sequence[str] | None) -> list[Format]:
     if isinstance(files, str):
         raise DeployError(f"deploy with files={files!r}", "it is one name, not a list of them", f"give [{files!r}]")
-    found = {name: writer(name) for name in ("onnx", *(backend.files if files is None else files))}
-    for name in found:
-        require_package(name)
+    names = dict.fromkeys(("onnx", *(backend.files if files is None else files)))
+    found = [find_format(name) for name in names]
+    for one in found:
+        one.require_package()
     return found
 
 
-def _written(name: str, put: Writer, deployment: Deployment) -> Mapping[str, bytes]:
+def _written(one: Format, deployment: Deployment) -> Written:
     try:
-        return put(deployment)
+        return one.write(deployment)
     except OSError as error:
         to_do = f"make room in {tempfile.gettempdir()}, or name another folder in the variable TMPDIR"
         raise DeployError(
-            f"write the format {name!r}", f"its library needs a folder for a moment: {error}", to_do
+            f"write the format {one.name!r}", f"its library needs a folder for a moment: {error}", to_do
         ) from error
 
 
-def _of_float(prepared: Any) -> list[str]:
+def _of_float(prepared: PreparedModel) -> list[str]:
     name = prepared.backend.name
     return [] if prepared.plan.quantized else [f"nothing is quantized: {name} runs all of this network in float"]
 
 
-def _of_cpus(prepared: Any, deployment: Deployment) -> dict[str, Any]:
+def _of_cpus(prepared: PreparedModel, deployment: Deployment) -> dict[str, Any]:
     """On which kinds of x86 CPU the engine computes the same integers, where that depends on the weights; a note if not
     on all. One who named a CPU knows it, others are told at once."""
     saturating = deployment.backend.saturates_on
@@ -133,42 +140,42 @@ def _of_cpus(prepared: Any, deployment: Deployment) -> dict[str, Any]:
     return {"cpus": [name for name in X86 if name not in saturating], "notes": [*deployment.notes, text]}
 
 
-def _opset(prepared: Any) -> int:
+def _opset(prepared: PreparedModel) -> int:
     """The backend's, or what the number types need: 16 bits and blocks came with 21."""
-    widths = [e.scheme.grid.bits for e in prepared.plan.quantized if isinstance(e.scheme.grid, IntGrid)]
+    widths = [e.scheme.grid.bits for e in prepared.plan.quantized if e.scheme.grid.is_uniform]
     blocks = any("group" in str(entry.scheme) for entry in prepared.plan.quantized)
     wide = any(8 < bits <= 16 for bits in widths)
     return max(int(prepared.backend.opset), 21 if wide or blocks else 0)
 
 
-def _require_prepared(prepared: Any) -> None:
-    if not hasattr(prepared, "plan"):
+def _require_prepared(prepared: nn.Module) -> None:
+    if not isinstance(prepared, PreparedModel):
         raise DeployError("deploy a model", "it was not prepared", "detent.prepare it, calibrate it, then deploy it")
 
 
-def _require_mode(prepared: Any, mode: str | None) -> None:
-    modes = list(prepared.runners) if isinstance(prepared, Region) else []
+def _require_mode(prepared: PreparedModel, mode: str | None) -> None:
+    modes = list(prepared.runners)
     if mode is not None and mode not in modes:
         known = ", ".join(modes) or "none"
         raise DeployError(f"deploy the forward mode {mode!r}", f"prepared are {known}", "name one of these")
 
 
-def _require_calibrated(prepared: Any, mode: str | None) -> None:
+def _require_calibrated(prepared: PreparedModel, mode: str | None) -> None:
     missing = sorted({q.name for q in _quantizers_in(prepared, mode) if not q.calibrated})
     if missing:
         some = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
         raise NotCalibratedError("deploy a model", f"these tensors have no scale: {some}", "calibrate it first")
 
 
-def _require_float32(prepared: Any) -> None:
+def _require_float32(prepared: PreparedModel) -> None:
     found = other_real(prepared)
     if found is not None:
         raise DeployError("deploy a model", f"{found}, and files hold integers and float32", "deploy prepared.float()")
 
 
-def _quantizers_in(prepared: Any, mode: str | None) -> Iterator[Quantizer]:
+def _quantizers_in(prepared: PreparedModel, mode: str | None) -> Iterator[Quantizer]:
     """The quantizers of what is deployed: another forward mode may not be calibrated."""
-    if not isinstance(prepared, Region):
+    if prepared.untraced is not None:
         yield from quantizers_of(prepared)
         return
     runner = prepared.runners[mode or next(iter(prepared.runners))]
@@ -177,9 +184,11 @@ def _quantizers_in(prepared: Any, mode: str | None) -> Iterator[Quantizer]:
             yield from quantizers_of(prepared.get_submodule(str(node.target)))
 
 
-def _manifest(prepared: Any, deployment: Deployment, contents: dict[str, bytes], mode: str | None) -> dict[str, Any]:
+def _manifest(
+    prepared: PreparedModel, deployment: Deployment, contents: dict[str, bytes], mode: str | None
+) -> dict[str, Any]:
     return {
-        "manifest version": VERSION,
+        "manifest_version": VERSION,
         "backend": deployment.backend.name,
         "arithmetic": deployment.backend.arithmetic,
         "engine": deployment.backend.engine,
@@ -188,7 +197,7 @@ def _manifest(prepared: Any, deployment: Deployment, contents: dict[str, bytes],
         "plan": prepared.plan.to_dict(),
         "tensors": [_described(tensor) for tensor in deployment.tensors],
         "ranges": [_described(tensor) for tensor in deployment.ranges],
-        "notes": deployment.notes,
+        "notes": list(deployment.notes),
         "names": dict(deployment.names),
         "versions": {
             "detent": metadata.version("detent"),
@@ -209,7 +218,7 @@ def _described(tensor: DeployedTensor) -> dict[str, Any]:
         "op": tensor.op,
         "scheme": tensor.scheme.to_dict(),
         "scale": tensor.scale.tolist(),
-        "zero point": tensor.zero_point.tolist(),
+        "zero_point": tensor.zero_point.tolist(),
         "users": list(tensor.users),
         "shares": tensor.shares,
     }

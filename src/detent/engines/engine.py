@@ -41,6 +41,8 @@ class Engine(ABC):
     name: ClassVar[str]
     extra: ClassVar[str | None] = None
     """The extra of the `detent` package that installs it; None if it comes with Detent."""
+    arithmetic: ClassVar[str | None] = None
+    """What its kernels compute, if the artifact was made for another engine; None: what the artifact names."""
 
     @classmethod
     @abstractmethod

@@ -33,6 +33,7 @@ class ExecuTorch(Engine):
 
     name: ClassVar[str] = "executorch"
     extra: ClassVar[str | None] = "executorch"
+    arithmetic = "executorch"
 
     def __init__(self, content: bytes, graph: QdqGraph, places: Places, threads: int):
         self.require()

@@ -31,6 +31,7 @@ class LiteRT(Engine):
 
     name = "litert"
     extra = "litert"
+    arithmetic = "xnnpack"
 
     def __init__(
         self, content: bytes, *, graph: QdqGraph | None = None, threads: int = 1, kernels: Kernels = "xnnpack"

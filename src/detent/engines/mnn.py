@@ -40,6 +40,7 @@ class Mnn(Engine):
 
     name = "mnn"
     extra = "mnn"
+    arithmetic = "mnn"
 
     def __init__(self, model: bytes, compression: Compression | None, graph: QdqGraph, *, threads: int = 1):
         self.require()

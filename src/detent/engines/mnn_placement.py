@@ -82,6 +82,6 @@ def _names(op: Op) -> list[str]:
     """What MNN may call the operations that it makes of one."""
     names = [op.name, op.outputs[0], f"{op.outputs[0]}__matmul_converted", f"{op.outputs[0]}{PRODUCT}"]
     if op.type == "Conv":
-        group = int(op.attributes.get("group", 1))
+        group = op.groups
         names += [f"{op.outputs[0]}__group__{index}" for index in range(group)]
     return list(dict.fromkeys(names))

@@ -34,6 +34,7 @@ class Ncnn(Engine):
 
     name = "ncnn"
     extra = "ncnn"
+    arithmetic = "ncnn"
 
     def __init__(self, model: NcnnModel, graph: QdqGraph, *, threads: int = 1, packing: bool = True):
         self.require()

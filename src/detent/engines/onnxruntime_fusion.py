@@ -9,13 +9,15 @@ import onnx
 
 from detent.deploy import Encoding, Op, QdqGraph, Read
 from detent.deploy.qdq_graph import CLIPPED
+from detent.ir.ops import Trait, ops_with
 
 __all__ = ["FusedGraph", "why_float"]
 
-_MOVES = (
-    "MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather", "Split", "Expand",
+# The runtime drops the Q and DQ around these; it has no rule for the five.
+_MOVES = ops_with(Trait.MOVES_VALUES) - {"DepthToSpace", "GatherElements", "Identity", "SpaceToDepth", "Tile"} | {
+    "MaxPool",
     "Resize",
-)  # fmt: skip
+}
 _KERNELS = (
     "Conv", "Gemm", "MatMul", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "ReduceMean",
     "LeakyRelu", "Sigmoid", "Softmax", "Where", *_MOVES,

@@ -19,6 +19,7 @@ from detent.deploy.float_model import float_model
 from detent.engines.engine import Engine, Placement
 from detent.engines.ports import given, real
 from detent.errors import EngineError
+from detent.ir.ops import Trait, ops_with
 
 __all__ = ["OpenVino"]
 
@@ -32,7 +33,6 @@ _TILE_LEAF = 0x1D  # of CPUID; where it reads zero, oneDNN configures no tiles a
 # What its ONNX reader and its transformations append to the name of an operation with a bias, or with scales behind it.
 _APPENDED = re.compile("/(WithoutBiases|DequantizationMultiply)")
 _INTEGERS = ("u8", "i8")
-_PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _ANOTHER = "deploy for a backend it runs"
 
 
@@ -46,6 +46,7 @@ class OpenVino(Engine):
 
     name = "openvino"
     extra = "openvino"
+    arithmetic = "openvino"
 
     def __init__(self, package: Package, *, threads: int, as_float: bool):
         from openvino import Core
@@ -245,7 +246,9 @@ def _placements(graph: QdqGraph, kernels: list[_Kernel]) -> list[Placement]:
     heads: dict[str, _Kernel] = {}
     for kernel in kernels:
         known = [name for original in kernel.originals if (name := _APPENDED.sub("", original)) in kinds]
-        heads.update((name, kernel) for index, name in enumerate(known) if index == 0 or kinds[name] in _PRODUCTS)
+        heads.update(
+            (name, kernel) for index, name in enumerate(known) if index == 0 or kinds[name] in ops_with(Trait.WEIGHTED)
+        )
     placed = []
     for op in graph.ops:
         head = heads.get(op.name)

@@ -36,6 +36,7 @@ class Qnn(Engine):
 
     name = "qnn"
     extra = "qnn"
+    arithmetic = "htp"
 
     def __init__(self, package: Package, *, threads: int, as_float: bool):
         self._package, self._threads, self._as_float = package, threads, as_float

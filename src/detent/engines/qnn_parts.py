@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import helper
 
-from detent.deploy.inferred import shapes_of
+from detent.ir.shapes import shapes_of
 
 __all__ = ["Part", "Segment", "network_ops", "parts", "segments"]
 

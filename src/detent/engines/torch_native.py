@@ -41,6 +41,7 @@ class TorchNative(Engine):
     """
 
     name: ClassVar[str] = "torch"
+    arithmetic = "fbgemm"
 
     def __init__(self, package: Package, program: Program, kernels: Kernels, threads: int, as_float: bool):
         self._graph, self._program, self._kernels, self._threads = package.graph, program, kernels, threads

@@ -11,16 +11,18 @@ from detent.graph.fold import fold_batch_norms
 from detent.graph.fusion import fuse
 from detent.graph.held_weights import WHY_FLOAT, hold_weights
 from detent.graph.insertion import insert, quantizer_path
-from detent.graph.kinds import KINDS, MULTIPLYING, REORDERING, Kind, kind_of
-from detent.graph.names import float_state_dict, remember_float_names
+from detent.graph.kinds import KINDS, MULTIPLYING, REORDERING, Kind
+from detent.graph.names import FloatNames, float_state_dict
 from detent.graph.observing import observing, quantizers_of
 from detent.graph.own_padding import part_paddings
 from detent.graph.plan import FloatTensor, Plan, PlannedOp, QuantizedTensor
-from detent.graph.region import RESERVED, Region
+from detent.graph.prepared import RESERVED, CarriedScales, PreparedModel
+from detent.graph.region import Region
 from detent.graph.removal import without_quantizers
 from detent.graph.runner import TORCH_ERRORS, Runner, Walk, described
 from detent.graph.running import Inputs, flat, join
 from detent.graph.stubs import DeQuantStub, QuantStub
+from detent.graph.torch_ops import TORCH_OPS, TorchOp, kind_of, known_class, module_op, torch_op
 from detent.graph.wrap import Functional, wrap
 
 __all__ = [
@@ -30,10 +32,13 @@ __all__ = [
     "RESERVED",
     "STRATEGIES",
     "TORCH_ERRORS",
+    "TORCH_OPS",
     "WHY_FLOAT",
     "Captured",
+    "CarriedScales",
     "DeQuantStub",
     "DerivedBias",
+    "FloatNames",
     "FloatRange",
     "FloatTensor",
     "FoldedBatchNorm",
@@ -42,10 +47,12 @@ __all__ = [
     "Kind",
     "Plan",
     "PlannedOp",
+    "PreparedModel",
     "QuantStub",
     "QuantizedTensor",
     "Region",
     "Runner",
+    "TorchOp",
     "Walk",
     "capture",
     "described",
@@ -62,14 +69,16 @@ __all__ = [
     "keeping_codes",
     "keeping_ranges",
     "kind_of",
+    "known_class",
+    "module_op",
     "observing",
     "other_real",
     "part_paddings",
     "quantizer_path",
     "quantizers_of",
     "ranges_of",
-    "remember_float_names",
     "sum_of_weights",
+    "torch_op",
     "without_quantizers",
     "wrap",
 ]

@@ -23,8 +23,8 @@ from torch import Tensor, fx, nn
 from torch.func import functional_call
 
 from detent.errors import SchemeError
-from detent.graph.kinds import kind_of
 from detent.graph.recomputing import is_plain, weighted
+from detent.graph.torch_ops import kind_of
 from detent.observers.ranks import many_ranks, over_ranks
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
 STRATEGIES = (-1, 0, 1, 2, 3, 4)
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_HALVES = (torch.float16, torch.bfloat16)
 _LEAST = 1e-8  # a channel that gamma has switched off is still divided by its scale in strategy 4
 
 
@@ -161,6 +162,10 @@ class _Call(NamedTuple):
     kwargs: dict[str, Any]
 
 
+def _float32(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) and value.dtype in _HALVES else value
+
+
 class FoldedBatchNorm(nn.Module):
     """A convolution or linear layer and its batch norm as one operation, by strategy 1 to 4.
 
@@ -175,6 +180,7 @@ class FoldedBatchNorm(nn.Module):
         self.weight_quantizer: nn.Module = nn.Identity()
         self.bias_quantizer: nn.Module = nn.Identity()
         self.frozen = False
+        self.in_float32 = False  # whatever autocast says
         self.training = op.training
 
     @property
@@ -189,7 +195,14 @@ class FoldedBatchNorm(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Takes what the operation takes."""
-        x = _Call(args, kwargs)
+        if not self.in_float32:
+            return self._compute(_Call(args, kwargs))
+        own: Any = self.op
+        with torch.autocast(own.weight.device.type, enabled=False):
+            whole = {name: _float32(value) for name, value in kwargs.items()}
+            return self._compute(_Call(tuple(_float32(value) for value in args), whole))
+
+    def _compute(self, x: _Call) -> Tensor:
         uses_batch = self.training and not self.frozen and self.strategy != 1
         if not uses_batch:
             weight, bias = merged(self.op, self.bn)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from detent.errors import CaptureError
-from detent.graph.region import RESERVED
+from detent.graph.prepared import RESERVED
 from detent.quantizers import Quantizer
 
 __all__ = ["other_real", "refuse_strange"]

@@ -17,11 +17,11 @@ from torch import Tensor, fx, nn
 
 from detent.errors import CaptureError
 from detent.graph.capturable import refuse_strange
-from detent.graph.kinds import is_known_module
 from detent.graph.own_forward import computing_otherwise
 from detent.graph.plain_parameters import copied, make_plain
 from detent.graph.region import Region
 from detent.graph.running import Inputs, Recorder, brief, fresh, join, record, run, same
+from detent.graph.torch_ops import is_known_module
 from detent.graph.tracing import Tracer, constants_of, skipping
 from detent.quantizers import Quantizer
 

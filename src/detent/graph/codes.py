@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from detent.numerics import IntGrid, QParams, Scheme
+from detent.numerics import QParams, Scheme
 from detent.quantizers import Quantizer
 
 __all__ = ["keeping_codes"]
@@ -73,7 +73,7 @@ def keeping_codes(prepared: nn.Module) -> Iterator[None]:
     handles = [
         module.register_forward_hook(_remember(outputs))
         for module in prepared.modules()
-        if isinstance(module, Quantizer) and isinstance(module.scheme.grid, IntGrid) and module.scheme.grid.bits <= 8
+        if isinstance(module, Quantizer) and module.scheme.grid.is_uniform and module.scheme.grid.bits <= 8
     ]
     try:
         with torch.autograd.graph.saved_tensors_hooks(pack, _unpack):

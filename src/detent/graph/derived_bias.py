@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from detent.numerics import IntGrid, PerTensor, QParams, Scheme, quantize
-from detent.quantizers import Quantizer, on_grid
+from detent.numerics import PerTensor, QParams, Scheme, quantize
+from detent.quantizers import QUANTIZE, Mode, Quantizer, on_grid
 
 __all__ = ["DerivedBias"]
 
@@ -17,6 +17,7 @@ class DerivedBias(nn.Module):
     def __init__(self, scheme: Scheme, of_input: Quantizer, of_weight: Quantizer, name: str):
         super().__init__()
         self.scheme, self.name = scheme, name
+        self.mode: Mode = QUANTIZE
         self._sources = (of_input, of_weight)  # in a tuple: they are registered where they belong
 
     def qparams(self) -> QParams:
@@ -46,8 +47,10 @@ class DerivedBias(nn.Module):
         return quantize(bias.double(), self.qparams_for(bias), self.scheme)
 
     def forward(self, bias: Tensor) -> Tensor:
+        if not self.mode.quantizes:
+            return bias
         scale = self._scale_for(bias)  # a product of scales that were checked
-        assert isinstance(self.scheme.grid, IntGrid)
+        assert self.scheme.grid.is_uniform
         return on_grid(bias, scale, torch.zeros_like(scale), self.scheme)
 
 

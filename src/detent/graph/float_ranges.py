@@ -18,6 +18,7 @@ from detent.graph.plan import QuantizedTensor
 from detent.graph.region import Region
 from detent.graph.runner import Runner
 from detent.numerics import QParams
+from detent.quantizers import PASS_THROUGH, Mode
 
 __all__ = ["HOLDER", "FloatRange", "keeping_ranges", "ranges_of", "sum_of_weights", "watched"]
 
@@ -39,6 +40,7 @@ class FloatRange(nn.Module):
         super().__init__()
         self.name, self.node, self.scheme = entry.tensor, entry.node, entry.scheme
         self.observer = (entry.observer, dict(entry.observer_options))
+        self.mode: Mode = PASS_THROUGH
         held = entry.scheme.granularity.scale_shape(shape)
         self.register_buffer("scale", torch.zeros(held))
         self.register_buffer("zero_point", torch.zeros(held, dtype=torch.int64))
@@ -62,6 +64,8 @@ class FloatRange(nn.Module):
         self.weights.fill_(weights)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.mode.watch is not None:
+            self.mode.watch(x)
         return x
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
@@ -121,7 +125,8 @@ def _with_calls(region: Region, graph: fx.Graph) -> fx.GraphModule:
     changed = copy.deepcopy(graph)
     held = {str(one.node): path for path, one in region.get_submodule(HOLDER).named_children()}
     for node in list(changed.nodes):
-        if node.name in held:
+        called = {user.target for user in node.users}  # by a block outside this one
+        if node.name in held and f"{HOLDER}.{held[node.name]}" not in called:
             with changed.inserting_after(node):
                 changed.create_node("call_module", f"{HOLDER}.{held[node.name]}", (node,))
     return Runner(region, changed)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import fx, nn
 
-from detent.graph.kinds import kind_of
+from detent.graph.torch_ops import kind_of
 
 __all__ = ["fuse"]
 

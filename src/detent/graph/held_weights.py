@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from detent.graph.capture import Captured
-from detent.graph.kinds import kind_of
+from detent.graph.kinds import KINDS
 from detent.graph.region import Region
+from detent.graph.torch_ops import kind_of, torch_op
 from detent.graph.wrap import Functional
 
 __all__ = ["WHY_FLOAT", "hold_weights"]
@@ -25,20 +25,6 @@ __all__ = ["WHY_FLOAT", "hold_weights"]
 WHY_FLOAT = "why its weight stays float"
 """Of a node that keeps its functional weight: where the reason is in its `meta`."""
 
-_CONV = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
-_CONV_TRANSPOSE = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
-_EMBEDDING = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
-
-_ARGUMENTS: dict[Any, tuple[type[nn.Module], tuple[str, ...]]] = {
-    F.conv1d: (nn.Conv1d, _CONV),
-    F.conv2d: (nn.Conv2d, _CONV),
-    F.conv3d: (nn.Conv3d, _CONV),
-    F.conv_transpose1d: (nn.ConvTranspose1d, _CONV_TRANSPOSE),
-    F.conv_transpose2d: (nn.ConvTranspose2d, _CONV_TRANSPOSE),
-    F.conv_transpose3d: (nn.ConvTranspose3d, _CONV_TRANSPOSE),
-    F.linear: (nn.Linear, ("input", "weight", "bias")),
-    F.embedding: (nn.Embedding, _EMBEDDING),
-}
 _PRODUCT = ("input", "weight")
 
 
@@ -112,8 +98,9 @@ def _function(node: fx.Node, region: Region) -> tuple[type[nn.Module] | None, tu
     if node.op not in ("call_function", "call_method") and not isinstance(called, Functional):
         return None, ()
     target = called.target if isinstance(called, Functional) else node.target
-    if target in _ARGUMENTS:
-        return _ARGUMENTS[target]
+    op = torch_op(target)
+    if op is not None and KINDS[op.kind].weight:
+        return op.module_for(target), ("input", *op.parameters, *op.attributes)
     kind = kind_of(node, {str(node.target): called} if called is not None else {})
     return (nn.Linear, _PRODUCT) if kind is not None and kind.name == "matmul" else (None, ())
 
@@ -200,7 +187,7 @@ def _replace(region: Region, asked: _Wanted, nodes: list[fx.Node]) -> None:
     weight = _tensor(region, asked.weight)
     if asked.turned:
         weight.data = weight.data.t().contiguous()
-    module = _MAKERS[asked.make](asked, weight).train(region.training)
+    module = _MAKERS.get(asked.make, _convolution)(asked, weight).train(region.training)
     _move(region, asked.weight, module, "weight")
     if asked.bias is not None:
         _move(region, asked.bias, module, "bias")
@@ -255,7 +242,6 @@ def _embedding(asked: _Wanted, weight: Tensor) -> nn.Module:
 
 
 _MAKERS: dict[type[nn.Module], Callable[[_Wanted, Tensor], nn.Module]] = {
-    **{make: _convolution for make, names in _ARGUMENTS.values() if names in (_CONV, _CONV_TRANSPOSE)},
     nn.Linear: _linear,
     nn.Embedding: _embedding,
 }

@@ -13,15 +13,15 @@ from detent.graph.batch_norm import FoldedBatchNorm
 from detent.graph.capture import Captured
 from detent.graph.derived_bias import DerivedBias
 from detent.graph.float_ranges import HOLDER, FloatRange
-from detent.graph.kinds import KINDS, kind_of
+from detent.graph.kinds import KINDS
 from detent.graph.plan import Plan, QuantizedTensor
 from detent.graph.recomputing import recompute_weight
-from detent.graph.region import Region
+from detent.graph.region import ACTIVATION_QUANTIZERS, Region
+from detent.graph.torch_ops import kind_of
 from detent.quantizers import QUANTIZERS, Quantizer
 
 __all__ = ["insert", "quantizer_path"]
 
-_HOLDER = "activation_quantizers"
 _TAKEN = frozenset(dir(nn.ModuleDict()))
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -33,7 +33,7 @@ def quantizer_path(node: str) -> str:
     >>> quantizer_path("relu"), quantizer_path("values")  # a ModuleDict has values of its own
     ('activation_quantizers.relu', 'activation_quantizers.values__tensor')
     """
-    return f"{_HOLDER}.{node}__tensor" if node in _TAKEN else f"{_HOLDER}.{node}"
+    return f"{ACTIVATION_QUANTIZERS}.{node}__tensor" if node in _TAKEN else f"{ACTIVATION_QUANTIZERS}.{node}"
 
 
 def insert(captured: Captured, plan: Plan) -> None:
@@ -99,12 +99,12 @@ def _module_of(entry: QuantizedTensor, region: Region) -> nn.Module:
 def _on_edges(entry: QuantizedTensor, region: Region, made: Mapping[str, Quantizer]) -> None:
     if entry.shares and entry.kind in KINDS and KINDS[entry.kind].moves:
         return  # the values are those of the tensor it shares with: they are on the grid already
-    if not hasattr(region, _HOLDER):
-        region.add_module(_HOLDER, nn.ModuleDict().train(region.training))
-    holder = region.get_submodule(_HOLDER)
+    if not hasattr(region, ACTIVATION_QUANTIZERS):
+        region.add_module(ACTIVATION_QUANTIZERS, nn.ModuleDict().train(region.training))
+    holder = region.get_submodule(ACTIVATION_QUANTIZERS)
     assert isinstance(holder, nn.ModuleDict)
     path = quantizer_path(entry.node)
-    holder[path.removeprefix(f"{_HOLDER}.")] = made[entry.shares or entry.tensor].train(region.training)
+    holder[path.removeprefix(f"{ACTIVATION_QUANTIZERS}.")] = made[entry.shares or entry.tensor].train(region.training)
     for graph in region.graphs.values():
         for node in [n for n in graph.nodes if n.name == entry.node]:
             users = [user for user in node.users if not entry.users or user.name in entry.users]

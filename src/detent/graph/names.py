@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,10 @@ from torch.nn.utils import parametrize
 
 from detent.graph.batch_norm import merged
 
-__all__ = ["float_state_dict", "remember_float_names"]
+if TYPE_CHECKING:
+    from detent.graph.prepared import PreparedModel
+
+__all__ = ["FloatNames", "float_state_dict", "translate_float_state"]
 
 
 @dataclass(frozen=True)
@@ -44,42 +47,49 @@ class _Merged:
         return merged(op, norm)
 
 
-def remember_float_names(
-    prepared: nn.Module,
-    float_tensors: Mapping[str, Tensor],
-    merges: Mapping[str, str],
-    modules: Mapping[str, nn.Module],
-    turned: Collection[int] = (),
-) -> None:
-    """Note where each tensor of the float model has gone, and load float checkpoints accordingly.
+@dataclass(frozen=True)
+class FloatNames:
+    """Where each tensor of a float model has gone in the prepared one."""
 
-    `float_tensors` are the tensors themselves, under their float names: they are found again by identity.
-    `merges` maps merged batch norms to the operations they went into, `modules` has both, as they were before.
-    `turned` are the ids of matrices that have their rows where the float model has columns.
-    """
-    names = {id(tensor): name for name, tensor in float_tensors.items()}
-    places: dict[int, str] = {}
-    for place, tensor in prepared.state_dict(keep_vars=True).items():
-        places.setdefault(id(tensor), place)
-    holder: Any = prepared
-    holder.float_names = {name: places.get(id(tensor)) for name, tensor in float_tensors.items()}
-    holder.turned_names = frozenset(name for name, tensor in float_tensors.items() if id(tensor) in turned)
-    holder.merged_norms = []
-    for norm_place, place in merges.items():
-        norm: Any = modules[norm_place]
-        op: Any = modules[place]
-        weight = names[id(_original(op, "weight"))]
-        own_bias = f"{weight.removesuffix('weight')}bias" if weight.endswith(".weight") else ""
-        holder.merged_norms.append(
-            _Merged(
-                place,
-                weight,
-                names.get(id(_original(op, "bias")), own_bias),
-                names[id(norm.running_mean)].removesuffix(".running_mean"),
-                norm.eps,
-            )
+    places: Mapping[str, str | None]
+    """Float name -> name in the state dict of the prepared model, None for what it no longer has."""
+    transposed: frozenset[str]
+    """Float names of matrices that have their rows where the float model has columns."""
+    merged: tuple[_Merged, ...]
+    """The batch norms that were merged into operations."""
+
+    @classmethod
+    def of(
+        cls,
+        prepared: nn.Module,
+        float_tensors: Mapping[str, Tensor],
+        merges: Mapping[str, str],
+        modules: Mapping[str, nn.Module],
+        transposed: Collection[int] = (),
+    ) -> FloatNames:
+        """`float_tensors` are the tensors themselves, under their float names: they are found again by identity.
+
+        `merges` maps merged batch norms to the operations they went into, `modules` has both, as they were before.
+        `transposed` are ids of tensors.
+        """
+        names = {id(tensor): name for name, tensor in float_tensors.items()}
+        places: dict[int, str] = {}
+        for place, tensor in prepared.state_dict(keep_vars=True).items():
+            places.setdefault(id(tensor), place)
+        merged_norms = []
+        for norm_place, place in merges.items():
+            norm: Any = modules[norm_place]
+            op: Any = modules[place]
+            weight = names[id(_original(op, "weight"))]
+            own_bias = f"{weight.removesuffix('weight')}bias" if weight.endswith(".weight") else ""
+            bias = names.get(id(_original(op, "bias")), own_bias)
+            name = names[id(norm.running_mean)].removesuffix(".running_mean")
+            merged_norms.append(_Merged(place, weight, bias, name, norm.eps))
+        return cls(
+            {name: places.get(id(tensor)) for name, tensor in float_tensors.items()},
+            frozenset(name for name, tensor in float_tensors.items() if id(tensor) in transposed),
+            tuple(merged_norms),
         )
-    prepared.register_load_state_dict_pre_hook(_translate)  # type: ignore[no-untyped-call]
 
 
 def _original(op: Any, which: str) -> Tensor | None:
@@ -88,31 +98,31 @@ def _original(op: Any, which: str) -> Tensor | None:
     return found
 
 
-def float_state_dict(prepared: Any) -> dict[str, Tensor]:
+def float_state_dict(prepared: PreparedModel) -> dict[str, Tensor]:
     """The weights under the float model's names; loading them into it gives the float model of these weights.
 
     A merged batch norm comes back as one that only adds: mean 0, variance 1, and the bias that merging made.
     """
-    state = prepared.state_dict()
-    found = {name: state[place] for name, place in prepared.float_names.items() if place is not None}
-    found |= {name: found[name].t().contiguous() for name in prepared.turned_names}
-    for norm in prepared.merged_norms:
+    state, names = prepared.state_dict(), prepared.float_names
+    found: dict[str, Tensor] = {name: state[place] for name, place in names.places.items() if place is not None}
+    found |= {name: found[name].t().contiguous() for name in names.transposed}
+    for norm in names.merged:
         bias = state[_place_of_bias(state, norm.place)]
         one, zero = torch.ones_like(bias), torch.zeros_like(bias)
-        kept_by_op = norm.bias in prepared.float_names
+        kept_by_op = norm.bias in names.places
         found[f"{norm.norm}.weight"], found[f"{norm.norm}.bias"] = torch.sqrt(one + norm.eps), bias
         if kept_by_op:
             found[f"{norm.norm}.bias"] = zero
         found[f"{norm.norm}.running_mean"], found[f"{norm.norm}.running_var"] = zero, one
-        if f"{norm.norm}.weight" not in prepared.float_names:  # nothing to scale and shift with: the statistics must
+        if f"{norm.norm}.weight" not in names.places:  # nothing to scale and shift with: the statistics must
             found[f"{norm.norm}.running_var"] = one - norm.eps
             found[f"{norm.norm}.running_mean"] = zero if kept_by_op else -bias
         found[f"{norm.norm}.num_batches_tracked"] = torch.zeros((), dtype=torch.int64, device=bias.device)
-    return {name: found[name] for name in prepared.float_names}
+    return {name: found[name] for name in names.places}
 
 
-def _translate(
-    prepared: Any, state: dict[str, Tensor], prefix: str, _: Any, __: bool, missing: list[str], *___: Any
+def translate_float_state(
+    prepared: PreparedModel, state: dict[str, Tensor], prefix: str, _: Any, __: bool, missing: list[str], *___: Any
 ) -> None:
     """A float checkpoint, recognised by its names, becomes a state of the prepared model.
 
@@ -120,13 +130,13 @@ def _translate(
     the prepared model has, the scales.
     """
     here = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-    own = prepared.state_dict()
-    if not here or set(here) <= set(own) or not set(here) <= set(prepared.float_names):
+    own, names = prepared.state_dict(), prepared.float_names
+    if not here or set(here) <= set(own) or not set(here) <= set(names.places):
         return
-    places = {name: place for name, place in prepared.float_names.items() if place is not None}
-    here |= {name: here[name].t() for name in prepared.turned_names if name in here and here[name].ndim == 2}
+    places = {name: place for name, place in names.places.items() if place is not None}
+    here |= {name: here[name].t() for name in names.transposed if name in here and here[name].ndim == 2}
     translated = {places[name]: value for name, value in here.items() if name in places}
-    for norm in prepared.merged_norms:
+    for norm in names.merged:
         needed = (norm.weight, f"{norm.norm}.running_mean", f"{norm.norm}.running_var")
         weight_place, bias_place = places[norm.weight], _place_of_bias(own, norm.place)
         if all(name in here for name in needed):
@@ -134,7 +144,7 @@ def _translate(
             translated[weight_place], translated[bias_place] = merged_now
         else:
             translated.pop(weight_place, None)
-    missing.extend(prefix + name for name in prepared.float_names if name not in here)
+    missing.extend(prefix + name for name in names.places if name not in here)
     for key in here:
         del state[prefix + key]
     for key, value in own.items():

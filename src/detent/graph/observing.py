@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 
 from torch import Tensor, nn
 
@@ -13,7 +12,7 @@ from detent.graph.derived_bias import DerivedBias
 from detent.graph.float_ranges import FloatRange, ranges_of, sum_of_weights, watched
 from detent.numerics import QParams
 from detent.observers import OBSERVERS, Observer
-from detent.quantizers import Quantizer
+from detent.quantizers import Mode, Quantizer, in_modes
 
 __all__ = ["observing", "quantizers_of"]
 
@@ -34,19 +33,15 @@ def observing(prepared: nn.Module, *, quantized: bool = False, only_float: bool 
     """
     quantized = quantized or only_float
     quantizers = [] if only_float else quantizers_of(prepared)
-    watchers = {quantizer: _Watch(quantizer, quantized=quantized) for quantizer in quantizers}
+    watchers = {quantizer: _Watch(quantizer) for quantizer in quantizers}
     beside = {one: _WatchBeside(one) for one in ranges_of(prepared)}
-    biases = [module for module in prepared.modules() if isinstance(module, DerivedBias)]
-    for watched_one, watch in (*watchers.items(), *beside.items()):
-        watched_one.__dict__["forward"] = watch
-    for bias in biases if not quantized else ():
-        bias.__dict__["forward"] = _pass
-    try:
-        with watched(prepared, beside):
-            yield
-    finally:
-        for module in (*watchers, *beside, *biases):
-            module.__dict__.pop("forward", None)
+    modes: dict[Quantizer | FloatRange | DerivedBias, Mode] = {}
+    modes.update({one: Mode(watch=watch, quantizes=quantized) for one, watch in watchers.items()})
+    modes.update({one: Mode(watch=watch, quantizes=False) for one, watch in beside.items()})
+    if not only_float:
+        modes.update({one: Mode(quantizes=quantized) for one in prepared.modules() if isinstance(one, DerivedBias)})
+    with in_modes(modes), watched(prepared, beside):
+        yield
     asked = beside if only_float else watchers
     if asked and not any(watch.called for watch in asked.values()):
         raise RangeError("calibrate a model", "no batch was run through it", "give it at least one batch")
@@ -60,14 +55,10 @@ def observing(prepared: nn.Module, *, quantized: bool = False, only_float: bool 
         one.keep(qparams, weights)
 
 
-def _pass(x: Tensor) -> Tensor:
-    return x
-
-
 class _Watch:
-    """Stands in for the forward pass of one quantizer."""
+    """Measures what one quantizer is called with."""
 
-    def __init__(self, quantizer: Quantizer, *, quantized: bool):
+    def __init__(self, quantizer: Quantizer):
         name, options = quantizer.observer
         self.observer: Observer = OBSERVERS[name](quantizer.scheme, name=quantizer.name, **options)
         self.called = False
@@ -75,16 +66,14 @@ class _Watch:
         self._widened: QParams | None = None
         self.widening: float | None = None
         self._once = quantizer.role != "activation"  # a weight is the same in every batch
-        # Asked of the class, because the instance's own forward is this watch.
-        self._then: Callable[[Tensor], Tensor] = partial(type(quantizer).forward, quantizer) if quantized else _pass
 
-    def __call__(self, x: Tensor) -> Tensor:
-        if not (self._once and self.called):
-            self.observer.observe(x)
-            self.called = True
-            if self._quantizer.pairs is not None:
-                self._widen(x.detach())
-        return self._then(x)
+    def __call__(self, x: Tensor) -> None:
+        if self._once and self.called:
+            return
+        self.observer.observe(x)
+        self.called = True
+        if self._quantizer.pairs is not None:
+            self._widen(x.detach())
 
     def _widen(self, weight: Tensor) -> None:
         measured = self.observer.qparams()
@@ -104,13 +93,12 @@ class _WatchBeside:
         self._observer: Observer = OBSERVERS[name](one.scheme, name=one.name, **options)
         self.called = self.seen = False
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor) -> None:
         self.called = True
         if isinstance(x, Tensor) and x.is_floating_point():
             with suppress(DetentError):
                 self._observer.observe(x)
                 self.seen = True
-        return x
 
     def qparams(self) -> QParams | None:
         with suppress(DetentError):

@@ -18,13 +18,11 @@ from torch import Tensor, fx, nn
 
 from detent.errors import CaptureError
 from detent.graph.item_assignment import becomes
-from detent.graph.kinds import is_known_module, kind_of
+from detent.graph.torch_ops import is_known_module, kind_of
 
 __all__ = ["CONSTANT", "is_in_place", "write_out_of_place"]
 
 CONSTANT = "_tensor_constant"  # how torch.fx begins the name of a tensor that forward makes
-_VIEWS = ("reshape", "transpose", "slice", "expand", "identity", "dropout", "quant_stub", "dequant_stub")
-"""Kinds whose result may lie in the memory of what they take in."""
 
 
 def write_out_of_place(graph: fx.Graph, root: nn.Module, *, owns_inputs: bool) -> set[str]:
@@ -159,5 +157,6 @@ def _splits(node: fx.Node) -> bool:
 
 
 def _is_view(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
+    """Whether what a node gives may lie in the memory of what it takes in."""
     kind = kind_of(node, modules) if node.op != "get_attr" else None
-    return kind is not None and kind.name in _VIEWS
+    return kind is not None and kind.aliases

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from detent.graph.kinds import known_class
 from detent.graph.running import Inputs, run
+from detent.graph.torch_ops import known_class
 
 __all__ = ["computing_otherwise"]
 

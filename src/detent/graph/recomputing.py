@@ -7,8 +7,8 @@ parameter is there anyway, and quantizing it again is one pass over it, far less
     backward   q(w) again; then what autograd itself computes, with the same operators, so not a bit differs
 
 The gradient of `q` is its own business: the quantized weight is an input here, and its gradient goes back as always.
-Where quantizing again might give something else (a range that moves, chance, something that stands in for the
-quantizer's forward, hooks on it), or torch would do something else than call one operator (autocast, a compiler), or
+Where quantizing again might give something else (a range that moves, chance, a mode in which it does not quantize,
+hooks on it), or torch would do something else than call one operator (autocast, a compiler), or
 the weight is too small to matter, the plain path is taken.
 """
 
@@ -145,7 +145,7 @@ def _elements(op: Any) -> int:
 
 
 def _is_repeatable(quantizer: Quantizer) -> bool:
-    return quantizer.repeatable and quantizer.scheme.rounding is not Rounding.STOCHASTIC
+    return quantizer.repeatable and quantizer.mode.quantizes and quantizer.scheme.rounding is not Rounding.STOCHASTIC
 
 
 def _linear(op: Any, x: Tensor) -> _Linear | None:
@@ -194,7 +194,7 @@ class _Recomputed(torch.autograd.Function):
 
 
 def _quantized_again(quantizer: Quantizer, state: Mapping[str, Tensor], source: Tensor) -> Tensor:
-    """What the quantizer gave when `state` were its tensors, whatever stands in for its forward by now."""
+    """What the quantizer gave when `state` were its tensors, whatever its mode is by now."""
     now = _state(quantizer)
     if all(now.get(name) is tensor for name, tensor in state.items()):
         return quantizer.simulate(source)

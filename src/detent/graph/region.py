@@ -10,13 +10,10 @@ from torch import fx, nn
 from detent.errors import CaptureError
 from detent.graph.runner import Runner
 
-__all__ = ["RESERVED", "Region"]
+__all__ = ["ACTIVATION_QUANTIZERS", "Region"]
 
-RESERVED = (
-    "activation_quantizers", "algorithm_notes", "backend", "example", "float_names", "float_ranges", "input_count",
-    "measured", "plan", "recipe", "runners",
-)  # fmt: skip
-"""Attributes that a prepared model has beside its own parts, which therefore may not have these names."""
+ACTIVATION_QUANTIZERS = "activation_quantizers"
+"""Where a region keeps them."""
 
 
 class Region(nn.Module):
@@ -38,7 +35,8 @@ class Region(nn.Module):
         # Plain attributes that a graph reads (constants) or that users expect to find again.
         for name, value in vars(root).items():
             is_constant = name.startswith("_tensor_constant")  # what tracing calls a tensor that forward makes
-            if (is_constant or not name.startswith("_")) and name not in vars(self):
+            is_taken = name in vars(self) or isinstance(getattr(type(self), name, None), property)
+            if (is_constant or not name.startswith("_")) and not is_taken:
                 object.__setattr__(self, name, value)
         self.training = root.training
         object.__setattr__(self, "_runners", {mode: Runner(self, graph) for mode, graph in graphs.items()})

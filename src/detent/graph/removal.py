@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 from torch import nn
 from torch.nn.utils import parametrize
@@ -11,17 +10,16 @@ from torch.nn.utils import parametrize
 from detent.graph.batch_norm import FoldedBatchNorm
 from detent.graph.float_ranges import HOLDER
 from detent.graph.plain_parameters import give_own_class
-from detent.graph.region import Region
+from detent.graph.prepared import PreparedModel
+from detent.graph.region import ACTIVATION_QUANTIZERS, Region
 from detent.quantizers import Quantizer
 
 __all__ = ["without_quantizers"]
 
 
-def without_quantizers(prepared: Any) -> nn.Module:
+def without_quantizers(prepared: PreparedModel) -> nn.Module:
     """A copy of a prepared model that computes in float, with the weights it has now; batch norms stay folded."""
-    model: Any = copy.deepcopy(prepared)
-    for name in ("plan", "backend", "recipe", "float_names", "turned_names", "merged_norms", "measured"):
-        vars(model).pop(name, None)
+    model = copy.deepcopy(prepared)
     for module in list(model.modules()):
         if parametrize.is_parametrized(module):
             give_own_class(module)
@@ -31,7 +29,12 @@ def without_quantizers(prepared: Any) -> nn.Module:
             module.weight_quantizer, module.bias_quantizer = nn.Identity(), nn.Identity()
         if isinstance(module, Region):
             _clear(module)
-    return model  # type: ignore[no-any-return]
+    if model.untraced is not None:
+        return model.untraced
+    region = Region(model, model.graphs)
+    for name in PreparedModel.__annotations__:
+        vars(region).pop(name, None)
+    return region
 
 
 def _clear(region: Region) -> None:
@@ -41,8 +44,7 @@ def _clear(region: Region) -> None:
             if node.op == "call_module" and isinstance(modules.get(str(node.target)), Quantizer):
                 node.replace_all_uses_with(node.all_input_nodes[0])
                 graph.erase_node(node)
-    if hasattr(region, "activation_quantizers"):
-        del region.activation_quantizers
-    if hasattr(region, HOLDER):
-        delattr(region, HOLDER)
+    for holder in (ACTIVATION_QUANTIZERS, HOLDER):
+        if hasattr(region, holder):
+            delattr(region, holder)
     region.recompile()

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from torch import fx, nn
 
-from detent.graph.kinds import kind_of
 from detent.graph.out_of_place import is_in_place
+from detent.graph.torch_ops import kind_of
 
 __all__ = ["drop_unused"]
 

@@ -1,7 +1,8 @@
 """NUMBERS: which numbers exist, how a tensor is mapped onto them, and the arithmetic of doing so."""
 
 from detent.numerics.granularity import Granularity, PerChannel, PerGroup, PerTensor
-from detent.numerics.grids import ApotGrid, Grid, IntGrid, LogGrid
+from detent.numerics.grid import Grid
+from detent.numerics.grids import GRIDS, ApotGrid, GridName, IntGrid, LogGrid
 from detent.numerics.kernels import Inside, fused_fake_quantize, scale_gradient
 from detent.numerics.pairs import PAIR_LIMIT, Pairs
 from detent.numerics.qparams import QParams
@@ -20,10 +21,12 @@ from detent.numerics.rounding import Rounding, round_to_integer
 from detent.numerics.scheme import ScaleType, Scheme
 
 __all__ = [
+    "GRIDS",
     "PAIR_LIMIT",
     "ApotGrid",
     "Granularity",
     "Grid",
+    "GridName",
     "Inside",
     "IntGrid",
     "LogGrid",

@@ -1,78 +1,24 @@
-"""Which numbers exist: integer, logarithmic and additive-power-of-two grids.
-
-A grid maps *values* (a tensor divided by its scale) to *codes* (what the chip stores) and back.
-Nobody else in the library writes `2 ** (bits - 1)`.
-"""
+"""Which numbers exist: integer, logarithmic and additive-power-of-two grids, and their names in recipes."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from detent.errors import SchemeError
+from detent.numerics.grid import Grid
 from detent.numerics.rounding import Rounding, round_to_integer
 
-__all__ = ["ApotGrid", "Grid", "IntGrid", "LogGrid"]
+__all__ = ["GRIDS", "ApotGrid", "GridName", "IntGrid", "LogGrid"]
 
 _OCTAVES = 127  # float32 has no more below 1
-EXACT_IN_FLOAT32 = 2**24
-"""float32 holds every integer up to this; grids that reach past it are computed in float64."""
-
-
-class Grid(ABC):
-    """A finite set of codes and the value each stands for. Zero is always one of the values."""
-
-    bits: int
-    signed: bool
-
-    @property
-    @abstractmethod
-    def qmin(self) -> int:
-        """The least code."""
-
-    @property
-    @abstractmethod
-    def qmax(self) -> int:
-        """The greatest code."""
-
-    @property
-    @abstractmethod
-    def storage_dtype(self) -> torch.dtype:
-        """The narrowest torch integer type that holds every code."""
-
-    @abstractmethod
-    def encode(self, values: Tensor, zero_point: Tensor, rounding: Rounding) -> Tensor:
-        """The code nearest to each value, as integers in the float dtype of `values`."""
-
-    @abstractmethod
-    def decode(self, codes: Tensor, zero_point: Tensor) -> Tensor:
-        """The value of each code; the inverse of `encode` on the grid."""
-
-    @abstractmethod
-    def symmetric_scale(self, low: Tensor, high: Tensor) -> Tensor:
-        """The scale on which [low, high] just fits; 0 for the range [0, 0].
-
-        Nothing is clipped, except on a LogGrid, whose scales are on its own ladder, by up to half a step of it.
-        """
-
-    @property
-    def levels(self) -> int:
-        """How many codes there are."""
-        return self.qmax - self.qmin + 1
-
-    def compute_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        """The float type in which tensors of `dtype` are mapped onto this grid without losing codes.
-
-        Codes are counted from the zero point, so what matters is how far apart the ends are.
-        """
-        wide = self.qmax - self.qmin > EXACT_IN_FLOAT32
-        return torch.float64 if wide or dtype == torch.float64 else torch.float32
 
 
 @dataclass(frozen=True)
@@ -87,6 +33,9 @@ class IntGrid(Grid):
     signed: bool = True
     narrow: bool = False
 
+    is_uniform = True
+    can_be_narrow = True
+
     def __post_init__(self) -> None:
         _require_bits(self, 2, 32)
         _require_bool(self, "signed", self.signed)
@@ -95,6 +44,14 @@ class IntGrid(Grid):
             raise SchemeError(
                 str(self), "narrow drops the code -2^(b-1), which unsigned lacks", "use signed=True or narrow=False"
             )
+
+    @classmethod
+    def of(cls, bits: int, *, signed: bool, narrow: bool) -> IntGrid:
+        return cls(bits, signed=signed, narrow=narrow and signed)
+
+    @property
+    def name(self) -> str:
+        return f"{'' if self.signed else 'u'}int{self.bits}{' narrow' if self.narrow else ''}"
 
     @property
     def qmin(self) -> int:
@@ -106,10 +63,12 @@ class IntGrid(Grid):
 
     @property
     def storage_dtype(self) -> torch.dtype:
-        names = ("int8", "int16", "int32") if self.signed else ("uint8", "uint16", "uint32")
-        name = names[0] if self.bits <= 8 else names[1] if self.bits <= 16 else names[2]
-        dtype: torch.dtype = getattr(torch, name)
+        dtype: torch.dtype = getattr(torch, self.onnx_dtype())
         return dtype
+
+    def onnx_dtype(self, *, int4: bool = False) -> str:
+        width = 4 if self.bits == 4 and int4 else next(width for width in (8, 16, 32) if self.bits <= width)
+        return f"{'' if self.signed else 'u'}int{width}"
 
     def encode(self, values: Tensor, zero_point: Tensor, rounding: Rounding) -> Tensor:
         # The zero point is added after rounding, as engines do: with half_even and an odd zero
@@ -118,6 +77,9 @@ class IntGrid(Grid):
 
     def decode(self, codes: Tensor, zero_point: Tensor) -> Tensor:
         return codes - zero_point
+
+    def ends(self, zero_point: Tensor) -> tuple[Tensor, Tensor]:
+        return self.qmin - zero_point, self.qmax - zero_point
 
     def symmetric_scale(self, low: Tensor, high: Tensor) -> Tensor:
         # Each side by its own bound: on [-128, 127] a range of [-1, 0.5] needs 1/128, not 1/127.
@@ -142,6 +104,7 @@ class LogGrid(Grid):
     steps: int = 16
 
     signed = True
+    signs = (True,)
 
     def __post_init__(self) -> None:
         _require_bits(self, 3, 16)
@@ -153,6 +116,14 @@ class LogGrid(Grid):
             raise SchemeError(
                 str(self), f"its least magnitude is below 2^-{_OCTAVES}, out of float32", "use fewer bits or more steps"
             )
+
+    @classmethod
+    def of(cls, bits: int, *, signed: bool, narrow: bool) -> LogGrid:  # noqa: ARG003
+        return cls(bits)
+
+    @property
+    def name(self) -> str:
+        return f"log{self.bits}"
 
     @property
     def qmin(self) -> int:
@@ -195,6 +166,15 @@ class LogGrid(Grid):
         largest = torch.maximum(-low, high)
         return torch.exp2(torch.round(self.steps * torch.log2(largest)) / self.steps)
 
+    def ends(self, zero_point: Tensor) -> tuple[Tensor, Tensor]:
+        one = torch.ones_like(zero_point)
+        return -one, one
+
+    def check(self, *, scale: str, rounding: Rounding) -> None:  # noqa: ARG002
+        if scale == "power_of_two":
+            found = f"its scales already are 2^(n/{self.steps})"
+            raise SchemeError(f"power-of-two scale on {self}", found, "use scale='float'")
+
 
 @dataclass(frozen=True)
 class ApotGrid(Grid):
@@ -211,9 +191,20 @@ class ApotGrid(Grid):
     bits: int
     signed: bool = True
 
+    usual_bits = 4
+    signs = (False, True)  # unsigned ones have one more width
+
     def __post_init__(self) -> None:
         _require_bool(self, "signed", self.signed)
         _require_bits(self, 2 + self.signed, 8)
+
+    @classmethod
+    def of(cls, bits: int, *, signed: bool, narrow: bool) -> ApotGrid:  # noqa: ARG003
+        return cls(bits, signed=signed)
+
+    @property
+    def name(self) -> str:
+        return f"apot{self.bits}{'' if self.signed else ' unsigned'}"
 
     @cached_property
     def magnitudes(self) -> tuple[float, ...]:
@@ -260,6 +251,24 @@ class ApotGrid(Grid):
 
     def symmetric_scale(self, low: Tensor, high: Tensor) -> Tensor:
         return torch.maximum(-low, high) if self.signed else high
+
+    def ends(self, zero_point: Tensor) -> tuple[Tensor, Tensor]:
+        one = torch.ones_like(zero_point)
+        return -one if self.signed else 0 * one, one
+
+    def check(self, *, scale: str, rounding: Rounding) -> None:  # noqa: ARG002
+        if rounding is not Rounding.HALF_EVEN:
+            raise SchemeError(
+                f"rounding {rounding.value!r} on {self}",
+                "its levels are unevenly spaced: only the nearest one has a meaning",
+                "leave rounding at 'half_even' (ties go to the smaller magnitude)",
+            )
+
+
+GridName = Literal["int", "log", "apot"]
+
+GRIDS: Mapping[str, type[Grid]] = {"int": IntGrid, "log": LogGrid, "apot": ApotGrid}
+"""The kinds of grids, by the names that recipes and manifests call them by."""
 
 
 def _require_bool(grid: Grid, name: str, value: object) -> None:

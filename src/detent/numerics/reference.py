@@ -16,7 +16,6 @@ from torch import Tensor
 
 from detent.errors import RangeError, SchemeError, TensorError
 from detent.numerics.granularity import PerChannel, PerGroup
-from detent.numerics.grids import IntGrid
 from detent.numerics.qparams import QParams
 from detent.numerics.scheme import Scheme
 
@@ -41,6 +40,7 @@ def choose_qparams(low: Tensor, high: Tensor, scheme: Scheme) -> QParams:
     neighbours, or that of the range [0, 1] where there is none: any scale represents it, and this one keeps a
     bias that is stored on `scale_x * scale_w` in range.
 
+    >>> from detent.numerics import IntGrid
     >>> scheme = Scheme(IntGrid(8, signed=True), symmetric=False)
     >>> found = choose_qparams(torch.tensor(-1.0), torch.tensor(3.0), scheme)
     >>> round(found.scale.item(), 6), found.zero_point.item()
@@ -62,6 +62,7 @@ def with_scale(scale: Tensor, low: Tensor, scheme: Scheme) -> QParams:
 
     Power-of-two schemes take the nearest power, because the method has already weighed clipping.
 
+    >>> from detent.numerics import IntGrid
     >>> with_scale(torch.tensor(0.3), torch.tensor(0.0), Scheme(IntGrid(8), scale="power_of_two")).scale.item()
     0.25
     """
@@ -73,6 +74,7 @@ def with_scale(scale: Tensor, low: Tensor, scheme: Scheme) -> QParams:
 def quantize(x: Tensor, qparams: QParams, scheme: Scheme) -> Tensor:
     """The codes of `x`, in the grid's storage dtype. NaN has no code and is refused.
 
+    >>> from detent.numerics import IntGrid
     >>> scheme = Scheme(IntGrid(8))
     >>> quantize(torch.tensor([1.2, 3.5, -127.5, 129.0]), QParams.symmetric(torch.tensor(1.0)), scheme).tolist()
     [1, 4, -128, 127]
@@ -105,6 +107,7 @@ def _in_parts(x: Tensor, qparams: QParams, scheme: Scheme) -> Tensor:
 def dequantize(codes: Tensor, qparams: QParams, scheme: Scheme, dtype: torch.dtype = torch.float32) -> Tensor:
     """The real numbers that `codes` stand for.
 
+    >>> from detent.numerics import IntGrid
     >>> dequantize(torch.tensor([-128, 127]), QParams.symmetric(torch.tensor(0.5)), Scheme(IntGrid(8))).tolist()
     [-64.0, 63.5]
     """
@@ -187,7 +190,7 @@ def _expanded(x: Tensor, qparams: QParams, scheme: Scheme, dtype: torch.dtype) -
             f"a scale of shape {tuple(qparams.scale.shape)}",
             f"give scale and zero point of shape {expected}",
         )
-    if not isinstance(scheme.grid, IntGrid) and qparams.zero_point.any():
+    if not scheme.grid.is_uniform and qparams.zero_point.any():
         raise SchemeError(f"a zero point on {scheme.grid}", "only integer grids have one", "use zero point 0")
     expand = scheme.granularity.expand
     return expand(qparams.scale, x.ndim).to(dtype), expand(qparams.zero_point, x.ndim).to(dtype)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from detent.errors import SchemeError
 from detent.numerics.granularity import Granularity, PerChannel, PerGroup, PerTensor
-from detent.numerics.grids import Grid, IntGrid
+from detent.numerics.grid import Grid
+from detent.numerics.grids import GRIDS, IntGrid
 from detent.numerics.scheme import ScaleType, Scheme
 
 __all__ = ["Requirement"]
@@ -14,7 +15,7 @@ __all__ = ["Requirement"]
 
 @dataclass(frozen=True, kw_only=True)
 class Requirement:
-    """The schemes a method has a meaning for. `because` says why not the others.
+    """The schemes a method has a meaning for, with `(Grid,)` those of every grid. `because` says why not the others.
 
     >>> only = Requirement(symmetric=True, because="it learns one threshold for both sides")
     >>> only.check("tqt", Scheme(IntGrid(8), symmetric=False))
@@ -47,7 +48,7 @@ class Requirement:
         >>> Requirement(symmetric=True, scale="power_of_two").summary()
         'int, symmetric, power-of-two'
         """
-        parts = ["/".join(grid.__name__[:-4].lower() for grid in self.grids)]
+        parts = ["/".join(name for name, grid in GRIDS.items() if issubclass(grid, self.grids))]
         if self.symmetric is not None:
             parts.append("symmetric" if self.symmetric else "affine")
         if self.scale is not None:

@@ -8,14 +8,14 @@ from typing import Any, Literal, get_args
 
 from detent.errors import SchemeError
 from detent.numerics.granularity import Granularity, PerChannel, PerGroup, PerTensor
-from detent.numerics.grids import ApotGrid, Grid, IntGrid, LogGrid
+from detent.numerics.grid import Grid
+from detent.numerics.grids import GRIDS
 from detent.numerics.rounding import Rounding
 
 __all__ = ["ScaleType", "Scheme"]
 
 ScaleType = Literal["float", "power_of_two"]
 
-_GRIDS: dict[str, type[Grid]] = {"int": IntGrid, "log": LogGrid, "apot": ApotGrid}
 _GRANULARITIES: dict[str, type[Granularity]] = {
     "per_tensor": PerTensor,
     "per_channel": PerChannel,
@@ -30,6 +30,7 @@ class Scheme:
     Symmetric means zero point 0, on unsigned grids too, which then hold no negative number. Affine means an integer
     zero point, and is for integer grids only.
 
+    >>> from detent.numerics import IntGrid
     >>> scheme = Scheme(IntGrid(8, signed=False), symmetric=False)
     >>> print(scheme)
     uint8 affine per-tensor
@@ -54,32 +55,15 @@ class Scheme:
         except ValueError:
             known = ", ".join(mode.value for mode in Rounding)
             raise SchemeError(f"Scheme(rounding={self.rounding!r})", "not a rounding", f"use one of {known}") from None
-        if isinstance(self.grid, IntGrid):
-            return
-        kind = type(self.grid).__name__
-        if not self.symmetric:
+        if not self.symmetric and not self.grid.is_uniform:
+            kind = type(self.grid).__name__
             raise SchemeError(
                 f"an affine scheme on {self.grid}", f"{kind} has no room for a zero point", "use symmetric=True"
             )
-        if isinstance(self.grid, ApotGrid) and self.rounding is not Rounding.HALF_EVEN:
-            raise SchemeError(
-                f"rounding {self.rounding.value!r} on {self.grid}",
-                "its levels are unevenly spaced: only the nearest one has a meaning",
-                "leave rounding at 'half_even' (ties go to the smaller magnitude)",
-            )
-        if isinstance(self.grid, LogGrid) and self.scale == "power_of_two":
-            raise SchemeError(
-                f"power-of-two scale on {self.grid}",
-                f"its scales already are 2^(n/{self.grid.steps})",
-                "use scale='float'",
-            )
+        self.grid.check(scale=self.scale, rounding=self.rounding)
 
     def __str__(self) -> str:
-        if isinstance(self.grid, IntGrid):
-            name = f"{'' if self.grid.signed else 'u'}int{self.grid.bits}{' narrow' if self.grid.narrow else ''}"
-        else:
-            name = f"{type(self.grid).__name__[:-4].lower()}{self.grid.bits}{'' if self.grid.signed else ' unsigned'}"
-        parts = [name, "symmetric" if self.symmetric else "affine", _describe(self.granularity)]
+        parts = [self.grid.name, "symmetric" if self.symmetric else "affine", _describe(self.granularity)]
         if self.scale == "power_of_two":
             parts.append("power-of-two")
         if self.rounding is not Rounding.HALF_EVEN:
@@ -89,7 +73,7 @@ class Scheme:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types only."""
         return {
-            "grid": {"kind": _kind_of(self.grid, _GRIDS), **_fields(self.grid)},
+            "grid": {"kind": _kind_of(self.grid, GRIDS), **_fields(self.grid)},
             "symmetric": self.symmetric,
             "granularity": {"kind": _kind_of(self.granularity, _GRANULARITIES), **_fields(self.granularity)},
             "scale": self.scale,
@@ -103,7 +87,7 @@ class Scheme:
         if "grid" not in data:
             raise SchemeError(f"scheme {dict(data)}", "it has no 'grid'", "add for instance {'kind': 'int', 'bits': 8}")
         given = dict(data)
-        given["grid"] = _build("grid", given["grid"], _GRIDS)
+        given["grid"] = _build("grid", given["grid"], GRIDS)
         if "granularity" in given:
             given["granularity"] = _build("granularity", given["granularity"], _GRANULARITIES)
         return cls(**given)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from detent.errors import RangeError
-from detent.numerics import ApotGrid, IntGrid, LogGrid, QParams, Scheme, choose_qparams
+from detent.numerics import Grid, QParams, Scheme, choose_qparams
 from detent.numerics.requirement import Requirement
 from detent.observers.observer import Observer
 
@@ -16,7 +16,7 @@ __all__ = ["Fixed"]
 class Fixed(Observer):
     """[low, high], whatever is seen; data is needed only to know how many channels there are."""
 
-    requires = Requirement(grids=(IntGrid, LogGrid, ApotGrid))
+    requires = Requirement(grids=(Grid,))
 
     def __init__(self, scheme: Scheme, *, name: str = "tensor", low: float, high: float):
         super().__init__(scheme, name=name)

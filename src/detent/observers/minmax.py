@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from detent.numerics import ApotGrid, IntGrid, LogGrid, QParams, choose_qparams
+from detent.numerics import Grid, QParams, choose_qparams
 from detent.numerics.requirement import Requirement
 from detent.observers.observer import Observer
 
@@ -14,7 +14,7 @@ __all__ = ["MinMax"]
 class MinMax(Observer):
     """Nothing seen is clipped. One outlier decides the step for everybody."""
 
-    requires = Requirement(grids=(IntGrid, LogGrid, ApotGrid))
+    requires = Requirement(grids=(Grid,))
 
     def _observe(self, x: Tensor, low: Tensor, high: Tensor) -> None:
         pass  # the base keeps the extremes

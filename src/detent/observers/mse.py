@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from detent.errors import RangeError
-from detent.numerics import ApotGrid, IntGrid, LogGrid, QParams, Scheme, choose_qparams
+from detent.numerics import Grid, QParams, Scheme, choose_qparams
 from detent.numerics.requirement import Requirement
 from detent.observers.cost import rounding_cost
 from detent.observers.histogram_observer import HistogramObserver
@@ -28,7 +28,7 @@ class Mse(HistogramObserver):
     grid is used in the search: all `levels` codes for an affine scheme, both sides for a signed symmetric one.
     """
 
-    requires = Requirement(grids=(IntGrid, LogGrid, ApotGrid))
+    requires = Requirement(grids=(Grid,))
 
     def __init__(self, scheme: Scheme, *, name: str = "tensor", norm: float = 2.0, bins: int | None = None):
         super().__init__(scheme, name=name, bins=bins)

@@ -1,4 +1,4 @@
-"""ONNX (and Caffe) files as trainable `torch.fx` graphs: `load`.
+"""ONNX (and Caffe) files as trainable `torch.fx` graphs.
 
     graph = detent.load("model.onnx")
     prepared = detent.prepare(graph, example_inputs, backend="onnxruntime")
@@ -9,7 +9,7 @@ An operator is computed as ONNX says or refused, naming the node.
 from __future__ import annotations
 
 from detent.onnx_import.integer_products import refuse_codes
-from detent.onnx_import.loading import load
+from detent.onnx_import.loading import import_model
 from detent.onnx_import.ports import example_inputs, ports_of, refuse_other_reals, types_of
 from detent.onnx_import.qoperators import written_out
 from detent.onnx_import.skeleton import is_left_out, without_initializers
@@ -20,9 +20,9 @@ __all__ = [
     "OnnxParameter",
     "OnnxSource",
     "example_inputs",
+    "import_model",
     "is_imported",
     "is_left_out",
-    "load",
     "ports_of",
     "refuse_codes",
     "refuse_other_reals",

@@ -60,19 +60,19 @@ def _bound(call: Call, index: int) -> Any:
 
 
 def _leaky_relu(call: Call) -> Any:
-    return call.apply(F.leaky_relu, call.value(0), negative_slope=call.real("alpha", 0.01))
+    return call.apply(F.leaky_relu, call.value(0), negative_slope=call.real("alpha"))
 
 
 def _elu(call: Call) -> Any:
-    return call.apply(F.elu, call.value(0), alpha=call.real("alpha", 1.0))
+    return call.apply(F.elu, call.value(0), alpha=call.real("alpha"))
 
 
 def _celu(call: Call) -> Any:
-    return call.apply(F.celu, call.value(0), alpha=call.real("alpha", 1.0))
+    return call.apply(F.celu, call.value(0), alpha=call.real("alpha"))
 
 
 def _selu(call: Call) -> Any:
-    alpha, gamma = call.real("alpha", 1.6732632423543772), call.real("gamma", 1.0507009873554805)
+    alpha, gamma = call.real("alpha"), call.real("gamma")
     return call.op(selu, call.value(0), alpha=alpha, gamma=gamma)
 
 
@@ -100,7 +100,7 @@ def prelu(x: Tensor, slope: Tensor) -> Tensor:
 
 
 def _hard_sigmoid(call: Call) -> Any:
-    alpha, beta = call.real("alpha", 0.2), call.real("beta", 0.5)
+    alpha, beta = call.real("alpha"), call.real("beta")
     if math.isclose(alpha, 1 / 6, rel_tol=1e-6) and beta == 0.5:
         return call.apply(F.hardsigmoid, call.value(0))
     return call.op(hard_sigmoid, call.value(0), kind="hardsigmoid", alpha=alpha, beta=beta)
@@ -111,14 +111,14 @@ def hard_sigmoid(x: Tensor, *, alpha: float, beta: float) -> Tensor:
 
 
 def _gelu(call: Call) -> Any:
-    approximate = call.text("approximate", "none")
+    approximate = call.text("approximate")
     if approximate not in ("none", "tanh"):
         call.refuse(f"the approximation {approximate!r}", "ONNX has 'none' and 'tanh'")
     return call.apply(F.gelu, call.value(0), approximate=approximate)
 
 
 def _swish(call: Call) -> Any:
-    alpha = call.real("alpha", 1.0)
+    alpha = call.real("alpha")
     return call.apply(F.silu, call.value(0)) if alpha == 1 else call.op(swish, call.value(0), kind="silu", alpha=alpha)
 
 
@@ -127,7 +127,7 @@ def swish(x: Tensor, *, alpha: float) -> Tensor:
 
 
 def _thresholded(call: Call) -> Any:
-    return call.op(thresholded, call.value(0), alpha=call.real("alpha", 1.0))
+    return call.op(thresholded, call.value(0), alpha=call.real("alpha"))
 
 
 def thresholded(x: Tensor, *, alpha: float) -> Tensor:
@@ -135,7 +135,7 @@ def thresholded(x: Tensor, *, alpha: float) -> Tensor:
 
 
 def _shrink(call: Call) -> Any:
-    return call.op(shrink, call.value(0), bias=call.real("bias", 0.0), lambd=call.real("lambd", 0.5))
+    return call.op(shrink, call.value(0), bias=call.real("bias"), lambd=call.real("lambd"))
 
 
 def shrink(x: Tensor, *, bias: float, lambd: float) -> Tensor:
@@ -147,10 +147,9 @@ def _along_axis(function: Callable[..., Any]) -> Converter:
     """Softmax and its kin: along one axis since opset 13, along all from `axis` on before."""
 
     def convert(call: Call) -> Any:
-        x, rank = call.value(0), call.rank()
+        x, rank, axis = call.value(0), call.rank(), call.integer("axis")
         if call.opset >= 13:
-            return _one_axis(call, function, call.integer("axis", -1))
-        axis = call.integer("axis", 1)
+            return _one_axis(call, function, axis)
         if axis == -1 or (rank is not None and axis == rank - 1):
             return _one_axis(call, function, -1)
         kind = {torch.softmax: "softmax", torch.log_softmax: "log_softmax"}.get(function, "")

@@ -11,6 +11,7 @@ from onnx import AttributeProto, NodeProto
 from torch import Tensor, fx, nn
 
 from detent.errors import OnnxError
+from detent.ir.attributes import schema_defaults
 from detent.onnx_import.builder import Builder, Constant, Value
 from detent.onnx_import.op import Op
 
@@ -115,17 +116,24 @@ class Call:
             self.refuse(f"its attribute {name!r} is of another type than ONNX wants", "export the model again")
         return attribute
 
-    def integer(self, name: str, default: int = 0) -> int:
+    def integer(self, name: str) -> int:
+        """An attribute; what ONNX gives it, or 0, where the node does not say it."""
         attribute = self._attribute(name, AttributeProto.INT)
-        return default if attribute is None else int(attribute.i)
+        return int(self._default(name) or 0) if attribute is None else int(attribute.i)
 
-    def real(self, name: str, default: float = 0.0) -> float:
+    def real(self, name: str) -> float:
         attribute = self._attribute(name, AttributeProto.FLOAT)
-        return default if attribute is None else float(attribute.f)
+        return float(self._default(name) or 0.0) if attribute is None else float(attribute.f)
 
     def text(self, name: str, default: str = "") -> str:
+        """The same; `default` is for operators that do not have the attribute."""
         attribute = self._attribute(name, AttributeProto.STRING)
-        return default if attribute is None else attribute.s.decode("utf-8", "replace")
+        return str(self._default(name) or default) if attribute is None else attribute.s.decode("utf-8", "replace")
+
+    def _default(self, name: str) -> Any:
+        """Of the opset of the model; of the newest, if that is older than the operator or its attribute."""
+        op_type = self.node.op_type
+        return {**schema_defaults(op_type), **schema_defaults(op_type, self.opset)}.get(name)
 
     def integers(self, name: str) -> list[int] | None:
         attribute = self._attribute(name, AttributeProto.INTS)

@@ -8,10 +8,12 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from detent.ir.reference.padding import torch_pads
+from detent.ir.windows import SlidingWindow, split_padding
 from detent.onnx_import.builder import Constant, Value
 from detent.onnx_import.call import Call, Converter
 from detent.onnx_import.sizes import bounded
-from detent.onnx_import.windows import Window, pads_given, positive, torch_pads, window_of
+from detent.onnx_import.windows import pads_given, positive, window_of
 
 __all__ = ["CONVERTERS"]
 
@@ -44,7 +46,7 @@ def _held(call: Call) -> tuple[Constant, Constant | None] | None:
     return weight, bias
 
 
-def margin(x: Tensor, *, pads: list[int]) -> Tensor:
+def conv_pad(x: Tensor, *, pads: list[int]) -> Tensor:
     """Zeros around an image, other than torch's convolutions add them: not as many at the end as at the begin."""
     grown = [
         size + before + after for size, before, after in zip(reversed(x.shape), pads[::2], pads[1::2], strict=False)
@@ -54,11 +56,11 @@ def margin(x: Tensor, *, pads: list[int]) -> Tensor:
 
 
 def _conv(call: Call) -> Any:
-    x, groups = call.value(0), call.integer("group", 1)
+    x, groups = call.value(0), call.integer("group")
     window = window_of(call, _kernel(call))
     padding: tuple[int, ...] = window.begin
-    if not window.symmetric:
-        x = call.op(margin, x, kind="margin", step="padded", pads=torch_pads(window.begin, window.end))
+    if not window.is_symmetric:
+        x = call.op(conv_pad, x, kind="conv_pad", step="padded", pads=torch_pads(window.pads))
         padding = (0,) * len(window.kernel)
     held, at = _held(call), len(window.kernel) - 1
     if held is None or isinstance(x, Constant):
@@ -103,17 +105,17 @@ def _conv_transpose(call: Call) -> Any:
         call.refuse(f"{rank} spatial axes", "1 to 3 are imported")
     window, extra = _transposed_window(call, kernel)
     # What torch cannot pad asymmetrically, or crop, is computed whole and cut.
-    cut = not window.symmetric
+    cut = not window.is_symmetric
     padding = (0,) * rank if cut else window.begin
     y = _transposed(call, window, padding, extra, step="whole" if cut else "")
     if not cut:
         return y
-    inner = tuple(slice(b, -e if e else None) for b, e in zip(window.begin, window.end, strict=True))
+    inner = tuple(slice(b, -e if e else None) for b, e in window.pads)
     return call.apply(operator.getitem, y, (slice(None), slice(None), *inner))
 
 
-def _transposed(call: Call, window: Window, padding: tuple[int, ...], extra: tuple[int, ...], step: str) -> Any:
-    x, groups, at = call.value(0), call.integer("group", 1), len(window.kernel) - 1
+def _transposed(call: Call, window: SlidingWindow, padding: tuple[int, ...], extra: tuple[int, ...], step: str) -> Any:
+    x, groups, at = call.value(0), call.integer("group"), len(window.kernel) - 1
     held = _held(call)
     if held is None or isinstance(x, Constant):
         return call.apply(
@@ -144,17 +146,17 @@ def _transposed(call: Call, window: Window, padding: tuple[int, ...], extra: tup
     return _filled(call, module, x, weight, bias, step)
 
 
-def _transposed_window(call: Call, kernel: tuple[int, ...]) -> tuple[Window, tuple[int, ...]]:
+def _transposed_window(call: Call, kernel: tuple[int, ...]) -> tuple[SlidingWindow, tuple[int, ...]]:
     """The window and the output padding; those that follow from `output_shape` or `auto_pad` are worked out."""
     rank = len(kernel)
     strides, dilations = positive(call, "strides", rank), positive(call, "dilations", rank)
     extra = tuple(call.integers("output_padding") or [0] * rank)
-    mode, wanted = call.text("auto_pad", "NOTSET"), call.integers("output_shape")
+    mode, wanted = call.text("auto_pad"), call.integers("output_shape")
     if len(extra) != rank or min(extra) < 0:
         call.refuse(f"output_padding {extra}", "export the model again")
     if wanted is None and mode in ("NOTSET", "VALID"):
         begin, end = pads_given(call, rank) if mode == "NOTSET" else ((0,) * rank, (0,) * rank)
-        return Window(kernel, strides, dilations, begin, end), extra
+        return SlidingWindow(kernel, strides, dilations, begin, end), extra
     dims = call.dims(0)
     totals = []
     for axis, (k, s, d, more) in enumerate(zip(kernel, strides, dilations, extra, strict=True)):
@@ -172,11 +174,8 @@ def _transposed_window(call: Call, kernel: tuple[int, ...]) -> tuple[Window, tup
         totals.append(s * (size - 1) + more + (k - 1) * d + 1 - wanted[-rank:][axis])
     # A total below zero asks for more rows than there are: they come as output padding.
     extra = tuple(more + max(-total, 0) for more, total in zip(extra, totals, strict=True))
-    totals = [max(total, 0) for total in totals]
-    small = tuple(total // 2 for total in totals)
-    large = tuple(total - total // 2 for total in totals)
-    begin, end = (small, large) if mode == "SAME_UPPER" else (large, small)
-    return Window(kernel, strides, dilations, begin, end), extra
+    begin, end = split_padding([max(total, 0) for total in totals], mode)
+    return SlidingWindow(kernel, strides, dilations, begin, end), extra
 
 
 CONVERTERS: dict[str, Converter] = {"Conv": _conv, "ConvTranspose": _conv_transpose}

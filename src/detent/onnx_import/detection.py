@@ -59,13 +59,13 @@ def _kept(boxes: Tensor, order: Tensor, limit: int, threshold: float) -> list[in
 
 
 def _roi_align(call: Call) -> Any:
-    mode = call.text("mode", "avg")
+    mode = call.text("mode")
     if mode != "avg":
         call.refuse(f"the mode {mode!r}, which runtimes compute differently", "use 'avg'")
-    half = call.opset >= 16 and call.text("coordinate_transformation_mode", "half_pixel") == "half_pixel"
-    size = bounded([call.integer("output_height", 1), call.integer("output_width", 1)])
+    half = call.opset >= 16 and call.text("coordinate_transformation_mode") == "half_pixel"
+    size = bounded([call.integer("output_height"), call.integer("output_width")])
     options: dict[str, Any] = {"size": size, "ratio": call.integer("sampling_ratio"), "half_pixel": half}
-    return call.op(roi_align, *(call.value(at) for at in range(3)), scale=call.real("spatial_scale", 1.0), **options)
+    return call.op(roi_align, *(call.value(at) for at in range(3)), scale=call.real("spatial_scale"), **options)
 
 
 def roi_align(

@@ -10,19 +10,19 @@ function that it equals at some thousand points, from very small to very large o
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from onnx import NodeProto, helper
+from torch import Tensor
+
+from detent.ir.reference import REFERENCE, Call
 
 __all__ = ["Function", "Steps", "function_of", "own_swish"]
-
-Floats = npt.NDArray[np.float64]
 
 _MOST = 12
 """Nodes in a group; GELU with powers written as products has 10."""
@@ -30,8 +30,15 @@ _MOST = 12
 _LAST = ("Mul", "Div", "Where", "Max")
 _CURVED = ("Erf", "Tanh", "Clip", "HardSigmoid", "Relu", "Softplus", "Where", "Max")
 
-_POINTS = np.concatenate(
-    [np.linspace(-12.0, 12.0, 2401), *(sign * np.geomspace(1e-6, 1e4, 200) for sign in (-1.0, 1.0))]
+_COMPUTED = frozenset(
+    (
+        "Add", "Clip", "Div", "Erf", "Greater", "HardSigmoid", "Max", "Mul", "Pow", "Relu", "Softplus", "Sub", "Tanh",
+        "Where",
+    )
+)  # fmt: skip
+
+_POINTS = torch.from_numpy(
+    np.concatenate([np.linspace(-12.0, 12.0, 2401), *(sign * np.geomspace(1e-6, 1e4, 200) for sign in (-1.0, 1.0))])
 )
 
 
@@ -123,85 +130,56 @@ def _groups(last: NodeProto, cone: Sequence[NodeProto], steps: Steps) -> Iterato
     yield from sorted(found, key=lambda pair: len(pair[1]))
 
 
-def _evaluated(x: str, group: list[NodeProto], steps: Steps) -> Floats | None:
+def _evaluated(x: str, group: list[NodeProto], steps: Steps) -> Tensor | None:
     """What the group gives at the points; it is put in the order that it can be computed in."""
-    values: dict[str, Any] = {x: _POINTS}
+    values: dict[str, Tensor] = {x: _POINTS}
     waiting, ordered = list(group), []
-    with np.errstate(all="ignore"):
-        while waiting:
-            for node in waiting:
-                held = {name: values.get(name, steps.number(name)) for name in node.input if name}
-                if all(value is not None for value in held.values()):
-                    break
-            else:
-                return None
-            inputs = [np.asarray(held[name], np.float64).reshape(-1) if name else None for name in node.input]
-            attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-            values[node.output[0]] = _COMPUTED[node.op_type](attributes, *inputs)
-            waiting.remove(node)
-            ordered.append(node)
+    while waiting:
+        for node in waiting:
+            held = [values.get(name, _real(steps.number(name))) if name else None for name in node.input]
+            if all(value is not None for name, value in zip(node.input, held, strict=True) if name):
+                break
+        else:
+            return None
+        attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+        try:
+            result = REFERENCE[node.op_type](Call(node.op_type, held, attributes))
+        except (RuntimeError, ValueError):  # no function of one number, such as a Clip with bounds that are computed
+            return None
+        assert isinstance(result, Tensor)
+        values[node.output[0]] = result
+        waiting.remove(node)
+        ordered.append(node)
     group[:] = ordered
-    given: Floats = values[ordered[-1].output[0]]
-    return given
+    return values[ordered[-1].output[0]]
 
 
-def _name(given: Floats) -> tuple[str, dict[str, Any]] | None:
-    if given.shape != _POINTS.shape or not np.isfinite(given).all():
+def _real(number: npt.NDArray[Any] | None) -> Tensor | None:
+    """A number in double precision; a condition as it is."""
+    if number is None:
+        return None
+    held = torch.from_numpy(np.array(number)).reshape(-1)
+    return held if held.dtype == torch.bool else held.double()
+
+
+def _name(given: Tensor) -> tuple[str, dict[str, Any]] | None:
+    if given.shape != _POINTS.shape or not given.is_floating_point() or not given.isfinite().all():
         return None
     slope = float(given[0] / _POINTS[0])
-    leaky = ("LeakyRelu", {"alpha": slope}, np.where(_POINTS > 0, _POINTS, slope * _POINTS))
-    for op, attributes, expected in (*_FUNCTIONS, *([leaky] if 0 < slope < 1 else [])):
-        if np.allclose(given, expected, rtol=1e-6, atol=1e-7):
+    leaky = [("LeakyRelu", {"alpha": slope})] if 0 < slope < 1 else []
+    for op, attributes in (*_FUNCTIONS, *leaky):
+        expected = REFERENCE[op](Call(op, [_POINTS], attributes))
+        assert isinstance(expected, Tensor)
+        if torch.allclose(given, expected, rtol=1e-6, atol=1e-7):
             return op, attributes
     return None
 
 
-def _clip(attributes: Mapping[str, Any], x: Floats, least: Any = None, greatest: Any = None) -> Floats:
-    low = attributes.get("min", -np.inf) if least is None else least
-    high = attributes.get("max", np.inf) if greatest is None else greatest
-    return np.asarray(np.minimum(np.maximum(x, low), high))
-
-
-def _hard_sigmoid(attributes: Mapping[str, Any], x: Floats) -> Floats:
-    return np.asarray(np.clip(attributes.get("alpha", 0.2) * x + attributes.get("beta", 0.5), 0.0, 1.0))
-
-
-def _where(_: Mapping[str, Any], condition: Floats, x: Floats, y: Floats) -> Floats:
-    return np.asarray(np.where(condition != 0, x, y))
-
-
-_erf = np.vectorize(math.erf, otypes=[np.float64])
-
-_COMPUTED: Mapping[str, Callable[..., Floats]] = {
-    "Add": lambda _, x, y: x + y,
-    "Sub": lambda _, x, y: x - y,
-    "Mul": lambda _, x, y: x * y,
-    "Div": lambda _, x, y: x / y,
-    "Pow": lambda _, x, y: x**y,
-    "Erf": lambda _, x: _erf(x),
-    "Tanh": lambda _, x: np.tanh(x),
-    "Softplus": lambda _, x: np.logaddexp(x, 0.0),
-    "Max": lambda _, x, *others: functools.reduce(np.maximum, others, x),
-    "Greater": lambda _, x, y: np.asarray(x > y, np.float64),
-    "Where": _where,
-    "Relu": lambda _, x: np.maximum(x, 0.0),
-    "Clip": _clip,
-    "HardSigmoid": _hard_sigmoid,
-}
-
-
-def _curves() -> tuple[tuple[str, dict[str, Any], Floats], ...]:
-    x = _POINTS
-    tanh = np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
-    hard = np.clip(x / 6 + 0.5, 0.0, 1.0)
-    return (
-        ("Gelu", {}, 0.5 * x * (1 + _erf(x / math.sqrt(2)))),
-        ("Gelu", {"approximate": "tanh"}, 0.5 * x * (1 + tanh)),
-        ("Softplus", {}, np.logaddexp(x, 0.0)),
-        ("Mish", {}, x * np.tanh(np.logaddexp(x, 0.0))),
-        ("HardSwish", {}, x * hard),
-        ("HardSigmoid", {"alpha": 1 / 6, "beta": 0.5}, hard),
-    )
-
-
-_FUNCTIONS = _curves()
+_FUNCTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("Gelu", {}),
+    ("Gelu", {"approximate": "tanh"}),
+    ("Softplus", {}),
+    ("Mish", {}),
+    ("HardSwish", {}),
+    ("HardSigmoid", {"alpha": 1 / 6, "beta": 0.5}),
+)

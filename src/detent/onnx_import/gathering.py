@@ -122,7 +122,7 @@ def compress(x: Tensor, condition: Tensor, *, axis: int | None) -> Tensor:
 
 
 def _reverse_sequence(call: Call) -> Any:
-    time, batch = call.integer("time_axis", 0), call.integer("batch_axis", 1)
+    time, batch = call.integer("time_axis"), call.integer("batch_axis")
     if {time, batch} != {0, 1}:
         call.refuse(f"time axis {time} and batch axis {batch}", "ONNX has 0 and 1")
     return call.op(reverse_sequence, call.value(0), call.value(1), time=time)
@@ -140,7 +140,7 @@ def reverse_sequence(x: Tensor, lengths: Tensor, *, time: int) -> Tensor:
 
 
 def _trilu(call: Call) -> Any:
-    return call.op(triangle, call.value(0), call.optional(1), upper=bool(call.integer("upper", 1)))
+    return call.op(triangle, call.value(0), call.optional(1), upper=bool(call.integer("upper")))
 
 
 def triangle(x: Tensor, offset: Tensor | None, *, upper: bool) -> Tensor:
@@ -151,11 +151,11 @@ def triangle(x: Tensor, offset: Tensor | None, *, upper: bool) -> Tensor:
 
 
 def _tensor_scatter(call: Call) -> Any:
-    mode = call.text("mode", "linear")
+    mode = call.text("mode")
     if mode not in ("linear", "circular"):
         call.refuse(f"the mode {mode!r}", "ONNX has 'linear' and 'circular'")
     given = (call.value(0), call.value(1), call.optional(2))
-    return call.op(tensor_scatter, *given, axis=call.integer("axis", -2), circular=mode == "circular")
+    return call.op(tensor_scatter, *given, axis=call.integer("axis"), circular=mode == "circular")
 
 
 def tensor_scatter(cache: Tensor, update: Tensor, starts: Tensor | None, *, axis: int, circular: bool) -> Tensor:

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
 import onnx
-import onnx.shape_inference
 import torch
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 from torch import Tensor
 
+from detent.ir.shapes import infer_node
 from detent.onnx_import.tensors import TORCH_TYPES
 
 __all__ = ["Inference", "TensorInfo", "without_weights"]
@@ -64,22 +63,17 @@ class Inference:
 
     def node(self, node: NodeProto, constants: Mapping[str, Tensor]) -> None:
         """The outputs of a node, from what is known of its inputs and from the constants among them."""
-        known = {name: self._types[name] for name in node.input if name in self._types}
-        if not _is_sane(node, known.values()):
+        if not _is_sane(node, [self._types[name] for name in node.input if name in self._types]):
             return
         values = {
-            name: onnx.numpy_helper.from_array(np.asarray(tensor.numpy()), name)
+            name: tensor.numpy()
             for name, tensor in constants.items()
             if tensor.numel() <= _SMALL and tensor.dtype in (torch.int64, torch.int32, torch.float32)
         }
         try:
-            schema = onnx.defs.get_schema(node.op_type, self._opset)
-            found = onnx.shape_inference.infer_node_outputs(
-                schema, node, known, values, opset_imports=[onnx.helper.make_opsetid("", self._opset)]
-            )
+            self._types.update(infer_node(node, self._types, values, self._opset))
         except Exception:  # contradictions come up when the node is converted or run
             return
-        self._types.update(found)
 
 
 def _is_sane(node: NodeProto, types: object) -> bool:

@@ -9,10 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from detent.errors import OnnxError
+from detent.ir.reference.padding import pad_axes
+from detent.ir.windows import SlidingWindow
 from detent.onnx_import.call import Call, Converter
 from detent.onnx_import.op import Op
 from detent.onnx_import.quantization import quantize
-from detent.onnx_import.windows import Window, torch_pads, window_of
+from detent.onnx_import.windows import window_of
 
 __all__ = ["CONVERTERS", "refuse_codes"]
 
@@ -40,11 +42,11 @@ def _conv(call: Call) -> Any:
     if not kernel:
         call.refuse("the size of its kernel is not known", "export it with the attribute kernel_shape")
     window = window_of(call, tuple(kernel))
-    return call.op(integer_conv, *map(call.optional, range(4)), window=window, groups=call.integer("group", 1))
+    return call.op(integer_conv, *map(call.optional, range(4)), window=window, groups=call.integer("group"))
 
 
 def integer_conv(
-    x: Tensor, weight: Tensor, x_zero: Tensor | None, w_zero: Tensor | None, *, window: Window, groups: int
+    x: Tensor, weight: Tensor, x_zero: Tensor | None, w_zero: Tensor | None, *, window: SlidingWindow, groups: int
 ) -> Tensor:
     """In float64, which holds every sum of an int32 exactly. The pads are zeros of the real numbers."""
     images, kernels = x.double(), weight.double()
@@ -53,7 +55,7 @@ def integer_conv(
     if w_zero is not None:
         kernels = kernels - w_zero.double().reshape(-1, *[1] * (weight.ndim - 1))
     conv = _CONVS[len(window.kernel) - 1]
-    padded = F.pad(images, torch_pads(window.begin, window.end))
+    padded = pad_axes(images, window.pads)
     return conv(padded, kernels, stride=window.strides, dilation=window.dilations, groups=groups).to(torch.int32)
 
 

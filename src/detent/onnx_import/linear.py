@@ -62,7 +62,7 @@ def _following_bias(call: Call, outputs: int) -> Constant | None:
 
 def _gemm(call: Call) -> Any:
     x, matrix, bias = call.value(0), call.value(1), call.optional(2)
-    alpha, beta = call.real("alpha", 1.0), call.real("beta", 1.0)
+    alpha, beta = call.real("alpha"), call.real("beta")
     trans_a, trans_b = bool(call.integer("transA")), bool(call.integer("transB"))
     plain = alpha == 1 and (beta == 1 or bias is None) and not trans_a and not isinstance(x, Constant)
     if plain and _is_matrix(matrix):

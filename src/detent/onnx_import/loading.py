@@ -1,4 +1,4 @@
-"""`load`: the one way in."""
+"""`import_model`: a file as it is written. `detent.load` is this, with what deploying rewrote put back."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from detent.onnx_import.caffe import load_caffe
 from detent.onnx_import.importer import graph_module
 from detent.onnx_import.reading import read_model
 
-__all__ = ["load"]
+__all__ = ["import_model"]
 
 
-def load(model: str | os.PathLike[str] | ModelProto, weights: str | os.PathLike[str] | None = None) -> fx.GraphModule:
+def import_model(
+    model: str | os.PathLike[str] | ModelProto, weights: str | os.PathLike[str] | None = None
+) -> fx.GraphModule:
     """As `detent.load` says, which is this for a file that Detent did not deploy."""
     if weights is not None:
         if isinstance(model, ModelProto):

@@ -28,7 +28,7 @@ def _where(call: Call) -> Any:
 
 
 def _infinite(call: Call) -> Any:
-    negative, positive = bool(call.integer("detect_negative", 1)), bool(call.integer("detect_positive", 1))
+    negative, positive = bool(call.integer("detect_negative")), bool(call.integer("detect_positive"))
     return call.op(is_infinite, call.value(0), negative=negative, positive=positive)
 
 

@@ -34,14 +34,14 @@ def _vectors(call: Call, *indices: int) -> list[Constant] | None:
 def _batch_norm(call: Call) -> Any:
     if call.integer("training_mode") or (call.opset < 14 and any(call.node.output[1:])):
         call.refuse("it is in training mode", "export the model in eval mode")
-    x, eps = call.value(0), call.real("epsilon", 1e-5)
+    x, eps = call.value(0), call.real("epsilon")
     held = _vectors(call, 1, 2, 3, 4)
     if held is None or call.rank() not in _BATCH_NORMS or isinstance(x, Constant):
         statistics = [_not_learned(call.value(index)) for index in (3, 4)]
         return call.apply(F.batch_norm, x, *statistics, call.value(1), call.value(2), eps=eps)
     scale, bias, mean, variance = held
     # ONNX keeps `momentum` of the old statistics, torch that much of the new ones.
-    momentum = 1 - call.real("momentum", 0.9)
+    momentum = 1 - call.real("momentum")
     module = _BATCH_NORMS[call.rank()](scale.tensor.numel(), eps, momentum)
     module.weight, module.bias = call.parameter(scale), call.parameter(bias)
     module.running_mean, module.running_var = mean.tensor.clone(), variance.tensor.clone()
@@ -53,7 +53,7 @@ def _not_learned(value: Value) -> Value:
 
 
 def _instance_norm(call: Call) -> Any:
-    x, eps, held = call.value(0), call.real("epsilon", 1e-5), _vectors(call, 1, 2)
+    x, eps, held = call.value(0), call.real("epsilon"), _vectors(call, 1, 2)
     if held is None or call.rank() not in _INSTANCE_NORMS or isinstance(x, Constant):
         return call.apply(F.instance_norm, x, weight=call.value(1), bias=call.value(2), eps=eps)
     scale, bias = held
@@ -64,7 +64,7 @@ def _instance_norm(call: Call) -> Any:
 
 def _layer_norm(call: Call) -> Any:
     x, scale, bias = call.value(0), call.value(1), call.optional(2)
-    axis, eps, rank = call.integer("axis", -1), call.real("epsilon", 1e-5), call.rank()
+    axis, eps, rank = call.integer("axis"), call.real("epsilon"), call.rank()
     shape = _normalized(call, axis)
     fits = rank is not None and shape is not None and call.is_real() and call.dims(1) == shape
     fits = fits and (bias is None or call.dims(2) == shape)
@@ -112,7 +112,7 @@ def layer_norm_alone(x: Tensor, scale: Tensor, bias: Tensor | None, *, axis: int
 
 
 def _rms_norm(call: Call) -> Any:
-    x, scale, axis, eps = call.value(0), call.value(1), call.integer("axis", -1), call.real("epsilon", 1e-5)
+    x, scale, axis, eps = call.value(0), call.value(1), call.integer("axis"), call.real("epsilon")
     shape = _normalized(call, axis)
     if shape is None or call.dims(1) != shape or not call.is_real():
         return call.op(rms_norm, x, scale, kind="rmsnorm", axis=axis, eps=eps)
@@ -130,7 +130,7 @@ def rms_norm(x: Tensor, scale: Tensor, *, axis: int, eps: float) -> Tensor:
 
 
 def _group_norm(call: Call) -> Any:
-    x, groups, eps = call.value(0), call.integer("num_groups"), call.real("epsilon", 1e-5)
+    x, groups, eps = call.value(0), call.integer("num_groups"), call.real("epsilon")
     held, dims = _vectors(call, 1, 2), call.dims(0)
     channels = dims[1] if dims is not None and len(dims) > 1 else None
     if call.opset < 21 or held is None or channels is None or isinstance(x, Constant):
@@ -154,7 +154,7 @@ def _lrn(call: Call) -> Any:
     size = call.integer("size")
     if not 1 <= size <= 2**16:
         call.refuse(f"a window of {size} channels", "export the model again")
-    alpha, beta, bias = call.real("alpha", 1e-4), call.real("beta", 0.75), call.real("bias", 1.0)
+    alpha, beta, bias = call.real("alpha"), call.real("beta"), call.real("bias")
     if size % 2 and not isinstance(call.value(0), Constant):
         return call.module(nn.LocalResponseNorm(size, alpha, beta, bias), call.value(0))
     return call.op(lrn, call.value(0), kind="local_response_norm", size=size, alpha=alpha, beta=beta, bias=bias)
@@ -169,10 +169,10 @@ def lrn(x: Tensor, *, size: int, alpha: float, beta: float, bias: float) -> Tens
 
 
 def _lp_normalization(call: Call) -> Any:
-    p = call.integer("p", 2)
+    p = call.integer("p")
     if p not in (1, 2):
         call.refuse(f"p = {p}", "ONNX has 1 and 2")
-    return call.op(lp_normalize, call.value(0), axis=call.integer("axis", -1), p=p)
+    return call.op(lp_normalize, call.value(0), axis=call.integer("axis"), p=p)
 
 
 def lp_normalize(x: Tensor, *, axis: int, p: int) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from detent.ir.attributes import attribute_value
 from detent.onnx_import.skeleton import reads, without_initializers
 
 __all__ = ["apart", "with_relus"]
@@ -100,4 +101,5 @@ def _grid(node: NodeProto, constants: Mapping[str, TensorProto], ends: Mapping[s
         several = several or (array is not None and array.size > 1)
     parts.append(ends.get(node.output[0] if node.op_type == "QuantizeLinear" else node.input[0]))
     attributes = {a.name: a.i for a in node.attribute}
-    return (*parts, attributes.get("axis", 1), attributes.get("block_size", 0)) if several else tuple(parts)
+    along = [attribute_value(node.op_type, attributes, name) for name in ("axis", "block_size")]
+    return (*parts, *along) if several else tuple(parts)

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from detent.ir.windows import SlidingWindow
 from detent.onnx_import.call import Call, Converter
 from detent.onnx_import.sizes import bounded
-from detent.onnx_import.windows import Window, pads_given, positive, window_of
+from detent.onnx_import.windows import pads_given, positive, window_of
 
 __all__ = ["CONVERTERS"]
 
@@ -22,18 +23,19 @@ def _col2im(call: Call) -> Any:
         call.refuse("the shape of its blocks is computed, or has no such rank", "export it with a constant shape")
     rank = len(block)
     begin, end = pads_given(call, rank)
-    window = Window(tuple(block), positive(call, "strides", rank), positive(call, "dilations", rank), begin, end)
+    window = SlidingWindow(tuple(block), positive(call, "strides", rank), positive(call, "dilations", rank), begin, end)
     return call.op(col2im, call.value(0), call.value(1), window=window)
 
 
-def col2im(columns: Tensor, shape: Tensor, *, window: Window) -> Tensor:
+def col2im(columns: Tensor, shape: Tensor, *, window: SlidingWindow) -> Tensor:
     """Every column is added to the image where its block lies."""
     sizes = bounded(shape.tolist())
-    padded = [size + b + e for size, b, e in zip(sizes, window.begin, window.end, strict=True)]
+    axes = window.along(sizes)
+    padded = [axis.size + axis.begin + axis.end for axis in axes]
     batch, rows, places = columns.shape
     channels = rows // math.prod(window.kernel)
     bounded([batch, channels, *padded])
-    counts = [(size - reach) // s + 1 for size, reach, s in zip(padded, window.reach, window.strides, strict=True)]
+    counts = [axis.windows() for axis in axes]
     if math.prod(counts) != places or min(counts) < 1 or channels * math.prod(window.kernel) != rows:
         raise ValueError(f"{rows} rows and {places} columns for an image of {sizes}")
     blocks = columns.reshape(batch, channels, *window.kernel, *counts)
@@ -52,7 +54,7 @@ def _deform_conv(call: Call) -> Any:
     if dims is None or len(dims) != 4 or None in dims[2:]:
         call.refuse("its kernel is of unknown size, or not of two axes", "export it with a constant weight of images")
     window = window_of(call, tuple(size for size in dims[2:] if size is not None))
-    groups, offset_groups = call.integer("group", 1), call.integer("offset_group", 1)
+    groups, offset_groups = call.integer("group"), call.integer("offset_group")
     given = [call.value(0), call.value(1), call.value(2), call.optional(3), call.optional(4)]
     return call.op(deform_conv, *given, window=window, groups=groups, offset_groups=offset_groups)
 
@@ -64,7 +66,7 @@ def deform_conv(
     bias: Tensor | None,
     mask: Tensor | None,
     *,
-    window: Window,
+    window: SlidingWindow,
     groups: int,
     offset_groups: int,
 ) -> Tensor:
@@ -83,7 +85,7 @@ def deform_conv(
     return result if bias is None else result + bias.reshape(1, -1, 1, 1)
 
 
-def _grid(window: Window, rows: int, columns: int, like: Tensor) -> Tensor:
+def _grid(window: SlidingWindow, rows: int, columns: int, like: Tensor) -> Tensor:
     """(taps, 2, rows, columns): where the elements of the kernel are without offsets."""
     axes = []
     for axis, count in enumerate((rows, columns)):
@@ -120,11 +122,11 @@ def _max_unpool(call: Call) -> Any:
     if not kernel:
         call.refuse("it has no kernel_shape", "export the model again")
     begin, end = pads_given(call, len(kernel))
-    window = Window(tuple(kernel), positive(call, "strides", len(kernel)), (1,) * len(kernel), begin, end)
+    window = SlidingWindow(tuple(kernel), positive(call, "strides", len(kernel)), (1,) * len(kernel), begin, end)
     return call.op(max_unpool, call.value(0), call.value(1), call.optional(2), window=window)
 
 
-def max_unpool(x: Tensor, indices: Tensor, shape: Tensor | None, *, window: Window) -> Tensor:
+def max_unpool(x: Tensor, indices: Tensor, shape: Tensor | None, *, window: SlidingWindow) -> Tensor:
     """Indices count through the whole tensor that was pooled; the result may be larger than that."""
     sizes = [
         (size - 1) * s + k - b - e

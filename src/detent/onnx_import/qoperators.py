@@ -12,16 +12,14 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
 from detent.errors import OnnxError
+from detent.ir.ops import Trait, ops_with
 from detent.onnx_import.call import label
 from detent.onnx_import.skeleton import without_initializers
 
 __all__ = ["written_out"]
 
 _VENDOR = "com.microsoft"
-_MOVING = frozenset(
-    {"MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Identity", "DepthToSpace"}
-    | {"SpaceToDepth", "Expand", "Tile", "Gather", "Resize", "Split", "Pad"}
-)
+_MOVING = ops_with(Trait.MOVES_VALUES) | {"MaxPool", "Pad", "Resize"}
 """Operators that give only values they were given, or such between them, so that codes stay codes of the same grid."""
 _ORDERING = frozenset({"ArgMax", "ArgMin"})
 """Operators that ask only which of the values is larger."""

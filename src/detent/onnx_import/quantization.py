@@ -13,6 +13,7 @@ from onnx import NodeProto
 from torch import Tensor, fx, nn
 
 from detent.graph import kind_of
+from detent.ir.attributes import attribute_value
 from detent.onnx_import.builder import Constant, Value
 from detent.onnx_import.call import Call, Converter
 from detent.onnx_import.source import OnnxEncoding
@@ -123,7 +124,7 @@ def _codes(call: Call, encoding: OnnxEncoding | None) -> Any:
     name = str(dtype).removeprefix("torch.")
     if name not in _COMPUTED or dtype is None or call.integer("block_size"):
         call.refuse("codes of this type, or in blocks, go somewhere else than to a DequantizeLinear", "remove it")
-    axis = encoding.axis if encoding is not None else call.integer("axis", 1)
+    axis = encoding.axis if encoding is not None else call.integer("axis")
     return call.op(quantize, call.value(0), call.value(1), call.optional(2), axis=axis, dtype=dtype)
 
 
@@ -146,7 +147,7 @@ def _dequantize(call: Call) -> Any:
         return _stored_weight(call, codes, encoding)
     if call.integer("block_size") or call.integer("output_dtype"):
         call.refuse("codes that the network computes, in blocks or to another type", "remove it")
-    return call.op(dequantize, call.value(0), call.value(1), call.optional(2), axis=call.integer("axis", 1))
+    return call.op(dequantize, call.value(0), call.value(1), call.optional(2), axis=call.integer("axis"))
 
 
 def dequantize(codes: Tensor, scale: Tensor, zero: Tensor | None, *, axis: int) -> Tensor:
@@ -220,10 +221,10 @@ def _read(call: Call, node: NodeProto, given: list[Value | None], output_dtype: 
     if ends is not None and not _are_of_bits(*ends):
         call.refuse(f"its codes are clipped to {ends[0]} to {ends[1]}", "use the codes of a whole number of bits")
     attributes = {attribute.name: attribute.i for attribute in node.attribute}
-    block = int(attributes.get("block_size", 0)) or None
+    block = int(attribute_value(node.op_type, attributes, "block_size")) or None
     if block is None and numbers.size == 1:
         return OnnxEncoding(numbers.reshape(()), points.reshape(()), dtype, ends=ends)
-    axis, rank = int(attributes.get("axis", 1)), call.rank()
+    axis, rank = int(attribute_value(node.op_type, attributes, "axis")), call.rank()
     axis = axis + rank if axis < 0 and rank is not None else axis
     if points.shape != numbers.shape or (block is None and numbers.ndim != 1):
         call.refuse(f"a scale of {list(numbers.shape)} and a zero point of {list(points.shape)}", "export it again")

@@ -30,7 +30,7 @@ class Layout(NamedTuple):
 
 def _layout(call: Call) -> Layout:
     """From the attributes all three share; what is not computed is refused."""
-    kind, direction = call.node.op_type, call.text("direction", "forward")
+    kind, direction = call.node.op_type, call.text("direction")
     if direction not in _DIRECTIONS:
         call.refuse(f"the direction {direction!r}", "export the model again")
     ways = 2 if direction == "bidirectional" else 1

@@ -18,7 +18,7 @@ _AXES_SINCE = {"ReduceSum": 13}  # the opset in which axes became an input; 18 f
 
 def _reduce(function: Callable[..., Tensor], kind: str = "") -> Converter:
     def convert(call: Call) -> Any:
-        x, keep = call.value(0), bool(call.integer("keepdims", 1))
+        x, keep = call.value(0), bool(call.integer("keepdims"))
         if call.opset < _AXES_SINCE.get(call.node.op_type, 18):
             axes = call.integers("axes")
         elif call.has(1) and call.constant(1) is None:
@@ -120,7 +120,7 @@ def reduce_log_sum_exp(x: Tensor, *, axes: list[int] | None, keep: bool) -> Tens
 
 def _argument(largest: bool) -> Converter:
     def convert(call: Call) -> Any:
-        axis, keep = call.integer("axis", 0), bool(call.integer("keepdims", 1))
+        axis, keep = call.integer("axis"), bool(call.integer("keepdims"))
         last = bool(call.integer("select_last_index"))
         return call.op(argument, call.value(0), kind="compare", axis=axis, keep=keep, last=last, largest=largest)
 
@@ -137,7 +137,7 @@ def argument(x: Tensor, *, axis: int, keep: bool, last: bool, largest: bool) -> 
 
 
 def _top_k(call: Call) -> Any:
-    axis, largest = call.integer("axis", -1), bool(call.integer("largest", 1))
+    axis, largest = call.integer("axis"), bool(call.integer("largest"))
     count = Constant(torch.tensor(call.integer("k"))) if call.opset < 10 else call.value(1)
     return call.parts(top_k, call.value(0), count, axis=axis, largest=largest)
 

@@ -44,7 +44,7 @@ def reshape(x: Tensor, shape: Tensor, *, allow_zero: bool) -> Tensor:
 
 
 def _flatten(call: Call) -> Any:
-    axis, rank = call.integer("axis", 1), call.rank()
+    axis, rank = call.integer("axis"), call.rank()
     if axis == 1 and rank is not None and rank >= 2:
         return call.apply(torch.flatten, call.value(0), 1)
     return call.op(flatten, call.value(0), kind="reshape", axis=axis)
@@ -152,7 +152,7 @@ def _blocks(of_torch: Any, of_onnx: Any) -> Any:
     """Pixels to channels or back: torch has one order of them, ONNX has two."""
 
     def handle(call: Call) -> Any:
-        size, mode = call.integer("blocksize"), call.text("mode", "DCR")
+        size, mode = call.integer("blocksize"), call.text("mode")
         if size < 1 or mode not in ("DCR", "CRD"):
             call.refuse(f"blocksize {size} and mode {mode!r}", "export the model again")
         if mode == "CRD":

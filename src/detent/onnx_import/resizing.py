@@ -25,7 +25,7 @@ def _upsample(call: Call) -> Any:
 
 def _simple(call: Call, scales: list[float]) -> Any:
     """As before opset 11: asymmetric, and nearest means the one below."""
-    mode = call.text("mode", "nearest")
+    mode = call.text("mode")
     if mode not in ("nearest", "linear"):
         call.refuse(f"the mode {mode!r}", "export the model again")
     if mode == "nearest" and any(
@@ -43,13 +43,13 @@ def _resize(call: Call) -> Any:
     if call.opset < 11:
         return _simple(call, [float(scale) for scale in call.known(1, "scale").tolist()])
     plan = AxisPlan(
-        mode=call.text("mode", "nearest"),
-        coordinates=call.text("coordinate_transformation_mode", "half_pixel"),
-        nearest=call.text("nearest_mode", "round_prefer_floor"),
-        cubic=call.real("cubic_coeff_a", -0.75),
+        mode=call.text("mode"),
+        coordinates=call.text("coordinate_transformation_mode"),
+        nearest=call.text("nearest_mode"),
+        cubic=call.real("cubic_coeff_a"),
         exclude_outside=bool(call.integer("exclude_outside")),
         antialias=bool(call.integer("antialias")),
-        extrapolation=call.real("extrapolation_value", 0.0),
+        extrapolation=call.real("extrapolation_value"),
     )
     if plan.mode not in MODES or plan.coordinates not in COORDINATES or plan.nearest not in NEAREST:
         call.refuse(f"the modes {plan.mode}, {plan.coordinates}, {plan.nearest}", "export the model again")
@@ -57,7 +57,7 @@ def _resize(call: Call) -> Any:
         call.refuse(
             "nearest pixels around a centre that lies between two, which runtimes round differently", "use half_pixel"
         )
-    policy = call.text("keep_aspect_ratio_policy", "stretch")
+    policy = call.text("keep_aspect_ratio_policy")
     axes = call.integers("axes")
     if plan.coordinates == "tf_crop_and_resize":
         plan = plan._replace(crop=tuple(float(number) for number in call.known(1, "region").tolist()))
@@ -148,7 +148,7 @@ def _grid_sample(call: Call) -> Any:
         "bicubic": "bicubic",
         "cubic": "bicubic",
     }
-    mode, padding = call.text("mode", "linear"), call.text("padding_mode", "zeros")
+    mode, padding = call.text("mode"), call.text("padding_mode")
     rank = call.rank()
     if mode not in modes or padding not in ("zeros", "border", "reflection"):
         call.refuse(f"the modes {mode} and {padding}", "export the model again")

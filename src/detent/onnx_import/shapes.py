@@ -96,7 +96,7 @@ def eye_like(x: Tensor, *, dtype: torch.dtype | None, offset: int) -> Tensor:
 
 
 def _one_hot(call: Call) -> Any:
-    return call.op(one_hot, call.value(0), call.value(1), call.value(2), axis=call.integer("axis", -1))
+    return call.op(one_hot, call.value(0), call.value(1), call.value(2), axis=call.integer("axis"))
 
 
 def one_hot(indices: Tensor, depth: Tensor, values: Tensor, *, axis: int) -> Tensor:
@@ -151,7 +151,7 @@ def _dropout(call: Call) -> Any:
     if call.used(1):
         return call.parts(dropout_mask, call.value(0), kind="dropout")
     ratio = call.constant(1) if call.opset >= 12 else None
-    probability = call.real("ratio", 0.5) if call.opset < 12 else 0.5 if ratio is None else float(ratio)
+    probability = call.real("ratio") if call.opset < 12 else 0.5 if ratio is None else float(ratio)
     if isinstance(call.value(0), Constant) or not 0 <= probability < 1:
         return call.value(0)
     return call.module(nn.Dropout(probability), call.value(0))

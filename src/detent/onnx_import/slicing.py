@@ -111,11 +111,11 @@ def cut_at(x: Tensor, *, starts: list[int], ends: list[int], axes: list[int], st
 
 
 def _pad(call: Call) -> Any:
-    mode, rank = call.text("mode", "constant"), call.rank()
+    mode, rank = call.text("mode"), call.rank()
     if mode not in ("constant", "reflect", "edge", "wrap"):
         call.refuse(f"the mode {mode!r}", "export the model again")
     if call.opset < 11:
-        pads, value, axes = call.integers("pads"), call.real("value", 0.0), None
+        pads, value, axes = call.integers("pads"), call.real("value"), None
     else:
         pads, fill, axes = call.numbers(1), call.constant(2), call.numbers(3)
         computed = call.has(2) and fill is None

@@ -19,7 +19,7 @@ def _dft(call: Call) -> Any:
         call.refuse("an inverse transform of half a spectrum", "transform the whole one")
     if call.opset < 20:
         return call.op(
-            dft, call.value(0), call.optional(1), None, axis=call.integer("axis", 1), inverse=inverse, onesided=onesided
+            dft, call.value(0), call.optional(1), None, axis=call.integer("axis"), inverse=inverse, onesided=onesided
         )
     given = (call.value(0), call.optional(1), call.optional(2))
     return call.op(dft, *given, axis=-2, inverse=inverse, onesided=onesided)
@@ -39,7 +39,7 @@ def dft(x: Tensor, length: Tensor | None, along: Tensor | None, *, axis: int, in
 
 def _stft(call: Call) -> Any:
     given = (call.value(0), call.value(1), call.optional(2), call.optional(3))
-    return call.op(stft, *given, onesided=bool(call.integer("onesided", 1)))
+    return call.op(stft, *given, onesided=bool(call.integer("onesided")))
 
 
 def stft(signal: Tensor, step: Tensor, window: Tensor | None, length: Tensor | None, *, onesided: bool) -> Tensor:

@@ -1,5 +1,6 @@
 """SIMULATION: what quantization does to a tensor and to its gradient, one paper a file."""
 
+from detent.numerics import Grid
 from detent.quantizers.adaround import AdaRound
 from detent.quantizers.apot import Apot
 from detent.quantizers.dorefa import DoReFa
@@ -8,6 +9,7 @@ from detent.quantizers.fixed import Fixed
 from detent.quantizers.log import Log
 from detent.quantizers.lsq import Lsq
 from detent.quantizers.lsq_plus import LsqPlus
+from detent.quantizers.mode import PASS_THROUGH, QUANTIZE, Mode, in_modes
 from detent.quantizers.moving_range import MovingRange
 from detent.quantizers.pact import Pact
 from detent.quantizers.qdrop import QDrop
@@ -19,6 +21,8 @@ from detent.quantizers.uniform import on_grid
 from detent.registry import Registry
 
 __all__ = [
+    "PASS_THROUGH",
+    "QUANTIZE",
     "QUANTIZERS",
     "AdaRound",
     "Apot",
@@ -28,6 +32,7 @@ __all__ = [
     "Log",
     "Lsq",
     "LsqPlus",
+    "Mode",
     "MovingRange",
     "Pact",
     "QDrop",
@@ -35,7 +40,9 @@ __all__ = [
     "Quantizer",
     "Role",
     "Tqt",
+    "in_modes",
     "on_grid",
+    "plain_quantizer",
     "register",
     "straight_through",
 ]
@@ -60,3 +67,13 @@ QUANTIZERS: Registry[Quantizer] = Registry(
     },
 )
 register = QUANTIZERS.register
+
+
+def plain_quantizer(grid: Grid) -> str:
+    """The name of the method for tensors on `grid` that no method is asked for.
+
+    >>> from detent.numerics import IntGrid, LogGrid
+    >>> plain_quantizer(IntGrid(8)), plain_quantizer(LogGrid())
+    ('fixed', 'log')
+    """
+    return next(name for name, cls in QUANTIZERS.items() if cls.plain and isinstance(grid, cls.requires.grids))

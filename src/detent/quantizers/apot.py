@@ -42,6 +42,7 @@ class Apot(Quantizer):
     requires = Requirement(grids=(ApotGrid,), because="its levels are sums of powers of two")
     roles = ("weight", "activation")
     repeatable = True
+    plain = True
 
     def __init__(
         self,

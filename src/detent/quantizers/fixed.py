@@ -32,6 +32,7 @@ class Fixed(Quantizer):
     """Clipped straight-through estimator with constant qparams; the plain choice for post-training work."""
 
     repeatable = True
+    plain = True
 
     scale: Tensor
     zero_point: Tensor

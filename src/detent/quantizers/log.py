@@ -38,6 +38,7 @@ class Log(Quantizer):
 
     requires = Requirement(grids=(LogGrid,), because="its codes are logarithms")
     repeatable = True
+    plain = True
 
     scale: Tensor
 
@@ -53,7 +54,7 @@ class Log(Quantizer):
 
     def _fake_quantize(self, x: Tensor) -> Tensor:
         granularity, grid = self.scheme.granularity, self.scheme.grid
-        assert isinstance(grid, LogGrid)
+        assert isinstance(grid, LogGrid)  # what it requires; `steps` is a field of this kind alone
         scale = granularity.expand(self.scale, x.ndim)
         value = granularity.blocked(x.float()) / scale
         zero = torch.zeros((), device=x.device)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from detent.errors import NotCalibratedError, SchemeError, TensorError
 from detent.numerics import Pairs, QParams, Requirement, Rounding, Scheme, quantize
+from detent.quantizers.mode import QUANTIZE, Mode
 
 __all__ = ["Quantizer", "Role"]
 
@@ -25,6 +26,7 @@ class Quantizer(nn.Module, ABC):
     An ordinary module: what it learns are parameters, what it measured are buffers, both with their final
     shape from the start and NaN until they are initialised, so that being calibrated is a fact about the
     state and travels with it. In eval mode the output lies exactly on the grid that `qparams` describes.
+    What a call does is its `mode`: set it by `in_modes`, which restores it.
 
     Subclasses say which schemes and roles they have a meaning for (`requires`, `roles`) and whether a second pass over
     the same tensor gives the same again and changes nothing, in training too (`repeatable`: the backward pass then
@@ -50,6 +52,7 @@ class Quantizer(nn.Module, ABC):
     default_observer: ClassVar[str] = "minmax"
     moves: ClassVar[bool] = False  # whether its range follows the data in training, by itself, and stands still in eval
     repeatable: ClassVar[bool] = False
+    plain: ClassVar[bool] = False  # whether it is what a tensor on its grid gets when no method is asked for
 
     def __init_subclass__(cls, **options: Any):
         super().__init_subclass__(**options)
@@ -67,6 +70,7 @@ class Quantizer(nn.Module, ABC):
                 "choose another method for this tensor",
             )
         self.scheme, self.role, self.name = scheme, role, name
+        self.mode: Mode = QUANTIZE
         self.scale_shape = scheme.granularity.scale_shape(shape)
         self.observer: tuple[str, dict[str, Any]] = (self.default_observer, {})
         self.pairs: Pairs | None = None
@@ -100,14 +104,21 @@ class Quantizer(nn.Module, ABC):
         return observed if self.pairs is None else self.pairs.widened(observed, x, self.scheme)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x` on the grid, in its own dtype; an error if the quantizer is not calibrated."""
+        """What the mode says: `quantize`, unless a block says otherwise."""
+        mode = self.mode
+        if mode.watch is not None:
+            mode.watch(x)
+        return self.quantize(x) if mode.quantizes else x
+
+    def quantize(self, x: Tensor) -> Tensor:
+        """`x` on the grid, in its own dtype, in any mode; an error if the quantizer is not calibrated."""
         self._require_calibrated(f"quantize {self.name!r}")
         if not x.is_floating_point():
             raise TensorError(f"quantize {self.name!r} of dtype {x.dtype}", "it holds no real numbers", "give floats")
         return self.simulate(x)
 
     def simulate(self, x: Tensor) -> Tensor:
-        """The forward pass without its checks."""
+        """`quantize` without its checks."""
         values = self._fake_quantize(x)
         if self.pairs is None:
             return values
@@ -115,12 +126,12 @@ class Quantizer(nn.Module, ABC):
 
     @torch.no_grad()
     def codes(self, x: Tensor) -> Tensor:
-        """The integers that are deployed for `x`: those whose values `forward` gives in eval mode."""
+        """The integers that are deployed for `x`: those whose values `quantize` gives in eval mode."""
         training = self.training
         self.eval()
         try:
             # Grids past 2**24 need the codes of float64 values; the others those of the values as simulated.
-            values = self(x.to(self.scheme.grid.compute_dtype(x.dtype)))
+            values = self.quantize(x.to(self.scheme.grid.compute_dtype(x.dtype)))
         finally:
             self.train(training)
         # The values are on the grid, so rounding to nearest recovers the code whatever the scheme's rounding.

@@ -9,11 +9,10 @@ from pydantic import BeforeValidator, PlainValidator, model_validator
 
 from detent.errors import SchemeError
 from detent.numerics import (
-    ApotGrid,
+    GRIDS,
     Granularity,
     Grid,
-    IntGrid,
-    LogGrid,
+    GridName,
     PerChannel,
     PerGroup,
     PerTensor,
@@ -29,9 +28,8 @@ from detent.recipes.options import Options, Scalar, check_options
 from detent.recipes.refusal import RefusalError, nearest
 from detent.recipes.section import Section
 
-__all__ = ["GridName", "Groups", "Signed", "TensorRequest"]
+__all__ = ["Groups", "Signed", "TensorRequest"]
 
-GridName = Literal["int", "log", "apot"]
 Signed = Literal[True, False, "auto"]
 
 _T = TypeVar("_T")
@@ -138,32 +136,23 @@ def _refuse_impossible(request: TensorRequest, requirements: dict[str, Requireme
 
 
 def _grid(request: TensorRequest, wants: list[Requirement]) -> Grid:
-    grids: dict[GridName, type[Grid]] = {"int": IntGrid, "log": LogGrid, "apot": ApotGrid}
-    fitting = [name for name, cls in grids.items() if all(cls in want.grids for want in wants)]
+    fitting = [name for name, cls in GRIDS.items() if all(issubclass(cls, want.grids) for want in wants)]
     name = request.grid or (fitting or ["int"])[0]
-    if name == "log" and request.signed is False:
-        raise RefusalError(
-            "logarithmic grids hold a sign", "use signed: true", at=("signed",), value=False, error=SchemeError
-        )
-    if request.narrow and (name != "int" or request.signed is False):
+    kind = GRIDS[name]
+    signed = kind.signs[0] if request.signed in (None, "auto") else bool(request.signed)
+    if signed not in kind.signs:
+        found = f"grids of kind {name!r} {'hold no' if signed else 'hold a'} sign"
+        to_do = f"use signed: {str(not signed).lower()}"
+        raise RefusalError(found, to_do, at=("signed",), value=signed, error=SchemeError)
+    if request.narrow and not (kind.can_be_narrow and signed):
         found = "narrow drops the code -2^(b-1), which only signed integer grids have"
         raise RefusalError(found, "leave narrow out", at=("narrow",), value=True, error=SchemeError)
     most = min(want.most_bits for want in wants) if wants else 32
     try:
-        match name:
-            case "int":
-                return IntGrid(_bits(request, 8, most), request.signed is not False, bool(request.narrow))
-            case "log":
-                return LogGrid(_bits(request, 8, most))
-            case "apot":
-                # Unless it must be signed: unsigned ones have one more width.
-                return ApotGrid(_bits(request, 4, most), request.signed is True)
+        bits = min(kind.usual_bits, most) if request.bits is None else request.bits
+        return kind.of(bits, signed=signed, narrow=bool(request.narrow))
     except SchemeError as error:
         raise _relayed(error, at=("bits",), value=request.bits) from None
-
-
-def _bits(request: TensorRequest, usual: int, most: int) -> int:
-    return min(usual, most) if request.bits is None else request.bits
 
 
 def _layout(request: TensorRequest, wants: list[Requirement]) -> Granularity:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from detent.adopting import Known, limits
 from detent.backends import Backend
 from detent.errors import SchemeError
-from detent.graph import KINDS, FoldedBatchNorm, Plan, QuantizedTensor, eval_mode
+from detent.graph import KINDS, FoldedBatchNorm, Plan, PreparedModel, QuantizedTensor, eval_mode
 from detent.numerics import QParams, Scheme, choose_qparams
 from detent.quantizers import Quantizer
 from detent.retargeting.norms import Norm
@@ -56,7 +55,7 @@ def carried(known: Known, plan: Plan, target: Backend) -> tuple[dict[str, Held],
     return found, notes
 
 
-def keep_codes(prepared: nn.Module, moved: Any, norms: Mapping[str, Norm]) -> None:
+def keep_codes(prepared: PreparedModel, moved: PreparedModel, norms: Mapping[str, Norm]) -> None:
     """Give the weights of `moved` the codes that they have in `prepared`; `norms` went into some of them since.
 
     A quantizer may do more than take the nearest code (AdaRound learns which one, DoReFa bends the weights), and what

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor, fx, nn
 
@@ -13,7 +11,9 @@ from detent.errors import SchemeError
 from detent.graph import (
     REORDERING,
     Captured,
+    CarriedScales,
     Plan,
+    PreparedModel,
     QuantizedTensor,
     join,
     kind_of,
@@ -31,23 +31,14 @@ _UNMEASURED = "no range of it is known: it was trained since, held infinities, o
 _AGAIN = "; or measure it, `with detent.observing(prepared, only_float=True)`, and deploy again"
 
 
-@dataclass(frozen=True)
-class _Measured:
-    """`known` of the model that one was made from, what it `adopted` of that, and the sum of its weights then."""
-
-    known: Known
-    adopted: Known
-    weights: int
-
-
-def known_of(prepared: Any) -> Known:
+def known_of(prepared: PreparedModel) -> Known:
     """The scheme of each tensor and the scale that was measured or learned; a sharing one has its source's.
 
     Of float tensors the range that was measured beside the others, while the weights are those it was measured with.
     A model that was retargeted itself, and not trained since, has what the first one had.
     """
     weights = sum_of_weights(prepared)
-    before: _Measured = getattr(prepared, "measured", _Measured({}, {}, weights))
+    before = prepared.carried or CarriedScales({}, {}, weights)
     first = before.known if before.weights == weights else {}
     found: dict[str, tuple[Scheme, QParams]] = {
         **{one.name: (one.scheme, one.qparams()) for one in ranges_of(prepared) if one.is_of(weights)},
@@ -58,17 +49,16 @@ def known_of(prepared: Any) -> Known:
         name = quantizer.name
         if name not in first or name not in before.adopted or not alike(before.adopted[name], held):
             found[name] = held
-    plan: Plan = prepared.plan
-    for entry in plan.quantized:
+    for entry in prepared.plan.quantized:
         if entry.shares and entry.tensor not in found and entry.shares in found:
             found[entry.tensor] = found[entry.shares]
     return found
 
 
-def remember(moved: Any, known: Known, adopted: Known) -> None:
+def remember(moved: PreparedModel, known: Known, adopted: Known) -> None:
     """Keep in `moved` what is known of tensors that it has float, or on a grid together with others."""
     weights = sum_of_weights(moved)
-    moved.measured = _Measured(known, adopted, weights)
+    moved.carried = CarriedScales(known, adopted, weights)
     for one in ranges_of(moved):
         held = as_scheme(known[one.name], one.scheme) if one.name in known else None
         if held is not None:
@@ -125,7 +115,7 @@ def _held(entry: QuantizedTensor, captured: Captured) -> Tensor | None:
     return getattr(region.get_submodule(owner), last)  # type: ignore[no-any-return]
 
 
-def refuse_unknown(planned: Plan, carried: Known, prepared: Any) -> None:
+def refuse_unknown(planned: Plan, carried: Known, prepared: PreparedModel) -> None:
     """A tensor that only the new plan has on a grid, and whose range nobody measured."""
     ranges = {one.name: one for one in ranges_of(prepared)}
     for entry in planned.quantized:

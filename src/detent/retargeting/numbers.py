@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from detent.numerics import IntGrid, QParams, Scheme
+from detent.numerics import QParams, Scheme
 
 __all__ = ["Held", "alike", "as_scheme", "ends", "same_numbers"]
 
@@ -43,20 +43,16 @@ def alike(one: Held, other: Held) -> bool:
 
 def ends(scheme: Scheme, qparams: QParams) -> tuple[float, float]:
     """The least and the greatest number on a grid, of all its channels."""
-    grid = scheme.grid
-    if not isinstance(grid, IntGrid):
-        magnitude = float(qparams.scale.max())
-        return -magnitude, magnitude
-    found = [(code - qparams.zero_point.double()) * qparams.scale.double() for code in (grid.qmin, grid.qmax)]
-    return float(found[0].min()), float(found[1].max())
+    low, high = (end * qparams.scale.double() for end in scheme.grid.ends(qparams.zero_point.double()))
+    return float(low.min()), float(high.max())
 
 
 def _of_both_signs(held: Held) -> Iterator[Held]:
     yield held
     scheme, qparams = held
     grid = scheme.grid
-    if isinstance(grid, IntGrid) and not grid.narrow:
-        other = IntGrid(grid.bits, signed=not grid.signed)
+    if grid.is_uniform and not grid.narrow:
+        other = grid.like(signed=not grid.signed)
         zero_point = qparams.zero_point + (other.qmin - grid.qmin)
         yield replace(scheme, grid=other, symmetric=False), QParams(qparams.scale, zero_point)
 
@@ -65,15 +61,15 @@ def _of_both_ranges(held: Held) -> Iterator[tuple[int, Held]]:
     yield 0, held
     scheme, qparams = held
     grid = scheme.grid
-    if isinstance(grid, IntGrid) and grid.narrow:
-        yield 1, (replace(scheme, grid=IntGrid(grid.bits)), qparams)
-    elif isinstance(grid, IntGrid) and grid.signed and not qparams.zero_point.any():
-        yield 2, (replace(scheme, grid=IntGrid(grid.bits, narrow=True)), qparams)
+    if grid.narrow:
+        yield 1, (replace(scheme, grid=grid.like(narrow=False)), qparams)
+    elif grid.can_be_narrow and grid.signed and not qparams.zero_point.any():
+        yield 2, (replace(scheme, grid=grid.like(narrow=True)), qparams)
 
 
 def _of_both_kinds(held: Held) -> Iterator[Held]:
     """Affine and, with zero point 0, symmetric."""
     yield held
     scheme, qparams = held
-    if isinstance(scheme.grid, IntGrid) and not qparams.zero_point.any():
+    if scheme.grid.is_uniform and not qparams.zero_point.any():
         yield replace(scheme, symmetric=not scheme.symmetric), qparams

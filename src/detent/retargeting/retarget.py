@@ -14,13 +14,13 @@ from detent.backends import BACKENDS, Backend, dispatched, plan
 from detent.deploy import Package
 from detent.errors import ArtifactError
 from detent.graph import (
-    Inputs,
+    FloatNames,
+    PreparedModel,
     capture,
     fold_batch_norms,
     insert,
     quantizers_of,
     ranges_of,
-    remember_float_names,
     sum_of_weights,
     without_quantizers,
 )
@@ -38,7 +38,7 @@ from detent.retargeting.numbers import as_scheme
 __all__ = ["restored", "retargeted"]
 
 
-def retargeted(prepared: Any, backend: str | Backend) -> Any:
+def retargeted(prepared: PreparedModel, backend: str | Backend) -> PreparedModel:
     """A prepared model for `backend` with the scales of `prepared`, which is left as it was.
 
     Weights keep their learned values, and their codes; what only the other backend quantizes has the range that was
@@ -46,7 +46,7 @@ def retargeted(prepared: Any, backend: str | Backend) -> Any:
     training, and one whose scheme the other backend cannot have.
     """
     target = BACKENDS[backend] if isinstance(backend, str) else backend
-    inputs: Inputs = prepared.example
+    inputs = prepared.example
     modes = {mode: {"mode": mode} for mode in prepared.runners} if len(prepared.runners) > 1 else None
     captured = capture(without_quantizers(prepared), inputs.args, example_kwargs=inputs.kwargs, modes=modes)
     modules = dict(captured.module.named_modules())
@@ -62,10 +62,14 @@ def retargeted(prepared: Any, backend: str | Backend) -> Any:
     decided = replace(decided, notes=(*decided.notes, f"scales of {prepared.plan.backend}", *notes))
     decided = replace(decided, ops=dispatched(captured, target, request, decided))
     insert(captured, decided)
-    moved: Any = captured.module
-    moved.plan, moved.backend, moved.recipe = decided, target, request
-    moved.input_count, moved.example = prepared.input_count, inputs
-    remember_float_names(moved, captured.float_tensors, merges, modules)
+    moved = PreparedModel(
+        captured.module,
+        plan=decided,
+        backend=target,
+        recipe=request,
+        example=inputs,
+        float_names=FloatNames.of(captured.module, captured.float_tensors, merges, modules),
+    )
     initialise(moved, known)
     keep_codes(prepared, moved, {f"{operation}.weight": norms[path] for path, operation in merges.items()})
     remember(moved, held, known)
@@ -73,7 +77,7 @@ def retargeted(prepared: Any, backend: str | Backend) -> Any:
     return moved
 
 
-def restored(package: Package) -> Any:
+def restored(package: Package) -> PreparedModel:
     """The prepared model of a deployed folder, read from its QDQ file, which holds weights and scales."""
     ports = package.graph.inputs.values()
     example = [np.zeros([2 if isinstance(size, str) else size for size in p.shape], p.dtype) for p in ports]
@@ -91,14 +95,14 @@ def restored(package: Package) -> Any:
     return prepared
 
 
-def _take_ranges(prepared: Any, rows: Iterable[Mapping[str, Any]]) -> None:
+def _take_ranges(prepared: PreparedModel, rows: Iterable[Mapping[str, Any]]) -> None:
     """The ranges of float tensors that a manifest says."""
     said = {row["tensor"]: row for row in rows}
     names, weights = source_of(prepared).tensors, sum_of_weights(prepared)
     for one in ranges_of(prepared):
         row = said.get(names.get(one.node, ""))
         if row is not None:
-            qparams = QParams(torch.tensor(row["scale"], dtype=torch.float32), torch.tensor(row["zero point"]))
+            qparams = QParams(torch.tensor(row["scale"], dtype=torch.float32), torch.tensor(row["zero_point"]))
             held = as_scheme((Scheme.from_dict(row["scheme"]), qparams), one.scheme)
             if held is not None:
                 one.keep(held, weights)

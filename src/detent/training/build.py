@@ -13,6 +13,7 @@ from torch import nn
 from detent.backends import BACKENDS, Backend
 from detent.data import Preprocessing
 from detent.errors import DataError, DetentError, RecipeError
+from detent.graph import PreparedModel
 from detent.preparing import prepare
 from detent.recipes.refusal import nearest
 from detent.training.batch import example_of
@@ -69,7 +70,7 @@ def samples_of(config: Config, split: str) -> Samples:
     return _called(make, f"data set {asked.name}", folder, split, **asked.options)  # type: ignore[no-any-return]
 
 
-def prepared_model(config: Config, model: nn.Module, samples: Samples) -> Any:
+def prepared_model(config: Config, model: nn.Module, samples: Samples) -> PreparedModel:
     """The model prepared for the config's backend, with one sample as its example."""
     backend: Backend | str = config.backend
     if is_import_path(config.backend):
@@ -175,7 +176,7 @@ def _function(path: str, what: str) -> Callable[..., Any]:
     return found
 
 
-def _optimizer(config: Config, prepared: nn.Module) -> torch.optim.Optimizer:
+def _optimizer(config: Config, prepared: PreparedModel) -> torch.optim.Optimizer:
     asked = config.optimizer
     groups = parameter_groups(prepared, lr=asked.lr, weight_decay=asked.weight_decay, scale_lr=asked.scale_lr)
     match asked.name:

@@ -21,7 +21,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from detent.errors import ArtifactError
-from detent.graph import FloatRange
+from detent.graph import FloatRange, PreparedModel
 from detent.training.state_codec import pack, unpack
 
 __all__ = ["VERSION", "differences", "load", "load_model", "read", "save"]
@@ -32,7 +32,7 @@ VERSION = 1
 _SHOWN = 8  # differences that an error lists; the rest are counted
 
 
-def save(path: str | Path, prepared: Any, *, training: Mapping[str, Any] | None = None) -> None:
+def save(path: str | Path, prepared: PreparedModel, *, training: Mapping[str, Any] | None = None) -> None:
     """Write the state of a prepared model, what it was prepared for, and whatever nested state training has."""
     plain, tensors = pack({"model": prepared.state_dict(), "training": dict(training or {})})
     header = {"checkpoint version": VERSION, **_request(prepared), "state": plain}
@@ -65,7 +65,7 @@ def read(path: str | Path) -> dict[str, Any]:
     return header
 
 
-def load(path: str | Path, prepared: Any) -> dict[str, Any]:
+def load(path: str | Path, prepared: PreparedModel) -> dict[str, Any]:
     """Put the model's state into `prepared`, and give back what training kept. Refused before anything is changed."""
     header = read(path)
     found = differences(header, prepared)
@@ -81,7 +81,7 @@ def load(path: str | Path, prepared: Any) -> dict[str, Any]:
     return training
 
 
-def load_model(path: str | Path, prepared: Any) -> dict[str, Any]:
+def load_model(path: str | Path, prepared: PreparedModel) -> dict[str, Any]:
     """As `load`, with the averaged weights in place of the last ones where training kept an average."""
     training = load(path, prepared)
     average = training.get("ema")
@@ -90,7 +90,7 @@ def load_model(path: str | Path, prepared: Any) -> dict[str, Any]:
     return training
 
 
-def differences(header: Mapping[str, Any], prepared: Any) -> list[str]:
+def differences(header: Mapping[str, Any], prepared: PreparedModel) -> list[str]:
     """Where a checkpoint and a prepared model part; empty if the one can be loaded into the other."""
     wanted = _request(prepared)
     found = [
@@ -109,13 +109,13 @@ def differences(header: Mapping[str, Any], prepared: Any) -> list[str]:
     return found
 
 
-def _ranges(prepared: Any) -> set[str]:
+def _ranges(prepared: PreparedModel) -> set[str]:
     """The ranges of float tensors, which a model runs without and a file of an earlier version does not have."""
     paths = [path for path, one in prepared.named_modules() if isinstance(one, FloatRange)]
     return {f"{path}.{name}" for path in paths for name in prepared.get_submodule(path).state_dict()}
 
 
-def _request(prepared: Any) -> dict[str, Any]:
+def _request(prepared: PreparedModel) -> dict[str, Any]:
     recipe = prepared.recipe.to_dict()
     recipe.pop("seed", None)  # has no say in what the state means
     return {"backend": prepared.backend.name, "recipe": json.loads(json.dumps(recipe))}

@@ -146,10 +146,11 @@ class DeployConfig(Section, frozen=True):
 
 
 class Registrations(Section, frozen=True):
-    """Observers and quantizers of a user's own: names to import paths."""
+    """Observers, quantizers and algorithms of a user's own: names to import paths."""
 
     observers: _Options = Options()
     quantizers: _Options = Options()
+    algorithms: _Options = Options()
 
 
 class Config(Section, frozen=True):

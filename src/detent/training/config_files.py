@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from detent.algorithms import ALGORITHMS
 from detent.errors import DetentError, RecipeError
 from detent.observers import OBSERVERS
 from detent.quantizers import QUANTIZERS
@@ -24,7 +25,11 @@ def load_config(path: str | Path) -> Config:
     """Read a `.yaml`, `.yml`, `.json` or `.toml` file. A mistake names the file, the key and the nearest known one."""
     data = _with_bases(Path(path), ())
     asked = Registrations.from_dict(data.get("imports") or {}, source=f"{path}: imports")
-    for table, names in ((OBSERVERS, asked.observers), (QUANTIZERS, asked.quantizers)):
+    for table, names in (
+        (OBSERVERS, asked.observers),
+        (QUANTIZERS, asked.quantizers),
+        (ALGORITHMS, asked.algorithms),
+    ):
         for name, where in names.items():
             table.register(name, named(str(where), table.kind))
     config = Config.from_dict(data, source=str(path))

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from detent.graph import FoldedBatchNorm, quantizers_of
+from detent.graph import FoldedBatchNorm, PreparedModel, quantizers_of
 from detent.preparing import calibrate, measure_float_ranges
 from detent.training.synced_norms import batch_norms_of
 
@@ -17,13 +17,13 @@ __all__ = ["Phases"]
 class Phases:
     """What another library's trainer calls when it begins, before each epoch, counted from 1, and when it ends.
 
-    A trainer may put the model into training mode before every step; what is frozen stays in evaluation mode through
-    that.
+    A trainer may put the model into training mode before every step; what is frozen goes back to evaluation mode
+    when it is called.
     """
 
     def __init__(
         self,
-        prepared: Any,
+        prepared: PreparedModel,
         batches: Iterable[Any],
         *,
         freeze_bn_begin: int | None = None,
@@ -31,6 +31,7 @@ class Phases:
     ):
         self.prepared, self.batches = prepared, batches
         self.freeze_bn_begin, self.stop_observing_begin = freeze_bn_begin, stop_observing_begin
+        self._kept: set[nn.Module] = set()
 
     def begin(self) -> None:
         """Calibrate, unless a checkpoint brought the scales."""
@@ -48,17 +49,17 @@ class Phases:
                 if isinstance(module, FoldedBatchNorm):
                     module.frozen = True
             for norm in batch_norms_of(self.prepared):
-                _keep_in_eval(norm)
+                self._keep_in_eval(norm)
         if self.stop_observing_begin is not None and epoch >= self.stop_observing_begin:
             for quantizer in quantizers_of(self.prepared):
                 if quantizer.moves:
-                    _keep_in_eval(quantizer)
+                    self._keep_in_eval(quantizer)
+
+    def _keep_in_eval(self, module: nn.Module) -> None:
+        if module not in self._kept:
+            self._kept.add(module)
+            module.register_forward_pre_hook(_put_in_eval)
 
 
-def _keep_in_eval(module: nn.Module) -> None:
+def _put_in_eval(module: nn.Module, _: Any) -> None:
     module.eval()
-
-    def train(_: bool = True) -> nn.Module:
-        return module
-
-    module.__dict__["train"] = train

@@ -18,7 +18,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -27,7 +26,6 @@ from torch import Tensor, nn
 
 from detent.errors import EngineError, RecipeError
 from detent.graph import FoldedBatchNorm
-from detent.training.batch import to_float32
 
 __all__ = ["Precision", "PrecisionName"]
 
@@ -61,14 +59,15 @@ class Precision:
             yield
             return
         whole = [m for m in prepared.modules() if isinstance(m, FoldedBatchNorm) and m.strategy in _WHOLE]
+        before = [module.in_float32 for module in whole]
         for module in whole:
-            module.__dict__["forward"] = partial(_in_float32, module, self.device.type)
+            module.in_float32 = True
         try:
             with torch.autocast(self.device.type, self._dtype):
                 yield
         finally:
-            for module in whole:
-                module.__dict__.pop("forward", None)
+            for module, in_float32 in zip(whole, before, strict=True):
+                module.in_float32 = in_float32
 
     def step(self, loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
         """The backward pass and the optimizer's step."""
@@ -89,11 +88,6 @@ class Precision:
                 f"say precision: {state['name']}, or start anew from its weights",
             )
         self._scaler.load_state_dict(state["scaler"])
-
-
-def _in_float32(module: nn.Module, device: str, *args: Any, **kwargs: Any) -> Any:
-    with torch.autocast(device, enabled=False):
-        return type(module).forward(module, *to_float32(args), **to_float32(kwargs))
 
 
 def _refuse_broken_kernels(dtype: torch.dtype) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from detent.graph import PreparedModel
 from detent.training import checkpoint
 from detent.training.batch import call, size_of, to_float32
 from detent.training.batches import Batches
@@ -52,7 +53,7 @@ class Run:
     of a classifier. `metrics` are functions of the same, by name.
     """
 
-    prepared: Any
+    prepared: PreparedModel
     optimizer: torch.optim.Optimizer
     train: Batches
     val: Batches
@@ -79,7 +80,7 @@ class Run:
         path = None if self.folder is None else self.folder / LAST
         return path if path is not None and path.is_file() else None
 
-    def step(self, model: Any, batch: Any) -> float:
+    def step(self, model: nn.Module, batch: Any) -> float:
         """One step of `model`, which is the prepared one or stands for it on several processes; the mean loss."""
         self.schedule.apply(self.optimizer, self.progress.step)
         outputs, loss = self.loss(model, batch)
@@ -93,7 +94,7 @@ class Run:
         self._count(outputs, batch, value)
         return value
 
-    def loss(self, model: Any, batch: Any) -> tuple[Any, Tensor]:
+    def loss(self, model: nn.Module, batch: Any) -> tuple[Any, Tensor]:
         """What `model` answers to a batch, and the loss of it, with gradients."""
         with self.precision.forward(self.prepared):
             outputs = call(model, batch)

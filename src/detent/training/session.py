@@ -12,6 +12,7 @@ from torch import Tensor
 
 from detent.artifact import Artifact, deploy, require_writable
 from detent.errors import ArtifactError
+from detent.graph import PreparedModel
 from detent.recipes.files import write
 from detent.training import checkpoint
 from detent.training.batch import inputs_of, labels_of
@@ -95,7 +96,7 @@ def _without_weights(config: Config) -> Any:
     return config.model.replace(pretrained=None)
 
 
-def _deployed(config: Config, prepared: Any, folder: Path) -> tuple[Artifact, Verdict | None]:
+def _deployed(config: Config, prepared: PreparedModel, folder: Path) -> tuple[Artifact, Verdict | None]:
     prepared = prepared.cpu().eval()
     artifact = deploy(prepared, folder, files=config.deploy.files or None)
     count = config.deploy.verify_batches

@@ -1,7 +1,9 @@
 """Batch norms whose statistics are those of the batches of all ranks, on any device.
 
 `nn.SyncBatchNorm` is for GPUs only, and a module of another class is another operation to the exporter; so the modules
-stay what they are and compute another way inside a block. Folded ones do so by themselves.
+stay what they are and compute another way inside a block. Folded ones do so by themselves. A hook cannot do it: the
+forward of the class, which moves the running statistics, would run as well. So the block puts a forward on the
+instance, and puts back what was there.
 """
 
 from __future__ import annotations
@@ -30,13 +32,16 @@ def batch_norms_of(model: nn.Module) -> list[nn.Module]:
 def synced_batch_norms(model: nn.Module, ranks: int) -> Iterator[None]:
     """Inside the block batch norms in training mode take their statistics over all ranks."""
     norms = batch_norms_of(model) if ranks > 1 else []
+    before = {norm: vars(norm).get("forward") for norm in norms}
     for norm in norms:
-        norm.__dict__["forward"] = partial(_forward, norm)
+        norm.forward = partial(_forward, norm)
     try:
         yield
     finally:
-        for norm in norms:
-            norm.__dict__.pop("forward", None)
+        for norm, forward in before.items():
+            del norm.forward
+            if forward is not None:
+                norm.forward = forward
 
 
 def _forward(norm: Any, x: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from detent.algorithms.floating import only_quantizing
 from detent.graph import eval_mode
@@ -20,7 +20,7 @@ __all__ = ["validate"]
 
 @torch.no_grad()
 def validate(
-    prepared: Any,
+    prepared: nn.Module,
     batches: Iterable[Any],
     processes: Processes | None = None,
     *,
@@ -43,7 +43,9 @@ def validate(
     return {name: float(total[0] / total[1]) for name, total in zip(sums, totals, strict=True)}
 
 
-def _of_batch(prepared: Any, batch: Any, objective: LossFunction, metrics: Mapping[str, Metric]) -> dict[str, Tensor]:
+def _of_batch(
+    prepared: nn.Module, batch: Any, objective: LossFunction, metrics: Mapping[str, Metric]
+) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     quantized = call(prepared, batch)
     with only_quantizing(prepared, ()):

@@ -19,7 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from detent.deploy import Encoding, Op, QdqGraph, Read
-from detent.twin.windows import Window
+from detent.ir.patterns import constant_values
+from detent.ir.reference.padding import pad_asymmetric
+from detent.ir.windows import SlidingWindow
 
 __all__ = ["EXACT", "Accumulator", "accumulator", "bias_codes", "bias_values", "matmul_accumulate", "ranges_within"]
 
@@ -96,10 +98,7 @@ def bias_codes(graph: QdqGraph, op: Op) -> Integers | None:
 def bias_values(graph: QdqGraph, op: Op) -> Floats | None:
     """The bias as float32, dequantized if it is stored as integers; None without bias."""
     read = op.inputs[2] if len(op.inputs) > 2 else None
-    if read is None:
-        return None
-    values = graph.constants[read.tensor]
-    return np.asarray(values if read.encoding is None else read.encoding.dequantize(values), np.float32).reshape(-1)
+    return None if read is None else np.asarray(constant_values(graph, read), np.float32).reshape(-1)
 
 
 def matmul_accumulate(a: Tensor, b: Tensor, largest_a: int, largest_b: int) -> Tensor:
@@ -127,17 +126,17 @@ class _Layout:
 
 def _layout(op: Op, codes: npt.NDArray[np.generic]) -> _Layout | None:
     if op.type == "Conv" and codes.ndim in (3, 4, 5):
-        window, groups = Window.of(op, codes.shape[2:]), int(op.attributes.get("group", 1))
+        window, groups = SlidingWindow.of(op.attributes, codes.shape[2:]), op.groups
 
         def conv(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
-            x, padding = window.padded(x)
+            x, padding = pad_asymmetric(x, window)
             return _CONV[len(padding)](x, w, b, window.strides, padding, window.dilations, groups)
 
         return _Layout(0, 1, groups, (1, -1) + (1,) * (codes.ndim - 2), conv)
     if op.type == "ConvTranspose" and codes.ndim in (3, 4, 5):
         return _transposed_layout(op, codes)
-    if op.type == "Gemm" and codes.ndim == 2 and not op.attributes.get("transA") and _plain(op):
-        if op.attributes.get("transB"):
+    if op.type == "Gemm" and codes.ndim == 2 and not op.attribute("transA") and _plain(op):
+        if op.attribute("transB"):
             return _Layout(0, 1, 1, (1, -1), F.linear)
         return _Layout(1, 0, 1, (1, -1), _times)
     if op.type == "MatMul" and codes.ndim == 2:
@@ -146,15 +145,14 @@ def _layout(op: Op, codes: npt.NDArray[np.generic]) -> _Layout | None:
 
 
 def _transposed_layout(op: Op, codes: npt.NDArray[np.generic]) -> _Layout | None:
-    window, groups = Window.of(op, codes.shape[2:]), int(op.attributes.get("group", 1))
-    if window.auto != "NOTSET" or any(begin != end for begin, end in window.pads) or op.attributes.get("output_shape"):
+    window, groups = SlidingWindow.of(op.attributes, codes.shape[2:]), op.groups
+    if window.auto_pad != "NOTSET" or not window.is_symmetric or op.attributes.get("output_shape"):
         return None
-    padding = tuple(begin for begin, _ in window.pads)
-    extra = tuple(op.attributes.get("output_padding") or [0] * len(padding))
+    extra = tuple(op.attribute("output_padding", window.rank))
 
     def conv(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
-        function = _CONV_TRANSPOSE[len(padding)]
-        return function(x, w, b, window.strides, padding, extra, groups, window.dilations)
+        function = _CONV_TRANSPOSE[window.rank]
+        return function(x, w, b, window.strides, window.begin, extra, groups, window.dilations)
 
     return _Layout(1, 0, groups, (1, -1) + (1,) * (codes.ndim - 2), conv, transposed=True)
 
@@ -162,7 +160,7 @@ def _transposed_layout(op: Op, codes: npt.NDArray[np.generic]) -> _Layout | None
 def _plain(op: Op) -> bool:
     biased = len(op.inputs) > 2 and op.inputs[2] is not None
     factors = ("alpha", "beta") if biased else ("alpha",)
-    return all(float(op.attributes.get(name, 1.0)) == 1.0 for name in factors)
+    return all(float(op.attribute(name)) == 1.0 for name in factors)
 
 
 def _times(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:

@@ -52,7 +52,7 @@ def _is_depthwise(op: Op, sums: Accumulator) -> bool:
     if op.type != "Conv" or sums.weights.ndim != 4:
         return False
     outputs, inputs, *kernel = sums.weights.shape
-    groups = op.attributes.get("group", 1)
+    groups = op.groups
     size = kernel[0]
     return (
         inputs == 1
@@ -60,7 +60,7 @@ def _is_depthwise(op: Op, sums: Accumulator) -> bool:
         and groups % 8 == 0
         and kernel[0] == kernel[1]
         and size in (3, 5, 7)
-        and all(stride in (1, 2) for stride in op.attributes.get("strides", [1, 1]))
-        and all(dilation == 1 for dilation in op.attributes.get("dilations", [1, 1]))
-        and all(pad == (size - 1) // 2 for pad in op.attributes.get("pads", [0] * 4))
+        and all(stride in (1, 2) for stride in op.attribute("strides", 2))
+        and all(dilation == 1 for dilation in op.attribute("dilations", 2))
+        and all(pad == (size - 1) // 2 for pad in op.attribute("pads", 2))
     )

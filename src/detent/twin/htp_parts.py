@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from detent.deploy import Encoding, Op, QdqGraph, Read
+from detent.ir.ops import Trait, ops_with
+from detent.ir.patterns import constant_values
+from detent.ir.reference.windows import pool_counts, pool_sums
 from detent.twin import htp_fixed
 from detent.twin.accumulate import Integers, accumulator
 from detent.twin.arithmetic import Kernel, Step
-from detent.twin.float_windows import pool_counts, pool_sums
 from detent.twin.htp_fixed import Bounds
 from detent.twin.htp_wide import requantize_wide_sums, wide_sum_of_two
 from detent.twin.lowering import chain
@@ -101,7 +103,7 @@ def _in_sums(graph: QdqGraph, op: Op, bias: Read) -> Integers:
     held, encoding = graph.constants[bias.tensor], bias.encoding
     if encoding is not None and encoding.dtype == "int32":
         return np.asarray(held - encoding.zero_point, np.int64).reshape(-1)
-    real = np.asarray(held if encoding is None else encoding.dequantize(held), np.float64).reshape(-1)
+    real = np.asarray(constant_values(graph, bias), np.float64).reshape(-1)
     scales = [read.encoding.scale for read in op.inputs[:2] if read is not None and read.encoding is not None]
     unit = np.asarray(scales[0], np.float64) * np.asarray(scales[1], np.float64).reshape(-1)
     return np.asarray(np.floor(real / unit + 0.5), np.int64)
@@ -138,8 +140,8 @@ def _product(op: Op, output: Encoding, bounds: Bounds) -> Part | None:
 
 def _on_vectors(op: Op, weights: tuple[int, ...]) -> bool:
     """Depthwise convolutions with stride 2 both ways; all others are products of matrices."""
-    alone = op.type == "Conv" and weights[1] == 1 and int(op.attributes.get("group", 1)) == weights[0] > 1
-    return alone and list(op.attributes.get("strides", ())) == [2, 2] and min(weights[2:]) > 1
+    alone = op.type == "Conv" and weights[1] == 1 and op.groups == weights[0] > 1
+    return alone and op.attribute("strides", len(weights) - 2) == [2, 2] and min(weights[2:]) > 1
 
 
 def _elementwise(graph: QdqGraph, op: Op, output: Encoding, bounds: Bounds) -> Part | None:
@@ -197,8 +199,8 @@ def _average(graph: QdqGraph, op: Op, output: Encoding, bounds: Bounds) -> Part 
     )
 
     def pool(codes: Tensor) -> Tensor:
-        counts = pool_counts(op, codes)
-        return divide(pool_sums(op, codes - zero_point) + counts * zero_point, counts)
+        counts = pool_counts(op.attributes, codes)
+        return divide(pool_sums(op.attributes, codes - zero_point) + counts * zero_point, counts)
 
     def whole(codes: Tensor) -> Tensor:
         dims = tuple(range(2, codes.ndim))
@@ -207,7 +209,7 @@ def _average(graph: QdqGraph, op: Op, output: Encoding, bounds: Bounds) -> Part 
 
     if op.type == "GlobalAveragePool":
         return Part(op.inputs[:1], whole)
-    side_by_side = list(op.attributes["kernel_shape"]) == list(op.attributes.get("strides") or ())
+    side_by_side = op.attributes["kernel_shape"] == op.attribute("strides")
     if data.dtype == "uint16" and not side_by_side:
         return None
     return Part(op.inputs[:1], pool, 0.0 if side_by_side else CUT)
@@ -217,19 +219,19 @@ def _twice(op: Op) -> bool:
     """Windows of 2x2 side by side, and of 3x3 with padding that does not count."""
     if op.type != "AveragePool":
         return False
-    kernel, pads = list(op.attributes["kernel_shape"]), list(op.attributes.get("pads") or ())
-    strides = list(op.attributes.get("strides") or ())
-    if kernel != [3, 3] or op.attributes.get("count_include_pad"):
+    kernel: list[int] = op.attribute("kernel_shape")
+    pads: list[int] = op.attribute("pads")
+    strides: list[int] = op.attribute("strides")
+    if kernel != [3, 3] or op.attribute("count_include_pad"):
         return kernel == [2, 2] == strides
-    return any(pads) if strides == [2, 2] else all(pads) and bool(pads)
+    return any(pads) if strides == [2, 2] else all(pads)
 
 
-WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-WIDE = (*WEIGHTED, "Add", "AveragePool", "GlobalAveragePool", "Sub")
+WIDE = ops_with(Trait.WEIGHTED) | {"Add", "AveragePool", "GlobalAveragePool", "Sub"}
 """What is computed on 16-bit codes as well."""
 
 PARTS: dict[str, Callable[[QdqGraph, Op, Encoding, Bounds], Part | None]] = {
-    **dict.fromkeys(WEIGHTED, _weighted),
-    **dict.fromkeys(("Add", "Div", "Mul", "Sub"), _elementwise),
+    **dict.fromkeys(ops_with(Trait.WEIGHTED), _weighted),
+    **dict.fromkeys(ops_with(Trait.ARITHMETIC), _elementwise),
     **dict.fromkeys(("AveragePool", "GlobalAveragePool"), _average),
 }

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from detent.deploy import Encoding, Op, QdqGraph, Read
+from detent.ir.ops import Trait, ops_with
 from detent.twin import htp_fixed
 from detent.twin.arithmetic import Kernel, Maker, Step
 from detent.twin.float_ops import MOVES, only_moves
@@ -55,7 +56,7 @@ def _concat(graph: QdqGraph, op: Op) -> Step | None:
     if output is None or any(grid_of(read, output.dtype) is None for read in op.inputs):
         return None
     parts = [_on_grid(graph, read, output) for read in op.inputs if read is not None]
-    axis = int(op.attributes.get("axis", 0))
+    axis = int(op.attribute("axis"))
 
     def kernel(*values: Any) -> Tensor:
         given = iter(values)
@@ -95,7 +96,7 @@ def _clips(graph: QdqGraph, maker: Op | None) -> bool:
     return all(read is None or read.encoding is not None for read in clipped.inputs)
 
 
-_IN_FLOAT = ("Add", "Div", "Max", "Min", "Mul", "Pow", "Sub")
+_IN_FLOAT = ops_with(Trait.ARITHMETIC) | {"Max", "Min", "Pow"}
 """Run in float if one of their inputs is no integer, a constant among them."""
 
 _TABLES = ("Elu", "Gelu", "HardSigmoid", "HardSwish", "Relu", "Sigmoid", "Tanh")

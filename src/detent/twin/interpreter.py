@@ -56,7 +56,7 @@ def _with_one_axis(graph: QdqGraph) -> QdqGraph:
         data = op.inputs[0] if op.type in ("Softmax", "LogSoftmax") else None
         if data is None:
             continue
-        axis, rank = int(op.attributes.get("axis", 1)), len(graph.shapes.get(data.tensor, ()))
+        axis, rank = int(op.attribute("axis")), len(graph.shapes.get(data.tensor, ()))
         if axis not in (-1, rank - 1):
             found = f"before opset 13 it is over axis {axis} and all behind it"
             raise DeployError(f"run {op.type} {op.name!r}", found, "convert the model to opset 13 or above")

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from detent.deploy import Encoding, Op, QdqGraph, Read
+from detent.ir.patterns import sole_float_reader
 from detent.twin.arithmetic import Kernel, Maker, Step
 from detent.twin.float_ops import float_kernel, only_moves
 from detent.twin.requantize import dequantize
@@ -36,20 +37,13 @@ def chain(graph: QdqGraph, op: Op, follow: Container[str] = (), most: int | None
     one before, in float (no Q in between), and the network does not give it."""
     ops = [op]
     while most is None or len(ops) <= most:
-        following = _only_reader(graph, ops[-1].outputs[0])
-        if following is None or following.type not in follow:
+        tensor = ops[-1].outputs[0]
+        following = sole_float_reader(graph, tensor)
+        if following is None or following.type not in follow or following.inputs[0] != Read(tensor):
             break
         ops.append(following)
     output = ops[-1].outputs[0]
     return Chain(tuple(ops), output, graph.grid_of(output))
-
-
-def _only_reader(graph: QdqGraph, tensor: str) -> Op | None:
-    readers = graph.readers(tensor)
-    given = any(output.read.tensor == tensor for output in graph.outputs)
-    if given or len(readers) != 1 or readers[0][1].encoding is not None or readers[0][0].inputs[0] is not readers[0][1]:
-        return None
-    return readers[0][0]
 
 
 def lower(graph: QdqGraph, makers: Mapping[str, Maker]) -> list[Step]:

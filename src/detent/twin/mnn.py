@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -17,13 +16,14 @@ from detent.deploy import Encoding, Op, QdqGraph, Read
 from detent.deploy.mnn_layers import BINARY, WEIGHTED, MnnUnit
 from detent.deploy.mnn_scales import MnnScales
 from detent.deploy.mnn_spread import AVERAGES, MOVES
+from detent.ir.patterns import clip_bounds, constant_values
+from detent.ir.reference.windows import pool_windows
 from detent.twin.accumulate import Accumulator, accumulator, bias_values
 from detent.twin.arithmetic import Arithmetic, Kernel, Maker, Step
 from detent.twin.float_ops import float_kernel
-from detent.twin.float_windows import pool_windows
 from detent.twin.lowering import float_step, lower
 from detent.twin.mnn_gelu import gelu, with_gelu
-from detent.twin.requantize import clamp_bounds, clip_bounds, dequantize, per_channel
+from detent.twin.requantize import clamp_bounds, dequantize, per_channel
 
 __all__ = ["Mnn"]
 
@@ -103,7 +103,7 @@ def _weighted(known: MnnScales, graph: QdqGraph, op: Op) -> Step | None:
     output = known.given(unit)
     bounds = clamp_bounds(graph, [each for each in unit.ops[1:] if each.type != "Add"], output)
     assert bounds is not None
-    group = op.attributes.get("group", 1)
+    group = op.groups
     if op.type == "Conv" and acc.weights.shape[:2] == (group, 1):  # from one channel to one, too
         real = _depthwise(graph, op, acc, output)
     else:
@@ -126,7 +126,7 @@ def _with_function(known: MnnScales, graph: QdqGraph, step: Step) -> Step:
         )
     bounds = clip_bounds(graph, function)
     assert bounds is not None
-    low, high = (end if bound is None else bound for bound, end in zip(bounds, (-math.inf, math.inf), strict=True))
+    low, high = bounds
     return replace(
         step,
         ops=ops,
@@ -164,8 +164,7 @@ def _bias(graph: QdqGraph, unit: MnnUnit) -> Floats | None:
     if added is None:
         return bias_values(graph, unit.head)
     read = next(r for r in added.inputs if r is not None and r.tensor in graph.constants)
-    values = graph.constants[read.tensor]
-    return np.asarray(values if read.encoding is None else read.encoding.dequantize(values), np.float32)
+    return np.asarray(constant_values(graph, read), np.float32)
 
 
 def _binary(known: MnnScales, graph: QdqGraph, op: Op) -> Step | None:
@@ -202,7 +201,7 @@ def _average(known: MnnScales, _: QdqGraph, op: Op) -> Step | None:
         if op.type == "GlobalAveragePool":
             count = torch.tensor(float(codes[0, 0].numel()))
             return _mean(codes.flatten(2).sum(2).reshape(*codes.shape[:2], *(1,) * (codes.ndim - 2)), count)
-        places, counts = pool_windows(op, codes)
+        places, counts = pool_windows(op.attributes, codes)
         return _mean(sum(places[1:], places[0]), counts)
 
     return Step((op,), op.inputs, (Read(op.outputs[0], known.grids[op.outputs[0]]),), kernel)

@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from detent.deploy import Op, QdqGraph, Read
+from detent.ir.patterns import sole_float_reader
 
 __all__ = ["gelu", "with_gelu"]
 
@@ -60,9 +61,7 @@ def _before(graph: QdqGraph, made: Mapping[str, Op], op: Op, kind: str, number: 
 
 def _only(graph: QdqGraph, made: Mapping[str, Op], read: Read) -> Op | None:
     """What makes a tensor that is read once, in float."""
-    given = any(output.read.tensor == read.tensor for output in graph.outputs)
-    once = len(graph.readers(read.tensor)) == 1 and read.encoding is None and not given
-    return made.get(read.tensor) if once else None
+    return None if sole_float_reader(graph, read.tensor) is None else made.get(read.tensor)
 
 
 def _scales(graph: QdqGraph, op: Op) -> bool:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from detent.deploy import Encoding, Op, QdqGraph, Read
 from detent.deploy.ncnn import FUSED, requantized
+from detent.ir.reference.windows import pool_windows
 from detent.twin.accumulate import Accumulator, accumulator, bias_values
 from detent.twin.arithmetic import Arithmetic, Kernel, Maker, Step
-from detent.twin.float_windows import pool_windows
 from detent.twin.lowering import chain, float_step, lower
 from detent.twin.requantize import fma, per_channel
 
@@ -86,7 +86,7 @@ def _activation(graph: QdqGraph, op: Op) -> Op | None:
 
 
 def _is_depthwise(op: Op, weights: tuple[int, ...]) -> bool:
-    group = op.attributes.get("group", 1)
+    group = op.groups
     return group > 1 and weights[:2] == (group, 1)
 
 
@@ -94,7 +94,7 @@ def _is_fast(op: Op, weights: tuple[int, ...], activation: Op | None) -> bool:
     """Whether ncnn has a kernel of its own for a depthwise convolution: those are 3x3, of stride 1 or 2, with a ReLU or
     nothing behind."""
     rank = len(weights) - 2
-    strides, dilations = op.attributes.get("strides", [1] * rank), op.attributes.get("dilations", [1] * rank)
+    strides, dilations = op.attribute("strides", rank), op.attribute("dilations", rank)
     fast = weights[2:] == (3, 3) and strides in ([1, 1], [2, 2]) and dilations == [1, 1]
     return fast and (activation is None or activation.type == "Relu")
 
@@ -164,7 +164,7 @@ def _reduce_mean(graph: QdqGraph, op: Op) -> Step | None:
     read = op.inputs[1] if len(op.inputs) > 1 else None
     if read is None or read.tensor not in graph.constants or op.outputs[0] not in graph.shapes:
         return None
-    keep = bool(op.attributes.get("keepdims", 1))
+    keep = bool(op.attribute("keepdims"))
     rank = len(graph.shapes[op.outputs[0]]) + (0 if keep else 2)
     if rank != 4 or sorted(int(axis) % 4 for axis in graph.constants[read.tensor]) != [2, 3]:
         return None
@@ -185,19 +185,19 @@ def _mean(x: Tensor) -> Tensor:
 
 def _average_pool(_graph: QdqGraph, op: Op) -> Step | None:
     """One that counts its padding multiplies with the reciprocal of the area; others divide."""
-    if not op.attributes.get("count_include_pad", 0):
+    if not op.attribute("count_include_pad"):
         return None
     reciprocal = float(np.float32(1) / np.float32(np.prod(op.attributes["kernel_shape"])))
 
     def kernel(x: Tensor) -> Tensor:
-        places, _ = pool_windows(op, x)
+        places, _ = pool_windows(op.attributes, x)
         return sum(places[1:], places[0]) * reciprocal
 
     return _float_kernel(op, kernel)
 
 
 def _hard_sigmoid(_graph: QdqGraph, op: Op) -> Step | None:
-    alpha, beta = float(op.attributes.get("alpha", 0.2)), float(op.attributes.get("beta", 0.5))
+    alpha, beta = float(op.attribute("alpha")), float(op.attribute("beta"))
     return _float_kernel(op, lambda x: _gate(x, alpha, beta))
 
 

@@ -38,7 +38,7 @@ class Onednn(AtenArithmetic):
             self.claim = Fbgemm.claim
 
     def _summed(self, op: Op, sums: Accumulator, bias: Tensor | None, output: Encoding) -> Kernel:
-        if self.saturates or op.type != "Conv" or op.attributes.get("group", 1) > _MOST_GROUPS:
+        if self.saturates or op.type != "Conv" or op.groups > _MOST_GROUPS:
             return fbgemm_sums(op, sums, bias, output, saturates=self.saturates)
         scale = per_channel(sums.scale, sums.channels)
         factor, zero_point = inverse(output.scale), int(output.zero_point)

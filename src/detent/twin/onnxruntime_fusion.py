@@ -18,6 +18,7 @@ import numpy as np
 from torch import Tensor
 
 from detent.deploy import Encoding, Op, QdqGraph, Read
+from detent.ir.ops import Trait, ops_with
 from detent.twin.accumulate import Accumulator, accumulator, bias_codes, matmul_accumulate
 from detent.twin.arithmetic import Maker, Step
 from detent.twin.lowering import Chain, chain, move_step
@@ -70,7 +71,7 @@ def integer_bias(op: Op) -> bool:
 
 def factor(op: Op) -> np.float32:
     """Of a Gemm; 1 of others."""
-    alpha: np.float32 = np.float32(op.attributes.get("alpha", 1.0) if op.type == "Gemm" else 1.0)
+    alpha: np.float32 = np.float32(op.attribute("alpha") if op.type == "Gemm" else 1.0)
     return alpha
 
 
@@ -157,12 +158,12 @@ class Fusion:
         if op.type != "Gemm":
             return sums
         scale, total = np.asarray(factor(op) * data.scale * weight.encoding.scale, np.float32), sums.total
-        across = bool(op.attributes.get("transA"))
+        across = bool(op.attribute("transA"))
         return replace(sums, scale=scale, total=lambda x: total(x.T if across else x))
 
     def products(self, op: Op, a: Stored, b: Stored) -> Callable[[Tensor, Tensor], Tensor]:
         """The integer sums of a product of two activations."""
-        across = [bool(op.attributes.get(name)) for name in ("transA", "transB")]
+        across = [op.type == "Gemm" and bool(op.attribute(name)) for name in ("transA", "transB")]
         saturates = self.saturates and (a.dtype, b.dtype) == ("uint8", "int8")
 
         def sums(x: Tensor, y: Tensor) -> Tensor:
@@ -202,13 +203,11 @@ def _is_depthwise(op: Op, sums: Accumulator) -> bool:
     several zero points."""
     zero_points = np.unique(sums.weight.zero_point)
     outputs, inputs = sums.weights.shape[:2]
-    return op.type == "Conv" and inputs == 1 and outputs == op.attributes.get("group", 1) and zero_points.size == 1
+    return op.type == "Conv" and inputs == 1 and outputs == op.groups and zero_points.size == 1
 
 
-_MOVED = (
-    *("DepthToSpace", "Expand", "Flatten", "Gather", "GlobalMaxPool", "MaxPool", "Reshape", "Resize", "Slice"),
-    *("SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
-)
+# An Identity is a pair of Q and DQ that requantizes.
+_MOVED = ops_with(Trait.MOVES_VALUES) - {"GatherElements", "Identity"} | {"GlobalMaxPool", "MaxPool", "Resize"}
 MOVERS: dict[str, Maker] = dict.fromkeys(_MOVED, move_step)
 """Where the runtime moves real numbers, not codes, the codes that come out are the same: dequantizing and quantizing on
 one grid gives the code back."""

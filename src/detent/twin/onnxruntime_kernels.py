@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from detent.deploy import Encoding, Op, QdqGraph, Read
+from detent.ir.reference.windows import pool_windows
+from detent.ir.windows import SlidingWindow
 from detent.twin.arithmetic import Kernel, Maker, Step
-from detent.twin.float_ops import FLOAT_OPS
-from detent.twin.float_windows import pool_windows
+from detent.twin.float_ops import compute
 from detent.twin.lowering import float_step
 from detent.twin.onnxruntime_functions import sigmoid, tanh
 from detent.twin.onnxruntime_fusion import MOVERS, BinaryKernel, Fusion, Stored, factor
 from detent.twin.requantize import dequantize, float32_multiplier, per_channel, quantize
-from detent.twin.windows import Window
 
 __all__ = ["makers"]
 
@@ -32,7 +32,7 @@ def makers(fusion: Fusion, *, add: BinaryKernel, multiply: BinaryKernel) -> dict
         "Conv": partial(_conv, fusion),
         "Gemm": partial(_gemm, fusion),
         "GlobalAveragePool": fusion.unary(global_average_pool),
-        "LeakyRelu": fusion.unary(partial(table, FLOAT_OPS["LeakyRelu"])),
+        "LeakyRelu": fusion.unary(partial(table, compute)),
         "MatMul": partial(_matmul, fusion),
         "Mul": fusion.binary(multiply),
         "Sigmoid": partial(_sigmoid, fusion),
@@ -136,7 +136,7 @@ def softmax(op: Op, grid: Stored, output: Stored) -> Kernel:
     elements, if the output's scale is less than `1 / (148 * n)`) it is infinite. As an unsigned integer that is 0, as a
     signed one the least, which a zero point below 0 turns into the greatest.
     """
-    axis = int(op.attributes.get("axis", -1))
+    axis = int(op.attribute("axis"))
     inverse = float(np.floor(np.float32(1.0) / output.scale))
     scale = float(grid.scale)
     least, greatest = output.encoding.qmin, output.encoding.qmax
@@ -176,16 +176,16 @@ def average_pool(op: Op, grid: Stored, output: Stored) -> Kernel:
     """QLinearAveragePool: real numbers added in the order of the window, divided, and rounded *with* the zero point,
     `rne(f32(f32(mean / sy) + zy))`. A window as large as an input without padding is a global pool."""
     everything = float(np.prod(op.attributes["kernel_shape"]))
-    window = Window.of(op, op.attributes["kernel_shape"])
+    window = SlidingWindow.of(op.attributes)
     of_everything = global_average_pool(op, grid, output)
 
     def kernel(codes: Tensor) -> Tensor:
-        padded = any(amount for sides in window.padding(codes.shape[2:]) for amount in sides)
+        padded = any(map(any, window.resolve(codes.shape[2:]).pads))
         if window.kernel == tuple(codes.shape[2:]) and not padded:
             whole: Tensor = of_everything(codes)
             return whole
-        parts, counts = pool_windows(op, dequantize(codes, grid.encoding))
-        mean = _in_order(parts) / (everything if op.attributes.get("count_include_pad") else counts)
+        parts, counts = pool_windows(op.attributes, dequantize(codes, grid.encoding))
+        mean = _in_order(parts) / (everything if op.attribute("count_include_pad") else counts)
         return output.settle(mean.div_(float(output.scale)).add_(output.lifted_zero_point).round_())
 
     return kernel

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from detent.deploy import Encoding, Op, QdqGraph, Read
+from detent.ir.ops import Trait, ops_with
+from detent.ir.patterns import is_output, sole_float_reader
 from detent.twin.lowering import chain
 
 __all__ = [
@@ -68,11 +70,9 @@ def matrix_products_with_bias(graph: QdqGraph) -> QdqGraph:
     for op in graph.ops:
         if op.type != "MatMul" or not all(read is not None and _rank(graph, read.tensor) == 2 for read in op.inputs):
             continue
-        readers = graph.readers(op.outputs[0])
-        given = any(output.read.tensor == op.outputs[0] for output in graph.outputs)
-        if given or len(readers) != 1 or readers[0][0].type != "Add" or readers[0][1].encoding is not None:
+        addition = sole_float_reader(graph, op.outputs[0])
+        if addition is None or addition.type != "Add":
             continue
-        addition = readers[0][0]
         bias = next((read for read in addition.inputs if read is not None and read.tensor != op.outputs[0]), None)
         if bias is None or bias.tensor not in graph.constants or _rank(graph, bias.tensor) != 1:
             continue
@@ -159,7 +159,7 @@ def propagate(graph: QdqGraph) -> QdqGraph:
         if op.type not in _PROPAGATES or grid is None or not grid.per_tensor or data is None:
             continue
         if data.encoding is None and graph.encodings(data.tensor) == (None,) and len(graph.readers(data.tensor)) == 1:
-            if any(output.read.tensor == data.tensor for output in graph.outputs):
+            if is_output(graph, data.tensor):
                 continue
             graph = _with_reads(graph, _reading(op, Read(data.tensor, grid)), lambda read: read)
     return graph
@@ -250,17 +250,17 @@ def _bias_encoding(graph: QdqGraph, op: Op) -> Encoding | None:
         return Encoding(scale, np.zeros((), np.int64), "int32")
     rank = graph.constants[weight.tensor].ndim if weight.tensor in graph.constants else 0
     axis = weight.encoding.axis
-    if axis is None or rank == 0 or axis % rank != _BIASED[op.type](op.attributes) or scale.size != values.size:
+    if axis is None or rank == 0 or axis % rank != _scale_axis(op) or scale.size != values.size:
         return None
     return Encoding(scale, np.zeros(scale.shape, np.int64), "int32", 0)
 
 
-_BIASED: dict[str, Callable[[Mapping[str, object]], int]] = {
-    "Conv": lambda _attributes: 0,
-    "ConvTranspose": lambda _attributes: 0,
-    "Gemm": lambda attributes: 0 if attributes.get("transB") else 1,
-}
-"""The axis of the weights that the runtime expects the scales along."""
+_BIASED = ops_with(Trait.WEIGHTED) - {"MatMul"}
+
+
+def _scale_axis(op: Op) -> int:
+    """The axis of the weights that the runtime expects the scales along."""
+    return 1 if op.type == "Gemm" and not op.attribute("transB") else 0
 
 
 def _reaches_grid(graph: QdqGraph, op: Op) -> bool:

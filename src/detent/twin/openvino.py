@@ -51,14 +51,7 @@ class OpenVino(Arithmetic):
       padded convolution over three dimensions in groups of channels that are no multiple of 4, whose data has a zero
       point: up to 126 steps;
     - grids whose range ends below about 1e-6, as of a ReLU that gives nothing but zeros: up to 118 steps;
-    - what Detent writes in other forms: transposed convolutions of integers at some sizes, and without their bias
-      where a stride is longer than the kernel (`conv_transpose_as_conv`); an average pool that counts its padding
-      (`padding_before_average`); other padding than of zeros, or along one axis (`padding_apart`); a convolution in
-      groups with one window along a row (`one_window`); norms of codes (`normalization_apart`); a max pool in ceil
-      mode with a window beyond the image (`max_pool_windows`); a quantized maximum or minimum over axes
-      (`extremes_apart`); constants for channels behind a convolution in groups (`constants_apart`); linear layers in a
-      row without a bias (`biased_linear`), and with constants between them (`linear_constants_apart`); a constant
-      minus what is held as integers (`differences_apart`).
+    - what Detent writes otherwise for it: the rewrites of the backend, each with its reason.
     """
 
     name = "openvino"

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from detent.deploy import Op, QdqGraph, Read
+from detent.ir.patterns import clip_bounds
 from detent.twin.accumulate import Accumulator
 from detent.twin.arithmetic import Step
 from detent.twin.lowering import Chain, chain
@@ -23,7 +24,7 @@ from detent.twin.openvino_ranges import CLIPS, Carried, Floats, Range, divided, 
 from detent.twin.openvino_stored import Moved, Stored
 from detent.twin.openvino_sums import Branch, is_activation, out_of_convolution, summed_branch
 from detent.twin.openvino_targets import Target, snippet
-from detent.twin.requantize import clamp_bounds, clip_bounds, fma, per_channel
+from detent.twin.requantize import clamp_bounds, fma, per_channel
 
 __all__ = ["added_in_float", "fused_add", "moved_low", "moving", "plain_add", "read_once"]
 
@@ -90,7 +91,7 @@ def added_in_float(carried: Carried, graph: QdqGraph, op: Op, sums: Accumulator,
     other = next((read for read in add.inputs if read is not None and read.tensor != first.output), None)
     made = chain(graph, add, CLIPS)
     target = Target.of(graph, made, carried)
-    clips = [(0.0, None) if each.type == "Relu" else clip_bounds(graph, each) for each in first.ops[1:]]
+    clips = [clip_bounds(graph, each) for each in first.ops[1:]]
     if target is None or other is None or not is_activation(graph, other) or None in clips:
         return None
     if bias is None and any(each.type == "Clip" for each in first.ops):
@@ -183,9 +184,7 @@ def _summands(carried: Carried, graph: QdqGraph, op: Op) -> list[Stored]:
 # --- the two halves of an add --------------------------------------------------------------------------------
 
 
-def _in_steps(
-    sums: Accumulator, bias: Floats | None, residue: Stored, clips: Sequence[tuple[float | None, float | None]]
-) -> Finish:
+def _in_steps(sums: Accumulator, bias: Floats | None, residue: Stored, clips: Sequence[tuple[float, float]]) -> Finish:
     """The real sums of a convolution, clipped, in steps of a residue and less its zero. Without a bias both go into the
     scale of the sums."""
     unit, step = unit_of(sums), _f32(residue.step)
@@ -198,7 +197,7 @@ def _in_steps(
     return lambda accumulators: (_clipped(accumulators.to(torch.float32), clips) - shift).mul_(scale)
 
 
-def _clipped(values: Tensor, clips: Sequence[tuple[float | None, float | None]]) -> Tensor:
+def _clipped(values: Tensor, clips: Sequence[tuple[float, float]]) -> Tensor:
     for low, high in clips:
         values = values.clamp(low, high)
     return values

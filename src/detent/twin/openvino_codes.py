@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from detent.deploy import Encoding, Op, QdqGraph, Read
+from detent.ir.patterns import clip_bounds, constant_values
 from detent.twin.arithmetic import Step
 from detent.twin.float_ops import float_kernel
 from detent.twin.lowering import Chain, chain, move_step
@@ -25,7 +26,7 @@ from detent.twin.openvino_ranges import CLIPS, Carried, Floats, Range, kept_grid
 from detent.twin.openvino_stored import Stored, range_of_stored
 from detent.twin.openvino_sums import COMPOSED, is_activation, taken_in
 from detent.twin.openvino_targets import Target, snippet
-from detent.twin.requantize import clip_bounds, fma
+from detent.twin.requantize import fma
 
 __all__ = ["clipped", "joined", "moved", "rectified", "scaled", "stored_bounds"]
 
@@ -64,9 +65,7 @@ def stored_bounds(graph: QdqGraph, clip: Op, source: Stored, *, inwards: bool) -
     it holds is left out."""
     bounds, behind = clip_bounds(graph, clip), graph.grid_of(clip.outputs[0])
     assert bounds is not None
-    least, greatest = (
-        end if bound is None else bound for bound, end in zip(bounds, (-math.inf, math.inf), strict=True)
-    )
+    least, greatest = bounds
     if behind is not None and behind.per_tensor:
         grid = Range.of(behind)
         if least <= grid.low and greatest >= grid.high:
@@ -85,9 +84,7 @@ def scaled(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
     target = Target.of(graph, made, carried)
     if target is None or len(data) != 1 or len(constants) != 1:
         return None
-    values = graph.constants[constants[0].tensor]
-    encoding = constants[0].encoding
-    factor = np.asarray(values if encoding is None else encoding.dequantize(values), _f32)
+    factor = np.asarray(constant_values(graph, constants[0]), _f32)
     rank = len(graph.shapes.get(data[0].tensor, ()))
     if not _for_each_channel(factor, rank) or not bool((factor > 0).all()):
         return None

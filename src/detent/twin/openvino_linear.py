@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from detent.deploy import Op, QdqGraph, Read
+from detent.ir.patterns import constant_values
 from detent.twin.accumulate import Accumulator, bias_values
 from detent.twin.arithmetic import Step
 from detent.twin.lowering import Chain, chain
@@ -78,10 +79,8 @@ def _chain(graph: QdqGraph, op: Op) -> tuple[Chain, Floats | None]:
 
 def _constant_bias(graph: QdqGraph, op: Op) -> Floats | None:
     read = op.inputs[1]
-    if read is None or read.tensor not in graph.constants or graph.constants[read.tensor].ndim > 1:
-        return None
-    values = graph.constants[read.tensor]
-    return np.asarray(values if read.encoding is None else read.encoding.dequantize(values), _f32)
+    values = constant_values(graph, read)
+    return None if values is None or values.ndim > 1 else np.asarray(values, _f32)
 
 
 def _finish(made: Chain, bias: Floats | None, rank: int, one_scale: bool, *, has_zero: bool) -> Finish:

@@ -25,10 +25,12 @@ import torch
 from torch import Tensor
 
 from detent.deploy import Encoding, Op, QdqGraph
+from detent.ir.ops import Trait, ops_with
+from detent.ir.reference.padding import window_places
+from detent.ir.windows import SlidingWindow
 from detent.twin.accumulate import Accumulator, Integers
 from detent.twin.openvino_ranges import Range
 from detent.twin.saturating_pairs import lost_in_pairs
-from detent.twin.windows import Window
 
 __all__ = ["paired", "paired_matrices", "with_even_weights"]
 
@@ -40,8 +42,8 @@ _LARGEST_TRANSPOSED = 2**26  # input channels squared times positions of the out
 def paired(sums: Accumulator, op: Op) -> Accumulator:
     """The same sums with pairs saturated."""
     weights = sums.weights.reshape(*sums.weights.shape[:2], -1)
-    groups = int(op.attributes.get("group", 1)) if op.type in ("Conv", "ConvTranspose") else 1
-    window = Window.of(op, sums.weights.shape[2:]) if op.type in ("Conv", "ConvTranspose") else None
+    groups = op.groups
+    window = SlidingWindow.of(op.attributes, sums.weights.shape[2:]) if op.type in ops_with(Trait.CONVOLUTION) else None
     depthwise = groups > 1 and weights.shape[:2] == (groups, 1)
     if depthwise or (window is not None and op.type == "ConvTranspose" and (groups > 1 or _in_float(window))):
         return sums
@@ -57,7 +59,7 @@ def paired(sums: Accumulator, op: Op) -> Accumulator:
         if window is None:
             excess = _excess(pairs, [shifted.reshape(-1, shifted.shape[-1], 1) + zero_point], outputs)
         elif op.type == "Conv":
-            places = window.places(shifted, window.padding(shifted.shape[2:]))
+            places = window_places(shifted, window)
             excess = _excess(pairs, [place.flatten(2) + zero_point for place in places], outputs)
         else:
             if shifted.shape[1] ** 2 * math.prod(result.shape[2:]) > _LARGEST_TRANSPOSED:
@@ -88,7 +90,7 @@ def with_even_weights(graph: QdqGraph, op: Op) -> QdqGraph:
 
 
 def _is_grouped_3d(graph: QdqGraph, op: Op) -> bool:
-    return int(op.attributes.get("group", 1)) > 1 and len(graph.shapes.get(op.outputs[0], ())) == 5
+    return op.groups > 1 and len(graph.shapes.get(op.outputs[0], ())) == 5
 
 
 def _is_int8(encoding: Encoding) -> bool:
@@ -96,7 +98,7 @@ def _is_int8(encoding: Encoding) -> bool:
     return encoding.per_tensor and int(encoding.zero_point) - Range.of(encoding).least == 128
 
 
-def _in_float(window: Window) -> bool:
+def _in_float(window: SlidingWindow) -> bool:
     """Whether a transposed convolution is computed in float."""
     gaps = any(size < stride for size, stride in zip(window.kernel, window.strides, strict=True))
     return gaps or window.strides[-1] > _LONGEST_STRIDE
@@ -152,7 +154,7 @@ def _excess(pairs: Sequence[_Pair], columns: Sequence[Tensor], outputs: int) -> 
     return total
 
 
-def _spread(pairs: Sequence[_Pair], window: Window, data: Tensor, result: Tensor) -> Tensor:
+def _spread(pairs: Sequence[_Pair], window: SlidingWindow, data: Tensor, result: Tensor) -> Tensor:
     """Each place of the window of a transposed convolution adds to every stride-th output."""
     batch, outputs, *image = result.shape
     sizes = [size + begin + end for size, (begin, end) in zip(image, window.pads, strict=True)]

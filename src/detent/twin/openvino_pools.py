@@ -10,8 +10,8 @@ import numpy as np
 from torch import Tensor
 
 from detent.deploy import Op, QdqGraph
+from detent.ir.reference.windows import pool_counts, pool_sums
 from detent.twin.arithmetic import Step
-from detent.twin.float_windows import pool_counts, pool_sums
 from detent.twin.lowering import chain
 from detent.twin.openvino_codes import stored_bounds
 from detent.twin.openvino_functions import function
@@ -29,9 +29,9 @@ def average(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
     read = op.inputs[0]
     if read is None or read.encoding is None or not read.encoding.per_tensor:
         return None
-    if op.attributes.get("count_include_pad"):
+    if op.type == "AveragePool" and op.attribute("count_include_pad"):
         return None
-    if op.attributes.get("ceil_mode"):
+    if op.type == "AveragePool" and op.attribute("ceil_mode"):
         return function(carried, graph, op)
     made = chain(graph, op, CLIPS)
     clips = [each for each in made.ops if op.type == "AveragePool" and each.type == "Clip"]
@@ -59,4 +59,4 @@ def _mean(op: Op, codes: Tensor) -> Tensor:
     if op.type == "GlobalAveragePool":
         dims = tuple(range(2, codes.ndim))
         return codes.sum(dims, keepdim=True) / float(np.prod(codes.shape[2:]))
-    return pool_sums(op, codes) * (1 / pool_counts(op, codes))
+    return pool_sums(op.attributes, codes) * (1 / pool_counts(op.attributes, codes))

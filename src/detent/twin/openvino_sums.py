@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from detent.deploy import Op, QdqGraph, Read
+from detent.ir.ops import Trait, ops_with
+from detent.ir.patterns import is_output, sole_reader
 from detent.twin.openvino_ranges import CLIPS
 
 __all__ = [
@@ -27,13 +29,13 @@ __all__ = [
 FUNCTIONS = ("Elu", "Gelu", "HardSwish", "LeakyRelu", "Mish", "Sigmoid", "Softplus", "Tanh")
 _FUNCTIONS = frozenset({*CLIPS, *FUNCTIONS})
 """What a convolution takes in, and what is put together into one kernel where there is none."""
-_OF_TWO = ("Add", "Div", "Mul", "Sub")
-_HEADS = frozenset(
-    {"AveragePool", "Conv", "ConvTranspose", "Gemm", "GlobalAveragePool", "InstanceNormalization"}
-    | {"MatMul", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd"}
-    | {"ReduceSum", "Resize"}
+_OF_TWO = ops_with(Trait.ARITHMETIC)
+_HEADS = (
+    ops_with(Trait.WEIGHTED)
+    | ops_with(Trait.REDUCES) - {"ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"}  # not proven
+    | {"AveragePool", "GlobalAveragePool", "InstanceNormalization", "Resize"}
 )
-COMPOSED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+COMPOSED = ops_with(Trait.WEIGHTED)
 """Operations that the plugin puts what follows them together for (`Target`)."""
 
 
@@ -64,11 +66,6 @@ def summed_branch(graph: QdqGraph, add: Op) -> Branch | None:
     return chosen if chosen is not None and _may_write_over(graph, add, chosen) else None
 
 
-def _given(graph: QdqGraph, tensor: str) -> bool:
-    """Whether a tensor is an output of the network."""
-    return any(output.read.tensor == tensor for output in graph.outputs)
-
-
 def is_activation(graph: QdqGraph, read: Read) -> bool:
     return read.encoding is not None and read.encoding.per_tensor and read.tensor not in graph.constants
 
@@ -86,7 +83,7 @@ def _branch(graph: QdqGraph, read: Read, other: Read) -> Branch | None:
     op = graph.producer(read.tensor)
     while op is not None and op.type != "Conv":
         data = _data(graph, op)
-        if data is None or not _alone(graph, data.tensor):
+        if data is None or sole_reader(graph, data.tensor) is None:
             return None
         behind.insert(0, op)
         op = graph.producer(data.tensor)
@@ -100,12 +97,12 @@ def _data(graph: QdqGraph, op: Op) -> Read | None:
 
 
 def _may_write_over(graph: QdqGraph, add: Op, branch: Branch) -> bool:
-    if not _alone(graph, branch.tensor):
+    if sole_reader(graph, branch.tensor) is None:
         return False
     kernel = set(_made_together(graph, branch.other.tensor))
     if any(read is not None and read.tensor in kernel for read in branch.convolution.inputs):
         return False
-    if any(_given(graph, tensor) for tensor in kernel):
+    if any(is_output(graph, tensor) for tensor in kernel):
         return False
     before = _ancestors(graph, add)
     readers = {op.outputs[0] for tensor in kernel for op, _ in graph.readers(tensor)}
@@ -133,7 +130,7 @@ def _is_in_convolution(graph: QdqGraph, tensor: str) -> bool:
         data = _data(graph, made_by)
         if data is None:
             return summed_branch(graph, made_by) is not None
-        if not _alone(graph, data.tensor):
+        if sole_reader(graph, data.tensor) is None:
             return False
         made_by = graph.producer(data.tensor)
     return made_by is not None and made_by.type == "Conv"
@@ -141,7 +138,7 @@ def _is_in_convolution(graph: QdqGraph, tensor: str) -> bool:
 
 def taken_in(graph: QdqGraph, tensor: str) -> Op | None:
     """The operation whose kernel also does what is done to each element of a tensor; None if that has its own."""
-    while _alone(graph, tensor):
+    while sole_reader(graph, tensor) is not None:
         made_by = graph.producer(tensor)
         if made_by is None or made_by.type in _HEADS:
             return made_by
@@ -169,11 +166,6 @@ def out_of_convolution(graph: QdqGraph, tensor: str) -> bool:
     while made_by is not None and made_by.type in CLIPS and made_by.inputs[0] is not None:
         made_by = graph.producer(made_by.inputs[0].tensor)
     return made_by is not None and made_by.type == "Conv"
-
-
-def _alone(graph: QdqGraph, tensor: str) -> bool:
-    """Whether one operation reads a tensor, and the network does not give it."""
-    return len(graph.readers(tensor)) == 1 and not _given(graph, tensor)
 
 
 def _ancestors(graph: QdqGraph, op: Op) -> set[str]:

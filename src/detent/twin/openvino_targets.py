@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detent.deploy import Encoding, Op, QdqGraph, Read
+from detent.deploy import Encoding, Op, QdqGraph
 from detent.deploy.encoding import BOUNDS
+from detent.ir.patterns import constant_values
 from detent.twin.lowering import Chain
 from detent.twin.openvino_ranges import CLIPS, Carried, Floats, Range, kept_grid, without_nothing
 from detent.twin.openvino_stored import is_int8
@@ -115,12 +116,8 @@ def read_on_reals(graph: QdqGraph, tensor: str) -> bool:
 
 
 def _on_reals(graph: QdqGraph, op: Op) -> bool:
-    if op.type in _ON_REALS or (op.type == "AveragePool" and op.attributes.get("ceil_mode")):
+    if op.type in _ON_REALS or (op.type == "AveragePool" and op.attribute("ceil_mode")):
         return True
     factors = [read for read in op.inputs if op.type == "Mul" and read is not None and read.tensor in graph.constants]
-    return any(bool((_values(graph, read) <= 0).any()) for read in factors)  # cannot go into a range
-
-
-def _values(graph: QdqGraph, read: Read) -> Floats:
-    values = graph.constants[read.tensor]
-    return np.asarray(values if read.encoding is None else read.encoding.dequantize(values), _f32)
+    # One that is not positive cannot go into a range.
+    return any(bool((np.asarray(constant_values(graph, read), _f32) <= 0).any()) for read in factors)

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from detent.deploy import Encoding, Op, QdqGraph
+from detent.ir.patterns import clip_bounds
 
 __all__ = [
     "Requantizer",
     "clamp_bounds",
-    "clip_bounds",
     "dequantize",
     "float32_multiplier",
     "fma",
@@ -95,28 +95,13 @@ def clamp_bounds(graph: QdqGraph, ops: Sequence[Op], encoding: Encoding) -> tupl
     """
     low, high = encoding.qmin, encoding.qmax
     for op in ops:
-        if op.type not in ("Relu", "Clip"):
-            return None
-        bounds = (0.0, None) if op.type == "Relu" else clip_bounds(graph, op)
+        bounds = clip_bounds(graph, op)
         if bounds is None:
             return None
-        least, greatest = (None if bound is None else _code(bound, encoding) for bound in bounds)
-        low = low if least is None else min(max(low, least), encoding.qmax)
-        high = high if greatest is None else max(min(high, greatest), encoding.qmin)
+        least, greatest = bounds
+        low = low if least == -np.inf else min(max(low, _code(least, encoding)), encoding.qmax)
+        high = high if greatest == np.inf else max(min(high, _code(greatest, encoding)), encoding.qmin)
     return low, high
-
-
-def clip_bounds(graph: QdqGraph, op: Op) -> tuple[float | None, float | None] | None:
-    """The constant bounds of a Clip (None: no bound on that side); None if one is computed."""
-    found: list[float | None] = [op.attributes.get("min"), op.attributes.get("max")]
-    for side, read in enumerate(op.inputs[1:3]):
-        if read is None:
-            continue
-        if read.tensor not in graph.constants:
-            return None
-        value = graph.constants[read.tensor]
-        found[side] = float(value if read.encoding is None else read.encoding.dequantize(value))
-    return found[0], found[1]
 
 
 def _code(bound: float, encoding: Encoding) -> int:

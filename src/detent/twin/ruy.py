@@ -68,7 +68,7 @@ class Ruy(TfliteFamily):
     def _rounding(self, op: Op, acc: Accumulator) -> Multiply:
         """Convolutions with groups fall back to the reference; depthwise ones have a kernel of their own, and
         transposed ones add up what ruy gave and round that."""
-        grouped = int(op.attributes.get("group", 1)) > 1
+        grouped = op.groups > 1
         if op.type == "ConvTranspose" or (grouped and acc.weights.shape[1] == 1):
             return in_channel_groups(8)
         if grouped:

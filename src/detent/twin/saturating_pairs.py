@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from detent.deploy import Op
+from detent.ir.reference.padding import window_places
+from detent.ir.windows import SlidingWindow
 from detent.twin.accumulate import Accumulator
-from detent.twin.windows import Window
 
 __all__ = ["lost_in_pairs", "saturate_pairs"]
 
@@ -47,7 +48,7 @@ class _Pair:
 def saturate_pairs(sums: Accumulator, op: Op, zero_point: int | None = None) -> Accumulator:
     """The same sums with pairs saturated; `sums` itself where no pair can saturate. `zero_point` is that of the data as
     unsigned bytes, if not its own. Weights are multiplied as they are stored, their zero point included."""
-    groups = 1 if op.type in ("Gemm", "MatMul") else int(op.attributes.get("group", 1))
+    groups = op.groups
     lifts = np.asarray(sums.weight.zero_point, np.int64).reshape(-1, *[1] * (sums.weights.ndim - 1))
     pairs = list(_pairs(_grouped(sums.weights + lifts, op, groups)))
     if not pairs:
@@ -116,24 +117,24 @@ def _pairs(weights: Integers) -> Iterator[_Pair]:
 def _columns(op: Op, kernel: tuple[int, ...]) -> Columns:
     if op.type in ("Gemm", "MatMul"):
         return lambda x: [x.reshape(-1, x.shape[-1])]
-    window = Window.of(op, kernel)
+    window = SlidingWindow.of(op.attributes, kernel)
     if op.type == "Conv":
-        return lambda x: window.places(x, window.padding(x.shape[2:]))
+        return lambda x: window_places(x, window)
     return _transposed_columns(op, window)
 
 
-def _transposed_columns(op: Op, window: Window) -> Columns:
+def _transposed_columns(op: Op, window: SlidingWindow) -> Columns:
     """A transposed convolution is one of stride 1 over inputs with gaps, the kernel taken from its end."""
-    extra = op.attributes.get("output_padding") or [0] * len(window.kernel)
-    reach = [(size - 1) * dilation for size, dilation in zip(window.kernel, window.dilations, strict=True)]
-    pads = [(far - begin, far - end + more) for far, (begin, end), more in zip(reach, window.pads, extra, strict=True)]
+    extra = op.attribute("output_padding", window.rank)
+    begins = tuple(extent - 1 - begin for extent, begin in zip(window.extent, window.begin, strict=True))
+    ends = tuple(extent - 1 - end + more for extent, end, more in zip(window.extent, window.end, extra, strict=True))
     inputs = (slice(None), slice(None), *(slice(None, None, stride) for stride in window.strides))
-    dense = replace(window, strides=(1,) * len(window.kernel))
+    dense = replace(window, strides=(1,) * window.rank, begin=begins, end=ends)
 
     def columns(x: Tensor) -> list[Tensor]:
         sizes = [(size - 1) * stride + 1 for size, stride in zip(x.shape[2:], window.strides, strict=True)]
         spread = x.new_zeros(*x.shape[:2], *sizes)
         spread[inputs] = x
-        return dense.places(spread, pads)[::-1]
+        return window_places(spread, dense)[::-1]
 
     return columns

@@ -13,10 +13,10 @@ from detent.deploy import Encoding, Op, QdqGraph, Read
 from detent.deploy.tflite.fusing import Node
 from detent.deploy.tflite.kernels import is_wide
 from detent.deploy.tflite.numbers import bias_codes
+from detent.ir.reference.windows import pool_windows
 from detent.twin.accumulate import Accumulator
 from detent.twin.arithmetic import Kernel, Step
 from detent.twin.float_ops import float_kernel
-from detent.twin.float_windows import pool_windows
 
 __all__ = ["accumulator_bias", "along_axis", "average", "mean_axes", "move", "shift_of", "table_kernel"]
 
@@ -86,7 +86,7 @@ def average(op: Op, x: Encoding) -> Kernel:
     exact = torch.float64 if is_wide(x) else torch.float32
 
     def kernel(codes: Tensor) -> Tensor:
-        parts, counts = pool_windows(op, codes.to(exact) - zero_point)  # outside is the real number 0
+        parts, counts = pool_windows(op.attributes, codes.to(exact) - zero_point)  # outside is the real number 0
         sums = torch.stack(parts).sum(0).add_(counts * (zero_point - shift))
         sign = torch.where(sums > 0, 1.0, -1.0)
         return ((sums + sign * (counts / 2).floor()).to(torch.float64) / counts).trunc().add_(shift).to(torch.float32)
@@ -95,5 +95,5 @@ def average(op: Op, x: Encoding) -> Kernel:
 
 
 def along_axis(op: Op, kernel: Callable[[Tensor], Tensor]) -> Kernel:
-    axis = int(op.attributes.get("axis", -1))
+    axis = int(op.attribute("axis"))
     return lambda codes: kernel(codes.movedim(axis, -1)).movedim(-1, axis)

@@ -22,9 +22,9 @@ _BITS, _OWN_BITS = 11, 10
 def _way(graph: QdqGraph, op: Op) -> tuple[int, int, str] | None:
     """Rows and columns of the result and where its pixels lie; None if that is another way, or not known."""
     sizes = graph.shapes.get(op.outputs[0], ())[2:]
-    where = str(op.attributes.get("coordinate_transformation_mode", "half_pixel"))
+    where = str(op.attribute("coordinate_transformation_mode"))
     known = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
-    if op.attributes.get("mode") != "linear" or len(sizes) != 2 or where not in known:
+    if op.attribute("mode") != "linear" or len(sizes) != 2 or where not in known:
         return None
     rows, columns = sizes
     return (rows, columns, where) if isinstance(rows, int) and isinstance(columns, int) else None

@@ -16,9 +16,11 @@ import torch
 from torch import Tensor
 
 from detent.deploy import Encoding, Op, QdqGraph, Read
-from detent.deploy.tflite.fusing import Node, clip_bounds, fused
+from detent.deploy.tflite.fusing import Node, fused
 from detent.deploy.tflite.kernels import SHORT_SUMS, has_kernel, has_short_sums, is_wide, sums_fit
 from detent.deploy.tflite.numbers import is_held
+from detent.ir.ops import Trait, ops_with
+from detent.ir.patterns import clip_bounds
 from detent.twin.accumulate import Accumulator, accumulator, matmul_accumulate
 from detent.twin.arithmetic import Arithmetic, Kernel, Step
 from detent.twin.float_ops import only_moves
@@ -49,7 +51,7 @@ class TfliteFamily(Arithmetic, TfliteKernels):
 
     def _adds_in_32_bits(self, op: Op, acc: Accumulator) -> bool:
         """Whether a convolution of 16-bit codes has the kernel for those of 8; depthwise ones have not."""
-        depthwise = int(op.attributes.get("group", 1)) > 1 and acc.weights.shape[1] == 1
+        depthwise = op.groups > 1 and acc.weights.shape[1] == 1
         if not is_wide(acc.input) or op.type != "Conv" or depthwise:
             return False
         said: bool | None = op.attributes.get(SHORT_SUMS)
@@ -96,7 +98,7 @@ class TfliteFamily(Arithmetic, TfliteKernels):
         y = graph.grid_of(node.output)
         if y is None or not is_held(y) or not has_kernel(op.type, _read_grids(graph, op), y):
             return None
-        if op.type in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
+        if op.type in ops_with(Trait.WEIGHTED):
             return self._weighted(graph, node, y)
         if op.type in ("Add", "Sub", "Mul"):
             return self._binary(graph, node, y)
@@ -198,7 +200,7 @@ class TfliteFamily(Arithmetic, TfliteKernels):
 
         def kernel(codes: Tensor) -> Tensor:
             axes = mean_axes(graph, op, codes.ndim)
-            keep = op.type == "GlobalAveragePool" or bool(op.attributes.get("keepdims", 1))
+            keep = op.type == "GlobalAveragePool" or bool(op.attribute("keepdims"))
             count = int(np.prod([codes.shape[axis] for axis in axes]))
             sums = (codes - shift).to(torch.float64).sum(axes, keepdim=keep)
             if count not in kernels:
@@ -211,7 +213,7 @@ class TfliteFamily(Arithmetic, TfliteKernels):
 
 def _read_grids(graph: QdqGraph, op: Op) -> list[Encoding]:
     """The grids of the activations that it reads: weights are judged with the sums."""
-    weighted = op.type in ("Conv", "ConvTranspose", "Gemm", "MatMul")
+    weighted = op.type in ops_with(Trait.WEIGHTED)
     reads = [read for read in op.inputs if read is not None and not (weighted and read.tensor in graph.constants)]
     return [read.encoding for read in reads if read.encoding is not None]
 

@@ -32,15 +32,16 @@ def float_function(op: Op) -> Callable[[Floats], npt.NDArray[Any]] | None:
         "Sigmoid": lambda v: 1 / (1 + np.exp(-v.astype(np.float64))),
         "Tanh": lambda v: np.tanh(v.astype(np.float64)),
         "Elu": lambda v: np.where(v < 0, np.expm1(v.astype(np.float64)), v),
-        "Gelu": _gelu(op),
     }
-    if op.type == "Elu" and float(op.attributes.get("alpha", 1.0)) != 1.0:
+    if op.type == "Gelu":
+        return _gelu(op)
+    if op.type == "Elu" and float(op.attribute("alpha")) != 1.0:
         return None  # the format has none: it is written in steps
     return functions.get(op.type)
 
 
 def _gelu(op: Op) -> Callable[[Floats], npt.NDArray[Any]]:
-    if op.attributes.get("approximate", "none") == "tanh":
+    if op.attribute("approximate") == "tanh":
         factor = math.sqrt(2 / math.pi)
         return lambda v: 0.5 * v * (1 + np.tanh(factor * (v + 0.044715 * v.astype(np.float64) ** 3)))
     return lambda v: 0.5 * v * (1 + _erf(v.astype(np.float64) / math.sqrt(2)))
@@ -80,7 +81,7 @@ def fixed_table(
     if bounds is not None:
         return _relu(x, y, bounds)
     if op.type == "LeakyRelu":
-        return _leaky_relu(x, y, float(op.attributes.get("alpha", 0.01)))
+        return _leaky_relu(x, y, float(op.attribute("alpha")))
     return _hard_swish(x, y) if op.type == "HardSwish" else other(op, x, y)
 
 

@@ -80,7 +80,7 @@ def wide_table(op: Op, x: Encoding, y: Encoding) -> Integers | None:
 def _gelu(op: Op) -> Callable[[Floats], Floats]:
     """In single precision, step by step."""
     f32 = np.float32
-    if op.attributes.get("approximate", "none") == "tanh":
+    if op.attribute("approximate") == "tanh":
         factor = math.sqrt(2 / math.pi)
         return lambda v: (0.5 * v * (1 + np.tanh(factor * (v + 0.044715 * v.astype(np.float64) ** 3)))).astype(f32)
     return lambda v: f32(0.5) * v * _erfc((v * f32(-math.sqrt(0.5))).astype(np.float64)).astype(f32)

@@ -23,6 +23,8 @@ from detent.deploy import Encoding, Op, QdqGraph, Read
 from detent.deploy.torch_functions import call
 from detent.deploy.torch_native_kernels import lower
 from detent.deploy.torch_native_lowering import Lowered
+from detent.ir.ops import Trait, ops_with
+from detent.ir.patterns import constant_values
 from detent.twin.accumulate import Accumulator, accumulator
 from detent.twin.arithmetic import Arithmetic, Kernel, Step
 from detent.twin.requantize import dequantize, fma
@@ -142,8 +144,7 @@ class TorchArithmetic(Arithmetic):
             if op.type == "GlobalAveragePool":
                 count = shifted.shape[2] * shifted.shape[3]
                 return self._averaged(shifted.sum((2, 3), keepdim=True), count, grid, whole=True)
-            kernel, pads = op.attributes["kernel_shape"], op.attributes.get("pads", [0, 0])
-            strides = op.attributes.get("strides", [1, 1])
+            kernel, pads, strides = (op.attribute(name) for name in ("kernel_shape", "pads", "strides"))
             sums = F.avg_pool2d(shifted, kernel, strides, pads[:2], divisor_override=1)
             return self._averaged(sums, int(np.prod(kernel)), grid, whole=False)
 
@@ -267,7 +268,7 @@ _FUNCTIONS: dict[str, Callable[[Any], Callable[[Tensor], Tensor]]] = {
 
 def _as_weighted(graph: QdqGraph, ops: tuple[Op, ...]) -> tuple[Op, np.ndarray[Any, np.dtype[np.float32]] | None]:
     """The convolution or linear layer of a fused step, with the constant weights as its second input, and its bias."""
-    head = next(op for op in ops if op.type in ("Conv", "ConvTranspose", "Gemm", "MatMul"))
+    head = next(op for op in ops if op.type in ops_with(Trait.WEIGHTED))
     bias = head.inputs[2] if len(head.inputs) > 2 else None
     if head.type == "MatMul":
         adds = [op for op in ops if op.type == "Add"]
@@ -277,9 +278,7 @@ def _as_weighted(graph: QdqGraph, ops: tuple[Op, ...]) -> tuple[Op, np.ndarray[A
             head = Op("Gemm", head.name, (head.inputs[0], turned.inputs[0]), head.outputs, {"transB": 1})
     if bias is None:
         return head, None
-    held = graph.constants[bias.tensor]
-    values = held if bias.encoding is None else bias.encoding.dequantize(held)
-    return head, np.array(values, np.float32).reshape(-1)
+    return head, np.array(constant_values(graph, bias), np.float32).reshape(-1)
 
 
 def _float_step(graph: QdqGraph, op: Op, writes: tuple[Read, ...]) -> Step:

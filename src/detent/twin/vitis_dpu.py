@@ -15,6 +15,7 @@ from torch import Tensor
 
 from detent.deploy import Encoding, Op, QdqGraph, Read
 from detent.errors import DeployError
+from detent.ir.ops import Trait, ops_with
 from detent.twin.accumulate import accumulator
 from detent.twin.arithmetic import Arithmetic, Kernel, Maker, Step
 from detent.twin.float_ops import float_kernel
@@ -182,11 +183,11 @@ def _of_one(graph: QdqGraph, op: Op, total: Kernel) -> Step | None:
 
 
 def _pool(graph: QdqGraph, op: Op) -> Step | None:
-    pads = op.attributes.get("pads", [0] * 4)
-    uneven = any(pads) and not op.attributes.get("count_include_pad", 0)
-    if uneven or op.attributes.get("ceil_mode", 0) or len(op.attributes["kernel_shape"]) != 2 or pads[:2] != pads[2:]:
+    pads = op.attribute("pads")
+    uneven = any(pads) and not op.attribute("count_include_pad")
+    if uneven or op.attribute("ceil_mode") or len(op.attributes["kernel_shape"]) != 2 or pads[:2] != pads[2:]:
         return None  # border windows have another size, and Vitis AI says nothing of them
-    kernel, strides = op.attributes["kernel_shape"], op.attributes.get("strides", [1, 1])
+    kernel, strides = op.attributes["kernel_shape"], op.attribute("strides")
     factor, shift = pool_factor(kernel)
 
     def total(x: Tensor) -> Tensor:
@@ -242,25 +243,12 @@ def _concat(graph: QdqGraph, op: Op) -> Step | None:
     return Step((op,), op.inputs, (Read(op.outputs[0], output),), kernel)
 
 
+# An Identity requantizes; the other three Vitis AI says nothing of.
+_MOVES = ops_with(Trait.MOVES_VALUES) - {"GatherElements", "Identity", "SpaceToDepth", "Tile"}
 _MAKERS: dict[str, Maker] = {
-    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul"), _weighted),
+    **dict.fromkeys(ops_with(Trait.WEIGHTED), _weighted),
     **dict.fromkeys(("Relu", "Clip"), _clipped),
-    **dict.fromkeys(
-        (
-            "DepthToSpace",
-            "Expand",
-            "Flatten",
-            "Gather",
-            "MaxPool",
-            "Reshape",
-            "Slice",
-            "Split",
-            "Squeeze",
-            "Transpose",
-            "Unsqueeze",
-        ),
-        _moved,
-    ),
+    **dict.fromkeys(_MOVES | {"MaxPool"}, _moved),
     "Add": _pair(torch.add),
     "AveragePool": _pool,
     "Concat": _concat,

@@ -153,7 +153,7 @@ def _takes_int4(op: Op, acc: Accumulator) -> bool:
 
 def _leaky_relu(op: Op, x: Encoding, y: Encoding) -> Integers:
     ratio = f32(x.scale) / f32(y.scale)
-    slope = f32(op.attributes.get("alpha", 0.01))
+    slope = f32(op.attribute("alpha"))
     positive, negative = (int(np.rint(float(each) * 2**_CONVERT_BITS)) for each in (ratio, f32(ratio * slope)))
     shifted = np.arange(x.qmin, x.qmax + 1, dtype=np.int64) - x.zero_point
     scaled = np.where(shifted > 0, shifted * positive, shifted * negative)

@@ -131,7 +131,7 @@ class _AsSaid(OnnxSpec):
 
     def __init__(self, tensors: Iterable[Mapping[str, Any]]):
         self._roundings = {
-            _key(tensor["scale"], tensor["zero point"]): Rounding(tensor["scheme"]["rounding"]) for tensor in tensors
+            _key(tensor["scale"], tensor["zero_point"]): Rounding(tensor["scheme"]["rounding"]) for tensor in tensors
         }
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:

@@ -43,7 +43,7 @@ def _ends_near_zero(graph: QdqGraph, op: Op) -> bool:
 
 def _grouped_sum_of_channels(graph: QdqGraph, op: Op) -> bool:
     """A convolution in groups, a sum behind it, and a constant behind that."""
-    if op.type != "Conv" or int(op.attributes.get("group", 1)) == 1:
+    if op.type != "Conv" or op.groups == 1:
         return False
     sums = [reader for name in op.outputs for reader, _ in graph.readers(name) if reader.type == "Add"]
     behind = [reader for each in sums for name in each.outputs for reader, _ in graph.readers(name)]

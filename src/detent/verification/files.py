@@ -25,10 +25,10 @@ def disagreements(graph: QdqGraph, manifest: Mapping[str, Any]) -> Iterator[str]
         if tensor["scheme"]["grid"]["kind"] != "int":
             continue
         source = told.get(tensor["shares"] or "")
-        for part in ("scale", "zero point"):
+        for part in ("scale", "zero_point"):
             if source is not None and source[part] != tensor[part]:
                 yield (
-                    f"{tensor['tensor']}: the manifest gives it the {part} {tensor[part]}, "
+                    f"{tensor['tensor']}: the manifest gives it the {part.replace('_', ' ')} {tensor[part]}, "
                     f"and {source[part]} to {source['tensor']}, which it shares it with"
                 )
         found = inside.get(tensor["tensor"])
@@ -36,7 +36,7 @@ def disagreements(graph: QdqGraph, manifest: Mapping[str, Any]) -> Iterator[str]
             continue
         wanted = _Wanted(
             np.ravel(np.asarray(tensor["scale"], np.float32)),
-            np.ravel(np.asarray(tensor["zero point"], np.int64)),
+            np.ravel(np.asarray(tensor["zero_point"], np.int64)),
             tensor["scheme"]["granularity"].get("axis"),
         )
         differing = [wanted.difference(encoding, in_phases=in_phases) for encoding, in_phases in found]

@@ -18,8 +18,9 @@ from onnx import TensorProto
 from torch import Tensor
 
 from detent.deploy import Op
+from detent.ir.ops import Trait, ops_with
 from detent.twin.arithmetic import Kernel
-from detent.twin.float_ops import FLOAT_OPS, only_moves
+from detent.twin.float_ops import compute, only_moves
 from detent.verification.possible import UNIT, Possible
 from detent.verification.roundoff_functions import FUNCTIONS
 from detent.verification.roundoff_recurrent import RECURRENT, recurrent_errors
@@ -37,7 +38,7 @@ _Inputs = Sequence[Possible | None]
 
 def rounds(op: Op) -> bool:
     """Whether what it gives may be a number that none of its inputs holds, and so one that is rounded."""
-    return not (only_moves(op) or op.type in _MOVED)
+    return not (only_moves(op) or op.type in ops_with(Trait.EXACT))
 
 
 def possible(op: Op, kernel: Kernel, inputs: _Inputs) -> tuple[Possible, ...]:
@@ -75,8 +76,7 @@ def _recurrent(value: Tensor, error: Tensor, *, certain: bool) -> Possible:
 
 # ---- moves: nothing is rounded, and a number is as uncertain as those that it may come from
 
-_ON_EACH = frozenset({"Abs", "Cast", "Clip", "Dropout", "Identity", "Neg", "Relu"})
-_MOVED = _ON_EACH | {"Concat", "Max", "Min", "Pad", "ReduceMax", "ReduceMin", "Where"}
+_ON_EACH = ops_with(Trait.EXACT | Trait.ELEMENTWISE) | {"Cast", "Dropout", "Identity"}
 
 
 def _moved(op: Op, kernel: Kernel, inputs: _Inputs) -> list[Tensor]:
@@ -114,7 +114,7 @@ _TERMS: Mapping[str, Callable[[Op, _Inputs, Tensor], int]] = {
     "AveragePool": lambda op, _inputs, _value: prod(op.attributes["kernel_shape"]) + 1,
     "Conv": lambda _op, inputs, _value: prod(_shape(inputs[1])[1:]) + 1,
     "ConvTranspose": lambda _op, inputs, _value: _shape(inputs[1])[0] * prod(_shape(inputs[1])[2:]) + 1,
-    "Gemm": lambda op, inputs, _value: _shape(inputs[1])[1 if op.attributes.get("transB") else 0] + 3,
+    "Gemm": lambda op, inputs, _value: _shape(inputs[1])[1 if op.attribute("transB") else 0] + 3,
     "GlobalAveragePool": lambda _op, inputs, _value: prod(_shape(inputs[0])[2:]) + 1,
     "MatMul": lambda _op, inputs, _value: _shape(inputs[0])[-1] + 1,
     "Mean": lambda _op, inputs, _value: len(inputs) + 1,
@@ -168,10 +168,10 @@ def _of_neighbours(size: Tensor) -> Tensor:
 def _absolute(op: Op, kernel: Kernel, arguments: Sequence[Tensor | None]) -> Tensor:
     found: Tensor
     if op.type == "Gemm":
-        factors = {name: abs(float(op.attributes.get(name, 1.0))) for name in ("alpha", "beta")}
-        found = FLOAT_OPS["Gemm"](replace(op, attributes={**op.attributes, **factors}), *arguments)
+        factors = {name: abs(float(op.attribute(name))) for name in ("alpha", "beta")}
+        found = compute(replace(op, attributes={**op.attributes, **factors}), *arguments)
     elif op.type == "Sub":
-        found = FLOAT_OPS["Add"](op, *arguments)
+        found = compute(replace(op, type="Add"), *arguments)
     else:
         found = kernel(*arguments)
     return found

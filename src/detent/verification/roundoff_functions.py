@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from detent.deploy import Op
+from detent.ir.ops import Trait, ops_with
 from detent.twin.arithmetic import Kernel
 from detent.verification.possible import FUNCTION, UNIT, Possible
 
@@ -55,7 +56,7 @@ def _quotient(op: Op, kernel: Kernel, inputs: list[Possible], value: Tensor) -> 
 def _softmax(op: Op, kernel: Kernel, inputs: list[Possible], value: Tensor) -> Tensor:
     """The argument of exp has an error of its own size, and the sum one for each of its terms."""
     del kernel
-    axis, (x,) = int(op.attributes.get("axis", -1)), inputs
+    axis, (x,) = int(op.attribute("axis")), inputs
     below = x.value.amax(axis, keepdim=True) - x.value
     error = 2 * UNIT * (value.shape[axis] + 16 + below.nan_to_num(0.0, posinf=0.0)) * value
     if x.error is not None:
@@ -65,7 +66,7 @@ def _softmax(op: Op, kernel: Kernel, inputs: list[Possible], value: Tensor) -> T
 
 def _log_softmax(op: Op, kernel: Kernel, inputs: list[Possible], value: Tensor) -> Tensor:
     del kernel
-    axis, (x,) = int(op.attributes.get("axis", -1)), inputs
+    axis, (x,) = int(op.attribute("axis")), inputs
     error = 2 * UNIT * (value.shape[axis] + 16 + 4 * x.value.abs().amax(axis, keepdim=True))
     return error.expand(value.shape) + 2 * x.spread.amax(axis, keepdim=True)
 
@@ -73,7 +74,7 @@ def _log_softmax(op: Op, kernel: Kernel, inputs: list[Possible], value: Tensor) 
 def _layer_norm(op: Op, kernel: Kernel, inputs: list[Possible], value: Tensor) -> Tensor:
     del kernel
     x = inputs[0]
-    first = int(op.attributes.get("axis", -1)) % x.value.ndim
+    first = int(op.attribute("axis")) % x.value.ndim
     gain, shift = inputs[1].value, inputs[2].value if len(inputs) > 2 else torch.zeros(())
     return _normed(op, x, x, tuple(range(first, x.value.ndim)), gain, shift, value)
 
@@ -105,7 +106,7 @@ def _normed(
     numbers, spread = grouped.value.double(), grouped.spread.double()
     count = numbers.numel() // max(numbers.sum(dims).numel(), 1) + 3
     mean = numbers.mean(dims, keepdim=True)
-    variance = (numbers - mean).square().mean(dims, keepdim=True) + float(op.attributes.get("epsilon", 1e-5))
+    variance = (numbers - mean).square().mean(dims, keepdim=True) + float(op.attribute("epsilon"))
     deviation = variance.sqrt()
     normal = ((numbers - mean) / deviation).abs()
     of_mean = count * UNIT * (numbers.abs() + numbers.abs().mean(dims, keepdim=True))
@@ -122,44 +123,15 @@ def _batch_norm(op: Op, kernel: Kernel, inputs: list[Possible], value: Tensor) -
     del kernel
     x, gain, shift, mean, variance = inputs
     along = (1, -1, *[1] * (x.value.ndim - 2))
-    factor = (gain.value / (variance.value + float(op.attributes.get("epsilon", 1e-5))).sqrt()).abs().reshape(along)
+    factor = (gain.value / (variance.value + float(op.attribute("epsilon"))).sqrt()).abs().reshape(along)
     sizes = (x.value.abs() + mean.value.abs().reshape(along)) * factor + shift.value.abs().reshape(along)
     return 12 * UNIT * (sizes + value.abs()) + x.spread * factor
 
 
 _Rule = Callable[[Op, Kernel, list[Possible], Tensor], Tensor]
 
-_TO_WHOLE = ("Ceil", "Floor", "Round")
-_ONE_INPUT = (
-    "Celu",
-    "Cos",
-    "Cosh",
-    "Elu",
-    "Erf",
-    "Exp",
-    "Gelu",
-    "HardSigmoid",
-    "HardSwish",
-    "LeakyRelu",
-    "Log",
-    "Mish",
-)
-_MORE_OF_ONE_INPUT = (
-    "Reciprocal",
-    "Selu",
-    "Sigmoid",
-    "Sin",
-    "Sinh",
-    "Softplus",
-    "Softsign",
-    "Sqrt",
-    "Swish",
-    "Tan",
-    "Tanh",
-)
-
 FUNCTIONS: Mapping[str, _Rule] = {
-    **dict.fromkeys((*_ONE_INPUT, *_MORE_OF_ONE_INPUT, *_INVERSES, *_TO_WHOLE, "PRelu", "Pow"), _on_each),
+    **dict.fromkeys(ops_with(Trait.ELEMENTWISE) - ops_with(Trait.EXACT) | {"PRelu", "Pow"}, _on_each),
     "BatchNormalization": _batch_norm,
     "Div": _quotient,
     "GroupNormalization": _group_norm,

@@ -150,7 +150,7 @@ def recurrent_errors(op: Op, inputs: Sequence[Possible | None]) -> list[Tensor] 
     tanh, sequences of several lengths, peepholes, weights that are computed."""
     given: list[Possible | None] = [*inputs, *[None] * (7 - len(inputs))]
     x, weights, of_held, biases, lengths, *initial = given
-    unusual = set(op.attributes) - _USUAL or op.attributes.get("layout") or op.attributes.get("input_forget")
+    unusual = set(op.attributes) - _USUAL or op.attribute("layout") or op.attributes.get("input_forget")
     if unusual or lengths is not None or any(each is not None for each in initial[2:]):
         return None
     assert x is not None
@@ -164,10 +164,10 @@ def recurrent_errors(op: Op, inputs: Sequence[Possible | None]) -> list[Tensor] 
         held = of_held.value[side].double()
         bias = torch.zeros(2 * len(held)) if biases is None else biases.value[side]
         first_bias, second_bias = bias.double().chunk(2)
-        reset_is_last = bool(op.attributes.get("linear_before_reset"))
+        reset_is_last = op.type == "GRU" and bool(op.attribute("linear_before_reset"))
         layer = _Layer(weights.value[side].double(), held, first_bias, second_bias, reset_is_last)
         first = tuple(_start(each, side, (numbers.value.shape[1], held.shape[1])) for each in states)
-        backwards = side == 1 or op.attributes.get("direction", "forward") == "reverse"
+        backwards = side == 1 or op.attribute("direction") == "reverse"
         ends.append(_through_time(RECURRENT[op.type], layer, numbers, first, backwards=backwards))
     found = [torch.stack(one, 1 if place == 0 else 0) for place, one in enumerate(zip(*ends, strict=True))]
     return [error.nan_to_num(torch.inf) for error, name in zip(found, op.outputs, strict=False) if name]

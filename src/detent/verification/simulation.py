@@ -11,8 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, fx, nn
 
-from detent.graph import FoldedBatchNorm, Walk, eval_mode, flat
-from detent.numerics import Granularity, IntGrid, PerChannel
+from detent.graph import FoldedBatchNorm, PreparedModel, Walk, eval_mode, flat
+from detent.numerics import Granularity, PerChannel
 from detent.onnx_import import OnnxParameter, is_imported, source_of
 from detent.quantizers import Quantizer
 
@@ -61,7 +61,7 @@ class Simulation:
     """A prepared model in eval mode, with every tensor it computes. It takes `positions` arguments. `names` are
     of nodes whose results are called otherwise in the file (a part of a tuple, what an operation hands on as it is)."""
 
-    def __init__(self, prepared: Any, mode: str | None = None, names: Mapping[str, str] | None = None):
+    def __init__(self, prepared: PreparedModel, mode: str | None = None, names: Mapping[str, str] | None = None):
         runners = prepared.runners
         self.prepared, self._runner = prepared, runners[mode or next(iter(runners))]
         self.positions: int = prepared.input_count
@@ -162,7 +162,7 @@ class _Recorder(Walk):
     def _quantized(self, source: fx.Node, quantizer: Quantizer, value: Tensor) -> None:
         if source.name not in self._reals:
             return
-        if not isinstance(quantizer.scheme.grid, IntGrid):
+        if not quantizer.scheme.grid.is_uniform:
             array = value.detach().cpu().numpy().copy()
             if len(source.users) == 1:
                 self._read[source.name] = array

@@ -1,12 +1,12 @@
 """Whether the vendors' files say what the manifest says: also those that no engine runs here.
 
-Each file is read with the reader of its format. What it says of a tensor must be the grid that the tensor has in the
+Each file is read back by its format. What it says of a tensor must be the grid that the tensor has in the
 manifest; what it says of an operation, the grids on which this operation reads its inputs in `model.onnx`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.deploy import Encoding, Package, QdqGraph, Read
+from detent.deploy import FORMATS, Encoding, Package, QdqGraph, Read, TensorFacts, find_format, parameter_name
+from detent.deploy.files import QDQ_FILE
+from detent.deploy.format import Roles
 from detent.errors import DetentError
 from detent.numerics import Scheme
 from detent.verification.parameters import Held, parameters_of
-from detent.verification.vendor_readers import READERS
-from detent.verification.vendor_said import Said, named
 
-__all__ = ["vendor_disagreements"]
+__all__ = ["unchecked_files", "vendor_disagreements"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -31,67 +31,86 @@ _STORED = "_unquantized"
 
 def vendor_disagreements(package: Package) -> Iterator[str]:
     """A sentence for each tensor or operation of which a file says something else, or of which it should speak."""
-    told = {tensor["tensor"].removesuffix(_STORED): tensor for tensor in package.manifest["tensors"]}
-    known = _Known(told, package.graph)
-    for file in package.manifest["files"]:
-        reader = READERS.get(file)
-        if reader is None:
-            continue
-        try:
-            names = [file] if reader.beside is None else [file, reader.beside]
-            read = reader.read(*((package.folder / name).read_bytes() for name in names))
-            said = [one._replace(name=one.name.removesuffix(_STORED)) for one in read]
-        except DetentError as error:
-            yield f"{file}: it cannot be read: {error.found}"
-            continue
-        for one in said:
-            other = known.other_numbers(one)
-            if other:
-                yield f"{one.name}: {file} has {other}"
-            grids = known.grids(one, in_full=bool(reader.roles))
-            differing = [grid.difference(one.facts) for grid in grids]
-            if differing and all(differing):
-                yield f"{one.name}: {file} has {differing[0]}"
-            if reader.roles and not grids:
-                yield f"{one.name}: {file} speaks of it, and there is nothing of that name on a grid"
-        named = {one.name for one in said}
-        for name, tensor in told.items():
-            if tensor["role"] in reader.roles and name not in named:
-                yield f"{name}: {file} does not speak of it"
+    entries = {tensor["tensor"].removesuffix(_STORED): tensor for tensor in package.manifest["tensors"]}
+    known = _Known(entries, package.graph)
+    checked: set[str] = set()
+    for name, files in package.manifest["formats"].items():
+        roles = _roles(name)
+        unread = [file for file in files if roles.get(file) is not None and file not in checked]
+        contents = {file: (package.folder / file).read_bytes() for file in files} if unread else {}
+        checked.update(unread)
+        for file in unread:
+            try:
+                read = find_format(name).facts(file, contents)
+                said = [one._replace(name=one.name.removesuffix(_STORED)) for one in read]
+            except DetentError as error:
+                yield f"{file}: it cannot be read: {error.found}"
+                continue
+            yield from _differences(file, roles[file] or (), said, known)
+
+
+def unchecked_files(package: Package) -> Iterator[str]:
+    """A note for each format whose files are not compared with the manifest."""
+    for name, files in package.manifest["formats"].items():
+        others = [file for file in files if file != QDQ_FILE]
+        if others and not any(roles is not None for roles in _roles(name).values()):
+            yield f"{', '.join(others)}: not checked, because the format {name!r} is not read back"
+
+
+def _roles(name: str) -> Mapping[str, Roles | None]:
+    """Of the files of a format; none if nobody registered it here."""
+    return find_format(name).files if name in FORMATS else {}
+
+
+def _differences(file: str, roles: Roles, said: Sequence[TensorFacts], known: _Known) -> Iterator[str]:
+    for one in said:
+        other = known.other_numbers(one)
+        if other:
+            yield f"{one.name}: {file} has {other}"
+        grids = known.grids(one, in_full=bool(roles))
+        differing = [grid.difference(one.facts) for grid in grids]
+        if differing and all(differing):
+            yield f"{one.name}: {file} has {differing[0]}"
+        if roles and not grids:
+            yield f"{one.name}: {file} speaks of it, and there is nothing of that name on a grid"
+    named = {one.name for one in said}
+    for name, tensor in known.entries.items():
+        if tensor["role"] in roles and name not in named:
+            yield f"{name}: {file} does not speak of it"
 
 
 class _Known:
     """The grids of tensors, from the manifest, and of what operations read, from the network."""
 
-    def __init__(self, told: Mapping[str, Mapping[str, Any]], graph: QdqGraph):
-        self._told, self._graph = told, graph
+    def __init__(self, entries: Mapping[str, Mapping[str, Any]], graph: QdqGraph):
+        self.entries, self._graph = entries, graph
         self._ops = {op.name: op for op in graph.ops}
         self._held: dict[str, list[Held]] = {}
         for held in parameters_of(graph):
             self._held.setdefault(held.name, []).append(held)
 
-    def grids(self, said: Said, *, in_full: bool) -> list[_Grid]:
+    def grids(self, said: TensorFacts, *, in_full: bool) -> list[_Grid]:
         """Those that it may speak of. A file that does not speak of all tensors has names of its own for others."""
         if said.place is None:
-            return self._of_tensor(said.name) if in_full else self._told_of(said.name)
+            return self._of_tensor(said.name) if in_full else self._in_manifest(said.name)
         read = self._read(said)
         if read is None or read.encoding is not None:
             return [] if read is None or read.encoding is None else [_Grid.of_encoding(read.encoding)]
-        return self._told_of(read.tensor)
+        return self._in_manifest(read.tensor)
 
-    def _read(self, said: Said) -> Read | None:
+    def _read(self, said: TensorFacts) -> Read | None:
         op = self._ops.get(said.name.partition(":")[0])  # of a layer that is one of several parts of an operation
         if op is None or said.place is None or said.place >= len(op.inputs):
             return None
         return op.inputs[said.place]
 
-    def other_numbers(self, said: Said) -> str:
+    def other_numbers(self, said: TensorFacts) -> str:
         """What a parameter is otherwise there than in `model.onnx`, in words; empty if it is not."""
         numbers = said.facts.get("numbers")
         if numbers is None:
             return ""
         read = self._read(said)
-        held = self._held.get(said.name if read is None else named(read.tensor), [])
+        held = self._held.get(said.name if read is None else parameter_name(read.tensor), [])
         forms = [form for one in held for form in (one.stored, one.values) if form.dtype.kind == numbers.dtype.kind]
         # None where a writer makes codes of a bias that is float in model.onnx, on grids of the layers that share it.
         same = not forms or any(_same_numbers(numbers, form) for form in forms)
@@ -100,10 +119,10 @@ class _Known:
     def _of_tensor(self, name: str) -> list[_Grid]:
         """Of one that is not in the manifest, as what a ReLU reads, those of the next ones that are."""
         behind = [output for op, _ in self._graph.readers(name) for output in op.outputs]
-        return self._told_of(name) or [grid for output in behind for grid in self._of_tensor(output)]
+        return self._in_manifest(name) or [grid for output in behind for grid in self._of_tensor(output)]
 
-    def _told_of(self, name: str) -> list[_Grid]:
-        return [_Grid.of_tensor(self._told[name])] if name in self._told else []
+    def _in_manifest(self, name: str) -> list[_Grid]:
+        return [_Grid.of_tensor(self.entries[name])] if name in self.entries else []
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,11 +136,11 @@ class _Grid:
     type: str
 
     @classmethod
-    def of_tensor(cls, told: Mapping[str, Any]) -> _Grid:
-        grid = Scheme.from_dict(told["scheme"]).grid
+    def of_tensor(cls, entry: Mapping[str, Any]) -> _Grid:
+        grid = Scheme.from_dict(entry["scheme"]).grid
         kind = f"{'int' if getattr(grid, 'signed', True) else 'uint'}{grid.bits}"
-        scale = np.asarray(told["scale"], np.float32)
-        return cls(_row(scale), _row(told["zero point"]), grid.qmin, grid.qmax, kind)
+        scale = np.asarray(entry["scale"], np.float32)
+        return cls(_row(scale), _row(entry["zero_point"]), grid.qmin, grid.qmax, kind)
 
     @classmethod
     def of_encoding(cls, encoding: Encoding) -> _Grid:
@@ -138,7 +157,8 @@ class _Grid:
                 continue
             said, wanted = _row(held), _row(self._facts[what])
             if not _alike(said, wanted, in_order=what != "factor"):
-                return f"{_shown(said, wanted)} as its {what}, the manifest {_shown(wanted, said)}"
+                fact = what.replace("_", " ")
+                return f"{_shown(said, wanted)} as its {fact}, the manifest {_shown(wanted, said)}"
         return ""
 
     @cached_property
@@ -149,17 +169,17 @@ class _Grid:
         low, high = (self._real(code) for code in ends)
         return {
             "bits": bits,
-            "byte range": [self._real(code) for code in whole],
+            "byte_range": [self._real(code) for code in whole],
             "codes": ends,
             "factor": 1 / self.scale,
-            "full range": [self._real(code) for code in full],
+            "full_range": [self._real(code) for code in full],
             "greatest": np.maximum(-low, high),
             "magnitude": 127 * self.scale,
             "offset": least - self.zero_point,
             "range": [low, high],
             "scale": self.scale,
             "type": self.type,
-            "zero point": self.zero_point,
+            "zero_point": self.zero_point,
         }
 
     def _codes(self, bits: int) -> tuple[int, int]:

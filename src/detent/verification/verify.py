@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.backends import BACKENDS
 from detent.deploy import Package
 from detent.engines import ENGINES, Engine, compare_latency
 from detent.errors import DeployError, DetentError, EngineError, RangeError, RunError
+from detent.graph import PreparedModel
 from detent.twin import ARITHMETICS, Arithmetic, OnnxSpec, Twin
 from detent.verification.against_engine import AgainstEngine
 from detent.verification.against_file import AgainstFile
@@ -24,7 +24,7 @@ from detent.verification.files import disagreements
 from detent.verification.on_cpus import OnCpus, kinds_apart, on_others, require_known, untrue
 from detent.verification.parameters import changed_parameters
 from detent.verification.simulation import Simulated, Simulation
-from detent.verification.vendor_files import vendor_disagreements
+from detent.verification.vendor_files import unchecked_files, vendor_disagreements
 from detent.verification.verdict import Difference, Speed, Verdict
 
 __all__ = ["verify"]
@@ -36,7 +36,7 @@ def verify(
     package: Package,
     batches: Iterable[Any],
     *,
-    prepared: Any = None,
+    prepared: PreparedModel | None = None,
     engine: str | None = None,
     arithmetic: str | None = None,
     tensors: bool = True,
@@ -72,9 +72,10 @@ def verify(
 
 def _arithmetic_of(engine: str | None, package: Package) -> str:
     """The backend's own, or that of another engine than the backend's own which is to run the file."""
-    own, asked = str(package.manifest["arithmetic"]), engine or package.manifest["engine"]
-    others = [backend.arithmetic for backend in BACKENDS.values() if backend.engine == asked]
-    return own if asked == package.manifest["engine"] or not others else others[0]
+    own = str(package.manifest["arithmetic"])
+    if engine is None or engine == package.manifest["engine"]:
+        return own
+    return ENGINES[engine].arithmetic or own
 
 
 def _not_run(
@@ -110,7 +111,7 @@ class _Verification:
     ):
         self.package, self.manifest = package, package.manifest
         self.wrong, self.beside = tuple(wrong), tuple(beside)
-        self.notes: list[str] = [str(note) for note in self.manifest["notes"]]
+        self.notes: list[str] = [*map(str, self.manifest["notes"]), *unchecked_files(package)]
         self.twin = Twin(package.graph, ARITHMETICS[arithmetic]())
         self.spec = Twin(package.graph, OnnxSpec())
         self.simulation = simulation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detent.deploy.formats.acl import AclTensor, read_acl, write
+from detent.deploy.formats.acl import FORMAT, AclTensor, read_acl
 from detent.errors import ArtifactError, DeployError
 from detent.numerics import IntGrid, Scheme
 from tests.deploy.formats.sample import INT8, INT8_AFFINE, UINT8, deployment
@@ -16,12 +16,12 @@ from tests.deploy.formats.sample import INT8, INT8_AFFINE, UINT8, deployment
     ids=str,
 )
 def test_activations(activation, data_type, offset):
-    found = read_acl(write(deployment("acl", activation=activation))["acl_tensors.json"])
+    found = read_acl(FORMAT.write(deployment("acl", activation=activation)).files["acl_tensors.json"])
     assert found["x"] == AclTensor(data_type, (pytest.approx(0.1),), (offset,))
 
 
 def test_parameters():
-    found = read_acl(write(deployment("acl", activation=INT8_AFFINE))["acl_tensors.json"])
+    found = read_acl(FORMAT.write(deployment("acl", activation=INT8_AFFINE)).files["acl_tensors.json"])
     assert found["conv1.weight"].data_type == "QSYMM8_PER_CHANNEL"
     assert found["conv1.bias"].data_type == "S32"
     assert found["conv1.bias"].scale == (pytest.approx(0.001), pytest.approx(0.002))
@@ -29,7 +29,7 @@ def test_parameters():
 
 def test_four_bits_are_refused():
     with pytest.raises(DeployError, match=r"'x' \(int4.*as acl\n.*QASYMM8"):
-        write(deployment("acl", activation=Scheme(IntGrid(4))))
+        FORMAT.write(deployment("acl", activation=Scheme(IntGrid(4))))
 
 
 def test_other_files_are_refused():

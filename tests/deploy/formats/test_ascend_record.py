@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
-from detent.deploy.formats.ascend_record import AscendRecord, read_records, write
+from detent.deploy.formats.ascend_record import FORMAT, AscendRecord, read_records
 from detent.errors import ArtifactError, DeployError
 from tests.deploy.formats.sample import INT8, INT8_AFFINE, PER_CHANNEL, SCALES, UINT8, WEIGHT_SCALES, deployment
 
@@ -49,7 +49,7 @@ def test_protobuf_reads_the_text():
         if tensor.tensor == "fc.weight":
             object.__setattr__(tensor, "scheme", INT8)
             object.__setattr__(tensor, "scale", np.float32(0.03))
-    found = text_format.Parse(write(made)["ascend_record.txt"].decode(), schema())
+    found = text_format.Parse(FORMAT.write(made).files["ascend_record.txt"].decode(), schema())
     assert [entry.key for entry in found.record] == ["conv1", "conv2", "fc"]
     first = found.record[0].value
     assert np.float32(first.scale_d) == np.float32(SCALES["x"])
@@ -62,7 +62,7 @@ def test_protobuf_reads_the_text():
 def test_signed_and_unsigned_codes_have_one_offset(activation):
     """AMCT counts from -128, so that the same grid has the same offset whichever way it is stored."""
     found = read_records(
-        write(deployment("ascend", activation=activation, weight=INT8, bias=None))["ascend_record.txt"]
+        FORMAT.write(deployment("ascend", activation=activation, weight=INT8, bias=None)).files["ascend_record.txt"]
     )
     assert found == {
         "conv1": AscendRecord(0.1, -28, (0.02,)),
@@ -73,18 +73,17 @@ def test_signed_and_unsigned_codes_have_one_offset(activation):
 
 def test_operations_without_a_record_are_named():
     made = deployment("ascend", activation=UINT8, weight=INT8, bias=None)
-    write(made)
-    assert any("no record for add, pool" in note for note in made.notes)
+    assert any("no record for add, pool" in note for note in FORMAT.write(made).notes)
 
 
 def test_a_linear_layer_has_one_scale():
     with pytest.raises(DeployError, match=r"weight 'fc.weight'.*as ascend_record\n.*one scale"):
-        write(deployment("ascend", activation=UINT8, bias=None))
+        FORMAT.write(deployment("ascend", activation=UINT8, bias=None))
 
 
 def test_a_scale_out_of_amct_s_bounds_is_refused():
     with pytest.raises(DeployError, match=r"'x'.*\n.*outside of 1.19e-07"):
-        write(deployment("ascend", activation=UINT8, weight=INT8, bias=None, scales={**SCALES, "x": 1e-8}))
+        FORMAT.write(deployment("ascend", activation=UINT8, weight=INT8, bias=None, scales={**SCALES, "x": 1e-8}))
 
 
 def test_a_record_without_a_scale_is_refused():

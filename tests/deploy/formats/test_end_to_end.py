@@ -13,8 +13,7 @@ import torch
 
 import detent
 from detent.backends import BACKENDS
-from detent.deploy import Deployment, deployment_of
-from detent.deploy.formats import FORMATS
+from detent.deploy import Deployment, deployment_of, find_format
 from detent.deploy.formats.acl import read_acl
 from detent.deploy.formats.ascend_record import read_records
 from detent.deploy.formats.espdl import read_espdl
@@ -33,6 +32,8 @@ from tests.models import MODELS
 
 Files = Mapping[str, bytes]
 
+PPL_FILE = "ppl_quantization.json"
+
 NAMES: dict[str, Callable[[Files], Iterable[str]]] = {
     "acl": lambda files: read_acl(files["acl_tensors.json"]),
     "ascend_record": lambda files: read_records(files["ascend_record.txt"]),
@@ -43,7 +44,7 @@ NAMES: dict[str, Callable[[Files], Iterable[str]]] = {
     "onnx_qlinear": lambda files: [
         name for name, kind in read_qlinear(files["qlinear.onnx"]).operations.items() if kind.startswith("QLinear")
     ],
-    "ppl_json": lambda files: read_ppl(files["ppl_quantization.json"]).tensors,
+    **dict.fromkeys(("ppl_dsp_json", "ppl_json", "ppl_w8a16_json"), lambda files: read_ppl(files[PPL_FILE]).tensors),
     "ppq_json": lambda files: read_ppq(files["ppq_config.json"]).configs,
     "qualcomm_encodings": lambda files: read_overrides(files["quantization_overrides_1.0.0.json"]).activations,
     "rknn": lambda files: read_rknn(files["rknn.quantization.cfg"]),
@@ -62,7 +63,7 @@ CASES = [
     for name in dict.fromkeys(
         (*BACKENDS[backend].files, *{"acl": ["acl"], "rknn": ["rknn"], "metax": ["ppq_json"]}.get(backend, []))
     )
-    if name in FORMATS
+    if name in NAMES
 ]
 
 
@@ -86,7 +87,7 @@ def deployed() -> Callable[..., Deployment]:
 @pytest.mark.parametrize(("backend", "name"), CASES, ids=lambda value: value)
 def test_what_is_written_speaks_of_the_network(deployed, backend, name):
     made = deployed(backend)
-    files = FORMATS[name](made)
+    files = find_format(name).write(made).files
     for file, content in files.items():
         if file.endswith(".onnx"):
             onnx.checker.check_model(onnx.load_model_from_string(content))
@@ -102,7 +103,7 @@ def test_what_is_written_speaks_of_the_network(deployed, backend, name):
 @pytest.mark.parametrize("network", ["transformer_block", "dict_io"])
 @pytest.mark.parametrize(("backend", "name"), [case for case in CASES if case[1] not in ("acl", "espdl")])
 def test_names_are_those_of_the_float_network_beside_the_file(deployed, backend, name, network):
-    files = FORMATS[name](deployed(backend, network))
+    files = find_format(name).write(deployed(backend, network)).files
     content = next((files[file] for file in ("float.onnx", "nxp.onnx") if file in files), None)
     model = deployed(backend, network).model if content is None else onnx.load_model_from_string(content)
     known = {value.name for value in (*model.graph.input, *model.graph.initializer)}
@@ -130,7 +131,7 @@ def test_grids_that_move_on_and_constants_have_names_of_the_float_network(backen
     prepared = detent.prepare(PassedOn().eval(), (x,), backend=backend)
     detent.calibrate(prepared, [x])
     made = deployment_of(prepared)
-    graph = onnx.load_model_from_string(FORMATS[name](made)["float.onnx"]).graph
+    graph = onnx.load_model_from_string(find_format(name).write(made).files["float.onnx"]).graph
     known = {value.name for value in (*graph.input, *graph.initializer)} | {o for n in graph.node for o in n.output}
     assert {tensor.tensor for tensor in made.tensors} <= known
     assert {tensor.tensor: tensor.users for tensor in made.tensors}["position"] == ("add",)
@@ -146,7 +147,7 @@ def test_each_tensor_is_said_to_be_read_by_nodes_that_read_it(deployed):
 
 def test_the_products_of_a_transformer_have_records_with_the_scales_of_their_weights(deployed):
     made = deployed("ascend", "transformer_block")
-    records = read_records(FORMATS["ascend_record"](made)["ascend_record.txt"])
+    records = read_records(find_format("ascend_record").write(made).files["ascend_record.txt"])
     scales = {tensor.tensor: tensor.scale for tensor in made.tensors}
     assert set(records) == {f"{layer}/MatMul" for layer in ("query", "key", "value", "out", "fc1", "fc2")}
     assert np.float32(records["query/MatMul"].scale_d) == scales["norm1"]
@@ -154,20 +155,20 @@ def test_the_products_of_a_transformer_have_records_with_the_scales_of_their_wei
 
 
 def test_products_of_a_transformer_are_dispatched_to_the_target(deployed):
-    configs = read_ppq(FORMATS["ppq_json"](deployed("fpga", "transformer_block"))["ppq_config.json"])
+    configs = read_ppq(find_format("ppq_json").write(deployed("fpga", "transformer_block")).files["ppq_config.json"])
     assert configs.platforms["query/MatMul"] == "FPGA_INT8"
     assert set(configs.configs["query/MatMul"]) == {"norm1", "query.weight"}
 
 
 def test_every_activation_of_the_plan_is_in_a_table_by_tensor(deployed):
     made = deployed("tensorrt")
-    ranges = read_dynamic_ranges(FORMATS["tensorrt_ranges"](made)["tensorrt_ranges.json"])
+    ranges = read_dynamic_ranges(find_format("tensorrt_ranges").write(made).files["tensorrt_ranges.json"])
     assert {tensor.tensor for tensor in made.activations} <= set(ranges)
 
 
 def test_the_qlinear_network_computes_what_the_fused_qdq_network_does(deployed):
     made = deployed("tvm")
-    content = FORMATS["onnx_qlinear"](made)["qlinear.onnx"]
+    content = find_format("onnx_qlinear").write(made).files["qlinear.onnx"]
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3

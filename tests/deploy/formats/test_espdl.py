@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 import detent
 from detent.deploy import deployment_of
-from detent.deploy.formats.espdl import read_espdl, write
+from detent.deploy.formats.espdl import FORMAT, read_espdl
 from detent.deploy.formats.espdl_file import EspModel, EspNode, EspTensor, EspValue
 from detent.deploy.formats.espdl_layout import packed
 from detent.errors import ArtifactError, DeployError
@@ -130,7 +130,7 @@ def check_same(model: EspModel, onnx_model: onnx.ModelProto, image: np.ndarray) 
 def test_the_sample_computes_what_the_qdq_model_does():
     made = power_of_two_deployment("esp_dl", bias=BIAS)
     image = np.random.default_rng(0).normal(0, 3, (1, 2, 4, 4)).astype(np.float32)
-    check_same(read_espdl(write(made)["model.espdl"]), made.model, image)
+    check_same(read_espdl(FORMAT.write(made).files["model.espdl"]), made.model, image)
 
 
 @pytest.mark.parametrize("name", ["residual_cnn", "mobile_cnn"])
@@ -141,7 +141,7 @@ def test_a_trained_network_computes_what_the_qdq_model_does(name):
     prepared = detent.prepare(entry.build().eval(), inputs, backend="esp_dl")
     detent.calibrate(prepared, [inputs])
     made = deployment_of(prepared)
-    check_same(read_espdl(write(made)["model.espdl"]), made.model, inputs[0][:1].numpy())
+    check_same(read_espdl(FORMAT.write(made).files["model.espdl"]), made.model, inputs[0][:1].numpy())
 
 
 def test_weights_are_packed_by_sixteen_output_channels():
@@ -172,7 +172,7 @@ def test_constants_lie_on_16_bytes_in_the_file():
 
 
 def test_a_relu_is_part_of_the_convolution_and_images_lie_channels_last():
-    model = read_espdl(write(power_of_two_deployment("esp_dl", bias=BIAS))["model.espdl"])
+    model = read_espdl(FORMAT.write(power_of_two_deployment("esp_dl", bias=BIAS)).files["model.espdl"])
     assert [(node.type, node.attributes.get("activation")) for node in model.nodes] == [
         ("Conv", "Relu"),
         ("Conv", "Linear"),
@@ -187,14 +187,14 @@ def test_a_relu_is_part_of_the_convolution_and_images_lie_channels_last():
 
 
 def test_the_table_of_scales_is_beside_it():
-    files = write(power_of_two_deployment("esp_dl", bias=BIAS))
+    files = FORMAT.write(power_of_two_deployment("esp_dl", bias=BIAS)).files
     assert set(files) == {"model.espdl", "ppq_config.json", "float.onnx"}
     assert set(json.loads(files["ppq_config.json"])["dispatchings"].values()) == {"ESPDL_INT8"}
 
 
 def test_scales_that_are_no_powers_of_two_are_refused():
     with pytest.raises(DeployError, match=r"espdl.*\n.*no power of two"):
-        write(deployment("esp_dl"))
+        FORMAT.write(deployment("esp_dl"))
 
 
 def test_an_operation_without_a_rule_is_refused_by_name():
@@ -203,7 +203,7 @@ def test_an_operation_without_a_rule_is_refused_by_name():
     prepared = detent.prepare(entry.build().eval(), entry.inputs(), backend="esp_dl")
     detent.calibrate(prepared, [entry.inputs()])
     with pytest.raises(DeployError, match="LayerNormalization 'norm1'"):
-        write(deployment_of(prepared))
+        FORMAT.write(deployment_of(prepared))
 
 
 @pytest.mark.parametrize("content", [b"EDL1" + bytes(20), b"EDL2" + bytes([1]) + bytes(20), b"EDL2" + bytes(8)])

@@ -10,7 +10,7 @@ import pytest
 
 from detent.deploy import Deployment
 from detent.deploy.formats.content import as_json, shortest
-from detent.deploy.formats.limits import by_name
+from detent.deploy.formats.limits import by_name, float_readers
 from detent.errors import DeployError
 from tests.deploy.formats.sample import deployment
 
@@ -36,11 +36,11 @@ def test_a_tensor_that_somebody_reads_in_float_is_noted():
     made = deployment("tensorrt")
     node = next(node for node in made.model.graph.node if node.name == "add")
     node.input[0] = "relu1"
-    by_name(made, "some")
-    assert made.notes == [
+    assert float_readers(made, "some") == (
         "some has one grid for a tensor: relu1 will be quantized for all that read it, "
-        "also where model.onnx has it in float"
-    ]
+        "also where model.onnx has it in float",
+    )
+    assert float_readers(deployment("tensorrt"), "some") == ()
 
 
 def test_lists_of_numbers_stand_on_one_line():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detent.deploy.formats.mqbench_json import read_clip_ranges, write
+from detent.deploy.formats.mqbench_json import FORMAT, read_clip_ranges
 from detent.deploy.formats.ppl_json import read_ppl
 from detent.deploy.formats.qualcomm_encodings import QualcommRange, read_ranges
 from detent.deploy.formats.tensorrt_ranges import read_dynamic_ranges
@@ -15,32 +15,32 @@ FILE = "clip_ranges.json"
 
 
 def test_tensorrt():
-    assert read_dynamic_ranges(write(deployment("tensorrt"))[FILE])["relu1"] == 127 * 0.25
+    assert read_dynamic_ranges(FORMAT.write(deployment("tensorrt")).files[FILE])["relu1"] == 127 * 0.25
 
 
 def test_snpe():
-    found = read_ranges(write(deployment("snpe", activation=UINT8))[FILE])
+    found = read_ranges(FORMAT.write(deployment("snpe", activation=UINT8)).files[FILE])
     assert found.activations["relu1"] == (QualcommRange(8, 0.0, 63.75),)
 
 
 def test_vitis():
-    scales = read_clip_ranges(write(power_of_two_deployment("vitis"))[FILE])
+    scales = read_clip_ranges(FORMAT.write(power_of_two_deployment("vitis")).files[FILE])
     assert {name: scales[name] for name in POWERS} == POWERS
 
 
 def test_ppl_w8a16():
-    assert read_ppl(write(deployment("ppl_w8a16", activation=UINT8))[FILE]).tensors["relu1"].scale == 0.25
+    assert read_ppl(FORMAT.write(deployment("ppl_w8a16", activation=UINT8)).files[FILE]).tensors["relu1"].scale == 0.25
 
 
 def test_ppl_cuda_is_no_json():
-    content = write(deployment("ppl_cuda"))[FILE]
+    content = FORMAT.write(deployment("ppl_cuda")).files[FILE]
     assert content.startswith(b"x: 12.8")
     assert read_clip_ranges(content)["relu1"] == 32.0
 
 
 def test_a_backend_without_such_a_file_is_refused():
     with pytest.raises(DeployError, match="mqbench_json for backend 'tengine'"):
-        write(deployment("tengine"))
+        FORMAT.write(deployment("tengine"))
 
 
 @pytest.mark.parametrize("content", [b"x: many\n", b'{"tensorrt": {}}', b"{"])

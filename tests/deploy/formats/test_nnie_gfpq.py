@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from detent.deploy import Deployment
-from detent.deploy.formats.nnie_gfpq import GfpqParameters, read_gfpq, write
+from detent.deploy.formats.nnie_gfpq import FORMAT, GfpqParameters, read_gfpq
 from detent.errors import ArtifactError, DeployError
 from detent.numerics import LogGrid, Scheme
 from tests.deploy.formats.sample import deployment
@@ -20,7 +20,7 @@ def logarithmic() -> Deployment:
 
 
 def test_each_operation_has_the_magnitudes_of_its_inputs():
-    found = read_gfpq(write(logarithmic())["nnie_gfpq.json"]).magnitudes
+    found = read_gfpq(FORMAT.write(logarithmic()).files["nnie_gfpq.json"]).magnitudes
     # Pooling over all, flattening and ReLU have no entry there.
     assert list(found) == ["conv1", "conv2", "add", "fc"]
     assert found["add"] == (0.25, 0.5)
@@ -32,10 +32,10 @@ def test_grouped_convolutions_are_left_out_and_named():
     made = logarithmic()
     conv = next(node for node in made.model.graph.node if node.name == "conv2")
     conv.attribute.insert(0, onnx.helper.make_attribute("group", 2))
-    found = read_gfpq(write(made)["nnie_gfpq.json"]).magnitudes
+    found = read_gfpq(FORMAT.write(made).files["nnie_gfpq.json"]).magnitudes
     assert "conv2" not in found
     assert "conv1" in found
-    assert any("conv2 have none" in note for note in made.notes)
+    assert any("conv2 have none" in note for note in FORMAT.write(made).notes)
 
 
 def test_upsampling_has_a_second_entry():
@@ -43,13 +43,13 @@ def test_upsampling_has_a_second_entry():
     made = logarithmic()
     node = next(node for node in made.model.graph.node if node.name == "pool")
     node.op_type = "Resize"
-    found = read_gfpq(write(made)["nnie_gfpq.json"]).magnitudes
+    found = read_gfpq(FORMAT.write(made).files["nnie_gfpq.json"]).magnitudes
     assert found["pool_permute_0"] == found["pool"]
 
 
 def test_integers_are_refused():
     with pytest.raises(DeployError, match=r"'x' \(int8.*as nnie_gfpq\n.*LogGrid\(bits=8, steps=16\)"):
-        write(deployment("nnie"))
+        FORMAT.write(deployment("nnie"))
 
 
 def test_reading():

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from detent.backends import BACKENDS
 from detent.deploy import Deployment
-from detent.deploy.formats.onnx_qlinear import QLinearGrid, read_qlinear, write
+from detent.deploy.formats.onnx_qlinear import FORMAT, QLinearGrid, read_qlinear
 from detent.errors import ArtifactError
 from tests.deploy.formats.sample import (
     BIAS,
@@ -51,22 +51,24 @@ def test_uint8_networks_compute_exactly_what_the_fused_qdq_model_does(case):
     exact = onnxruntime.SessionOptions()
     exact.add_session_config_entry("session.x64quantprecision", "1")
     made = deployment("tvm", activation=UINT8, **SCHEMES[case])
-    content = write(made)["qlinear.onnx"]
+    content = FORMAT.write(made).files["qlinear.onnx"]
     onnx.checker.check_model(onnx.load_model_from_string(content))
     np.testing.assert_array_equal(run(content, image(), exact), run(made.model.SerializeToString(), image(), exact))
-    assert made.notes == []
+    assert FORMAT.write(made).notes == ()
 
 
 def test_int8_networks_on_powers_of_two_keep_within_one_step():
     """The QDQ model runs with uint8 codes there, whose adds round ties another way: one step of the add (0.25), which
     the pool and the last layer can only make smaller than one step of the output (0.5)."""
     made = power_of_two_deployment("tvm", bias=BIAS)
-    results = [run(model, image()) for model in (write(made)["qlinear.onnx"], made.model.SerializeToString())]
+    results = [
+        run(model, image()) for model in (FORMAT.write(made).files["qlinear.onnx"], made.model.SerializeToString())
+    ]
     assert np.abs(results[0] - results[1]).max() <= 0.5
 
 
 def test_operations_and_grids_read_back():
-    model = read_qlinear(write(deployment("tvm", activation=UINT8))["qlinear.onnx"])
+    model = read_qlinear(FORMAT.write(deployment("tvm", activation=UINT8)).files["qlinear.onnx"])
     assert model.operations == {
         "x_quantized": "QuantizeLinear",
         "conv1": "QLinearConv",
@@ -83,7 +85,7 @@ def test_operations_and_grids_read_back():
 
 def test_a_relu_that_the_grid_does_not_do_is_a_clip_of_codes():
     """int8 with zero point 0 has negative codes."""
-    model = read_qlinear(write(deployment("tvm"))["qlinear.onnx"])
+    model = read_qlinear(FORMAT.write(deployment("tvm")).files["qlinear.onnx"])
     assert model.operations["relu1_quantized_clipped"] == "Clip"
 
 
@@ -138,7 +140,7 @@ def test_operations_with_one_input(op):
     net = Net()
     net.nodes.append(helper.make_node(op, [net.given("x", 0.05, 128)], ["y"], name="op", **attributes))
     made = net.deployment(net.quantized("y", *grid))
-    content = write(made)["qlinear.onnx"]
+    content = FORMAT.write(made).files["qlinear.onnx"]
     assert written_as in read_qlinear(content).operations.values()
     np.testing.assert_array_equal(run(content, batch("x")), run(made.model.SerializeToString(), batch("x")))
 
@@ -152,7 +154,7 @@ def test_operations_with_two_inputs(op, written_as):
     attributes = {"axis": 1} if op == "Concat" else {}
     net.nodes.append(helper.make_node(op, inputs, ["y"], name="op", **attributes))
     made = net.deployment(net.quantized("y", 0.1, 110))
-    content = write(made)["qlinear.onnx"]
+    content = FORMAT.write(made).files["qlinear.onnx"]
     assert read_qlinear(content).operations["op"] == written_as
     np.testing.assert_array_equal(run(content, batch("a", "b")), run(made.model.SerializeToString(), batch("a", "b")))
 
@@ -161,7 +163,7 @@ def test_what_is_concatenated_on_one_grid_is_concatenated_as_codes():
     net = Net()
     inputs = [net.given("a", 0.05, 128), net.given("b", 0.05, 128)]
     net.nodes.append(helper.make_node("Concat", inputs, ["y"], name="op", axis=1))
-    content = write(net.deployment(net.quantized("y", 0.05, 128)))["qlinear.onnx"]
+    content = FORMAT.write(net.deployment(net.quantized("y", 0.05, 128))).files["qlinear.onnx"]
     assert read_qlinear(content).operations["op"] == "Concat"
 
 
@@ -175,7 +177,7 @@ def test_a_matrix_product_with_a_scale_for_each_column():
     net.nodes.append(helper.make_node("DequantizeLinear", [net.constant("w_q", codes), *grid], ["w"], name="w", axis=1))
     net.nodes.append(helper.make_node("MatMul", [net.given("x", 0.05, 128), "w"], ["y"], name="op"))
     made = net.deployment(net.quantized("y", 0.2, 128))
-    content = write(made)["qlinear.onnx"]
+    content = FORMAT.write(made).files["qlinear.onnx"]
     assert read_qlinear(content).operations["op"] == "QLinearMatMul"
     np.testing.assert_array_equal(run(content, batch("x")), run(made.model.SerializeToString(), batch("x")))
 
@@ -187,7 +189,7 @@ def test_relu6_bounds_the_codes():
     net.nodes.append(helper.make_node("Add", [x, x], ["sum"], name="add"))
     net.nodes.append(helper.make_node("Clip", ["sum", *bounds], ["y"], name="relu6"))
     made = net.deployment(net.quantized("y", 0.05, 10))
-    content = write(made)["qlinear.onnx"]
+    content = FORMAT.write(made).files["qlinear.onnx"]
     assert set(read_qlinear(content).operations.values()) == {
         "QuantizeLinear",
         "QLinearAdd",
@@ -202,7 +204,7 @@ def test_an_operation_without_a_form_on_codes_computes_on_real_numbers_and_is_na
     net = Net()
     net.nodes.append(helper.make_node("Softmax", [net.given("x", 0.05, 128)], ["y"], name="soft", axis=1))
     made = net.deployment(net.quantized("y", 1 / 256, 0))
-    content = write(made)["qlinear.onnx"]
+    content = FORMAT.write(made).files["qlinear.onnx"]
     assert list(read_qlinear(content).operations.values()) == [
         "QuantizeLinear",
         "DequantizeLinear",
@@ -210,7 +212,7 @@ def test_an_operation_without_a_form_on_codes_computes_on_real_numbers_and_is_na
         "QuantizeLinear",
         "DequantizeLinear",
     ]
-    assert any("soft compute on real numbers" in note for note in made.notes)
+    assert any("soft compute on real numbers" in note for note in FORMAT.write(made).notes)
     np.testing.assert_array_equal(run(content, batch("x")), run(made.model.SerializeToString(), batch("x")))
 
 
@@ -220,7 +222,7 @@ def test_a_tensor_that_is_also_read_in_float_is_made_in_float():
     net.nodes.append(helper.make_node("Add", [x, x], ["sum"], name="add"))
     net.nodes.append(helper.make_node("Mul", ["sum", net.quantized("sum", 0.1, 128)], ["y"], name="mul"))
     made = net.deployment("y")
-    content = write(made)["qlinear.onnx"]
+    content = FORMAT.write(made).files["qlinear.onnx"]
     assert read_qlinear(content).operations["add"] == "Add"
     np.testing.assert_array_equal(run(content, batch("x")), run(made.model.SerializeToString(), batch("x")))
 

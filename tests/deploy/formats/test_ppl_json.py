@@ -7,23 +7,25 @@ import json
 import numpy as np
 import pytest
 
-from detent.deploy.formats.ppl_json import read_ppl, write
+from detent.deploy.formats.ppl_json import CUDA_FORMAT, DSP_FORMAT, W8A16_FORMAT, read_ppl
 from detent.errors import ArtifactError, DeployError
 from detent.numerics import IntGrid, Scheme
 from tests.deploy.formats.sample import UINT8, deployment
 
+FILE = "ppl_quantization.json"
 UINT16 = Scheme(IntGrid(16, signed=False), symmetric=False)
 CASES = {
-    "cuda": lambda: deployment("ppl_cuda"),
-    "dsp": lambda: deployment("ppl_dsp", activation=UINT8, weight=UINT8),
-    "w8a16": lambda: deployment("ppl_w8a16", activation=UINT16, weight=UINT8, bias=None),
+    "cuda": (CUDA_FORMAT, lambda: deployment("ppl_cuda")),
+    "dsp": (DSP_FORMAT, lambda: deployment("ppl_dsp", activation=UINT8, weight=UINT8)),
+    "w8a16": (W8A16_FORMAT, lambda: deployment("ppl_w8a16", activation=UINT16, weight=UINT8, bias=None)),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_written_reads_back(case):
-    made = CASES[case]()
-    found = read_ppl(write(made)["ppl_quantization.json"])
+    written_as, make = CASES[case]
+    made = make()
+    found = read_ppl(written_as.write(made).files[FILE])
     wanted = [tensor for tensor in made.tensors if tensor.role != "bias"]
     assert set(found.tensors) == {tensor.tensor for tensor in wanted}
     for tensor in wanted:
@@ -36,13 +38,13 @@ def test_what_is_written_reads_back(case):
 
 
 def test_operations_on_integers_are_listed():
-    found = read_ppl(write(CASES["cuda"]())["ppl_quantization.json"])
+    found = read_ppl(CUDA_FORMAT.write(deployment("ppl_cuda")).files[FILE])
     assert {"conv1", "conv2", "add", "pool", "flat", "fc"} <= set(found.integer_ops)
     assert "relu1" not in found.integer_ops
 
 
 def test_a_shared_scale_is_said_by_its_dominator():
-    held = json.loads(write(CASES["cuda"]())["ppl_quantization.json"])["quant_info"]
+    held = json.loads(CUDA_FORMAT.write(deployment("ppl_cuda")).files[FILE])["quant_info"]
     assert held["flat"]["dominator"] == held["pool"]["hash"]
     assert held["flat"]["hash"] != held["pool"]["hash"]
 
@@ -50,18 +52,25 @@ def test_a_shared_scale_is_said_by_its_dominator():
 def test_a_narrow_grid_of_8_bits_has_8_bits():
     """MQBench says 7, the logarithm of its 255 codes."""
     narrow = Scheme(IntGrid(8, narrow=True))
-    found = read_ppl(write(deployment("ppl_w8a16", activation=narrow, bias=None))["ppl_quantization.json"])
+    found = read_ppl(W8A16_FORMAT.write(deployment("ppl_w8a16", activation=narrow, bias=None)).files[FILE])
     assert found.tensors["x"].bits == 8
 
 
 def test_affine_numbers_are_refused_on_cuda():
     with pytest.raises(DeployError, match=r"'x'.*as ppl_json\n.*no zero point"):
-        write(deployment("ppl_cuda", activation=UINT8))
+        CUDA_FORMAT.write(deployment("ppl_cuda", activation=UINT8))
 
 
-def test_other_backends_are_refused():
-    with pytest.raises(DeployError, match="ppl_json for backend 'tensorrt'"):
-        write(deployment("tensorrt"))
+def test_the_form_is_that_of_the_format_whatever_the_backend():
+    found = read_ppl(CUDA_FORMAT.write(deployment("tensorrt")).files[FILE])
+    assert found.tensors["relu1"].scale == 0.25
+    assert found.integer_ops is not None
+    assert read_ppl(W8A16_FORMAT.write(deployment("tensorrt")).files[FILE]).integer_ops is None
+
+
+def test_the_dsp_needs_a_caffe_model():
+    assert "take a Caffe model" in DSP_FORMAT.write(deployment("ppl_dsp", activation=UINT8, weight=UINT8)).notes[0]
+    assert CUDA_FORMAT.write(deployment("ppl_cuda")).notes == ()
 
 
 def test_other_files_are_refused():

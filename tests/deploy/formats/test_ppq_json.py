@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from detent.deploy.formats.ppq_json import PpqConfig, read_ppq, write
+from detent.deploy.formats.ppq_json import FORMAT, PpqConfig, read_ppq
 from detent.errors import ArtifactError, DeployError
 from tests.deploy.formats.sample import BIAS, deployment, power_of_two_deployment
 
 
 def test_a_tensor_is_active_where_it_is_made_and_overlapped_where_it_is_read():
-    found = read_ppq(write(deployment("metax"))["ppq_config.json"])
+    found = read_ppq(FORMAT.write(deployment("metax")).files["ppq_config.json"])
     states = {
         (operation, tensor): config.state
         for operation, tensors in found.configs.items()
@@ -28,7 +28,7 @@ def test_a_tensor_is_active_where_it_is_made_and_overlapped_where_it_is_read():
 
 
 def test_what_is_said_of_a_tensor():
-    found = read_ppq(write(power_of_two_deployment("fpga", bias=BIAS))["ppq_config.json"])
+    found = read_ppq(FORMAT.write(power_of_two_deployment("fpga", bias=BIAS)).files["ppq_config.json"])
     properties = frozenset(("PER_TENSOR", "LINEAR", "SYMMETRICAL", "POWER_OF_2"))
     assert found.configs["conv1"]["x"] == PpqConfig(8, properties, "ACTIVATED", -128, 127, 2**-4, 0)
     assert found.platforms["conv1"] == "FPGA_INT8"
@@ -36,21 +36,21 @@ def test_what_is_said_of_a_tensor():
 
 
 def test_channels_have_a_scale_each():
-    config = read_ppq(write(deployment("metax"))["ppq_config.json"]).configs["conv1"]["conv1.weight"]
+    config = read_ppq(FORMAT.write(deployment("metax")).files["ppq_config.json"]).configs["conv1"]["conv1.weight"]
     assert "PER_CHANNEL" in config.properties
     assert config.scale == [pytest.approx(0.01), pytest.approx(0.02)]
     assert config.zero_point == [0, 0]
 
 
 def test_a_shared_scale_is_read_from_its_dominator():
-    content = json.loads(write(deployment("metax"))["ppq_config.json"])
+    content = json.loads(FORMAT.write(deployment("metax")).files["ppq_config.json"])
     flat = content["configs"]["fc"]["flat"]
     assert flat["dominator"] == content["configs"]["pool"]["pool"]["hash"] != flat["hash"]
 
 
 def test_a_backend_that_ppq_does_not_have_is_refused():
     with pytest.raises(DeployError, match="ppq_json for backend 'litert'"):
-        write(deployment("litert"))
+        FORMAT.write(deployment("litert"))
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def test_a_backend_that_ppq_does_not_have_is_refused():
 def test_a_backend_of_a_users_own_has_the_platform_of_its_name_or_is_an_extension(backend, platform):
     made = deployment("metax")
     own = replace(made, backend=replace(made.backend, name=backend))
-    assert set(read_ppq(write(own)["ppq_config.json"]).platforms.values()) <= {platform, "FP32"}
-    assert platform in read_ppq(write(own)["ppq_config.json"]).platforms.values()
+    assert set(read_ppq(FORMAT.write(own).files["ppq_config.json"]).platforms.values()) <= {platform, "FP32"}
+    assert platform in read_ppq(FORMAT.write(own).files["ppq_config.json"]).platforms.values()
 
 
 def test_other_files_are_refused():

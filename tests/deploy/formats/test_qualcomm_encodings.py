@@ -7,7 +7,13 @@ import json
 import numpy as np
 import pytest
 
-from detent.deploy.formats.qualcomm_encodings import QualcommEncoding, QualcommRange, read_overrides, read_ranges, write
+from detent.deploy.formats.qualcomm_encodings import (
+    FORMAT,
+    QualcommEncoding,
+    QualcommRange,
+    read_overrides,
+    read_ranges,
+)
 from detent.errors import ArtifactError, DeployError
 from detent.numerics import IntGrid, LogGrid, PerGroup, Scheme
 from tests.deploy.formats.sample import INT8, INT8_AFFINE, SCALES, UINT8, ZERO_POINTS, deployment
@@ -17,7 +23,7 @@ FILES = ("quantization_overrides_0.6.1.json", "quantization_overrides_1.0.0.json
 
 @pytest.mark.parametrize("file", FILES)
 def test_both_versions_say_the_same(file):
-    found = read_overrides(write(deployment("qnn", activation=UINT8))[file])
+    found = read_overrides(FORMAT.write(deployment("qnn", activation=UINT8)).files[file])
     assert found.activations == {
         name: QualcommEncoding(8, False, (float(np.float32(scale)),), (-ZERO_POINTS[name],), False)
         for name, scale in SCALES.items()
@@ -31,7 +37,7 @@ def test_both_versions_say_the_same(file):
 def test_offsets_count_from_the_least_code(activation):
     """Whatever the codes are, real = scale * (code + offset), with codes from 0."""
     made = deployment("qnn", activation=activation)
-    found = read_overrides(write(made)[FILES[1]])
+    found = read_overrides(FORMAT.write(made).files[FILES[1]])
     for tensor in made.activations:
         encoding = found.activations[tensor.tensor]
         assert encoding.minimum[0] == pytest.approx(float(tensor.minimum))
@@ -41,12 +47,11 @@ def test_offsets_count_from_the_least_code(activation):
 
 def test_the_least_code_of_a_narrow_grid_is_said_to_be_lost():
     made = deployment("qnn", activation=Scheme(IntGrid(8, narrow=True)))
-    write(made)
-    assert any("cannot leave out a code" in note for note in made.notes)
+    assert any("cannot leave out a code" in note for note in FORMAT.write(made).notes)
 
 
 def test_ranges_hold_parameters_too():
-    ranges = read_ranges(write(deployment("snpe", activation=UINT8, weight=UINT8))["snpe_encodings.json"])
+    ranges = read_ranges(FORMAT.write(deployment("snpe", activation=UINT8, weight=UINT8)).files["snpe_encodings.json"])
     assert ranges.activations["relu1"] == (QualcommRange(8, 0.0, 63.75),)
     assert [one.bits for one in ranges.parameters["fc.weight"]] == [8]
     assert ranges.parameters["fc.weight"][0].minimum == pytest.approx(-130 * 0.03)
@@ -54,20 +59,20 @@ def test_ranges_hold_parameters_too():
 
 def test_biases_are_left_to_the_converter_and_it_says_so():
     made = deployment("qnn", activation=UINT8)
-    files = write(made)
+    files = FORMAT.write(made).files
     assert not [name for name in json.loads(files[FILES[0]])["param_encodings"] if "bias" in name]
-    assert any("--bias_bitwidth 32" in note for note in made.notes)
+    assert any("--bias_bitwidth 32" in note for note in FORMAT.write(made).notes)
 
 
 def test_logarithms_are_refused():
     with pytest.raises(DeployError, match=r"activation 'x' \(log8.*as qualcomm_encodings\n.*integers only"):
-        write(deployment("qnn", activation=Scheme(LogGrid())))
+        FORMAT.write(deployment("qnn", activation=Scheme(LogGrid())))
 
 
 def test_groups_are_refused():
     made = deployment("qnn", activation=UINT8, weight=Scheme(IntGrid(8), granularity=PerGroup(1, 1)))
     with pytest.raises(DeployError, match=r"weight 'conv1.weight'.*\n.*a tensor or a channel"):
-        write(made)
+        FORMAT.write(made)
 
 
 @pytest.mark.parametrize("content", [b'{"version": "3.0.0"}', b'{"version": "1.0.0"}', b"[1]"])

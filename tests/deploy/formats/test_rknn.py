@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detent.deploy.formats.rknn import RknnGrid, read_rknn, write
+from detent.deploy.formats.rknn import FORMAT, RknnGrid, read_rknn
 from detent.errors import ArtifactError, DeployError
 from tests.deploy.formats.sample import INT8_AFFINE, UINT8, deployment
 
 
 def test_grids_read_back():
     made = deployment("rknn", activation=INT8_AFFINE)
-    found = read_rknn(write(made)["rknn.quantization.cfg"])
+    found = read_rknn(FORMAT.write(made).files["rknn.quantization.cfg"])
     assert found["relu1"] == RknnGrid(True, False, "int8", (0.0,), (63.75,), (0.25,), (-128,))
     for tensor in made.tensors:
         if tensor.role != "bias":
@@ -44,7 +44,7 @@ quantize_parameters:
 
 def test_unsigned_codes_are_refused():
     with pytest.raises(DeployError, match=r"'x'.*as rknn\n.*signed"):
-        write(deployment("rknn", activation=UINT8))
+        FORMAT.write(deployment("rknn", activation=UINT8))
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"quantize_parameters: {x: {}}"])

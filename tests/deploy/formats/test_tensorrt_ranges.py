@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detent.deploy.formats.tensorrt_ranges import read_calibration_cache, read_dynamic_ranges, write
+from detent.deploy.formats.tensorrt_ranges import FORMAT, read_calibration_cache, read_dynamic_ranges
 from detent.errors import ArtifactError, DeployError
 from tests.deploy.formats.sample import SCALES, UINT8, deployment
 
 
 def test_both_forms_read_back_as_the_same_ranges():
-    files = write(deployment("tensorrt", bias=None))
+    files = FORMAT.write(deployment("tensorrt", bias=None)).files
     ranges = read_dynamic_ranges(files["tensorrt_ranges.json"])
     assert ranges == read_dynamic_ranges(files["tensorrt_clip_ranges.json"])
     # The engine divides by 127, also where the grid reaches -128.
@@ -21,7 +21,7 @@ def test_both_forms_read_back_as_the_same_ranges():
 
 
 def test_the_cache_reads_back_with_the_very_scales():
-    cache = read_calibration_cache(write(deployment("tensorrt", bias=None))["tensorrt_calibration.cache"])
+    cache = read_calibration_cache(FORMAT.write(deployment("tensorrt", bias=None)).files["tensorrt_calibration.cache"])
     assert cache.header.startswith("TRT-")
     assert cache.header.endswith("-EntropyCalibration2")
     assert {name: np.float32(scale) for name, scale in cache.scales.items()} == {
@@ -39,14 +39,14 @@ def test_a_cache_that_tensorrt_wrote():
 
 def test_weights_that_tensorrt_would_put_on_another_grid_are_named():
     made = deployment("tensorrt", bias=None)
-    write(made)
+    written = FORMAT.write(made)
     # The codes of conv1 go from -127 to 118 in its channels; those of conv2 and fc reach 127 in each.
-    assert any("in conv1 these are others" in note for note in made.notes)
+    assert any("in conv1 these are others" in note for note in written.notes)
 
 
 def test_affine_activations_are_refused():
     with pytest.raises(DeployError, match=r"'x' \(uint8 affine per-tensor\) as tensorrt_ranges\n.*signed"):
-        write(deployment("tensorrt", activation=UINT8))
+        FORMAT.write(deployment("tensorrt", activation=UINT8))
 
 
 @pytest.mark.parametrize("content", [b"not a cache\n", b"TRT-8401-EntropyCalibration2\nx: zz\n"])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from detent.deploy.formats.vitis_quant_info import FixPoint, read_quant_info, write
+from detent.deploy.formats.vitis_quant_info import FORMAT, FixPoint, read_quant_info
 from detent.errors import ArtifactError, DeployError
 from tests.deploy.formats.sample import PER_CHANNEL, POWER_OF_TWO, POWERS, deployment, power_of_two_deployment
 
 
 def test_positions_are_those_of_the_scales():
     made = power_of_two_deployment("vitis")
-    info = read_quant_info(write(made)["quant_info.json"])
+    info = read_quant_info(FORMAT.write(made).files["quant_info.json"])
     assert {name: point.scale for name, point in info.outputs.items()} == POWERS
     assert {name: point.scale for name, point in info.parameters.items()} == {
         tensor.tensor: float(tensor.scale) for tensor in made.parameters
@@ -46,12 +46,12 @@ def test_a_file_that_vai_q_pytorch_wrote():
 
 def test_scales_that_are_no_powers_of_two_are_refused():
     with pytest.raises(DeployError, match=r"as vitis_quant_info\n.*powers of two"):
-        write(deployment("vitis", weight=POWER_OF_TWO, bias=None))
+        FORMAT.write(deployment("vitis", weight=POWER_OF_TWO, bias=None))
 
 
 def test_channels_are_refused():
     with pytest.raises(DeployError, match=r"weight 'conv1.weight'.*as vitis_quant_info\n.*one scale for a tensor"):
-        write(deployment("vitis", activation=POWER_OF_TWO, weight=PER_CHANNEL, scales=POWERS))
+        FORMAT.write(deployment("vitis", activation=POWER_OF_TWO, weight=PER_CHANNEL, scales=POWERS))
 
 
 @pytest.mark.parametrize("content", [b"{}", b'{"param": {"w": [[8, 0.5, 0, 1.0]]}, "output": {}, "input": {}}'])

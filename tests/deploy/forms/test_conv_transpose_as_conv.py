@@ -9,10 +9,10 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from detent.deploy.forms import in_forms
+from detent.deploy.forms import legalize
 from tests.deploy.forms.quantized_op import RELU, Writing, X, Y, run, types
 
-FORM = ("conv_transpose_as_conv",)
+REWRITE = ("conv_transpose_as_conv",)
 
 
 def network(
@@ -67,7 +67,7 @@ GEOMETRIES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("geometry", GEOMETRIES.values(), ids=GEOMETRIES.keys())
 def test_the_same_integers(geometry: dict[str, Any], relu: bool) -> None:
     before = network(**geometry, relu=relu)
-    after = in_forms(before, FORM)
+    after = legalize(before, REWRITE)
     x = feed(geometry.get("shape", ("n", 6, 5, 7)))
     wanted = run(before, x)
     assert np.unique(wanted).size > 12
@@ -76,12 +76,12 @@ def test_the_same_integers(geometry: dict[str, Any], relu: bool) -> None:
 
 
 def test_no_moves_without_a_stride() -> None:
-    assert types(in_forms(network(kernel=(5, 5), pads=[2] * 4), FORM)) == ["Conv"]
+    assert types(legalize(network(kernel=(5, 5), pads=[2] * 4), REWRITE)) == ["Conv"]
 
 
 def test_a_stride_of_two() -> None:
     """Every second element of the kernel, turned round, is the kernel of a phase."""
-    after = in_forms(network(shape=(1, 1, 2, 2), outputs=1, kernel=(3, 3), strides=[2, 2]), FORM)
+    after = legalize(network(shape=(1, 1, 2, 2), outputs=1, kernel=(3, 3), strides=[2, 2]), REWRITE)
     assert types(after) == ["Conv", "Transpose", "Reshape", "Transpose", "Reshape", "Slice", "Transpose"]
     held = {tensor.name: numpy_helper.to_array(tensor) for tensor in after.graph.initializer}
     kernel = np.random.default_rng(0).integers(-127, 128, (1, 1, 3, 3))[0, 0]
@@ -119,4 +119,4 @@ def _float_weights() -> onnx.ModelProto:
     ids=["unknown-height", "auto-pad", "output-shape", "read-in-float", "float-weights"],
 )
 def test_left_alone(model: onnx.ModelProto) -> None:
-    assert types(in_forms(model, FORM)) == ["ConvTranspose"]
+    assert types(legalize(model, REWRITE)) == ["ConvTranspose"]

@@ -1,4 +1,4 @@
-"""Whole networks in the forms of their target: all of it on integers, what was simulated, and back again."""
+"""Whole networks after the rewrites of their target: all of it on integers, what was simulated, and back again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import detent
 from detent.artifact import Artifact
 from detent.backends import BACKENDS
 from detent.deploy.float_model import float_model
-from detent.deploy.forms.undoing import without_forms
+from detent.deploy.forms.undo import undo
 from detent.deploy.qdq_reading import read_qdq
 from detent.deploy.write import deployment_of
 from detent.verification.files import disagreements
@@ -61,17 +61,17 @@ def test_the_file_loads_with_the_models_own_operations_and_scales(name, tmp_path
         torch.testing.assert_close(again(*inputs), artifact.prepared.eval()(*inputs))
     moved = Artifact.load(artifact.folder).retarget("openvino", tmp_path / "moved")
     written = {json.loads(entry.value)["form"] for node in moved.model.graph.node for entry in node.metadata_props}
-    assert written == ({"conv_transpose_as_conv"} if name == "unet" else set())  # the form they have in common
-    plain = without_forms(onnx.ModelProto.FromString(moved.model.SerializeToString()))
+    assert written == ({"conv_transpose_as_conv"} if name == "unet" else set())  # the rewrite they have in common
+    plain = undo(onnx.ModelProto.FromString(moved.model.SerializeToString()))
     first = {node.op_type: node for node in reversed(plain.graph.node)}
     strided = first["ConvTranspose" if name == "unet" else "Conv"]
     assert [list(a.ints) for a in strided.attribute if a.name == "strides"] == [[2, 2]]
 
 
-def test_the_float_network_is_that_of_a_target_without_forms(tmp_path):
+def test_the_float_network_is_that_of_a_target_without_rewrites(tmp_path):
     artifact, _ = deployed("unet", tmp_path / "out")
     prepared = artifact.prepared
-    prepared.backend = replace(BACKENDS["onnxruntime"], forms=())
+    prepared.backend = replace(BACKENDS["onnxruntime"], rewrites=())
     plain, undone = float_model(deployment_of(prepared).model), float_model(artifact.model)
     assert [n.op_type for n in undone.graph.node] == [n.op_type for n in plain.graph.node]
 

@@ -16,6 +16,7 @@ from detent.compat.mmrazor.own_loss import OwnLossRun
 from detent.compat.mmrazor.registry import LOOPS, MODELS
 from detent.compat.mmrazor.schedule import schedule_of
 from detent.errors import DataError, RecipeError, UnknownNameError
+from detent.graph import PreparedModel
 from detent.training import Batches, Processes, Run, joined_processes, parameter_groups
 
 __all__ = ["LSQEpochBasedLoop", "PTQLoop", "QATEpochBasedLoop", "Runner"]
@@ -91,7 +92,7 @@ class Runner:
             seed=self.seed,
         )
 
-    def _made_optimizer(self, prepared: nn.Module) -> torch.optim.Optimizer:
+    def _made_optimizer(self, prepared: PreparedModel) -> torch.optim.Optimizer:
         options = dict(self._optimizer)
         name = str(options.pop("type"))
         kind = getattr(torch.optim, name, None)

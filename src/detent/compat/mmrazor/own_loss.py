@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from detent.errors import TensorError
+from detent.graph import PreparedModel
 from detent.training import Run, validate
 from detent.training.batch import inputs_of, to_float32
 
@@ -36,7 +37,7 @@ def total_loss(losses: Any) -> Tensor:
 class OwnLossRun(Run):
     """A run of a model with the forward modes `loss`, which is trained on, and `tensor`, which gives the answers."""
 
-    def loss(self, model: Any, batch: Any) -> tuple[Any, Tensor]:
+    def loss(self, model: nn.Module, batch: Any) -> tuple[Any, Tensor]:
         inputs = inputs_of(batch)
         with self.precision.forward(self.prepared):
             losses = model(*inputs.args, **inputs.kwargs, mode="loss")
@@ -50,7 +51,7 @@ class OwnLossRun(Run):
 class _BothModes(nn.Module):
     """The answers and the loss of a batch, under the names that validation looks for."""
 
-    def __init__(self, prepared: nn.Module):
+    def __init__(self, prepared: PreparedModel):
         super().__init__()
         self.prepared = prepared
 

@@ -11,6 +11,7 @@ from torch import nn
 from detent.compat.mmrazor.qconfig import recipe_of
 from detent.compat.mmrazor.registry import MODELS, TASK_UTILS
 from detent.errors import RecipeError
+from detent.graph import PreparedModel
 from detent.preparing import prepare
 
 __all__ = [
@@ -44,7 +45,7 @@ class BaseQuantizer(nn.Module):
         self.tracer = TASK_UTILS.build(tracer or {}, type="CustomTracer")
 
     @abstractmethod
-    def prepare(self, model: nn.Module, example_inputs: Sequence[Any], **options: Any) -> Any:
+    def prepare(self, model: nn.Module, example_inputs: Sequence[Any], **options: Any) -> PreparedModel:
         """The prepared model; `options` are those of `detent.prepare`."""
 
 
@@ -67,7 +68,7 @@ class NativeQuantizer(BaseQuantizer):
                 "use FakeQuantize, or is_qat=True",
             )
 
-    def prepare(self, model: nn.Module, example_inputs: Sequence[Any], **options: Any) -> Any:
+    def prepare(self, model: nn.Module, example_inputs: Sequence[Any], **options: Any) -> PreparedModel:
         return prepare(
             model,
             example_inputs,

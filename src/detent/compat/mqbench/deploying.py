@@ -10,7 +10,7 @@ from detent.artifact import Artifact, deploy
 from detent.compat.mqbench.own_nodes import wants_own_nodes, with_own_nodes
 from detent.compat.mqbench.phases import PlatformModel
 from detent.compat.mqbench.platform import target_of
-from detent.deploy import deployment_of, writer
+from detent.deploy import deployment_of, find_format
 from detent.errors import DeployError
 
 __all__ = ["convert_deploy", "register_deploy_function"]
@@ -54,7 +54,7 @@ def convert_deploy(
     _check_shapes(artifact, input_shape_dict or {})
     contents = {name: (artifact.folder / name).read_bytes() for name in artifact.manifest["files"]}
     if target.name in _CLIP_RANGES:
-        contents |= writer("mqbench_json")(deployment_of(prepared))
+        contents |= find_format("mqbench_json").write(deployment_of(prepared)).files
     if wants_own_nodes(prepared):
         own = with_own_nodes(prepared, deployment_of(prepared))
         contents |= {} if own is None else {"model.onnx": own.SerializeToString(deterministic=True)}

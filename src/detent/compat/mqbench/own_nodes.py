@@ -16,8 +16,8 @@ from detent.compat.mqbench.base import Simulating
 from detent.compat.mqbench.symbolic import SymbolicGraph, Value, applied_in
 from detent.deploy import TRANSPOSED, DeployedTensor, Deployment, float_model
 from detent.deploy.qdq_graph import CLIPPED
-from detent.graph import quantizers_of
-from detent.numerics import LogGrid
+from detent.graph import PreparedModel, quantizers_of
+from detent.numerics import LogGrid, Scheme
 
 __all__ = ["LOGARITHMIC", "OwnNode", "own_nodes_of", "wants_own_nodes", "with_own_nodes", "without_own_nodes"]
 
@@ -43,12 +43,17 @@ class OwnNode:
         return {one.name: helper.get_attribute_value(one) for one in self.node.attribute}
 
 
-def wants_own_nodes(prepared: Any) -> bool:
+def wants_own_nodes(prepared: PreparedModel) -> bool:
     """Whether a quantizer is a user's own, or its grid none of ONNX's."""
-    return any(isinstance(one, Simulating) or isinstance(one.scheme.grid, LogGrid) for one in quantizers_of(prepared))
+    return any(isinstance(one, Simulating) or _is_logarithmic(one.scheme) for one in quantizers_of(prepared))
 
 
-def with_own_nodes(prepared: Any, deployment: Deployment) -> onnx.ModelProto | None:
+def _is_logarithmic(scheme: Scheme) -> bool:
+    """Asked by type: MQBench has a node for this very kind of grid."""
+    return isinstance(scheme.grid, LogGrid)
+
+
+def with_own_nodes(prepared: PreparedModel, deployment: Deployment) -> onnx.ModelProto | None:
     """The deployed network in which a user's Functions, and logarithmic grids, are nodes; None if it has neither.
 
     The other tensors keep their Q and DQ.
@@ -108,7 +113,7 @@ def _detach_outputs(graph: onnx.GraphProto) -> None:
 
 
 def _writer(tensor: DeployedTensor, quantizer: Any, example: torch.Tensor) -> Write | None:
-    if isinstance(tensor.scheme.grid, LogGrid):
+    if _is_logarithmic(tensor.scheme):
         magnitude = torch.from_numpy(np.array(tensor.scale, np.float32))
         return lambda graph, source: graph.op(
             f"::{LOGARITHMIC}", source, graph.constant(magnitude, f"{graph.stem}/magnitude")
@@ -132,7 +137,7 @@ Reader = tuple[onnx.NodeProto, int]
 
 def _reads(graph: onnx.GraphProto, tensor: DeployedTensor) -> dict[str, list[Reader]]:
     """What is quantized, and who reads it so: behind a DequantizeLinear, or where the grid is none of ONNX's."""
-    if isinstance(tensor.scheme.grid, LogGrid):
+    if _is_logarithmic(tensor.scheme):
         found = [(node, place) for node, place in _inputs(graph, tensor.tensor) if _uses(node, tensor)]
         return {tensor.tensor: found} if found else {}
     made_by = {name: node for node in graph.node for name in node.output}

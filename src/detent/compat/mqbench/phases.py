@@ -11,7 +11,7 @@ from torch import nn
 from detent.algorithms.floating import only_quantizing
 from detent.backends import Backend
 from detent.errors import NotCalibratedError, RecipeError
-from detent.graph import observing, quantizers_of
+from detent.graph import PreparedModel, observing, quantizers_of
 from detent.preparing import prepare
 from detent.recipes import Recipe
 
@@ -47,16 +47,16 @@ class PlatformModel(nn.Module):
     ):
         super().__init__()
         self.backend, self.recipe = backend, recipe
-        self.model: Any = model
+        self.model = model
         self._options: dict[str, Any] = {"leaf_modules": leaf_modules, "concrete_args": concrete_args}
-        self._finish, self._made = finish, False
+        self._finish = finish
         self._phase: Phase = "quantized"
         self._roles = _ROLES["fake_quant"]
         self._open = ExitStack()
 
     @property
-    def prepared(self) -> Any:
-        if not self._made:
+    def prepared(self) -> PreparedModel:
+        if not isinstance(self.model, PreparedModel):
             raise NotCalibratedError("the prepared model", "it was never called", "run a calibration batch through it")
         return self.model
 
@@ -67,31 +67,31 @@ class PlatformModel(nn.Module):
         before, self._open = self._open, ExitStack()
         before.close()
         self._phase, self._roles = phase, _ROLES[quantizer_type]
-        if self._made:
-            self._begin()
+        if isinstance(self.model, PreparedModel):
+            self._begin(self.model)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if not self._made:
+        if not isinstance(self.model, PreparedModel):
             training = self.training
-            self.model = prepare(
+            prepared = prepare(
                 self.model, args, backend=self.backend, recipe=self.recipe, example_kwargs=kwargs, **self._options
-            ).train(training)
-            self._made = True
+            )
+            self.model = prepared.train(training)
             if self._finish is not None:
-                self._finish(self.model)
-            self._begin()
+                self._finish(prepared)
+            self._begin(prepared)
         return self.model(*args, **kwargs)
 
-    def _begin(self) -> None:
+    def _begin(self, prepared: PreparedModel) -> None:
         if self._phase == "float":
-            self._open.enter_context(only_quantizing(self.model, ()))
+            self._open.enter_context(only_quantizing(prepared, ()))
         elif self._phase != "quantized":
-            self._open.enter_context(_keeping(self.model, self._roles))
-            self._open.enter_context(observing(self.model, quantized=self._phase == "observing quantized"))
+            self._open.enter_context(_keeping(prepared, self._roles))
+            self._open.enter_context(observing(prepared, quantized=self._phase == "observing quantized"))
 
 
 @contextmanager
-def _keeping(prepared: nn.Module, roles: Sequence[str]) -> Iterator[None]:
+def _keeping(prepared: PreparedModel, roles: Sequence[str]) -> Iterator[None]:
     """Afterwards the quantizers of other roles have the scales they had before, if they had some."""
     others = [q for q in quantizers_of(prepared) if q.role not in roles and q.calibrated]
     states = [{name: value.clone() for name, value in q.state_dict().items()} for q in others]

@@ -13,8 +13,9 @@ from torch import fx
 from detent.compat.ppq.config import OperationQuantizationConfig
 from detent.compat.ppq.platforms import TargetPlatform
 from detent.errors import UnknownNameError
-from detent.graph import KINDS, kind_of
-from detent.onnx_import import OnnxSource, is_imported, load, source_of
+from detent.graph import KINDS, PreparedModel, kind_of
+from detent.loading import load
+from detent.onnx_import import OnnxSource, is_imported, source_of
 
 __all__ = ["BaseGraph", "Operation", "OperationMeta", "Variable", "load_caffe_graph", "load_onnx_graph"]
 
@@ -83,7 +84,7 @@ class BaseGraph:
 
     def __init__(self, module: fx.GraphModule, name: str):
         self.name = name
-        self.prepared: Any = None
+        self.prepared: PreparedModel | None = None
         self._source = source_of(module) if is_imported(module) else None
         self.replace(module)
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from torch import nn
-
 from detent.compat.ppq.config import OperationQuantizationConfig, TensorQuantizationConfig
 from detent.compat.ppq.graph import BaseGraph, Operation, Variable
 from detent.compat.ppq.policy import QuantizationPolicy, QuantizationProperty, QuantizationStates, RoundingPolicy
-from detent.graph import DerivedBias, QuantizedTensor, quantizers_of
-from detent.numerics import IntGrid, PerTensor, QParams
+from detent.graph import DerivedBias, PreparedModel, QuantizedTensor, quantizers_of
+from detent.numerics import PerTensor, QParams
 
 __all__ = ["note_outcome"]
 
 _S = QuantizationStates
 
 
-def note_outcome(graph: BaseGraph) -> None:
+def note_outcome(graph: BaseGraph, prepared: PreparedModel) -> None:
     """Set scheme, state, scale and offset of every config, and make configs for operations that had none."""
-    found = {entry.tensor: entry for entry in graph.prepared.plan.quantized}
-    scales = _scales(graph.prepared)
+    found = {entry.tensor: entry for entry in prepared.plan.quantized}
+    scales = _scales(prepared)
     seen: set[str] = set()
     for operation in graph.topological_sort():
         if operation.config is None and not _touches(operation, found):
@@ -42,7 +40,7 @@ def _reads(variable: Variable, operation: Operation, found: dict[str, QuantizedT
     return variable.is_parameter or variable in operation.outputs or not entry.users or node in entry.users
 
 
-def _scales(prepared: nn.Module) -> dict[str, QParams]:
+def _scales(prepared: PreparedModel) -> dict[str, QParams]:
     found = {quantizer.name: quantizer.qparams() for quantizer in quantizers_of(prepared)}
     derived = [module for module in prepared.modules() if isinstance(module, DerivedBias)]
     return found | {bias.name: bias.qparams() for bias in derived}
@@ -62,7 +60,6 @@ def _answer(
     state = _S.PASSIVE if entry.quantizer == "derived" else _S.OVERLAPPED if entry.tensor in seen else _S.ACTIVATED
     seen.add(entry.tensor)
     grid, qparams = entry.scheme.grid, scales[entry.shares or entry.tensor]
-    assert isinstance(grid, IntGrid)
     return TensorQuantizationConfig(
         _policy(entry),
         rounding=next(one for one in RoundingPolicy if one.rounding is entry.scheme.rounding),

@@ -114,7 +114,7 @@ class BaseQuantizer:
         batches = islice(calib_dataloader, calib_steps)
         calibrate(prepared, [executor.on_device(collate_fn(batch) if collate_fn else batch) for batch in batches])
         graph.prepared = prepared.eval()
-        note_outcome(graph)
+        note_outcome(graph, prepared)
         if self._verbose:
             print(prepared.plan)
         return graph

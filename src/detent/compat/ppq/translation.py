@@ -12,7 +12,7 @@ from detent.compat.ppq.graph import BaseGraph, Operation
 from detent.compat.ppq.platforms import TargetPlatform
 from detent.compat.ppq.settings import QuantizationSetting
 from detent.errors import SchemeError
-from detent.graph import KINDS
+from detent.graph import KINDS, TORCH_OPS
 from detent.numerics import PerChannel, PerTensor, Rounding
 from detent.recipes import Recipe, TensorRequest
 
@@ -27,7 +27,7 @@ _ANY = Offer(
 )
 _PASSIVE_KINDS = (*MOVES, "concat")
 # Which of the two a pooling is shows when the shapes are known, which is when the plan is made.
-_LATER = {"avgpool": "global_avgpool", "mean": "global_avgpool", "maxpool": "global_maxpool"}
+_LATER = {op.kind: op.global_kind for op in TORCH_OPS if op.global_kind}
 
 
 def exactly(layer: str) -> str:

@@ -19,7 +19,7 @@ from detent.compat.vitis.deployed import Deployed
 from detent.compat.vitis.layers import layers_of
 from detent.compat.vitis.translation import VITIS_CPU, backend_of, recipe_of, tensors_of
 from detent.errors import DeployError, RecipeError
-from detent.graph import QuantizedTensor
+from detent.graph import PreparedModel, QuantizedTensor
 from detent.numerics import PerChannel
 from detent.preparing import calibrate, prepare
 
@@ -39,17 +39,17 @@ class QatProcessor:
         self.config = VitisConfig() if config_file is None else VitisConfig.load(config_file)
         self._model = _converted(model, self.config)
         self._inputs = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
-        self._trainable: Any = None
+        self._trainable: PreparedModel | None = None
         self._artifact: Artifact | None = None
 
-    def trainable_model(self) -> Any:
+    def trainable_model(self) -> PreparedModel:
         """The model with quantizers, calibrated on `inputs`: an ordinary module; `.plan` says what is quantized."""
         if self._trainable is None:
             self._trainable = self._prepared()
             calibrate(self._trainable, [self._inputs])
         return self._trainable
 
-    def to_deployable(self, trained_model: Any, output_dir: _Path) -> Deployed:
+    def to_deployable(self, trained_model: PreparedModel, output_dir: _Path) -> Deployed:
         """Write the trained model as an artifact and give it back as it runs there, in integers."""
         self._artifact = deploy(trained_model, output_dir)
         return Deployed(self._artifact)
@@ -83,7 +83,7 @@ class QatProcessor:
         print(f"{target}: power-of-two model written; compiling it for a DPU needs AMD's compiler (vai_c_xir)")
         return Artifact(target, written.manifest, written.prepared)
 
-    def _prepared(self) -> Any:
+    def _prepared(self) -> PreparedModel:
         statistics.register()
         backends.register(VITIS_CPU)
         layers = layers_of(self._model, self._inputs)
@@ -107,7 +107,7 @@ class QatProcessor:
         return self._artifact
 
 
-def _weights(prepared: Any) -> Iterator[QuantizedTensor]:
+def _weights(prepared: PreparedModel) -> Iterator[QuantizedTensor]:
     return (entry for entry in prepared.plan.quantized if entry.role == "weight" and entry.tensor.endswith(".weight"))
 
 

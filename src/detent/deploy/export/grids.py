@@ -11,7 +11,7 @@ from torch import fx
 from detent.deploy.deployment import DeployedTensor
 from detent.deploy.export.parameters import Stored
 from detent.deploy.export.readers import parameter_readers, readers
-from detent.graph import Plan, QuantizedTensor, quantizer_path, ranges_of, sum_of_weights
+from detent.graph import PreparedModel, QuantizedTensor, quantizer_path, ranges_of, sum_of_weights
 from detent.quantizers import Quantizer
 
 __all__ = ["Grids"]
@@ -24,9 +24,9 @@ class Grids:
     moves values.
     """
 
-    def __init__(self, region: Any, runner: fx.GraphModule):
-        self.plan: Plan = region.plan
-        self.modules: Mapping[str, Any] = dict(region.named_modules(remove_duplicate=False))
+    def __init__(self, prepared: PreparedModel, runner: fx.GraphModule):
+        self.plan = prepared.plan
+        self.modules: Mapping[str, Any] = dict(prepared.named_modules(remove_duplicate=False))
         self.nodes = {node.name: node for node in runner.graph.nodes}
         self._entries = {entry.node: entry for entry in self.plan.quantized if entry.role == "activation"}
         self.kept = {
@@ -92,10 +92,12 @@ class Grids:
                 shares=None if entry.shares is None else names.get(entry.shares, entry.shares),
             )
 
-    def ranges(self, region: Any, tensor_name: Callable[[QuantizedTensor], str]) -> Iterator[DeployedTensor]:
+    def ranges(
+        self, prepared: PreparedModel, tensor_name: Callable[[QuantizedTensor], str]
+    ) -> Iterator[DeployedTensor]:
         """The float tensors whose range is known, for another target."""
-        weights = sum_of_weights(region)
-        known = {one.name: one for one in ranges_of(region) if one.is_of(weights)}
+        weights = sum_of_weights(prepared)
+        known = {one.name: one for one in ranges_of(prepared) if one.is_of(weights)}
         for entry in self.plan.ranges:
             if entry.tensor in known and entry.node in self.nodes:
                 qparams = known[entry.tensor].qparams()

@@ -1,4 +1,4 @@
-"""What no table knows (an LSTM, a user's own leaf) is written by torch's exporter, and put in place."""
+"""What has no lowering (an LSTM, a user's own leaf) is written by torch's exporter, and put in place."""
 
 from __future__ import annotations
 

@@ -32,9 +32,12 @@ __all__ = [
     "pow_",
     "prelu",
     "relu6",
+    "remainder",
+    "rrelu",
     "rsqrt",
     "silu",
     "softmax",
+    "softmax2d",
     "softplus",
     "sub",
     "type_as",
@@ -77,6 +80,18 @@ def floor_divide(b: Builder, input: Any, other: Any) -> Any:
     if not dtype.is_floating_point:
         raise DeployError(f"write {b.current!r}", "a division of integers that rounds down", "divide real numbers")
     return b.final("Floor", [b.emit("Div", [operand(b, input, dtype), operand(b, other, dtype)])])
+
+
+def remainder(b: Builder, input: Any, other: Any) -> Any:
+    """`%`, which has the sign of the divisor. ONNX's Mod has it of integers alone."""
+    if not isinstance(b.result, Ref):
+        return binary("Mod")(b, input, other)
+    dtype = b.result.dtype
+    x, divisor = operand(b, input, dtype), operand(b, other, dtype)
+    if not dtype.is_floating_point:
+        return b.final("Mod", [x, divisor])
+    whole = b.emit("Mul", [b.emit("Floor", [b.emit("Div", [x, divisor])]), divisor])
+    return b.final("Sub", [x, whole])
 
 
 def _size(b: Builder, value: Any) -> str:
@@ -159,6 +174,11 @@ def leaky_relu(b: Builder, input: Ref, negative_slope: float = 0.01, inplace: bo
     return b.final("LeakyRelu", [input], alpha=float(negative_slope))
 
 
+def rrelu(b: Builder, input: Ref, lower: float = 1 / 8, upper: float = 1 / 3, *_: Any, **__: Any) -> Ref:
+    """The slope is the mean of those that training draws."""
+    return leaky_relu(b, input, (lower + upper) / 2)
+
+
 def prelu(b: Builder, input: Ref, weight: Ref) -> Ref:
     if weight.shape == (1,) or input.ndim < 2:
         return b.final("PRelu", [input, weight])
@@ -211,6 +231,10 @@ def gelu(b: Builder, input: Ref, approximate: str = "none") -> Ref:
 
 def softmax(b: Builder, input: Ref, dim: int | None = None, *_: Any, **__: Any) -> Ref:
     return b.final("Softmax", [input], axis=_softmax_axis(input, dim))
+
+
+def softmax2d(b: Builder, input: Ref) -> Ref:
+    return softmax(b, input, -3)
 
 
 def log_softmax(b: Builder, input: Ref, dim: int | None = None, *_: Any, **__: Any) -> Ref:

@@ -1,4 +1,4 @@
-"""Tensors that are made of one number."""
+"""Tensors that are made of numbers: one over and over, or one after the other."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 import torch
 
 from detent.deploy.export.builder import Builder
+from detent.deploy.export.ops_elementwise import operand
 from detent.deploy.export.ops_shape import sizes_of
 from detent.deploy.export.values import Ref
 
-__all__ = ["filled", "full", "full_like", "like", "new_filled", "new_full"]
+__all__ = ["arange", "filled", "full", "full_like", "like", "new_filled", "new_full"]
 
 
 def filled(value: float) -> Any:
@@ -48,6 +49,12 @@ def new_filled(value: float) -> Any:
 
 def new_full(b: Builder, _: Ref, size: Any, fill_value: float, **__: Any) -> Ref:
     return full(b, size, fill_value)
+
+
+def arange(b: Builder, start: Any, end: Any = None, step: Any = 1, **_: Any) -> Ref:
+    """`torch.arange(n)`, where n depends on the batch."""
+    first, last = (0, start) if end is None else (start, end)
+    return b.final("Range", [operand(b, value, b.result.dtype) for value in (first, last, step)])
 
 
 def _number(b: Builder, value: float) -> str:

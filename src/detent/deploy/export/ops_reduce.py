@@ -137,8 +137,8 @@ def argmax(b: Builder, input: Ref, dim: int | None = None, keepdim: bool = False
 def batch_norm(
     b: Builder,
     input: Ref,
-    running_mean: Ref,
-    running_var: Ref,
+    running_mean: Ref | None,
+    running_var: Ref | None,
     weight: Ref | None = None,
     bias: Ref | None = None,
     training: bool = False,
@@ -149,6 +149,12 @@ def batch_norm(
     if training:
         raise DeployError(
             f"write {b.current!r}", "a batch norm with the statistics of the batch", "call it with training=False"
+        )
+    if running_mean is None or running_var is None:
+        raise DeployError(
+            f"write {b.current!r}",
+            "a batch norm that keeps no statistics: what one sample gives depends on the others of its batch",
+            "make it with track_running_stats=True",
         )
     channels = int(input.shape[1])
     gamma = weight or b.constant(torch.ones(channels))
@@ -200,10 +206,13 @@ def instance_norm(
     use_input_stats: bool = True,
     momentum: float = 0.1,
     eps: float = 1e-5,
+    *,
+    track_running_stats: bool = False,
 ) -> Ref:
+    """A module that tracks its statistics uses them."""
     del momentum
     channels = int(input.shape[1])
-    if not use_input_stats and running_mean is not None and running_var is not None:
+    if track_running_stats or not use_input_stats:
         return batch_norm(b, input, running_mean, running_var, weight, bias, eps=eps)
     gamma = weight or b.constant(torch.ones(channels))
     beta = bias or b.constant(torch.zeros(channels))

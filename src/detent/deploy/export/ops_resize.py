@@ -11,7 +11,7 @@ from detent.deploy.export.ops_adaptive import adaptive_pool
 from detent.deploy.export.values import Ref
 from detent.errors import DeployError
 
-__all__ = ["pixel_shuffle", "pixel_unshuffle", "resize"]
+__all__ = ["channel_shuffle", "pixel_shuffle", "pixel_unshuffle", "resize"]
 
 _HALF_PIXEL = {"coordinate_transformation_mode": "half_pixel"}
 
@@ -74,3 +74,11 @@ def pixel_unshuffle(b: Builder, input: Ref, downscale_factor: int) -> Ref:
     x = b.emit("Reshape", [input, b.integers([-1, int(channels), rows, f, columns, f])])
     x = b.emit("Transpose", [x], perm=[0, 1, 3, 5, 2, 4])
     return b.final("Reshape", [x, b.integers([-1, int(channels) * f * f, rows, columns])])
+
+
+def channel_shuffle(b: Builder, input: Ref, groups: int) -> Ref:
+    _, channels, *plane = input.shape
+    sizes = [int(size) for size in plane]
+    x = b.emit("Reshape", [input, b.integers([-1, groups, int(channels) // groups, *sizes])])
+    x = b.emit("Transpose", [x], perm=[0, 2, 1, *range(3, 3 + len(sizes))])
+    return b.final("Reshape", [x, b.integers([-1, int(channels), *sizes])])

@@ -1,4 +1,4 @@
-"""Operations that move, join, cut, pad or describe: none of them computes with the values."""
+"""Operations that move, join, cut or describe: none of them computes with the values."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from detent.deploy.export.values import Free, Ref
 from detent.errors import DeployError
 
 __all__ = [
+    "END",
     "attribute",
     "chunk",
     "concat",
@@ -23,7 +24,7 @@ __all__ = [
     "getitem",
     "index_select",
     "narrow",
-    "pad",
+    "numel",
     "permute",
     "repeat",
     "reshape",
@@ -31,6 +32,7 @@ __all__ = [
     "select",
     "size",
     "sizes_of",
+    "slice_inputs",
     "split",
     "stack",
     "transpose",
@@ -107,17 +109,19 @@ def unbind(b: Builder, input: Ref, dim: int = 0) -> Any:
 
 
 def narrow(b: Builder, input: Ref, dim: int, start: int, length: int) -> Ref:
-    return b.final("Slice", _cut(b, input, [input.axis(dim)], [start], [start + length], [1]))
+    return b.final("Slice", slice_inputs(b, input, [input.axis(dim)], [start], [start + length], [1]))
 
 
 def select(b: Builder, input: Ref, dim: int, index: int) -> Ref:
     return b.final("Gather", [input, b.constant(np.int64(index))], axis=input.axis(dim))
 
 
-_END = np.iinfo(np.int64).max
+END = np.iinfo(np.int64).max
 
 
-def _cut(b: Builder, x: Ref | str, axes: list[int], starts: list[int], ends: list[int], steps: list[int]) -> list[Any]:
+def slice_inputs(
+    b: Builder, x: Ref | str, axes: list[int], starts: list[int], ends: list[int], steps: list[int]
+) -> list[Any]:
     """The inputs of a Slice."""
     return [x, *(b.integers(numbers) for numbers in (starts, ends, axes, steps))]
 
@@ -139,9 +143,9 @@ def getitem(b: Builder, input: Any, index: Any) -> Any:
         if part is None:
             continue
         if isinstance(part, slice) and part != slice(None):
-            bounds = (axis, part.start or 0, _END if part.stop is None else part.stop, part.step or 1)
+            bounds = (axis, part.start or 0, END if part.stop is None else part.stop, part.step or 1)
         elif isinstance(part, int):
-            bounds = (axis, part, part + 1 if part != -1 else _END, 1)
+            bounds = (axis, part, part + 1 if part != -1 else END, 1)
         else:
             axis += 1
             continue
@@ -155,7 +159,7 @@ def getitem(b: Builder, input: Any, index: Any) -> Any:
     reshaped = any(part is None or isinstance(part, int) for part in parts)
     if not cuts[0]:
         return reshape(b, input)
-    inputs = _cut(b, input, *cuts)
+    inputs = slice_inputs(b, input, *cuts)
     return reshape(b, Ref(b.emit("Slice", inputs), (), input.dtype)) if reshaped else b.final("Slice", inputs)
 
 
@@ -214,6 +218,10 @@ def size(b: Builder, input: Ref, dim: int | None = None) -> Any:
     return tuple(_one_size(b, input, axis) for axis in range(input.ndim))
 
 
+def numel(b: Builder, input: Ref) -> Free:
+    return Free(b.emit("ReduceProd", [b.emit("Shape", [input])], keepdims=1))
+
+
 def _one_size(b: Builder, x: Ref, axis: int) -> int | Free:
     known = x.shape[axis]
     if isinstance(known, int):
@@ -234,39 +242,11 @@ def attribute(b: Builder, input: Any, name: str) -> Any:
     return {"dtype": input.dtype, "ndim": input.ndim, "device": torch.device("cpu")}[name]
 
 
-_PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge"}
-
-
-def pad(b: Builder, input: Ref, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Ref:
-    """torch counts from the last axis backwards, ONNX gives all the beginnings, then all the ends."""
-    begins, ends = [0] * input.ndim, [0] * input.ndim
-    for position in range(len(pad) // 2):
-        begins[-1 - position], ends[-1 - position] = int(pad[2 * position]), int(pad[2 * position + 1])
-    if mode == "circular":
-        return _around(b, input, begins, ends)
-    fill = b.constant(torch.tensor(value or 0.0, dtype=input.dtype)) if mode == "constant" else None
-    return b.final("Pad", [input, b.integers(begins + ends), fill], mode=_PAD_MODES[mode])
-
-
-def _around(b: Builder, input: Ref, begins: Sequence[int], ends: Sequence[int]) -> Ref:
-    """What leaves on one side comes in on the other: ends put on again, which more readers know than mode "wrap"."""
-    x: Any = input
-    axes = [axis for axis in range(input.ndim) if begins[axis] or ends[axis]]
-    for axis in axes:
-        parts = [x]
-        if begins[axis]:
-            parts.insert(0, b.emit("Slice", _cut(b, x, [axis], [-begins[axis]], [_END], [1])))
-        if ends[axis]:
-            parts.append(b.emit("Slice", _cut(b, x, [axis], [0], [ends[axis]], [1])))
-        x = b.final("Concat", parts, axis=axis) if axis == axes[-1] else b.emit("Concat", parts, axis=axis)
-    return x  # type: ignore[no-any-return]
-
-
 def flip(b: Builder, input: Ref, *dims: Any) -> Ref:
     axes = dims[0] if isinstance(dims[0], (list, tuple)) else dims
     count = len(axes)
     ends = [int(np.iinfo(np.int64).min)] * count
-    return b.final("Slice", _cut(b, input, [input.axis(a) for a in axes], [-1] * count, ends, [-1] * count))
+    return b.final("Slice", slice_inputs(b, input, [input.axis(a) for a in axes], [-1] * count, ends, [-1] * count))
 
 
 def roll(b: Builder, input: Ref, shifts: Any, dims: Any = None) -> Ref:
@@ -279,7 +259,9 @@ def roll(b: Builder, input: Ref, shifts: Any, dims: Any = None) -> Ref:
         axis = input.axis(dim)
         length = input.shape[axis]
         cut = -shift if isinstance(length, str) else -shift % length
-        parts = [b.emit("Slice", _cut(b, x, [axis], [start], [end], [1])) for start, end in ((cut, _END), (0, cut))]
+        parts = [
+            b.emit("Slice", slice_inputs(b, x, [axis], [start], [end], [1])) for start, end in ((cut, END), (0, cut))
+        ]
         is_last = position == len(moves) - 1
         x = b.final("Concat", parts, axis=axis) if is_last else b.emit("Concat", parts, axis=axis)
     return x  # type: ignore[no-any-return]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from detent.deploy.export.builder import Builder
 from detent.deploy.export.values import Ref
 from detent.errors import DeployError
 
-__all__ = ["attention", "conv", "conv_transpose", "embedding", "embedding_bag", "linear", "matmul"]
+__all__ = ["attention", "conv", "conv_transpose", "einsum", "embedding", "embedding_bag", "linear", "matmul"]
 
 Sizes = int | Sequence[int]
 
@@ -21,6 +22,9 @@ Sizes = int | Sequence[int]
 def each(value: Sizes, rank: int) -> list[int]:
     """One number for each spatial dimension."""
     return [int(value)] * rank if isinstance(value, int) else [int(v) for v in value]
+
+
+_PADDING_MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
 
 def conv(
@@ -32,6 +36,7 @@ def conv(
     padding: Sizes | str = 0,
     dilation: Sizes = 1,
     groups: int = 1,
+    padding_mode: str = "zeros",
 ) -> Ref:
     rank = weight.ndim - 2
     kernel = [int(size) for size in weight.shape[2:]]
@@ -42,6 +47,9 @@ def conv(
         pads = [t // 2 for t in total] + [t - t // 2 for t in total]
     else:
         pads = 2 * (each(padding, rank) if padding != "valid" else [0] * rank)  # type: ignore[arg-type]
+    if padding_mode != "zeros":
+        x = b.emit("Pad", [x, b.integers([0, 0, *pads[:rank], 0, 0, *pads[rank:]])], mode=_PADDING_MODES[padding_mode])
+        pads = [0] * len(pads)
     attributes: dict[str, Any] = {
         "kernel_shape": kernel,
         "strides": strides,
@@ -64,18 +72,25 @@ def conv_transpose(
     output_padding: Sizes = 0,
     groups: int = 1,
     dilation: Sizes = 1,
+    output_size: Sizes | None = None,
 ) -> Ref:
     rank = weight.ndim - 2
     if input.ndim != rank + 2:
         raise DeployError(f"write {b.current!r}", "a transposed convolution without a batch", "give it a batch axis")
+    kernel = [int(size) for size in weight.shape[2:]]
+    strides, paddings, dilations = each(stride, rank), each(padding, rank), each(dilation, rank)
+    added = each(output_padding, rank)
+    if output_size is not None:  # which the example shows; ONNX has it as output padding
+        lengths = zip(b.result.shape[2:], input.shape[2:], kernel, strides, paddings, dilations, strict=True)
+        added = [int(to) - (int(size) - 1) * step + 2 * p - d * (k - 1) - 1 for to, size, k, step, p, d in lengths]
     return b.final(
         "ConvTranspose",
         [input, weight, bias],
-        kernel_shape=[int(size) for size in weight.shape[2:]],
-        strides=each(stride, rank),
-        pads=2 * each(padding, rank),
-        output_padding=each(output_padding, rank),
-        dilations=each(dilation, rank),
+        kernel_shape=kernel,
+        strides=strides,
+        pads=2 * paddings,
+        output_padding=added,
+        dilations=dilations,
         group=groups,
     )
 
@@ -98,6 +113,20 @@ def linear(b: Builder, input: Ref, weight: Ref, bias: Ref | None = None) -> Ref:
 
 def matmul(b: Builder, input: Ref, other: Ref) -> Ref:
     return b.final("MatMul", [input, other])
+
+
+def einsum(b: Builder, *args: Any) -> Ref:
+    """An equation and tensors, or each tensor with its axes, and perhaps the axes of the result."""
+    if isinstance(args[0], str):
+        equation, *tensors = args
+        listed = tensors[0] if isinstance(tensors[0], (list, tuple)) else tensors
+        return b.final("Einsum", listed, equation=equation)
+    terms = [
+        "".join("..." if axis is Ellipsis else string.ascii_letters[axis] for axis in axes)
+        for axes in (*args[1::2], *(args[-1:] if len(args) % 2 else ()))
+    ]
+    pairs = len(args) // 2
+    return b.final("Einsum", args[: 2 * pairs : 2], equation="->".join([",".join(terms[:pairs]), *terms[pairs:]]))
 
 
 def embedding(b: Builder, input: Ref, weight: Ref, *_: Any, **__: Any) -> Ref:

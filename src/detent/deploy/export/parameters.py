@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize
 from detent.deploy.encoding import Encoding
 from detent.errors import DeployError
 from detent.graph import DerivedBias, FoldedBatchNorm
-from detent.numerics import IntGrid, PerChannel, PerGroup, QParams, Scheme
+from detent.numerics import PerChannel, PerGroup, QParams, Scheme
 from detent.quantizers import Quantizer
 
 __all__ = ["Stored", "activation_encoding", "encoding_of", "operation_of", "stored"]
@@ -37,17 +37,16 @@ class Stored:
 
 
 def encoding_of(scheme: Scheme, qparams: QParams, *, int4: bool = False) -> Encoding:
-    """How ONNX stores a tensor of an integer scheme: in the smallest type that has all of its codes.
+    """How ONNX stores a tensor of a scheme that it has: in the smallest type that has all of its codes.
 
     Fewer than 8 bits go into 8, which engines have kernels for; 4 bits in groups, or with `int4`, into 4.
     """
     grid = scheme.grid
-    assert isinstance(grid, IntGrid), grid
     granularity = scheme.granularity
     axis = granularity.axis if isinstance(granularity, (PerChannel, PerGroup)) else None
     block = granularity.size if isinstance(granularity, PerGroup) else None
-    width = 4 if grid.bits == 4 and (block or int4) else next(w for w in (8, 16, 32) if grid.bits <= w)
-    dtype = f"{'' if grid.signed else 'u'}int{width}"
+    dtype = grid.onnx_dtype(int4=int4 or block is not None)
+    assert dtype is not None, grid
     scale = qparams.scale.detach().cpu().numpy().astype(np.float32)
     zero_point = qparams.zero_point.detach().cpu().numpy().astype(np.int64)
     return Encoding(scale, zero_point, dtype, axis, block, grid.qmin, grid.qmax)
@@ -93,7 +92,7 @@ def stored(module: nn.Module, which: str, *, int4: bool = False) -> Stored | Non
         codes, scheme = quantizer.codes(value), quantizer.scheme
     else:
         qparams, scheme = quantizer.qparams(), quantizer.scheme
-        if not isinstance(scheme.grid, IntGrid):
+        if scheme.grid.onnx_dtype() is None:
             return Stored(_on_grid(quantizer, value), quantizer=quantizer, qparams=qparams)
         codes = quantizer.codes(value)
     encoding = encoding_of(scheme, qparams, int4=int4)
@@ -116,6 +115,6 @@ def _on_grid(quantizer: Quantizer, value: Tensor) -> Tensor:
     quantizer.eval()
     try:
         with torch.no_grad():
-            return quantizer(value).detach()  # type: ignore[no-any-return]
+            return quantizer.quantize(value).detach()
     finally:
         quantizer.train(training)

@@ -1,4 +1,4 @@
-"""A prepared model as a QDQ ONNX model: each fx node in turn is written by the table's writer for it."""
+"""A prepared model as a QDQ ONNX model: each fx node in turn is written by the lowering of its operation."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from detent.deploy.deployment import DeployedTensor
 from detent.deploy.encoding import Encoding
 from detent.deploy.export.builder import ONNX_TYPES, Builder
 from detent.deploy.export.grids import Grids
+from detent.deploy.export.lowerings import Lowering, lowering_of, named_arguments
 from detent.deploy.export.older_nodes import NeedsOpsetError
 from detent.deploy.export.opaque import inline
 from detent.deploy.export.outputs import write_outputs
 from detent.deploy.export.parameters import Stored, activation_encoding, operation_of, stored
 from detent.deploy.export.readers import sources
-from detent.deploy.export.tables import FUNCTIONS, METHODS, module_writer
 from detent.deploy.export.trees import bound, mapped, tensors_in
 from detent.deploy.export.values import Ref, Traced, trace
 from detent.errors import DeployError
-from detent.graph import DeQuantStub, Functional, QuantizedTensor, QuantStub, Region
-from detent.numerics import IntGrid
+from detent.graph import DeQuantStub, Functional, PreparedModel, QuantizedTensor, QuantStub, Region, module_op, torch_op
 from detent.quantizers import Quantizer
 
 __all__ = ["Exported", "export"]
@@ -43,9 +42,9 @@ class Exported:
     """Of nodes of the fx graph whose result has another name in the ONNX graph."""
 
 
-def export(prepared: Any, *, opset: int, dynamic_batch: bool = True, mode: str | None = None) -> Exported:
+def export(prepared: PreparedModel, *, opset: int, dynamic_batch: bool = True, mode: str | None = None) -> Exported:
     """Write `prepared`, which is calibrated and in eval mode, as ONNX of that opset, or a later one that it needs."""
-    if not isinstance(prepared, Region):
+    if prepared.untraced is not None:
         raise DeployError(
             "deploy a model whose forward could not be traced",
             "its Python code depends on data, and no file format holds Python",
@@ -62,9 +61,9 @@ def export(prepared: Any, *, opset: int, dynamic_batch: bool = True, mode: str |
 class _Walk:
     """One export; `run` is the result."""
 
-    def __init__(self, region: Any, opset: int, dynamic_batch: bool, mode: str | None):
+    def __init__(self, region: PreparedModel, opset: int, dynamic_batch: bool, mode: str | None):
         self.region = region
-        self.runner: fx.GraphModule = region.runners[mode or next(iter(region.runners))]
+        self.runner = region.runners[mode or next(iter(region.runners))]
         self.modules = dict(region.named_modules(remove_duplicate=False))
         self.notes: list[str] = []
         self.b = Builder(opset)
@@ -148,14 +147,14 @@ class _Walk:
             return node.target(*args, **kwargs)  # type: ignore[operator]
         if node.op == "call_module":
             return self._module(node, args, kwargs)
-        emit = METHODS.get(str(node.target)) if node.op == "call_method" else FUNCTIONS.get(node.target)
-        if emit is None:
+        lowering = lowering_of(torch_op(node.target))
+        if lowering is None:
             return inline(self.b, self._callable(node), args, kwargs, self.traced, node)
-        return self._emit(emit, args, kwargs)
+        return self._emit(lowering, args, kwargs)
 
-    def _emit(self, emit: Any, args: Any, kwargs: Any) -> Any:
+    def _emit(self, lowering: Lowering, args: Any, kwargs: Any) -> Any:
         try:
-            return emit(self.b, *args, **kwargs)
+            return lowering(self.b, *args, **kwargs)
         except TypeError as error:
             raise DeployError(
                 f"write {self.b.current!r}", f"it is called in a way that is not known: {error}", "use plain arguments"
@@ -169,23 +168,22 @@ class _Walk:
         if isinstance(module, (QuantStub, DeQuantStub)):
             return args[0]
         if isinstance(module, Functional):
-            table: Any = METHODS if isinstance(module.target, str) else FUNCTIONS
-            if module.target in table:
-                return self._emit(table[module.target], args, kwargs)
-        emit = module_writer(operation_of(module))
-        if emit is None and any(isinstance(part, Region) for part in module.modules()):
+            lowering = lowering_of(torch_op(module.target))
+            if lowering is not None:
+                return self._emit(lowering, args, kwargs)
+        op = module_op(operation_of(module))
+        lowering = lowering_of(op)
+        if lowering is None and any(isinstance(part, Region) for part in module.modules()):
             raise DeployError(
                 f"write {path!r}",
                 "its Python code depends on data: it is an island of the plan, and no file format holds Python",
                 "rewrite that part, or pass concrete_args",
             )
-        if emit is None:
+        if op is None or lowering is None:
             return inline(self.b, module, args, kwargs, self.traced, node)
-        return self._emit(
-            lambda b, *a, **k: emit(b, operation_of(module), lambda which: self._part(path, module, which), *a, **k),
-            args,
-            kwargs,
-        )
+        parameters = {name: self._part(path, module, name) for name in op.parameters}
+        named = named_arguments(op, operation_of(module), args[1:])
+        return self._emit(lowering, args[:1], {**parameters, **named, **kwargs})
 
     def _part(self, path: str, module: nn.Module, which: str) -> Ref | None:
         name = f"{path}.{which}"
@@ -203,7 +201,7 @@ class _Walk:
         return Ref(self.b.dequantized(kept.codes, kept.encoding, name), shape, dtype)
 
     def _quantized(self, value: Ref, quantizer: Quantizer) -> Ref:
-        if not isinstance(quantizer.scheme.grid, IntGrid):
+        if quantizer.scheme.grid.onnx_dtype() is None:
             self.notes.append(f"{value.name}: ONNX has no {quantizer.scheme}; it is float in model.onnx")
             return value
         if quantizer.scheme.rounding.value != "half_even":

@@ -7,19 +7,29 @@ They are the arguments of `arm_compute::TensorInfo`. Who has no graph of their o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from detent.deploy.deployment import DeployedTensor, Deployment
+from detent.deploy.format import EVERY_ROLE, Format, Roles, TensorFacts, Written
 from detent.deploy.formats.content import as_json, parse_json, unreadable
-from detent.deploy.formats.limits import by_name, integers, no_groups, refusal
+from detent.deploy.formats.limits import by_name, float_readers, integers, no_groups, refusal
 from detent.numerics import PerTensor
 
-__all__ = ["AclTensor", "read_acl", "write"]
+__all__ = ["FORMAT", "AclFormat", "AclTensor", "read_acl"]
 
 _NAME = "acl"
+_FILE = "acl_tensors.json"
+_TYPES = {
+    "QASYMM8": "uint8",
+    "QASYMM8_SIGNED": "int8",
+    "QASYMM16": "uint16",
+    "QSYMM8_PER_CHANNEL": "int8",
+    "QSYMM16": "int16",
+    "S32": "int32",
+}
 
 
 @dataclass(frozen=True)
@@ -29,17 +39,29 @@ class AclTensor:
     offset: tuple[int, ...]
 
 
-def write(deployment: Deployment) -> Mapping[str, bytes]:
-    tensors = {**by_name(deployment, _NAME), **{tensor.tensor: tensor for tensor in deployment.parameters}}
-    entries = {
-        name: {
-            "data_type": _data_type(tensor),
-            "scale": np.atleast_1d(tensor.scale).tolist(),
-            "offset": np.atleast_1d(tensor.zero_point).tolist(),
+class AclFormat(Format):
+    name = _NAME
+    files: Mapping[str, Roles | None] = {_FILE: EVERY_ROLE}
+
+    def write(self, deployment: Deployment) -> Written:
+        tensors = {**by_name(deployment, _NAME), **{tensor.tensor: tensor for tensor in deployment.parameters}}
+        entries = {
+            name: {
+                "data_type": _data_type(tensor),
+                "scale": np.atleast_1d(tensor.scale).tolist(),
+                "offset": np.atleast_1d(tensor.zero_point).tolist(),
+            }
+            for name, tensor in tensors.items()
         }
-        for name, tensor in tensors.items()
-    }
-    return {"acl_tensors.json": as_json(entries)}
+        return Written({_FILE: as_json(entries)}, float_readers(deployment, _NAME))
+
+    def facts(self, file: str, files: Mapping[str, bytes]) -> Iterator[TensorFacts]:
+        for name, one in read_acl(files[file]).items():
+            kind = _TYPES.get(one.data_type)
+            yield TensorFacts(name, {"scale": one.scale, "zero_point": one.offset, "type": kind})
+
+
+FORMAT = AclFormat()
 
 
 def read_acl(content: bytes) -> dict[str, AclTensor]:

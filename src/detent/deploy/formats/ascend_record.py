@@ -17,24 +17,27 @@ a protocol buffer's text with an unknown field is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from detent.deploy.deployment import DeployedTensor, Deployment
+from detent.deploy.deployment import DeployedTensor
+from detent.deploy.format import Roles, TensorFacts, Written
 from detent.deploy.formats.content import shortest, unreadable
 from detent.deploy.formats.limits import integers, no_groups, on_one_scale, refusal, symmetric
-from detent.deploy.formats.network import KEEPS_VALUES, Network
+from detent.deploy.formats.network import FLOAT_MODEL, KEEPS_VALUES, Network, ParameterFormat
+from detent.ir.ops import Trait, ops_with
 
-__all__ = ["AscendRecord", "read_records", "write"]
+__all__ = ["FORMAT", "AscendRecord", "AscendRecordFormat", "read_records"]
 
 _NAME = "ascend_record"
+_FILE = "ascend_record.txt"
 _LEAST = float(np.finfo(np.float32).eps)
 """AMCT refuses scales below this, and above its reciprocal."""
 
-_OPERATIONS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul", "AveragePool"))
-_PER_CHANNEL = frozenset(("Conv", "ConvTranspose"))
+_OPERATIONS = ops_with(Trait.WEIGHTED) | {"AveragePool"}
+_PER_CHANNEL = ops_with(Trait.CONVOLUTION)
 
 
 @dataclass(frozen=True)
@@ -46,28 +49,40 @@ class AscendRecord:
     scale_w: tuple[float, ...] = ()
 
 
-def write(deployment: Deployment) -> Mapping[str, bytes]:
-    network = Network.of(deployment, _NAME)
-    records: list[str] = []
-    unsaid: list[str] = []
-    for node in network.nodes:
-        reads = network.reads(node)
-        data = reads.get(0)
-        if data is None:
-            continue
-        if node.op_type in KEEPS_VALUES:
-            continue
-        if node.op_type not in _OPERATIONS:
-            unsaid.append(node.name)
-            continue
-        weight = reads.get(1)
-        if weight is not None and weight.role == "activation":
-            unsaid.append(node.name)
-            continue
-        records.append(_record(node.name, _data_lines(data) + _weight_lines(weight, node.op_type)))
-    if unsaid:
-        deployment.notes.append(f"AMCT has no record for {', '.join(unsaid)}: float on Ascend, integers in model.onnx")
-    return {"ascend_record.txt": "".join(records).encode(), **network.file}
+class AscendRecordFormat(ParameterFormat):
+    name = _NAME
+    files: Mapping[str, Roles | None] = {_FILE: (), FLOAT_MODEL: ()}
+
+    def write_parameters(self, network: Network) -> Written:
+        records: list[str] = []
+        unsaid: list[str] = []
+        for node in network.nodes:
+            reads = network.reads(node)
+            data = reads.get(0)
+            if data is None:
+                continue
+            if node.op_type in KEEPS_VALUES:
+                continue
+            if node.op_type not in _OPERATIONS:
+                unsaid.append(node.name)
+                continue
+            weight = reads.get(1)
+            if weight is not None and weight.role == "activation":
+                unsaid.append(node.name)
+                continue
+            records.append(_record(node.name, _data_lines(data) + _weight_lines(weight, node.op_type)))
+        names = ", ".join(unsaid)
+        notes = (f"AMCT has no record for {names}: float on Ascend, integers in model.onnx",) if unsaid else ()
+        return Written({_FILE: "".join(records).encode()}, notes)
+
+    def parameter_facts(self, content: bytes) -> Iterator[TensorFacts]:
+        for op, record in read_records(content).items():
+            yield TensorFacts(op, {"scale": record.scale_d, "offset": -128 - record.offset_d}, 0)
+            if record.scale_w:
+                yield TensorFacts(op, {"scale": record.scale_w}, 1)
+
+
+FORMAT = AscendRecordFormat()
 
 
 def read_records(content: bytes) -> dict[str, AscendRecord]:

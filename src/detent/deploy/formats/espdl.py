@@ -10,21 +10,47 @@ the operation: esp-ppq itself can then quantize `float.onnx`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+
+import numpy as np
 
 from detent.deploy.deployment import Deployment
+from detent.deploy.format import EVERY_ROLE, Format, Roles, TensorFacts, Written, parameter_name
 from detent.deploy.formats import ppq_json
 from detent.deploy.formats.espdl_convert import Converter
 from detent.deploy.formats.espdl_file import EspModel
+from detent.deploy.formats.network import FLOAT_MODEL
 
-__all__ = ["read_espdl", "write"]
+__all__ = ["FORMAT", "EspdlFormat", "read_espdl"]
+
+_FILE = "model.espdl"
 
 
-def write(deployment: Deployment) -> Mapping[str, bytes]:
-    files = dict(ppq_json.write(deployment))
-    model = Converter(deployment.graph).model(deployment.name)
-    deployment.notes.append("model.espdl takes and gives images channels-last, with batch 1")
-    return {"model.espdl": model.to_bytes(), **files}
+class EspdlFormat(Format):
+    name = "espdl"
+    files: Mapping[str, Roles | None] = {_FILE: (), ppq_json.PPQ_FILE: EVERY_ROLE, FLOAT_MODEL: ()}
+
+    def write(self, deployment: Deployment) -> Written:
+        table = ppq_json.FORMAT.write(deployment)
+        model = Converter(deployment.graph).model(deployment.name)
+        note = f"{_FILE} takes and gives images channels-last, with batch 1"
+        return Written({_FILE: model.to_bytes(), **table.files}, (*table.notes, note))
+
+    def facts(self, file: str, files: Mapping[str, bytes]) -> Iterator[TensorFacts]:
+        return _facts(read_espdl(files[file])) if file == _FILE else ppq_json.FORMAT.facts(file, files)
+
+
+FORMAT = EspdlFormat()
+
+
+def _facts(model: EspModel) -> Iterator[TensorFacts]:
+    for value in model.values:
+        if value.dtype != "float32":
+            yield TensorFacts(value.name, {"scale": [2.0**e for e in value.exponents], "type": value.dtype})
+    for tensor in model.tensors:
+        if tensor.array.dtype in (np.int8, np.int16, np.int32):
+            facts = {"scale": [2.0**e for e in tensor.exponents], "numbers": tensor.array}
+            yield TensorFacts(parameter_name(tensor.name), facts)
 
 
 def read_espdl(content: bytes) -> EspModel:

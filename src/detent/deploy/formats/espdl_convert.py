@@ -27,6 +27,7 @@ from detent.deploy.formats.espdl_rules import (
     table_of,
 )
 from detent.deploy.qdq_graph import Op, QdqGraph, Read
+from detent.ir.patterns import sole_float_reader
 
 __all__ = ["Converter"]
 
@@ -170,11 +171,8 @@ class Converter:
 
     def _alone_read_by(self, op: Op, types: tuple[str, ...]) -> Op | None:
         """The operation of one of these types that alone reads what `op` gives, in float."""
-        readers = self._graph.readers(op.outputs[0])
-        if len(readers) != 1 or any(output.read.tensor == op.outputs[0] for output in self._graph.outputs):
-            return None
-        after, read = readers[0]
-        return after if after.type in types and read.encoding is None else None
+        after = sole_float_reader(self._graph, op.outputs[0])
+        return after if after is not None and after.type in types else None
 
     # --- layout ------------------------------------------------------------------------------------------------
 
@@ -282,6 +280,6 @@ class Converter:
 
     def _table(self, ops: list[Op], data: Read, grid: Encoding) -> str:
         name = f"{ops[-1].name}_lut"
-        codes = table_of(ops, data, grid, self._constants, self._graph.opset)
+        codes = table_of(ops, data, grid, self._constants)
         self._tensors[name] = EspTensor(name, codes, exponents(grid, ops[-1].outputs[0]), "")
         return name

@@ -13,10 +13,21 @@ from detent.deploy.formats.espdl_file import EspTensor
 from detent.deploy.formats.espdl_layout import packed
 from detent.deploy.formats.espdl_rules import exponents, quant_type, refusal
 from detent.deploy.qdq_graph import Op, Read
+from detent.ir.attributes import attribute_value
 
 __all__ = ["attributes_of", "check_shift", "parameters"]
 
 Array = npt.NDArray[Any]
+
+_WINDOW = ("dilations", "kernel_shape", "pads", "strides")
+_WRITTEN_OUT = {
+    "AveragePool": (*_WINDOW, "ceil_mode", "count_include_pad"),
+    "Conv": (*_WINDOW, "group"),
+    "Flatten": ("axis",),
+    "Gemm": ("alpha", "beta", "transA", "transB"),
+    "MaxPool": (*_WINDOW, "ceil_mode"),
+}
+"""Attributes that ESP-DL has no default for."""
 
 
 def attributes_of(op: Op, order: tuple[int, ...], constants: Mapping[str, Array]) -> dict[str, Any]:
@@ -27,15 +38,12 @@ def attributes_of(op: Op, order: tuple[int, ...], constants: Mapping[str, Array]
         if weight is None or weight.tensor not in constants:
             raise refusal(f"{op.type} {op.name!r}", "its weight is computed")
         kernel = constants[weight.tensor].shape[2:]
-        found = {**_window(len(kernel)), "group": 1, "kernel_shape": list(kernel), **found}
-    elif op.type in ("MaxPool", "AveragePool"):
-        found = {**_window(len(found["kernel_shape"])), "ceil_mode": 0, "count_include_pad": 0, **found}
-    elif op.type == "Gemm":
-        found = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0, **found}
+        found = {"kernel_shape": list(kernel), **found}
     elif op.type == "Concat":
         found["axis"] = order.index(found["axis"] % len(order))
-    elif op.type == "Flatten":
-        found.setdefault("axis", 1)
+    found |= {name: attribute_value(op.type, found, name) for name in _WRITTEN_OUT.get(op.type, ())}
+    if op.type == "MaxPool":
+        found["count_include_pad"] = 0  # the two pools share their attributes
     if found.pop("auto_pad", "NOTSET") != "NOTSET":
         raise refusal(f"{op.type} {op.name!r}", "its padding is found from the input, by auto_pad")
     return found
@@ -50,7 +58,7 @@ def parameters(op: Op, data: Read, attributes: dict[str, Any], constants: Mappin
     codes = constants[weight.tensor].astype(weight.encoding.dtype)
     lanes = 16 if quant_type(data.encoding, weight.encoding) == "S8" else 8
     if op.type == "Conv":
-        groups = attributes["group"]
+        groups = op.groups
         if groups > 1 and codes.shape[:2] != (groups, 1):
             raise refusal(f"Conv {op.name!r}", f"it has {groups} groups, and the chip one, or one for each channel")
         stored, layout = packed(codes, lanes=lanes, depthwise=groups > 1)
@@ -94,7 +102,3 @@ def _bias(op: Op, bias: Read, data: Encoding, weight: Encoding, constants: Mappi
         values = np.rint(values.astype(np.float64) / scale)
         encoding = Encoding(scale, np.zeros(scale.shape, np.int64), "int32", 0 if scale.ndim else None)
     return EspTensor(bias.tensor, values.astype(np.int32), exponents(encoding, bias.tensor))
-
-
-def _window(axes: int) -> dict[str, Any]:
-    return {"pads": [0] * (2 * axes), "strides": [1] * axes, "dilations": [1] * axes}

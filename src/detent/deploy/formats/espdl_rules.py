@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
-from onnx.reference import ReferenceEvaluator
+import torch
 
 from detent.deploy.encoding import Encoding
 from detent.deploy.qdq_graph import Op, Read
 from detent.errors import DeployError
+from detent.ir.ops import Trait, ops_with
+from detent.ir.reference import REFERENCE, Call
 
 __all__ = [
     "CLIPS",
@@ -28,17 +29,16 @@ __all__ = [
     "table_of",
 ]
 
-WEIGHTED = frozenset(("Conv", "Gemm", "MatMul"))
-POOLS = frozenset(("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"))
-PAIRS = frozenset(("Add", "Sub", "Mul", "Div"))
+WEIGHTED = ops_with(Trait.WEIGHTED) - {"ConvTranspose"}  # which is not written
+POOLS = ops_with(Trait.POOL)
+PAIRS = ops_with(Trait.ARITHMETIC)
 TABLES = frozenset(
     ("Relu", "Clip", "Sigmoid", "Tanh", "HardSwish", "HardSigmoid", "Elu", "Gelu", "LeakyRelu", "Exp", "Sqrt", "Abs")
 )
 """Activation functions: a table of 256 codes each."""
 
 CLIPS = ("Relu", "Clip")
-_RESHAPES = frozenset(("Flatten", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Identity"))
-MOVES = _RESHAPES | {"MaxPool", "GlobalMaxPool"}
+MOVES = ops_with(Trait.RESHAPES) | {"GlobalMaxPool", "MaxPool", "Slice", "Transpose"}
 """They leave codes as they are, and so the grid."""
 
 KNOWN = WEIGHTED | POOLS | PAIRS | TABLES | MOVES | {"Concat", "ReduceMean"}
@@ -65,24 +65,12 @@ def refusal(what: str, found: str) -> DeployError:
     return DeployError(f"write {what} as espdl", found, f"keep it out of the network, or {other}")
 
 
-def table_of(ops: list[Op], data: Read, grid: Encoding, constants: Mapping[str, Array], opset: int) -> Array:
+def table_of(ops: list[Op], data: Read, grid: Encoding, constants: Mapping[str, Array]) -> Array:
     """The codes that `ops`, one after the other, give for each of the 256 codes, from the least to the greatest."""
     assert data.encoding is not None
-    values = data.encoding.dequantize(np.arange(-128, 128))
-    reads = {read.tensor for op in ops for read in op.inputs if read is not None}
-    feeds = {data.tensor: values, **{name: constants[name] for name in reads & constants.keys()}}
-    nodes = [
-        onnx.helper.make_node(
-            op.type, [read.tensor if read else "" for read in op.inputs], op.outputs, **op.onnx_attributes
-        )
-        for op in ops
-    ]
-    given = [
-        onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-        for name, array in feeds.items()
-    ]
-    result = onnx.helper.make_tensor_value_info(ops[-1].outputs[0], onnx.TensorProto.FLOAT, [256])
-    graph = onnx.helper.make_graph(nodes, "table", given, [result])
-    domain = onnx.helper.make_opsetid("", opset)
-    computed: Any = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=[domain])).run(None, feeds)
-    return grid.quantize(computed[0]).astype(np.int8)
+    values: dict[str, Any] = {data.tensor: torch.from_numpy(data.encoding.dequantize(np.arange(-128, 128)))}
+    for op in ops:
+        held = [None if read is None else constants.get(read.tensor) for read in op.inputs]
+        given = [None if read is None else values.get(read.tensor) for read in op.inputs]
+        values[op.outputs[0]] = REFERENCE[op.type](Call(op.type, given, op.attributes, held, name=op.name))
+    return grid.quantize(values[ops[-1].outputs[0]].numpy()).astype(np.int8)

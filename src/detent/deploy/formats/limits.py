@@ -7,9 +7,9 @@ import numpy.typing as npt
 
 from detent.deploy.deployment import DeployedTensor, Deployment
 from detent.errors import DeployError
-from detent.numerics import IntGrid, PerChannel, PerTensor
+from detent.numerics import Grid, PerChannel, PerTensor
 
-__all__ = ["by_name", "exponents", "integers", "no_groups", "on_one_scale", "refusal", "symmetric"]
+__all__ = ["by_name", "exponents", "float_readers", "integers", "no_groups", "on_one_scale", "refusal", "symmetric"]
 
 
 def refusal(format_name: str, tensor: DeployedTensor, found: str, to_do: str) -> DeployError:
@@ -18,10 +18,10 @@ def refusal(format_name: str, tensor: DeployedTensor, found: str, to_do: str) ->
 
 def integers(
     tensor: DeployedTensor, format_name: str, *, bits: tuple[int, ...] = (), signed: bool | None = None
-) -> IntGrid:
+) -> Grid:
     """The integer grid of `tensor`, of one of these widths and this signedness if they are given."""
     grid = tensor.scheme.grid
-    if not isinstance(grid, IntGrid):
+    if not grid.is_uniform:
         raise refusal(format_name, tensor, "the format holds integers only", "quantize it to an integer grid")
     if bits and grid.bits not in bits:
         widths = " or ".join(map(str, bits))
@@ -60,7 +60,7 @@ def exponents(tensor: DeployedTensor, format_name: str) -> npt.NDArray[np.int64]
 def by_name(deployment: Deployment, format_name: str) -> dict[str, DeployedTensor]:
     """Quantized activations by name, for formats that have one grid for a tensor, whoever reads it.
 
-    A tensor that is on two grids is refused. One that somebody also reads in float is said in the notes.
+    A tensor that is on two grids is refused; `float_readers` speaks of one that is also read in float.
     """
     found: dict[str, DeployedTensor] = {}
     for tensor in deployment.activations:
@@ -72,13 +72,19 @@ def by_name(deployment: Deployment, format_name: str) -> dict[str, DeployedTenso
                 f"it is also quantized as {other.scheme}, and the format has one grid for a tensor",
                 "give all users of the tensor one scheme",
             )
-    also_float = [name for name in found if None in (read := deployment.graph.encodings(name)) and len(read) > 1]
-    if also_float:
-        deployment.notes.append(
-            f"{format_name} has one grid for a tensor: {', '.join(also_float)} will be quantized for all that read it, "
-            "also where model.onnx has it in float"
-        )
     return found
+
+
+def float_readers(deployment: Deployment, format_name: str) -> tuple[str, ...]:
+    """A note for formats that have one grid for a tensor, if there is a quantized one that is also read in float."""
+    names = dict.fromkeys(tensor.tensor for tensor in deployment.activations)
+    also_float = [name for name in names if None in (read := deployment.graph.encodings(name)) and len(read) > 1]
+    if not also_float:
+        return ()
+    return (
+        f"{format_name} has one grid for a tensor: {', '.join(also_float)} will be quantized for all that read it, "
+        "also where model.onnx has it in float",
+    )
 
 
 def _alike(one: DeployedTensor, other: DeployedTensor) -> bool:

@@ -9,33 +9,58 @@ ppl_cuda   lines `tensor: greatest magnitude`, in spite of the name
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from detent.deploy.deployment import Deployment
+from detent.deploy.format import Roles, TensorFacts, Written
 from detent.deploy.formats import ppl_json, qualcomm_encodings, tensorrt_ranges
 from detent.deploy.formats.content import as_json, parse_json, unreadable
 from detent.deploy.formats.limits import integers, on_one_scale
-from detent.deploy.formats.network import Network
+from detent.deploy.formats.network import FLOAT_MODEL, Network, ParameterFormat
 from detent.errors import DeployError
 
-__all__ = ["read_clip_ranges", "write"]
+__all__ = ["FORMAT", "MqbenchJsonFormat", "read_clip_ranges"]
 
 _NAME = "mqbench_json"
+_FILE = "clip_ranges.json"
+_READ_ELSEWHERE: Mapping[str, Callable[[bytes], Iterator[TensorFacts]]] = {
+    "activation_encodings": qualcomm_encodings.range_facts,
+    "ppl": ppl_json.tensor_facts,
+    "tensorrt": tensorrt_ranges.range_facts,
+}
+"""By the first key of the dialect."""
 
 
-def write(deployment: Deployment) -> Mapping[str, bytes]:
-    dialect = _DIALECTS.get(deployment.backend.name)
-    if dialect is None:
-        raise DeployError(
-            f"write {_NAME} for backend {deployment.backend.name!r}",
-            f"MQBench has such a file for {', '.join(_DIALECTS)}",
-            "deploy for one of them",
-        )
-    network = Network.of(deployment, _NAME)
-    return {"clip_ranges.json": dialect(network), **network.file}
+class MqbenchJsonFormat(ParameterFormat):
+    name = _NAME
+    files: Mapping[str, Roles | None] = {_FILE: ("activation",), FLOAT_MODEL: ()}
+
+    def write_parameters(self, network: Network) -> Written:
+        backend = network.deployment.backend.name
+        dialect = _DIALECTS.get(backend)
+        if dialect is None:
+            raise DeployError(
+                f"write {_NAME} for backend {backend!r}",
+                f"MQBench has such a file for {', '.join(_DIALECTS)}",
+                "deploy for one of them",
+            )
+        return Written({_FILE: dialect(network)})
+
+    def parameter_facts(self, content: bytes) -> Iterator[TensorFacts]:
+        if not content.lstrip().startswith(b"{"):
+            yield from (TensorFacts(name, {"greatest": most}) for name, most in read_clip_ranges(content).items())
+            return
+        held = parse_json(content, _NAME)
+        elsewhere = next((read for dialect, read in _READ_ELSEWHERE.items() if dialect in held), None)
+        if elsewhere is not None:
+            yield from elsewhere(content)
+        else:
+            yield from (TensorFacts(name, {"scale": scale}) for name, scale in read_clip_ranges(content).items())
+
+
+FORMAT = MqbenchJsonFormat()
 
 
 def read_clip_ranges(content: bytes) -> dict[str, Any]:

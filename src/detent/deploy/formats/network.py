@@ -1,40 +1,46 @@
-"""The network in float beside the grids of its tensors: what most parameter files speak of.
+"""Formats that hold the qparams of tensors, for tools that read them beside the float network.
 
-Names are those of `float.onnx`, the network without Q and DQ, which tools read together with the file.
+Names are those of `float.onnx`, the network without Q and DQ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import onnx
+from onnx import numpy_helper
 
 from detent.deploy.deployment import DeployedTensor, Deployment
 from detent.deploy.float_model import float_model
-from detent.deploy.formats.limits import by_name
+from detent.deploy.format import Format, TensorFacts, Written, parameter_name
+from detent.deploy.formats.limits import by_name, float_readers
 from detent.deploy.qdq_graph import TRANSPOSED
+from detent.ir.ops import Trait, ops_with
 
-__all__ = ["FLOAT_MODEL", "KEEPS_VALUES", "Network"]
+__all__ = ["FLOAT_MODEL", "KEEPS_VALUES", "Network", "ParameterFormat", "initializer_facts"]
 
 FLOAT_MODEL = "float.onnx"
 
 _DEQUANTIZED = "_dequantized"
 _UNQUANTIZED = "_unquantized"
 
-KEEPS_VALUES = frozenset(("Flatten", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Identity"))
+KEEPS_VALUES = ops_with(Trait.RESHAPES) | {"Transpose"}
 """Types of nodes whose output holds the values of the input, moved."""
 
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """`activations` and `parameters` are the tensors that are on a grid."""
+    """`activations` and `parameters` are the tensors that are on a grid; `notes` say what that loses."""
 
+    deployment: Deployment
     model: onnx.ModelProto
     activations: Mapping[str, DeployedTensor]
     parameters: Mapping[str, DeployedTensor]
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, deployment: Deployment, format_name: str) -> Network:
@@ -46,7 +52,7 @@ class Network:
             own.get(name, name): replace(tensor, tensor=own.get(name, name))
             for name, tensor in by_name(deployment, format_name).items()
         }
-        return cls(model, activations, parameters)
+        return cls(deployment, model, activations, parameters, float_readers(deployment, format_name))
 
     @property
     def nodes(self) -> list[onnx.NodeProto]:
@@ -107,7 +113,35 @@ class Network:
             if node.op_type == "Constant":
                 constants.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
         named = [constants.get(name) for name in clip.input[1:]]
-        return tuple(onnx.numpy_helper.to_array(tensor).item() for tensor in named if tensor is not None)
+        return tuple(numpy_helper.to_array(tensor).item() for tensor in named if tensor is not None)
+
+
+class ParameterFormat(Format):
+    """Qparams of tensors in one file or more, beside `float.onnx`."""
+
+    @abstractmethod
+    def write_parameters(self, network: Network) -> Written:
+        """The files without `float.onnx`, and the notes on them."""
+
+    @abstractmethod
+    def parameter_facts(self, content: bytes) -> Iterator[TensorFacts]:
+        """What one of them says."""
+
+    def write(self, deployment: Deployment) -> Written:
+        network = Network.of(deployment, self.name)
+        written = self.write_parameters(network)
+        return Written({**written.files, **network.file}, (*network.notes, *written.notes))
+
+    def facts(self, file: str, files: Mapping[str, bytes]) -> Iterator[TensorFacts]:
+        return initializer_facts(files[file]) if file == FLOAT_MODEL else self.parameter_facts(files[file])
+
+
+def initializer_facts(content: bytes) -> Iterator[TensorFacts]:
+    """The real numbers of the parameters of an ONNX model."""
+    for held in onnx.load_model_from_string(content).graph.initializer:
+        array = numpy_helper.to_array(held)
+        if array.ndim and array.dtype.kind == "f":
+            yield TensorFacts(parameter_name(held.name), {"numbers": array})
 
 
 def _name_stored(graph: onnx.GraphProto, quantized: Iterable[str]) -> None:

@@ -8,20 +8,22 @@ weights of `float.onnx` are on their grid already.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx
 
-from detent.deploy.deployment import DeployedTensor, Deployment
+from detent.deploy.deployment import DeployedTensor
+from detent.deploy.format import Roles, TensorFacts, Written
 from detent.deploy.formats.content import as_json, parse_json, unreadable
 from detent.deploy.formats.limits import on_one_scale, refusal
-from detent.deploy.formats.network import Network
+from detent.deploy.formats.network import FLOAT_MODEL, Network, ParameterFormat
 from detent.numerics import LogGrid
 
-__all__ = ["GfpqParameters", "gfpq_entries", "read_gfpq", "write"]
+__all__ = ["FORMAT", "GfpqParameters", "NnieGfpqFormat", "gfpq_entries", "read_gfpq"]
 
 _NAME = "nnie_gfpq"
+_FILE = "nnie_gfpq.json"
 _GRID = LogGrid(bits=8, steps=16)
 
 _WITHOUT_ENTRY = frozenset(
@@ -35,18 +37,26 @@ class GfpqParameters:
     magnitudes: Mapping[str, tuple[float, ...]]
 
 
-def write(deployment: Deployment) -> Mapping[str, bytes]:
-    network = Network.of(deployment, _NAME)
-    for tensor in (*network.activations.values(), *network.parameters.values()):
-        _require(tensor)
-    entries, grouped = gfpq_entries(
-        network.nodes, lambda node: [float(t.scale) for t in network.reads(node).values() if t.role == "activation"]
-    )
-    if grouped:
-        deployment.notes.append(
-            f"{_NAME} wants a magnitude for each group, so {', '.join(grouped)} have none: the mapper finds its own"
+class NnieGfpqFormat(ParameterFormat):
+    name = _NAME
+    files: Mapping[str, Roles | None] = {_FILE: (), FLOAT_MODEL: ()}
+
+    def write_parameters(self, network: Network) -> Written:
+        for tensor in (*network.activations.values(), *network.parameters.values()):
+            _require(tensor)
+        entries, grouped = gfpq_entries(
+            network.nodes, lambda node: [float(t.scale) for t in network.reads(node).values() if t.role == "activation"]
         )
-    return {"nnie_gfpq.json": as_json({"nnie": {"gfpq_param_dict": entries}}), **network.file}
+        names = ", ".join(grouped)
+        note = f"{_NAME} wants a magnitude for each group, so {names} have none: the mapper finds its own"
+        return Written({_FILE: as_json({"nnie": {"gfpq_param_dict": entries}})}, (note,) if grouped else ())
+
+    def parameter_facts(self, content: bytes) -> Iterator[TensorFacts]:
+        for op, magnitudes in read_gfpq(content).magnitudes.items():
+            yield from (TensorFacts(op, {"scale": one}, place) for place, one in enumerate(magnitudes))
+
+
+FORMAT = NnieGfpqFormat()
 
 
 def gfpq_entries(

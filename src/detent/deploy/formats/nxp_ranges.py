@@ -6,7 +6,7 @@ They are inputs of the graph too, as in PPQ's files. Scales are powers of two, s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,13 +14,15 @@ import onnx
 from onnx import helper, numpy_helper
 
 from detent.deploy.deployment import DeployedTensor, Deployment
+from detent.deploy.format import Format, Roles, TensorFacts, Written
 from detent.deploy.formats.content import unreadable
 from detent.deploy.formats.limits import exponents, integers, on_one_scale, refusal, symmetric
-from detent.deploy.formats.network import Network
+from detent.deploy.formats.network import Network, initializer_facts
 
-__all__ = ["NxpRange", "read_nxp", "write"]
+__all__ = ["FORMAT", "NxpRange", "NxpRangesFormat", "read_nxp"]
 
 _NAME = "nxp_ranges"
+_FILE = "nxp.onnx"
 _MIN, _MAX = "_min", "_max"
 
 
@@ -30,19 +32,32 @@ class NxpRange:
     maximum: float
 
 
-def write(deployment: Deployment) -> Mapping[str, bytes]:
-    network = Network.of(deployment, _NAME)
-    model = network.model
-    taken = {tensor.name for tensor in model.graph.initializer}
-    taken.update(name for node in model.graph.node for name in (*node.input, *node.output))
-    for name, tensor in network.activations.items():
-        _require(tensor)
-        for suffix, value in ((_MIN, tensor.minimum), (_MAX, tensor.maximum)):
-            if name + suffix in taken:
-                raise refusal(_NAME, tensor, f"the network has a tensor {name + suffix!r} already", "rename that one")
-            model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name + suffix))
-            model.graph.input.append(helper.make_tensor_value_info(name + suffix, onnx.TensorProto.FLOAT, []))
-    return {"nxp.onnx": model.SerializeToString(deterministic=True)}
+class NxpRangesFormat(Format):
+    name = _NAME
+    files: Mapping[str, Roles | None] = {_FILE: ("activation",)}
+
+    def write(self, deployment: Deployment) -> Written:
+        network = Network.of(deployment, _NAME)
+        model = network.model
+        taken = {tensor.name for tensor in model.graph.initializer}
+        taken.update(name for node in model.graph.node for name in (*node.input, *node.output))
+        for name, tensor in network.activations.items():
+            _require(tensor)
+            for suffix, value in ((_MIN, tensor.minimum), (_MAX, tensor.maximum)):
+                own = name + suffix
+                if own in taken:
+                    raise refusal(_NAME, tensor, f"the network has a tensor {own!r} already", "rename that one")
+                model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), own))
+                model.graph.input.append(helper.make_tensor_value_info(own, onnx.TensorProto.FLOAT, []))
+        return Written({_FILE: model.SerializeToString(deterministic=True)}, network.notes)
+
+    def facts(self, file: str, files: Mapping[str, bytes]) -> Iterator[TensorFacts]:
+        yield from initializer_facts(files[file])
+        for name, one in read_nxp(files[file]).items():
+            yield TensorFacts(name, {"range": (one.minimum, one.maximum)})
+
+
+FORMAT = NxpRangesFormat()
 
 
 def read_nxp(content: bytes) -> dict[str, NxpRange]:

@@ -10,7 +10,7 @@ refuses. Biases are rounded to the nearest integer: MQBench truncates them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -20,13 +20,17 @@ from onnx import numpy_helper
 
 from detent.deploy.deployment import Deployment
 from detent.deploy.encoding import Encoding
+from detent.deploy.format import Format, Roles, TensorFacts, Written, parameter_name
 from detent.deploy.formats.content import unreadable
-from detent.deploy.formats.qlinear_graph import Builder, Kernel, clip_limits
+from detent.deploy.formats.qlinear_graph import Builder, Kernel
 from detent.deploy.qdq_graph import Op, Read
+from detent.ir.ops import Trait, ops_with
+from detent.ir.patterns import clip_bounds
 
-__all__ = ["QLinearGrid", "QLinearModel", "read_qlinear", "write"]
+__all__ = ["FORMAT", "OnnxQlinearFormat", "QLinearGrid", "QLinearModel", "read_qlinear"]
 
 _NAME = "onnx_qlinear"
+_FILE = "qlinear.onnx"
 _MICROSOFT = "com.microsoft"
 _BYTES = ("int8", "uint8")
 
@@ -48,16 +52,27 @@ class QLinearModel:
     grids: Mapping[str, QLinearGrid]
 
 
-def write(deployment: Deployment) -> Mapping[str, bytes]:
-    builder = Builder(deployment.graph, _KERNELS)
-    model = builder.model(deployment.model.ir_version)
-    model.producer_name = "detent"
-    if builder.float_ops:
-        deployment.notes.append(
-            f"{', '.join(builder.float_ops)} compute on real numbers in qlinear.onnx: "
+class OnnxQlinearFormat(Format):
+    name = _NAME
+    files: Mapping[str, Roles | None] = {_FILE: ()}
+
+    def write(self, deployment: Deployment) -> Written:
+        builder = Builder(deployment.graph, _KERNELS)
+        model = builder.model(deployment.model.ir_version)
+        model.producer_name = "detent"
+        note = (
+            f"{', '.join(builder.float_ops)} compute on real numbers in {_FILE}: "
             "ONNX has no operator on codes for them, or not for these grids"
         )
-    return {"qlinear.onnx": model.SerializeToString(deterministic=True)}
+        return Written({_FILE: model.SerializeToString(deterministic=True)}, (note,) if builder.float_ops else ())
+
+    def facts(self, file: str, files: Mapping[str, bytes]) -> Iterator[TensorFacts]:
+        for name, one in read_qlinear(files[file]).grids.items():
+            facts = {"scale": one.scale, "zero_point": one.zero_point, "type": one.dtype}
+            yield TensorFacts(parameter_name(name), facts)
+
+
+FORMAT = OnnxQlinearFormat()
 
 
 def read_qlinear(content: bytes) -> QLinearModel:
@@ -123,14 +138,13 @@ def _convolution(build: Builder, op: Op, result: Read) -> str | None:
 
 
 def _gemm(build: Builder, op: Op, result: Read) -> str | None:
-    attributes = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0, **op.attributes}
-    weighted = _weighted(build, op, channel_axis=0 if attributes["transB"] else 1)
-    if weighted is None or not _on_bytes(result) or (attributes["alpha"], attributes["beta"]) != (1.0, 1.0):
+    weighted = _weighted(build, op, channel_axis=0 if op.attribute("transB") else 1)
+    if weighted is None or not _on_bytes(result) or (op.attribute("alpha"), op.attribute("beta")) != (1.0, 1.0):
         return None
     data, weight, bias = weighted
     inputs = [*_triple(build, data), *_triple(build, weight), *(bias or [""]), *build.scale(result)]
     made = build.fresh(f"{result.tensor}_quantized")
-    turned = {name: attributes[name] for name in ("transA", "transB")}
+    turned = {name: op.attribute(name) for name in ("transA", "transB")}
     return build.node("QGemm", inputs, made, name=op.name, domain=_MICROSOFT, **turned)
 
 
@@ -225,7 +239,7 @@ def _moved(build: Builder, op: Op, result: Read) -> str | None:
 
 def _clipped(build: Builder, op: Op, result: Read) -> str | None:
     """A ReLU or Clip on its own that keeps the grid."""
-    data, limits = op.inputs[0], clip_limits(op, build.graph)
+    data, limits = op.inputs[0], clip_bounds(build.graph, op)
     if data is None or limits is None or data.encoding != result.encoding or not _on_bytes(result):
         return None
     assert result.encoding is not None
@@ -250,5 +264,5 @@ _KERNELS: dict[str, Kernel] = {
     "Concat": _concat,
     "Relu": _clipped,
     "Clip": _clipped,
-    **dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Slice", "MaxPool"), _moved),
+    **dict.fromkeys(ops_with(Trait.RESHAPES) - {"Identity"} | {"MaxPool", "Slice", "Transpose"}, _moved),
 }

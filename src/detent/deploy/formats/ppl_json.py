@@ -1,31 +1,41 @@
 """OpenPPL's quantization files.
 
-CUDA and DSP take a table of tensors and one of operations, as PPQ writes them (for the DSP beside a Caffe model, which
-Detent does not make):
+CUDA (`ppl_json`) and DSP (`ppl_dsp_json`) take a table of tensors and one of operations, as PPQ writes them (for the
+DSP beside a Caffe model, which Detent does not make):
 
     {"quant_info": {tensor: {"bit_width", "per_channel", "sym", "scale", "zero_point", "tensor_min", "tensor_max",
                              "q_min", "q_max", "quant_flag", "hash", "dominator"}},
      "op_info": {operation: {"data_type": "INT8"}}}
 
-16-bit activations have the form of MQBench:
+16-bit activations (`ppl_w8a16_json`) have the form of MQBench:
 
     {"ppl": {tensor: {"step", "zero_point", "min", "max", "bit", "type": "biased"}}}
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from detent.deploy.deployment import DeployedTensor, Deployment
+from detent.deploy.deployment import DeployedTensor
+from detent.deploy.format import Roles, TensorFacts, Written
 from detent.deploy.formats.content import as_json, parse_json, plain, unreadable
 from detent.deploy.formats.limits import integers, no_groups, symmetric
-from detent.deploy.formats.network import Network
-from detent.errors import DeployError
+from detent.deploy.formats.network import FLOAT_MODEL, Network, ParameterFormat
 from detent.numerics import PerTensor
 
-__all__ = ["PplTensor", "PplTensors", "read_ppl", "steps", "write"]
+__all__ = [
+    "CUDA_FORMAT",
+    "DSP_FORMAT",
+    "W8A16_FORMAT",
+    "PplJsonFormat",
+    "PplTensor",
+    "PplTensors",
+    "read_ppl",
+    "steps",
+    "tensor_facts",
+]
 
 _NAME = "ppl_json"
 _FILE = "ppl_quantization.json"
@@ -53,22 +63,26 @@ class PplTensors:
     integer_ops: tuple[str, ...] | None = None
 
 
-def write(deployment: Deployment) -> Mapping[str, bytes]:
-    network = Network.of(deployment, _NAME)
-    match deployment.backend.name:
-        case "ppl_w8a16":
-            content = steps(network)
-        case "ppl_cuda" | "ppl_dsp":
-            content = _tables(network, symmetric_only=deployment.backend.name == "ppl_cuda")
-        case other:
-            raise DeployError(
-                f"write {_NAME} for backend {other!r}",
-                "the form is chosen by the backend: ppl_cuda, ppl_dsp or ppl_w8a16",
-                "deploy for one of them",
-            )
-    if deployment.backend.name == "ppl_dsp":
-        deployment.notes.append(f"OpenPPL's DSP tools take a Caffe model beside {_FILE}: convert float.onnx to one")
-    return {_FILE: as_json(content), **network.file}
+class PplJsonFormat(ParameterFormat):
+    """`describe` makes the content of the file; `notes` are written whatever it is."""
+
+    files: Mapping[str, Roles | None] = {_FILE: ("activation", "weight"), FLOAT_MODEL: ()}
+
+    def __init__(self, name: str, describe: Callable[[Network], Mapping[str, Any]], notes: tuple[str, ...] = ()):
+        self.name, self._describe, self._notes = name, describe, notes
+
+    def write_parameters(self, network: Network) -> Written:
+        return Written({_FILE: as_json(self._describe(network))}, self._notes)
+
+    def parameter_facts(self, content: bytes) -> Iterator[TensorFacts]:
+        return tensor_facts(content)
+
+
+def tensor_facts(content: bytes) -> Iterator[TensorFacts]:
+    """Of a file in either form."""
+    for name, one in read_ppl(content).tensors.items():
+        grid = {"scale": one.scale, "zero_point": one.zero_point, "bits": one.bits}
+        yield TensorFacts(name, {**grid, "range": (one.minimum, one.maximum)})
 
 
 def read_ppl(content: bytes) -> PplTensors:
@@ -107,7 +121,7 @@ def steps(network: Network) -> dict[str, Any]:
     return {"ppl": entries}
 
 
-def _tables(network: Network, *, symmetric_only: bool) -> dict[str, Any]:
+def _tables(network: Network) -> dict[str, Any]:
     tensors = list(_tensors(network))
     # PPQ's ids come from the clock; only whether two are equal means something.
     ids = {name: index for index, (name, _) in enumerate(tensors, 1)}
@@ -115,8 +129,6 @@ def _tables(network: Network, *, symmetric_only: bool) -> dict[str, Any]:
     for name, tensor in tensors:
         grid = integers(tensor, _NAME, bits=(8,))
         no_groups(tensor, _NAME)
-        if symmetric_only:
-            symmetric(tensor, _NAME)
         entries[name] = {
             "bit_width": grid.bits,
             "per_channel": not isinstance(tensor.scheme.granularity, PerTensor),
@@ -139,3 +151,16 @@ def _tensors(network: Network) -> list[tuple[str, DeployedTensor]]:
     """Biases are left out: their scale is that of input times weight."""
     weights = [(name, tensor) for name, tensor in network.parameters.items() if tensor.role == "weight"]
     return [*network.activations.items(), *weights]
+
+
+def _symmetric_tables(network: Network) -> dict[str, Any]:
+    for _, tensor in _tensors(network):
+        symmetric(tensor, _NAME)
+    return _tables(network)
+
+
+CUDA_FORMAT = PplJsonFormat("ppl_json", _symmetric_tables)
+DSP_FORMAT = PplJsonFormat(
+    "ppl_dsp_json", _tables, (f"OpenPPL's DSP tools take a Caffe model beside {_FILE}: convert {FLOAT_MODEL} to one",)
+)
+W8A16_FORMAT = PplJsonFormat("ppl_w8a16_json", steps)

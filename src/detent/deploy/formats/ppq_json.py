@@ -17,16 +17,18 @@ from typing import Any
 
 import onnx
 
-from detent.deploy.deployment import DeployedTensor, Deployment
+from detent.deploy.deployment import DeployedTensor
+from detent.deploy.format import EVERY_ROLE, Roles, TensorFacts, Written
 from detent.deploy.formats.content import as_json, parse_json, plain, unreadable
 from detent.deploy.formats.limits import integers, no_groups
-from detent.deploy.formats.network import Network
+from detent.deploy.formats.network import FLOAT_MODEL, Network, ParameterFormat
 from detent.errors import DeployError
 from detent.numerics import PerTensor
 
-__all__ = ["PpqConfig", "PpqConfigs", "read_ppq", "write"]
+__all__ = ["FORMAT", "PPQ_FILE", "PpqConfig", "PpqConfigs", "PpqJsonFormat", "read_ppq"]
 
 _NAME = "ppq_json"
+PPQ_FILE = "ppq_config.json"
 
 _PLATFORMS = {
     "academic": "ACADEMIC_INT8",
@@ -85,26 +87,38 @@ class PpqConfigs:
     platforms: Mapping[str, str]
 
 
-def write(deployment: Deployment) -> Mapping[str, bytes]:
-    platform = _platform(deployment.backend.name)
-    network = Network.of(deployment, _NAME)
-    tensors = {**network.activations, **network.parameters}
-    ids = {name: str(index) for index, name in enumerate(tensors, 1)}
-    configs: dict[str, dict[str, Any]] = {}
-    seen: set[str] = set()
-    for node in network.nodes:
-        entries = {name: _config(name, tensor, ids, seen) for name, tensor in _tensors(node, network)}
-        if entries:
-            configs[node.name] = entries
-    content = {
-        "configs": configs,
-        "dispatchings": {node.name: platform if node.name in configs else "FP32" for node in network.nodes},
-        "values": {
-            ids[name]: {"scale": plain(tensor.scale), "zero_point": plain(tensor.zero_point)}
-            for name, tensor in tensors.items()
-        },
-    }
-    return {"ppq_config.json": as_json(content), **network.file}
+class PpqJsonFormat(ParameterFormat):
+    name = _NAME
+    files: Mapping[str, Roles | None] = {PPQ_FILE: EVERY_ROLE, FLOAT_MODEL: ()}
+
+    def write_parameters(self, network: Network) -> Written:
+        platform = _platform(network.deployment.backend.name)
+        tensors = {**network.activations, **network.parameters}
+        ids = {name: str(index) for index, name in enumerate(tensors, 1)}
+        configs: dict[str, dict[str, Any]] = {}
+        seen: set[str] = set()
+        for node in network.nodes:
+            entries = {name: _config(name, tensor, ids, seen) for name, tensor in _tensors(node, network)}
+            if entries:
+                configs[node.name] = entries
+        content = {
+            "configs": configs,
+            "dispatchings": {node.name: platform if node.name in configs else "FP32" for node in network.nodes},
+            "values": {
+                ids[name]: {"scale": plain(tensor.scale), "zero_point": plain(tensor.zero_point)}
+                for name, tensor in tensors.items()
+            },
+        }
+        return Written({PPQ_FILE: as_json(content)})
+
+    def parameter_facts(self, content: bytes) -> Iterator[TensorFacts]:
+        for tensors in read_ppq(content).configs.values():
+            for name, one in tensors.items():
+                codes = {"bits": one.bits, "codes": (one.qmin, one.qmax)}
+                yield TensorFacts(name, {"scale": one.scale, "zero_point": one.zero_point, **codes})
+
+
+FORMAT = PpqJsonFormat()
 
 
 def read_ppq(content: bytes) -> PpqConfigs:

@@ -16,9 +16,10 @@ from onnx import helper, numpy_helper
 
 from detent.deploy.encoding import BOUNDS, Encoding
 from detent.deploy.qdq_graph import Op, QdqGraph, Read
+from detent.ir.patterns import clip_bounds, sole_float_reader
 from detent.onnx_import.names import TensorNames
 
-__all__ = ["Builder", "Kernel", "clip_limits"]
+__all__ = ["Builder", "Kernel"]
 
 Array = npt.NDArray[Any]
 
@@ -128,7 +129,7 @@ class Builder:
         least, greatest = encoding.qmin, encoding.qmax
         if clipping is not None:
             self._fused.add(clipping.name)
-            limits = clip_limits(clipping, self.graph)
+            limits = clip_bounds(self.graph, clipping)
             assert limits is not None
             # Rounding is monotone, so the codes of what is clipped are the clipped codes.
             least, greatest = (int(encoding.quantize(np.array(limit, np.float32))) for limit in limits)
@@ -137,14 +138,12 @@ class Builder:
 
     def _clipping_of(self, op: Op) -> Op | None:
         """The ReLU or Clip that alone reads what `op` gives, and gives codes itself."""
-        output = op.outputs[0]
-        readers = self.graph.readers(output)
-        if len(readers) != 1 or any(found.read.tensor == output for found in self.graph.outputs):
+        clipping = sole_float_reader(self.graph, op.outputs[0])
+        if clipping is None:
             return None
-        clipping, read = readers[0]
         encoding = self.graph.grid_of(clipping.outputs[0])
-        fits = read.encoding is None and encoding is not None and encoding.per_tensor
-        return clipping if fits and clip_limits(clipping, self.graph) is not None else None
+        fits = encoding is not None and encoding.per_tensor
+        return clipping if fits and clip_bounds(self.graph, clipping) is not None else None
 
     def _in_float(self, op: Op) -> None:
         if any(read is not None and read.encoding is not None for read in op.inputs):
@@ -187,21 +186,6 @@ class Builder:
 
 Kernel = Callable[[Builder, Op, Read], "str | None"]
 """Gets the builder, the operation, and what is to be given: a tensor on a grid. Gives the tensor of codes it wrote."""
-
-
-def clip_limits(op: Op, graph: QdqGraph) -> tuple[float, float] | None:
-    """What a ReLU or a Clip with constant bounds leaves over; None for another operation."""
-    if op.type == "Relu":
-        return 0.0, float("inf")
-    if op.type != "Clip":
-        return None
-    limits = [float("-inf"), float("inf")]
-    for position, read in enumerate(op.inputs[1:]):
-        if read is not None:
-            if read.tensor not in graph.constants or read.encoding is not None:
-                return None
-            limits[position] = float(graph.constants[read.tensor])
-    return limits[0], limits[1]
 
 
 def _axis(encoding: Encoding) -> dict[str, Any]:

@@ -12,30 +12,36 @@ the zero point with the wrong sign, and MQBench no parameters, so that SNPE find
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from detent.deploy.deployment import DeployedTensor, Deployment
+from detent.deploy.deployment import DeployedTensor
+from detent.deploy.format import Roles, TensorFacts, Written
 from detent.deploy.formats.content import as_json, parse_json, unreadable
 from detent.deploy.formats.limits import integers, no_groups
-from detent.deploy.formats.network import Network
-from detent.numerics import IntGrid, PerTensor
+from detent.deploy.formats.network import FLOAT_MODEL, Network, ParameterFormat
+from detent.numerics import PerTensor
 
 __all__ = [
+    "FORMAT",
     "Overrides",
     "QualcommEncoding",
+    "QualcommEncodingsFormat",
     "QualcommRange",
     "Ranges",
+    "range_facts",
     "ranges",
     "read_overrides",
     "read_ranges",
-    "write",
 ]
 
 _NAME = "qualcomm_encodings"
+_NEW, _OLD = "quantization_overrides_1.0.0.json", "quantization_overrides_0.6.1.json"
+_RANGES = "snpe_encodings.json"
+_ROLES: Roles = ("activation", "weight")
 
 
 @dataclass(frozen=True)
@@ -80,23 +86,38 @@ class Ranges:
     parameters: Mapping[str, tuple[QualcommRange, ...]]
 
 
-def write(deployment: Deployment) -> Mapping[str, bytes]:
-    network = Network.of(deployment, _NAME)
-    activations, parameters = _encodings(network)
-    if any(tensor.role == "bias" for tensor in deployment.parameters):
-        deployment.notes.append(
-            "quantization overrides hold no biases: give the converter --bias_bitwidth 32, "
-            "its scale is that of input times weight"
-        )
-    narrow = [t.tensor for t in deployment.activations if isinstance(t.scheme.grid, IntGrid) and t.scheme.grid.narrow]
-    if narrow:
-        deployment.notes.append(f"{_NAME} cannot leave out a code: {', '.join(narrow)} may get the least one")
-    return {
-        "quantization_overrides_1.0.0.json": as_json(_overrides("1.0.0", _as_1_0_0, activations, parameters)),
-        "quantization_overrides_0.6.1.json": as_json(_overrides("0.6.1", _as_0_6_1, activations, parameters)),
-        "snpe_encodings.json": as_json(ranges(network)),
-        **network.file,
-    }
+class QualcommEncodingsFormat(ParameterFormat):
+    name = _NAME
+    files: Mapping[str, Roles | None] = {_NEW: _ROLES, _OLD: _ROLES, _RANGES: _ROLES, FLOAT_MODEL: ()}
+
+    def write_parameters(self, network: Network) -> Written:
+        activations, parameters = _encodings(network)
+        notes: list[str] = []
+        if any(tensor.role == "bias" for tensor in network.deployment.parameters):
+            notes.append(
+                "quantization overrides hold no biases: give the converter --bias_bitwidth 32, "
+                "its scale is that of input times weight"
+            )
+        narrow = [tensor.tensor for tensor in network.deployment.activations if tensor.scheme.grid.narrow]
+        if narrow:
+            notes.append(f"{_NAME} cannot leave out a code: {', '.join(narrow)} may get the least one")
+        files = {
+            _NEW: as_json(_overrides("1.0.0", _as_1_0_0, activations, parameters)),
+            _OLD: as_json(_overrides("0.6.1", _as_0_6_1, activations, parameters)),
+            _RANGES: as_json(ranges(network)),
+        }
+        return Written(files, tuple(notes))
+
+    def parameter_facts(self, content: bytes) -> Iterator[TensorFacts]:
+        if "version" not in parse_json(content, _NAME):
+            yield from range_facts(content)
+            return
+        held = read_overrides(content)
+        for name, one in {**held.activations, **held.parameters}.items():
+            yield TensorFacts(name, {"scale": one.scale, "offset": one.offset, "bits": one.bits})
+
+
+FORMAT = QualcommEncodingsFormat()
 
 
 def read_overrides(content: bytes) -> Overrides:
@@ -123,7 +144,18 @@ def read_ranges(content: bytes) -> Ranges:
             for tensor, given in entries.items()
         }
 
-    return Ranges(section("activation_encodings"), section("param_encodings"))
+    try:
+        return Ranges(section("activation_encodings"), section("param_encodings"))
+    except (AttributeError, KeyError, TypeError) as error:
+        raise unreadable(_NAME, f"it has no ranges by tensor: {error}") from None
+
+
+def range_facts(content: bytes) -> Iterator[TensorFacts]:
+    """Of the form of MQBench."""
+    held = read_ranges(content)
+    for name, given in {**held.activations, **held.parameters}.items():
+        full = ([one.minimum for one in given], [one.maximum for one in given])
+        yield TensorFacts(name, {"full_range": full, "bits": given[0].bits})
 
 
 def ranges(network: Network) -> dict[str, Any]:
@@ -142,7 +174,7 @@ def _encoding(tensor: DeployedTensor) -> QualcommEncoding:
     grid = integers(tensor, _NAME)
     no_groups(tensor, _NAME)
     # The codes of a narrow grid are among those of the full one: a parameter keeps all of its numbers.
-    least = IntGrid(grid.bits, signed=grid.signed).qmin
+    least = grid.like(narrow=False).qmin
     return QualcommEncoding(
         grid.bits,
         grid.signed and tensor.scheme.symmetric,

@@ -6,22 +6,24 @@ for symmetric tensors, these are the numbers to put into the file that `hybrid_q
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import yaml
 
-from detent.deploy.deployment import DeployedTensor, Deployment
+from detent.deploy.deployment import DeployedTensor
+from detent.deploy.format import Roles, TensorFacts, Written
 from detent.deploy.formats.content import unreadable
 from detent.deploy.formats.limits import integers, no_groups
-from detent.deploy.formats.network import Network
+from detent.deploy.formats.network import FLOAT_MODEL, Network, ParameterFormat
 from detent.numerics import PerTensor
 
-__all__ = ["RknnGrid", "read_rknn", "write"]
+__all__ = ["FORMAT", "RknnFormat", "RknnGrid", "read_rknn"]
 
 _NAME = "rknn"
+_FILE = "rknn.quantization.cfg"
 
 
 @dataclass(frozen=True)
@@ -37,18 +39,27 @@ class RknnGrid:
     zero_point: tuple[int, ...]
 
 
-def write(deployment: Deployment) -> Mapping[str, bytes]:
-    network = Network.of(deployment, _NAME)
-    tensors = {**network.activations, **{n: t for n, t in network.parameters.items() if t.role == "weight"}}
-    content = {
-        "custom_quantize_layers": {},
-        "quantize_parameters": {name: _entry(tensor) for name, tensor in tensors.items()},
-    }
-    deployment.notes.append(
-        "rknn.quantization.cfg names tensors as float.onnx does: the toolkit may rename those it folds"
-    )
-    text = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=10**6)
-    return {"rknn.quantization.cfg": text.encode(), **network.file}
+class RknnFormat(ParameterFormat):
+    name = _NAME
+    files: Mapping[str, Roles | None] = {_FILE: ("activation", "weight"), FLOAT_MODEL: ()}
+
+    def write_parameters(self, network: Network) -> Written:
+        tensors = {**network.activations, **{n: t for n, t in network.parameters.items() if t.role == "weight"}}
+        content = {
+            "custom_quantize_layers": {},
+            "quantize_parameters": {name: _entry(tensor) for name, tensor in tensors.items()},
+        }
+        text = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=10**6)
+        note = f"{_FILE} names tensors as {FLOAT_MODEL} does: the toolkit may rename those it folds"
+        return Written({_FILE: text.encode()}, (note,))
+
+    def parameter_facts(self, content: bytes) -> Iterator[TensorFacts]:
+        for name, one in read_rknn(content).items():
+            grid = {"scale": one.scale, "zero_point": one.zero_point, "type": one.dtype}
+            yield TensorFacts(name, {**grid, "range": (one.minimum, one.maximum)})
+
+
+FORMAT = RknnFormat()
 
 
 def read_rknn(content: bytes) -> dict[str, RknnGrid]:

@@ -9,24 +9,26 @@ for them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
 
-from detent.deploy.deployment import DeployedTensor, Deployment
+from detent.deploy.deployment import DeployedTensor
+from detent.deploy.format import Roles, TensorFacts, Written
 from detent.deploy.formats.content import as_json, parse_json
 from detent.deploy.formats.limits import integers, on_one_scale, symmetric
-from detent.deploy.formats.network import Network
+from detent.deploy.formats.network import FLOAT_MODEL, Network, ParameterFormat
+from detent.ir.ops import Trait, ops_with
 
-__all__ = ["StpuEntry", "read_stpu", "write"]
+__all__ = ["FORMAT", "StpuEntry", "StpuMinmaxFormat", "read_stpu"]
 
 _NAME = "stpu_minmax"
+_FILE = "stpu_minmax.json"
 _GREATEST = 127
-_CONVOLUTIONS = frozenset(("Conv", "ConvTranspose"))
-_WEIGHTED = _CONVOLUTIONS | {"Gemm", "MatMul"}
+_CONVOLUTIONS = ops_with(Trait.CONVOLUTION)
 
 
 @dataclass(frozen=True)
@@ -39,25 +41,41 @@ class StpuEntry:
     scale: float | None = None
 
 
-def write(deployment: Deployment) -> Mapping[str, bytes]:
-    network = Network.of(deployment, _NAME)
-    ranges: dict[str, dict[str, Any]] = {name: _range(tensor) for name, tensor in network.moved_backwards().items()}
-    for node in network.nodes:
-        if node.op_type == "Sigmoid":
-            _set_table(node.output[0], ranges, deployment)
-        if node.op_type == "Concat" and node.output[0] in ranges:
-            _pass_to_inputs(node, ranges, deployment)
-    for node in network.nodes:
-        clipping = network.clipping_of(node)
-        if clipping is not None and clipping.output[0] in ranges:
-            ranges[node.output[0]] = dict(ranges[clipping.output[0]])
-    parameters: dict[str, dict[str, Any]] = {}
-    for node in network.nodes:
-        parameters.update(_parameters(node, network))
-        emin = _emin(node, network, ranges, parameters)
-        if emin is not None:
-            ranges[node.output[0]]["emin"] = emin
-    return {"stpu_minmax.json": as_json({**ranges, **parameters}), **network.file}
+class StpuMinmaxFormat(ParameterFormat):
+    name = _NAME
+    files: Mapping[str, Roles | None] = {_FILE: ("activation",), FLOAT_MODEL: ()}
+
+    def write_parameters(self, network: Network) -> Written:
+        ranges: dict[str, dict[str, Any]] = {name: _range(tensor) for name, tensor in network.moved_backwards().items()}
+        notes: list[str] = []
+        for node in network.nodes:
+            if node.op_type == "Sigmoid":
+                notes += _set_table(node.output[0], ranges)
+            if node.op_type == "Concat" and node.output[0] in ranges:
+                notes += _pass_to_inputs(node, ranges)
+        for node in network.nodes:
+            clipping = network.clipping_of(node)
+            if clipping is not None and clipping.output[0] in ranges:
+                ranges[node.output[0]] = dict(ranges[clipping.output[0]])
+        parameters: dict[str, dict[str, Any]] = {}
+        for node in network.nodes:
+            parameters.update(_parameters(node, network))
+            emin = _emin(node, network, ranges, parameters)
+            if emin is not None:
+                ranges[node.output[0]]["emin"] = emin
+        return Written({_FILE: as_json({**ranges, **parameters})}, tuple(notes))
+
+    def parameter_facts(self, content: bytes) -> Iterator[TensorFacts]:
+        for name, one in read_stpu(content).items():
+            if one.scale is not None:
+                yield TensorFacts(name.removesuffix("_bias"), {"scale": one.scale}, 2)
+            elif name.endswith("_weights"):
+                yield TensorFacts(name.removesuffix("_weights"), {"magnitude": one.maximum}, 1)
+            else:
+                yield TensorFacts(name, {"magnitude": one.maximum})
+
+
+FORMAT = StpuMinmaxFormat()
 
 
 def read_stpu(content: bytes) -> dict[str, StpuEntry]:
@@ -75,28 +93,26 @@ def _range(tensor: DeployedTensor) -> dict[str, float]:
     return {"min": -greatest, "max": greatest}
 
 
-def _set_table(tensor: str, ranges: dict[str, dict[str, Any]], deployment: Deployment) -> None:
-    """What the table of a sigmoid gives, whatever was calibrated."""
+def _set_table(tensor: str, ranges: dict[str, dict[str, Any]]) -> list[str]:
+    """Give a sigmoid's result the range of its table, whatever was calibrated; a note if that is another."""
     table = {"min": -1.0, "max": 1.0}
-    if ranges.get(tensor, table) != table:
-        deployment.notes.append(f"STPU's sigmoid gives -1 to 1: {tensor} has that range, not its own")
+    differs = ranges.get(tensor, table) != table
     ranges[tensor] = table
+    return [f"STPU's sigmoid gives -1 to 1: {tensor} has that range, not its own"] if differs else []
 
 
-def _pass_to_inputs(node: onnx.NodeProto, ranges: dict[str, dict[str, Any]], deployment: Deployment) -> None:
-    """What is concatenated has the scale of the result."""
-    moved = [name for name in node.input if ranges.get(name, ranges[node.output[0]]) != ranges[node.output[0]]]
-    if moved:
-        deployment.notes.append(
-            f"STPU concatenates on one scale: {', '.join(moved)} have that of {node.output[0]}, not their own"
-        )
+def _pass_to_inputs(node: onnx.NodeProto, ranges: dict[str, dict[str, Any]]) -> list[str]:
+    """Give what is concatenated the scale of the result; a note if some had another."""
+    result = node.output[0]
+    moved = [name for name in node.input if ranges.get(name, ranges[result]) != ranges[result]]
     for name in node.input:
-        ranges[name] = dict(ranges[node.output[0]])
+        ranges[name] = dict(ranges[result])
+    return [f"STPU concatenates on one scale: {', '.join(moved)} have that of {result}, not their own"] if moved else []
 
 
 def _parameters(node: onnx.NodeProto, network: Network) -> dict[str, dict[str, Any]]:
     reads = network.reads(node)
-    if node.op_type not in _WEIGHTED or 1 not in reads or reads[1].role != "weight":
+    if node.op_type not in ops_with(Trait.WEIGHTED) or 1 not in reads or reads[1].role != "weight":
         return {}
     found: dict[str, dict[str, Any]] = {f"{node.name}_weights": _range(reads[1])}
     if len(node.input) > 2 and 0 in reads:

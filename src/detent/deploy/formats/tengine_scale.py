@@ -7,17 +7,19 @@ which ONNX does not have.)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from detent.deploy.deployment import DeployedTensor, Deployment
+from detent.deploy.deployment import DeployedTensor
+from detent.deploy.format import Roles, TensorFacts, Written
 from detent.deploy.formats.content import shortest, unreadable
 from detent.deploy.formats.limits import integers, on_one_scale, refusal
-from detent.deploy.formats.network import Network
+from detent.deploy.formats.network import FLOAT_MODEL, Network, ParameterFormat
 
-__all__ = ["TengineGrid", "read_scales", "write"]
+__all__ = ["FORMAT", "TengineGrid", "TengineScaleFormat", "read_scales"]
 
 _NAME = "tengine_scale"
+_FILE = "tengine.scale"
 
 
 @dataclass(frozen=True)
@@ -26,18 +28,28 @@ class TengineGrid:
     zero_point: int
 
 
-def write(deployment: Deployment) -> Mapping[str, bytes]:
-    network = Network.of(deployment, _NAME)
-    # Weights are not written, but a tool that has one scale for each cannot keep those of channels.
-    for tensor in deployment.tensors:
-        on_one_scale(tensor, _NAME)
-    tensors = network.moved_backwards()
-    for node in network.nodes:
-        clipping = network.clipping_of(node) if node.op_type == "Conv" else None
-        if clipping is not None and clipping.output[0] in tensors:
-            tensors.setdefault(node.output[0], tensors[clipping.output[0]])
-    lines = [_line(name, tensor) for name, tensor in tensors.items()]
-    return {"tengine.scale": "".join(lines).encode(), **network.file}
+class TengineScaleFormat(ParameterFormat):
+    name = _NAME
+    files: Mapping[str, Roles | None] = {_FILE: ("activation",), FLOAT_MODEL: ()}
+
+    def write_parameters(self, network: Network) -> Written:
+        # Weights are not written, but a tool that has one scale for each cannot keep those of channels.
+        for tensor in network.deployment.tensors:
+            on_one_scale(tensor, _NAME)
+        tensors = network.moved_backwards()
+        for node in network.nodes:
+            clipping = network.clipping_of(node) if node.op_type == "Conv" else None
+            if clipping is not None and clipping.output[0] in tensors:
+                tensors.setdefault(node.output[0], tensors[clipping.output[0]])
+        lines = [_line(name, tensor) for name, tensor in tensors.items()]
+        return Written({_FILE: "".join(lines).encode()})
+
+    def parameter_facts(self, content: bytes) -> Iterator[TensorFacts]:
+        for name, one in read_scales(content).items():
+            yield TensorFacts(name, {"scale": one.scale, "zero_point": one.zero_point})
+
+
+FORMAT = TengineScaleFormat()
 
 
 def read_scales(content: bytes) -> dict[str, TengineGrid]:

@@ -11,19 +11,31 @@ Version 11 takes only the Q and DQ nodes of `model.onnx`; these files are for en
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from detent.deploy.deployment import Deployment
+from detent.deploy.format import Roles, TensorFacts, Written
 from detent.deploy.formats.content import as_json, parse_json, unreadable
 from detent.deploy.formats.limits import integers, on_one_scale, symmetric
-from detent.deploy.formats.network import Network
+from detent.deploy.formats.network import FLOAT_MODEL, Network, ParameterFormat
 
-__all__ = ["CalibrationCache", "dynamic_ranges", "read_calibration_cache", "read_dynamic_ranges", "write"]
+__all__ = [
+    "FORMAT",
+    "CalibrationCache",
+    "TensorrtRangesFormat",
+    "dynamic_ranges",
+    "range_facts",
+    "read_calibration_cache",
+    "read_dynamic_ranges",
+]
 
 _NAME = "tensorrt_ranges"
+_RANGES, _CLIP_RANGES = "tensorrt_ranges.json", "tensorrt_clip_ranges.json"
+_CACHE = "tensorrt_calibration.cache"
+_ROLES: Roles = ("activation",)
 _HEADER = "TRT-100300-EntropyCalibration2"
 _GREATEST = 127
 """TensorRT's scale is the range divided by this, also where the grid has a code -128."""
@@ -41,26 +53,38 @@ class CalibrationCache:
         return "\n".join([self.header, *lines, ""]).encode()
 
 
-def write(deployment: Deployment) -> Mapping[str, bytes]:
-    network = Network.of(deployment, _NAME)
-    scales = _scales(network)
-    ranges = dynamic_ranges(network)
-    deployment.notes.append(
-        f"tensorrt_calibration.cache is headed {_HEADER}: put the version of your TensorRT there. "
-        "TensorRT 11 takes model.onnx only"
-    )
-    moved = _regridded(deployment)
-    if moved:
-        deployment.notes.append(
-            f"TensorRT finds the scales of weights itself (greatest magnitude / {_GREATEST}); in {', '.join(moved)} "
-            "these are others than model.onnx has"
-        )
-    return {
-        "tensorrt_ranges.json": as_json({"act_quant_info": ranges}),
-        "tensorrt_clip_ranges.json": as_json({"tensorrt": {"blob_range": ranges}}),
-        "tensorrt_calibration.cache": CalibrationCache(_HEADER, scales).to_bytes(),
-        **network.file,
-    }
+class TensorrtRangesFormat(ParameterFormat):
+    name = _NAME
+    files: Mapping[str, Roles | None] = {_RANGES: _ROLES, _CLIP_RANGES: _ROLES, _CACHE: _ROLES, FLOAT_MODEL: ()}
+
+    def write_parameters(self, network: Network) -> Written:
+        scales = _scales(network)
+        ranges = dynamic_ranges(network)
+        notes = [
+            f"{_CACHE} is headed {_HEADER}: put the version of your TensorRT there. TensorRT 11 takes model.onnx only"
+        ]
+        moved = _regridded(network.deployment)
+        if moved:
+            notes.append(
+                f"TensorRT finds the scales of weights itself (greatest magnitude / {_GREATEST}); in "
+                f"{', '.join(moved)} these are others than model.onnx has"
+            )
+        files = {
+            _RANGES: as_json({"act_quant_info": ranges}),
+            _CLIP_RANGES: as_json({"tensorrt": {"blob_range": ranges}}),
+            _CACHE: CalibrationCache(_HEADER, scales).to_bytes(),
+        }
+        return Written(files, tuple(notes))
+
+    def parameter_facts(self, content: bytes) -> Iterator[TensorFacts]:
+        if not content.startswith(b"TRT-"):
+            yield from range_facts(content)
+            return
+        for name, scale in read_calibration_cache(content).scales.items():
+            yield TensorFacts(name, {"scale": scale})
+
+
+FORMAT = TensorrtRangesFormat()
 
 
 def read_dynamic_ranges(content: bytes) -> dict[str, float]:
@@ -70,6 +94,11 @@ def read_dynamic_ranges(content: bytes) -> dict[str, float]:
     if not isinstance(ranges, dict):
         raise unreadable(_NAME, "it has neither 'act_quant_info' nor 'tensorrt' with a 'blob_range'")
     return {name: float(value) for name, value in ranges.items()}
+
+
+def range_facts(content: bytes) -> Iterator[TensorFacts]:
+    """Of a file in either form."""
+    yield from (TensorFacts(name, {"magnitude": most}) for name, most in read_dynamic_ranges(content).items())
 
 
 def read_calibration_cache(content: bytes) -> CalibrationCache:

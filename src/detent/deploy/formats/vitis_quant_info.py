@@ -9,17 +9,19 @@ names here are those of the ONNX graph.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from detent.deploy.deployment import DeployedTensor, Deployment
+from detent.deploy.format import EVERY_ROLE, Format, Roles, TensorFacts, Written
 from detent.deploy.formats.content import as_json, parse_json, unreadable
-from detent.deploy.formats.limits import by_name, exponents, integers, on_one_scale, symmetric
+from detent.deploy.formats.limits import by_name, exponents, float_readers, integers, on_one_scale, symmetric
 
-__all__ = ["FixPoint", "QuantInfo", "read_quant_info", "write"]
+__all__ = ["FORMAT", "FixPoint", "QuantInfo", "VitisQuantInfoFormat", "read_quant_info"]
 
 _NAME = "vitis_quant_info"
+_FILE = "quant_info.json"
 
 
 @dataclass(frozen=True)
@@ -41,22 +43,32 @@ class QuantInfo:
     inputs: Mapping[str, FixPoint] = field(default_factory=dict)
 
 
-def write(deployment: Deployment) -> Mapping[str, bytes]:
-    parameters = {tensor.tensor: fix_point(tensor, _NAME) for tensor in deployment.parameters}
-    outputs = {name: fix_point(tensor, _NAME) for name, tensor in by_name(deployment, _NAME).items()}
-    content = {
-        "param": _entries(parameters),
-        "output": _entries(outputs),
-        "input": {},
-        # They say that bias_corr.pth and param.pth lie beside the file; here weights and biases are in model.onnx.
-        "fast_finetuned": False,
-        "bias_corrected": False,
-        "version": "detent",
-    }
-    deployment.notes.append(
-        "quant_info.json names tensors as model.onnx does: vai_q_pytorch's own traces have other names"
-    )
-    return {"quant_info.json": as_json(content)}
+class VitisQuantInfoFormat(Format):
+    name = _NAME
+    files: Mapping[str, Roles | None] = {_FILE: EVERY_ROLE}
+
+    def write(self, deployment: Deployment) -> Written:
+        parameters = {tensor.tensor: fix_point(tensor, _NAME) for tensor in deployment.parameters}
+        outputs = {name: fix_point(tensor, _NAME) for name, tensor in by_name(deployment, _NAME).items()}
+        content = {
+            "param": _entries(parameters),
+            "output": _entries(outputs),
+            "input": {},
+            # They say that bias_corr.pth and param.pth lie beside the file; here weights and biases are in model.onnx.
+            "fast_finetuned": False,
+            "bias_corrected": False,
+            "version": "detent",
+        }
+        note = f"{_FILE} names tensors as model.onnx does: vai_q_pytorch's own traces have other names"
+        return Written({_FILE: as_json(content)}, (*float_readers(deployment, _NAME), note))
+
+    def facts(self, file: str, files: Mapping[str, bytes]) -> Iterator[TensorFacts]:
+        held = read_quant_info(files[file])
+        for name, one in {**held.parameters, **held.outputs, **held.inputs}.items():
+            yield TensorFacts(name, {"scale": one.scale, "bits": one.bits})
+
+
+FORMAT = VitisQuantInfoFormat()
 
 
 def read_quant_info(content: bytes) -> QuantInfo:

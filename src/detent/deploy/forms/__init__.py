@@ -1,109 +1,115 @@
-"""FORMS: operations written otherwise than the model has them, because an engine runs them on integers only so."""
+"""REWRITES: operations of the deployed network that a target wants written otherwise, one file each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import onnx
 
-from detent.deploy.forms.average_in_padding import average_in_padding
-from detent.deploy.forms.biased_linear import biased_linear
-from detent.deploy.forms.clip_of_channels import clip_of_channels
-from detent.deploy.forms.constants_apart import constants_apart
+from detent.deploy.forms.add_epsilon_bias import add_epsilon_bias
+from detent.deploy.forms.avgpool_ceil_mode_explicit_pad import avgpool_ceil_mode_explicit_pad
+from detent.deploy.forms.avgpool_ceil_mode_explicit_pad_htp import avgpool_ceil_mode_explicit_pad_htp
+from detent.deploy.forms.avgpool_count_include_pad import avgpool_count_include_pad
+from detent.deploy.forms.avgpool_pad_even_kernels import avgpool_pad_even_kernels
+from detent.deploy.forms.barrier_after_minmax_reduction import barrier_after_minmax_reduction
+from detent.deploy.forms.barrier_around_linear_constants import barrier_around_linear_constants
+from detent.deploy.forms.barrier_before_channel_constants import barrier_before_channel_constants
+from detent.deploy.forms.barrier_before_negation import barrier_before_negation
+from detent.deploy.forms.barrier_before_normalization import barrier_before_normalization
+from detent.deploy.forms.barrier_before_pad import barrier_before_pad
 from detent.deploy.forms.conv_transpose_as_conv import conv_transpose_as_conv
-from detent.deploy.forms.dense_conv_transpose import dense_conv_transpose
-from detent.deploy.forms.differences_apart import differences_apart
+from detent.deploy.forms.densify_conv_transpose import densify_conv_transpose
+from detent.deploy.forms.drop_single_window_stride import drop_single_window_stride
 from detent.deploy.forms.editing import BLOCKS, PHASES, Editing
-from detent.deploy.forms.extremes_apart import extremes_apart
-from detent.deploy.forms.global_average import global_average
-from detent.deploy.forms.hanging_average import hanging_average
-from detent.deploy.forms.linear_as_gemm import linear_as_gemm
-from detent.deploy.forms.linear_constants_apart import linear_constants_apart
-from detent.deploy.forms.lone_weight import lone_weight
-from detent.deploy.forms.max_pool_windows import max_pool_windows
-from detent.deploy.forms.normalization_apart import normalization_apart
-from detent.deploy.forms.numbers_on_grids import numbers_on_grids
-from detent.deploy.forms.one_window import one_window
-from detent.deploy.forms.padding_apart import padding_apart
-from detent.deploy.forms.padding_before_average import padding_before_average
-from detent.deploy.forms.picks_in_halves import picks_in_halves
-from detent.deploy.forms.plain_averages import plain_averages
-from detent.deploy.forms.rows_as_codes import rows_as_codes
-from detent.deploy.forms.sizes_of_all_axes import sizes_of_all_axes
-from detent.deploy.forms.strided_conv_in_blocks import strided_conv_in_blocks
-from detent.deploy.forms.whole_functions import whole_functions
+from detent.deploy.forms.expand_resize_axes import expand_resize_axes
+from detent.deploy.forms.fuse_activation_functions import fuse_activation_functions
+from detent.deploy.forms.linear_to_gemm import linear_to_gemm
+from detent.deploy.forms.maxpool_ceil_mode_explicit_pad import maxpool_ceil_mode_explicit_pad
+from detent.deploy.forms.quantize_embedding_table import quantize_embedding_table
+from detent.deploy.forms.quantize_scalar_constants import quantize_scalar_constants
+from detent.deploy.forms.rewrite import Rewrite, rewrite
+from detent.deploy.forms.space_to_depth_strided_conv import space_to_depth_strided_conv
+from detent.deploy.forms.split_clip_into_max_min import split_clip_into_max_min
+from detent.deploy.forms.split_permuting_gather import split_permuting_gather
+from detent.deploy.forms.unsqueeze_1x1_matmul import unsqueeze_1x1_matmul
+from detent.deploy.forms.use_global_avgpool import use_global_avgpool
 from detent.errors import UnknownNameError
 
 __all__ = [
     "BLOCKS",
-    "FORMS",
     "PHASES",
+    "REWRITES",
     "Editing",
-    "average_in_padding",
-    "biased_linear",
-    "clip_of_channels",
-    "constants_apart",
+    "Rewrite",
+    "add_epsilon_bias",
+    "avgpool_ceil_mode_explicit_pad",
+    "avgpool_ceil_mode_explicit_pad_htp",
+    "avgpool_count_include_pad",
+    "avgpool_pad_even_kernels",
+    "barrier_after_minmax_reduction",
+    "barrier_around_linear_constants",
+    "barrier_before_channel_constants",
+    "barrier_before_negation",
+    "barrier_before_normalization",
+    "barrier_before_pad",
     "conv_transpose_as_conv",
-    "dense_conv_transpose",
-    "differences_apart",
-    "extremes_apart",
-    "global_average",
-    "hanging_average",
-    "in_forms",
-    "linear_as_gemm",
-    "linear_constants_apart",
-    "lone_weight",
-    "max_pool_windows",
-    "normalization_apart",
-    "numbers_on_grids",
-    "one_window",
-    "padding_apart",
-    "padding_before_average",
-    "picks_in_halves",
-    "plain_averages",
-    "rows_as_codes",
-    "sizes_of_all_axes",
-    "strided_conv_in_blocks",
-    "whole_functions",
+    "densify_conv_transpose",
+    "drop_single_window_stride",
+    "expand_resize_axes",
+    "fuse_activation_functions",
+    "legalize",
+    "linear_to_gemm",
+    "maxpool_ceil_mode_explicit_pad",
+    "quantize_embedding_table",
+    "quantize_scalar_constants",
+    "rewrite",
+    "space_to_depth_strided_conv",
+    "split_clip_into_max_min",
+    "split_permuting_gather",
+    "unsqueeze_1x1_matmul",
+    "use_global_avgpool",
 ]
 
-FORMS: Mapping[str, Callable[[Editing], None]] = {
-    "average_in_padding": average_in_padding,
-    "biased_linear": biased_linear,
-    "clip_of_channels": clip_of_channels,
-    "constants_apart": constants_apart,
-    "conv_transpose_as_conv": conv_transpose_as_conv,
-    "dense_conv_transpose": dense_conv_transpose,
-    "differences_apart": differences_apart,
-    "extremes_apart": extremes_apart,
-    "global_average": global_average,
-    "hanging_average": hanging_average,
-    "linear_as_gemm": linear_as_gemm,
-    "linear_constants_apart": linear_constants_apart,
-    "lone_weight": lone_weight,
-    "max_pool_windows": max_pool_windows,
-    "normalization_apart": normalization_apart,
-    "numbers_on_grids": numbers_on_grids,
-    "one_window": one_window,
-    "padding_apart": padding_apart,
-    "padding_before_average": padding_before_average,
-    "picks_in_halves": picks_in_halves,
-    "plain_averages": plain_averages,
-    "rows_as_codes": rows_as_codes,
-    "sizes_of_all_axes": sizes_of_all_axes,
-    "strided_conv_in_blocks": strided_conv_in_blocks,
-    "whole_functions": whole_functions,
+REWRITES: Mapping[str, Rewrite] = {
+    each.name: each
+    for each in (
+        add_epsilon_bias,
+        avgpool_ceil_mode_explicit_pad,
+        avgpool_ceil_mode_explicit_pad_htp,
+        avgpool_count_include_pad,
+        avgpool_pad_even_kernels,
+        barrier_after_minmax_reduction,
+        barrier_around_linear_constants,
+        barrier_before_channel_constants,
+        barrier_before_negation,
+        barrier_before_normalization,
+        barrier_before_pad,
+        conv_transpose_as_conv,
+        densify_conv_transpose,
+        drop_single_window_stride,
+        expand_resize_axes,
+        fuse_activation_functions,
+        linear_to_gemm,
+        maxpool_ceil_mode_explicit_pad,
+        quantize_embedding_table,
+        quantize_scalar_constants,
+        space_to_depth_strided_conv,
+        split_clip_into_max_min,
+        split_permuting_gather,
+        unsqueeze_1x1_matmul,
+        use_global_avgpool,
+    )
 }
-"""What a backend may name in `forms`."""
+"""What a backend may name in `rewrites`."""
 
 
-def in_forms(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
-    """A QDQ model with these forms, which compute the same integers; itself if there are none."""
+def legalize(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
+    """A QDQ model after these rewrites, in order, which computes the same integers; itself if there are none."""
     if not names:
         return model
     editing = Editing(model)
     for name in names:
-        if name not in FORMS:
-            raise UnknownNameError(f"the form {name!r}", f"known are {', '.join(FORMS)}", "use one of these")
-        FORMS[name](editing)
+        if name not in REWRITES:
+            raise UnknownNameError(f"the rewrite {name!r}", f"known are {', '.join(REWRITES)}", "use one of these")
+        REWRITES[name].apply(editing)
     return editing.finished()

@@ -12,6 +12,7 @@ it quantizes by itself, with one scale.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -20,14 +21,24 @@ import numpy.typing as npt
 
 from detent.deploy.forms.editing import PHASES, Constant, Editing, Found
 from detent.deploy.forms.original import Original, attributes_of
+from detent.deploy.forms.rewrite import rewrite
+from detent.ir.attributes import attribute_value
 
 __all__ = ["NAME", "conv_transpose_as_conv", "moves_of", "one_phase", "transposed_kernel"]
 
 NAME = "conv_transpose_as_conv"
 
 
+@rewrite(
+    why=(
+        "ONNX Runtime has no integer ConvTranspose, and quantizes its float weights by itself with one scale; "
+        "OpenVINO's gives other numbers at some sizes, and leaves the bias out where the stride is longer than "
+        "the kernel"
+    ),
+    needed_for=("onnxruntime<=1.31.1", "openvino<=2026.4.1"),
+)
 def conv_transpose_as_conv(editing: Editing) -> None:
-    """Every quantized ConvTranspose on images of a known size."""
+    """Matches a quantized ConvTranspose on images of a known size."""
     for node in editing.nodes:
         if node.op_type != "ConvTranspose":
             continue
@@ -60,21 +71,22 @@ class _Geometry:
     @classmethod
     def of(cls, original: Original) -> _Geometry | None:
         """None if the size of the result is said otherwise than by padding, or that of the image is unknown."""
-        attributes, image, kernel = original.attributes, original.image, original.weight[2:]
+        attribute = partial(attribute_value, "ConvTranspose", original.attributes)
+        image, kernel = original.image, original.weight[2:]
         rank = len(kernel)
-        if len(image) != rank or "output_shape" in attributes or attributes.get("auto_pad", "NOTSET") != "NOTSET":
+        if len(image) != rank or attribute("output_shape") is not None or attribute("auto_pad") != "NOTSET":
             return None
-        strides = tuple(attributes.get("strides", [1] * rank))
-        dilations = tuple(attributes.get("dilations", [1] * rank))
-        extra = attributes.get("output_padding", [0] * rank)
-        pads = attributes.get("pads", [0] * 2 * rank)
+        strides = tuple(attribute("strides", rank))
+        dilations = tuple(attribute("dilations", rank))
+        extra = attribute("output_padding", rank)
+        pads = attribute("pads", rank)
         reach = [d * (k - 1) + 1 + e for d, k, e in zip(dilations, kernel, extra, strict=True)]
         result = [
             (size - 1) * s + r - before - after
             for size, s, r, before, after in zip(image, strides, reach, pads[:rank], pads[rank:], strict=True)
         ]
         return cls(
-            int(attributes.get("group", 1)),
+            int(attribute("group")),
             strides,
             dilations,
             tuple(-(-r // s) for r, s in zip(reach, strides, strict=True)),

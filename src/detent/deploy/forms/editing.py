@@ -12,8 +12,9 @@ import onnx
 from onnx import helper, numpy_helper
 
 from detent.deploy.forms.original import Original
-from detent.deploy.inferred import shapes_of
 from detent.deploy.qdq_graph import CLIPPED
+from detent.ir.attributes import attribute_value
+from detent.ir.shapes import shapes_of
 from detent.onnx_import import without_initializers
 
 __all__ = ["BLOCKS", "PHASES", "Constant", "Editing", "Found"]
@@ -133,7 +134,7 @@ class Editing:
         if attributes.get("block_size") or len(node.input) != 3:
             return None
         codes, scale, zero_point = (numpy_helper.to_array(self.initializers[held]) for held in node.input)
-        axis = None if scale.ndim == 0 else int(attributes.get("axis", 1)) % codes.ndim
+        axis = None if scale.ndim == 0 else int(attribute_value(node.op_type, attributes, "axis")) % codes.ndim
         return Constant(name, codes, scale, zero_point, axis)
 
     def shape(self, tensor: str) -> tuple[int | str, ...] | None:

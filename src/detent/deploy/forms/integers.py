@@ -1,4 +1,4 @@
-"""Which tensors OpenVINO holds as integers though nothing quantizes them: what only moves or averages codes."""
+"""Which tensors OpenVINO holds as integers though nothing quantizes them: data movement and averages of codes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from onnx import numpy_helper
 
 from detent.deploy.encoding import BOUNDS
 from detent.deploy.forms.editing import Editing
+from detent.ir.ops import Trait, ops_with
 
 __all__ = ["KEEP_INTEGERS", "dequantized_by", "has_zero_point"]
 
 # What gives integers for integers there, and averages, which count as such.
-KEEP_INTEGERS = frozenset(
-    {"AveragePool", "Concat", "DepthToSpace", "Flatten", "Gather", "Identity", "MaxPool", "Pad", "Relu", "Reshape"}
-    | {"Resize", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
+KEEP_INTEGERS = (
+    ops_with(Trait.MOVES_VALUES) - {"Expand", "GatherElements"}  # of which it is not proven
+    | {"AveragePool", "Concat", "MaxPool", "Pad", "Relu", "Resize"}
 )
 
 

@@ -1,4 +1,4 @@
-"""What an operation was before it got another form: kept with its node, so that the form can be undone."""
+"""What an operation was before a rewrite: kept with its node, so that the rewrite can be undone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import numpy.typing as npt
 import onnx
 from onnx import helper
 
-__all__ = ["Original", "attributes_of"]
+from detent.ir.attributes import attribute_value
+
+__all__ = ["Original", "attribute_of", "attributes_of"]
 
 _KEY = "detent.form"
 
@@ -27,9 +29,14 @@ def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
     }
 
 
+def attribute_of(node: onnx.NodeProto, name: str, rank: int | None = None) -> Any:
+    """One attribute, which is the default of ONNX where the node does not say it (see `attribute_value`)."""
+    return attribute_value(node.op_type, attributes_of(node), name, rank)
+
+
 @dataclass(frozen=True)
 class Original:
-    """The form, and the attributes, the shape of the weights and the size of the images of the operation."""
+    """The rewrite (`form`), and the attributes, the shape of the weights and the size of the images before it."""
 
     form: str
     attributes: Mapping[str, Any]
@@ -41,7 +48,7 @@ class Original:
 
     @classmethod
     def of(cls, node: onnx.NodeProto) -> Original | None:
-        """What a node keeps, if it was written in another form."""
+        """What a node keeps, if it was rewritten so."""
         held = next((entry.value for entry in node.metadata_props if entry.key == _KEY), None)
         if held is None:
             return None

@@ -1,4 +1,4 @@
-"""How the windows of a convolution or pool lie along each dimension of an image."""
+"""How the windows of a convolution or pool lie along each axis of an image."""
 
 from __future__ import annotations
 
@@ -8,21 +8,17 @@ import onnx
 
 from detent.deploy.forms.editing import Editing
 from detent.deploy.forms.original import attributes_of
+from detent.ir.windows import SlidingWindow, WindowAxis
 
 __all__ = ["window_axes"]
 
 
-def window_axes(editing: Editing, node: onnx.NodeProto, kernel: Sequence[int]) -> list[tuple[int, int, int, int, int]]:
-    """For each dimension its size, the reach of the kernel, the stride, and the padding before and after.
-
-    Empty where a size is free, or the padding is left to the runtime.
-    """
-    attributes, count = attributes_of(node), len(kernel)
+def window_axes(editing: Editing, node: onnx.NodeProto, kernel: Sequence[int] | None = None) -> tuple[WindowAxis, ...]:
+    """Each axis; none where a size is free, or the padding is left to the runtime. `kernel` is the size of the weights;
+    pools have it as an attribute."""
+    attributes = attributes_of(node)
+    window = SlidingWindow.of(attributes, kernel)
     sizes = [size for size in (editing.shape(node.input[0]) or ())[2:] if isinstance(size, int)]
-    if len(sizes) != count or attributes.get("auto_pad", "NOTSET") != "NOTSET":
-        return []
-    ones = [1] * count
-    strides, steps = attributes.get("strides", ones), attributes.get("dilations", ones)
-    pads = attributes.get("pads", [0] * 2 * count)
-    reaches = [(k - 1) * step + 1 for k, step in zip(kernel, steps, strict=True)]
-    return list(zip(sizes, reaches, strides, pads[:count], pads[count:], strict=True))
+    if len(sizes) != window.rank or attributes.get("auto_pad", "NOTSET") != "NOTSET":
+        return ()
+    return window.along(sizes)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from detent.deploy.ncnn.model import NcnnLayer, NcnnModel
 from detent.deploy.ncnn.table import TableEntry, read_ncnn_table
 from detent.deploy.ncnn.weighted import FUSED, requantized
-from detent.deploy.ncnn.writer import ncnn_model, read_ncnn, write_ncnn, write_ncnn_table
+from detent.deploy.ncnn.writer import FORMAT, TABLE_FORMAT, ncnn_model, read_ncnn
 
 __all__ = [
+    "FORMAT",
     "FUSED",
+    "TABLE_FORMAT",
     "NcnnLayer",
     "NcnnModel",
     "TableEntry",
@@ -16,6 +18,4 @@ __all__ = [
     "read_ncnn",
     "read_ncnn_table",
     "requantized",
-    "write_ncnn",
-    "write_ncnn_table",
 ]

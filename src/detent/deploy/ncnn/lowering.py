@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from detent.deploy.known_sizes import known_sizes
 from detent.deploy.ncnn.model import NcnnLayer, NcnnModel, Value
 from detent.deploy.qdq_graph import Op, QdqGraph, Read
 from detent.errors import DeployError
+from detent.ir.patterns import constant_values, is_output, sole_float_reader
+from detent.ir.shapes import known_sizes
 
 __all__ = ["ONE_SAMPLE", "Dims", "Lowering", "refuse", "sample_shapes", "sizes"]
 
@@ -96,11 +97,7 @@ class Lowering:
         return found if found >= 0 and len(shape) - self.drops(tensor) <= _MOST_DIMS else None
 
     def constant(self, read: Read | None) -> Array | None:
-        """The numbers of a constant, dequantized if it is stored as codes; None if it is computed or absent."""
-        if read is None or read.tensor not in self.graph.constants:
-            return None
-        held = self.graph.constants[read.tensor]
-        return held if read.encoding is None else read.encoding.dequantize(held)
+        return constant_values(self.graph, read)
 
     def data(self, op: Op, index: int = 0) -> str:
         """The tensor an operation reads there."""
@@ -111,14 +108,11 @@ class Lowering:
 
     def given(self, tensor: str) -> bool:
         """Whether the network gives it."""
-        return any(output.read.tensor == tensor for output in self.graph.outputs)
+        return is_output(self.graph, tensor)
 
     def only_reader(self, tensor: str) -> Op | None:
         """The operation that alone reads a tensor, in float, if there is one."""
-        readers = self.graph.readers(tensor)
-        if self.given(tensor) or len(readers) != 1 or readers[0][1].encoding is not None:
-            return None
-        return readers[0][0]
+        return sole_float_reader(self.graph, tensor)
 
     # --- what is made ---
 

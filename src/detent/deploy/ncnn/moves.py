@@ -49,7 +49,7 @@ def reshape(low: Lowering, op: Op) -> None:
 def transpose(low: Lowering, op: Op) -> None:
     """Axes of size 1 may move freely, and axes that stay neighbours are one: what is left must fit into a blob."""
     source, shape = low.data(op), low.shape(low.data(op))
-    perm = op.attributes.get("perm", list(range(len(shape)))[::-1])
+    perm = op.attribute("perm", len(shape))
     runs = _runs([axis for axis in perm if shape[axis] != 1], shape)
     if len(runs) < 2:
         low.reshape(op)
@@ -111,7 +111,7 @@ def concat(low: Lowering, op: Op) -> None:
 
 def split(low: Lowering, op: Op) -> None:
     """Split into the sizes that its outputs have."""
-    source, along = low.data(op), op.attributes.get("axis", 0)
+    source, along = low.data(op), op.attribute("axis")
     axis = low.axis(source, along)
     parts = tuple(low.shape(output)[along] for output in op.outputs)
     if axis is None or any(low.axis(output, along) != axis for output in op.outputs):
@@ -195,7 +195,7 @@ def _cut(low: Lowering, op: Op, cuts: Sequence[_Cut], target: str) -> None:
 
 def gather(low: Lowering, op: Op) -> None:
     """One index, or neighbours, of a tensor; or the rows of a constant table that computed indices name."""
-    source, axis = low.data(op), op.attributes.get("axis", 0)
+    source, axis = low.data(op), op.attribute("axis")
     indices, table = low.constant(op.inputs[1]), low.constant(op.inputs[0])
     if indices is None:
         if table is None or table.ndim != 2 or axis != 0:
@@ -243,7 +243,7 @@ def pad(low: Lowering, op: Op) -> None:
     source = low.data(op)
     pads, value = low.constant(op.inputs[1]), low.constant(op.inputs[2] if len(op.inputs) > 2 else None)
     axes = low.constant(op.inputs[3] if len(op.inputs) > 3 else None)
-    mode = {"constant": 0, "edge": 1, "reflect": 2}.get(op.attributes.get("mode", "constant"))
+    mode = {"constant": 0, "edge": 1, "reflect": 2}.get(op.attribute("mode"))
     if pads is None or mode is None:
         refuse(op, "its sizes are computed, or its mode is wrap", "give constant sizes")
     rank = len(low.shape(source))
@@ -266,20 +266,20 @@ def resize(low: Lowering, op: Op) -> None:
     """Nearest, linear and cubic, of height and width."""
     source = low.data(op)
     before, after = low.shape(source), low.shape(op.outputs[0])
-    if len(before) != 4 or before[:2] != after[:2] or op.attributes.get("antialias", 0):
+    if len(before) != 4 or before[:2] != after[:2] or op.attribute("antialias"):
         refuse(op, f"from {before} to {after}", "resize height and width, without antialiasing")
-    mode = op.attributes.get("mode", "nearest")
-    coordinates = op.attributes.get("coordinate_transformation_mode", "half_pixel")
+    mode = op.attribute("mode")
+    coordinates = op.attribute("coordinate_transformation_mode")
     corners = coordinates == "align_corners"
     if mode == "nearest":
-        floor = coordinates == "asymmetric" and op.attributes.get("nearest_mode", "round_prefer_floor") == "floor"
+        floor = coordinates == "asymmetric" and op.attribute("nearest_mode") == "floor"
         whole = (
             all(new % old == 0 for old, new in zip(before[2:], after[2:], strict=True)) and "half_pixel" in coordinates
         )
         fits = floor or whole
     else:
         fits = coordinates in ("half_pixel", "pytorch_half_pixel", "align_corners")
-        fits = fits and (mode == "linear" or op.attributes.get("cubic_coeff_a", -0.75) == -0.75)
+        fits = fits and (mode == "linear" or op.attribute("cubic_coeff_a") == -0.75)
     if not fits:
         refuse(op, f"{mode} with {coordinates} coordinates", "use PyTorch's interpolate")
     factors = low.constant(op.inputs[2]) if len(op.inputs) > 2 else None
@@ -292,7 +292,7 @@ def resize(low: Lowering, op: Op) -> None:
 
 
 def depth_to_space(low: Lowering, op: Op) -> None:
-    mode = int(op.attributes.get("mode", "DCR") == "DCR")
+    mode = int(op.attribute("mode") == "DCR")
     low.layer("PixelShuffle", op, [low.blob(low.data(op))], {0: op.attributes["blocksize"], 1: mode})
 
 

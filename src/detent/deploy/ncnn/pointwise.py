@@ -11,8 +11,9 @@ import onnx
 from detent.deploy.ncnn.lowering import Dims, Lowering, refuse
 from detent.deploy.ncnn.model import Value
 from detent.deploy.qdq_graph import Op
+from detent.ir.patterns import clip_bounds
 
-__all__ = ["binary", "cast", "clip", "clip_bounds", "named", "prelu", "where"]
+__all__ = ["binary", "cast", "clip", "finite_bounds", "named", "prelu", "where"]
 
 Array = npt.NDArray[Any]
 
@@ -36,20 +37,20 @@ _UNARY = {
     "Reciprocal": 15,
 }
 
-_NAMED: dict[str, tuple[str, tuple[tuple[int, str, float], ...]]] = {
-    "Relu": ("ReLU", ()),
-    "Sigmoid": ("Sigmoid", ()),
-    "Tanh": ("TanH", ()),
-    "Softplus": ("Softplus", ()),
-    "Mish": ("Mish", ()),
-    "HardSwish": ("HardSwish", ((0, "", 1 / 6), (1, "", 0.5))),
-    "HardSigmoid": ("HardSigmoid", ((0, "alpha", 0.2), (1, "beta", 0.5))),
-    "LeakyRelu": ("ReLU", ((0, "alpha", 0.01),)),
-    "Elu": ("ELU", ((0, "alpha", 1.0),)),
-    "Celu": ("CELU", ((0, "alpha", 1.0),)),
-    "Selu": ("SELU", ((0, "alpha", 1.67326319), (1, "gamma", 1.05070102))),
+_NAMED: dict[str, tuple[str, dict[int, str | float]]] = {
+    "Relu": ("ReLU", {}),
+    "Sigmoid": ("Sigmoid", {}),
+    "Tanh": ("TanH", {}),
+    "Softplus": ("Softplus", {}),
+    "Mish": ("Mish", {}),
+    "HardSwish": ("HardSwish", {0: 1 / 6, 1: 0.5}),
+    "HardSigmoid": ("HardSigmoid", {0: "alpha", 1: "beta"}),
+    "LeakyRelu": ("ReLU", {0: "alpha"}),
+    "Elu": ("ELU", {0: "alpha"}),
+    "Celu": ("CELU", {0: "alpha"}),
+    "Selu": ("SELU", {0: "alpha", 1: "gamma"}),
 }
-"""ncnn's layer, and its parameters: id, the ONNX attribute, and its value where there is none."""
+"""ncnn's layer, and its parameters by id: the ONNX attribute, or a number."""
 
 
 def named(low: Lowering, op: Op) -> None:
@@ -58,10 +59,11 @@ def named(low: Lowering, op: Op) -> None:
     if op.type in _UNARY:
         low.layer("UnaryOp", op, source, {0: _UNARY[op.type]})
     elif op.type == "Gelu":
-        low.layer("GELU", op, source, {0: int(op.attributes.get("approximate", "none") == "tanh")})
+        low.layer("GELU", op, source, {0: int(op.attribute("approximate") == "tanh")})
     else:
         type_, held = _NAMED[op.type]
-        low.layer(type_, op, source, {key: float(op.attributes.get(name, value)) for key, name, value in held})
+        values = {key: op.attribute(value) if isinstance(value, str) else value for key, value in held.items()}
+        low.layer(type_, op, source, {key: float(value) for key, value in values.items()})
 
 
 def cast(low: Lowering, op: Op) -> None:
@@ -73,20 +75,16 @@ def cast(low: Lowering, op: Op) -> None:
 
 
 def clip(low: Lowering, op: Op) -> None:
-    least, greatest = clip_bounds(low, op)
+    least, greatest = finite_bounds(low, op)
     low.layer("Clip", op, [low.blob(low.data(op))], {0: least, 1: greatest})
 
 
-def clip_bounds(low: Lowering, op: Op) -> tuple[float, float]:
+def finite_bounds(low: Lowering, op: Op) -> tuple[float, float]:
     """The bounds of a Clip, which must be constant; where there is none, the end of float32."""
-    found = [-_LARGEST, _LARGEST]
-    for index, read in enumerate(op.inputs[1:3]):
-        if read is not None:
-            held = low.constant(read)
-            if held is None:
-                refuse(op, f"its bound {read.tensor!r} is computed", "give constant bounds")
-            found[index] = float(held)
-    return found[0], found[1]
+    bounds = clip_bounds(low.graph, op)
+    if bounds is None:
+        refuse(op, "its bounds are computed", "give constant bounds")
+    return max(bounds[0], -_LARGEST), min(bounds[1], _LARGEST)
 
 
 def prelu(low: Lowering, op: Op) -> None:

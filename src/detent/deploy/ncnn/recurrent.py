@@ -30,7 +30,7 @@ def lstm(low: Lowering, op: Op) -> None:
 def gru(low: Lowering, op: Op) -> None:
     """ONNX has the gates in the order update, reset, hidden; ncnn reset, update, hidden, whose biases stay apart."""
     _check(low, op, ("Sigmoid", "Tanh"))
-    if not op.attributes.get("linear_before_reset", 0):
+    if not op.attribute("linear_before_reset"):
         refuse(op, "it resets before its product", "use linear_before_reset=1, as PyTorch does")
     weights, recurrences, biases = _held(low, op, gates=3)
     both, order = biases[0] + biases[1], [1, 0, 2]
@@ -39,9 +39,9 @@ def gru(low: Lowering, op: Op) -> None:
 
 
 def _check(low: Lowering, op: Op, functions: tuple[str, ...]) -> None:
-    ways = 2 if op.attributes.get("direction", "forward") == "bidirectional" else 1
+    ways = 2 if op.attribute("direction") == "bidirectional" else 1
     named = tuple(op.attributes.get("activations", functions * ways))
-    if named != functions * ways or "clip" in op.attributes or op.attributes.get("layout", 0):
+    if named != functions * ways or "clip" in op.attributes or op.attribute("layout"):
         refuse(op, "other functions than the usual, clipping or the batch first", "use PyTorch's layers")
     if any(op.outputs[1:]) and any(low.graph.readers(name) or low.given(name) for name in op.outputs[1:] if name):
         refuse(op, "its last state is used", "take the last step of what it gives")
@@ -70,7 +70,7 @@ def _write(low: Lowering, op: Op, layer: str, weights: Array, biases: Array, rec
     if samples != 1:
         refuse(op, f"{samples} sequences for one of the network", ONE_SAMPLE)
     ways, _, hidden, _ = recurrences.shape
-    direction = _DIRECTIONS[op.attributes.get("direction", "forward")]
+    direction = _DIRECTIONS[op.attribute("direction")]
     params: dict[int, Value] = {0: hidden, 1: weights.size, 2: direction}
     if layer == "LSTM":
         params[3] = hidden

@@ -16,8 +16,9 @@ import numpy.typing as npt
 from detent.deploy.encoding import Encoding
 from detent.deploy.ncnn.lowering import ONE_SAMPLE, Dims, Lowering, refuse
 from detent.deploy.ncnn.model import Value
-from detent.deploy.ncnn.pointwise import clip_bounds
+from detent.deploy.ncnn.pointwise import finite_bounds
 from detent.deploy.qdq_graph import Op, QdqGraph
+from detent.ir.patterns import is_output
 
 __all__ = ["FUSED", "conv", "conv_transpose", "gemm", "is_linear", "linear", "requantized"]
 
@@ -53,7 +54,7 @@ class _Weights:
 def conv(low: Lowering, op: Op) -> None:
     """Conv of 1, 2 or 3 dimensions; one whose scales differ within a group is cut into its groups."""
     weights = _weights(low, op, out_axis=0)
-    rank, group = weights.values.ndim - 2, op.attributes.get("group", 1)
+    rank, group = weights.values.ndim - 2, op.groups
     if rank > 3 or (rank == 3 and weights.factors is not None):
         refuse(
             op, f"ncnn has no integer convolution of {rank} dimensions", "leave it in float: exclude it in the recipe"
@@ -90,7 +91,7 @@ def _conv_by_group(
     out_dims: Dims,
 ) -> None:
     """ncnn has one weight scale for a group: a group whose channels have several is a convolution of its own."""
-    group, factors = op.attributes["group"], weights.factors
+    group, factors = op.groups, weights.factors
     assert factors is not None
     assert weights.input_factor is not None
     each, taken = len(weights.values) // group, weights.values.shape[1]
@@ -117,12 +118,12 @@ def conv_transpose(low: Lowering, op: Op) -> None:
         refuse(op, "ncnn has no integer transposed convolution", "leave it in float")
     if values is None or values.ndim not in (3, 4):
         refuse(op, "its weights are computed, or not of 1 or 2 dimensions", "give constant weights")
-    group = op.attributes.get("group", 1)
+    group = op.groups
     taken, each = values.shape[:2]
     # ONNX keeps the input channels first, ncnn the output channels, within each group.
     arranged = values.reshape(group, taken // group, each, *values.shape[2:]).swapaxes(1, 2)
     bias = _bias(low, op)
-    extra = (0, *op.attributes.get("output_padding", [0]))
+    extra = (0, *op.attribute("output_padding", values.ndim - 2))
     params = _geometry(op, values.shape[2:]) | {18: extra[-1], 19: extra[-2]}
     output, activation = _activation(low, op)
     params |= activation | {0: each * group, 5: int(bias is not None), 6: values.size}
@@ -136,10 +137,10 @@ def conv_transpose(low: Lowering, op: Op) -> None:
 
 def gemm(low: Lowering, op: Op) -> None:
     """Gemm with constant weights: what a linear layer is."""
-    plain = op.attributes.get("alpha", 1.0) == 1.0 and op.attributes.get("beta", 1.0) == 1.0
-    if not plain or op.attributes.get("transA", 0):
+    plain = op.attribute("alpha") == 1.0 and op.attribute("beta") == 1.0
+    if not plain or op.attribute("transA"):
         refuse(op, "it has alpha, beta or transA", "fold the factors into the weights")
-    _fully_connected(low, op, _weights(low, op, out_axis=0 if op.attributes.get("transB", 0) else 1), op.outputs[0])
+    _fully_connected(low, op, _weights(low, op, out_axis=0 if op.attribute("transB") else 1), op.outputs[0])
 
 
 def is_linear(low: Lowering, op: Op) -> bool:
@@ -230,13 +231,13 @@ def requantized(graph: QdqGraph, tensor: str) -> Encoding | None:
     """The grid on which a convolution gives `tensor` as codes: the one of all that read it, if these are integer
     convolutions of 2 dimensions that are written as one layer. None if it gives floats."""
     encoding = graph.grid_of(tensor)
-    if encoding is None or any(output.read.tensor == tensor for output in graph.outputs):
+    if encoding is None or is_output(graph, tensor):
         return None
     for op, read in graph.readers(tensor):
         weight = op.inputs[1] if op.type == "Conv" else None
         if op.inputs[0] is not read or weight is None or weight.encoding is None:
             return None
-        codes, group = graph.constants[weight.tensor], op.attributes.get("group", 1)
+        codes, group = graph.constants[weight.tensor], op.groups
         scales = np.broadcast_to(weight.encoding.scale, (len(codes),))
         if codes.ndim != 4 or (group > 1 and not _even(scales, group)):
             return None
@@ -245,12 +246,12 @@ def requantized(graph: QdqGraph, tensor: str) -> Encoding | None:
 
 def _geometry(op: Op, kernel: tuple[int, ...]) -> dict[int, Value]:
     """Kernel, dilation, stride and padding. One of 1 dimension is one of 2 with a height of 1."""
-    if op.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+    if op.attribute("auto_pad") not in ("NOTSET", "VALID"):
         refuse(op, f"auto_pad {op.attributes['auto_pad']!r}", "say the padding in numbers")
     rank = len(kernel)
-    dilations = op.attributes.get("dilations", [1] * rank)
-    strides = op.attributes.get("strides", [1] * rank)
-    pads = op.attributes.get("pads", [0] * 2 * rank)
+    dilations = op.attribute("dilations", rank)
+    strides = op.attribute("strides", rank)
+    pads = op.attribute("pads", rank)
     before, behind = pads[:rank], pads[rank:]
     params: dict[int, Value] = {}
     for axis, keys in zip(
@@ -280,9 +281,9 @@ def _activation(low: Lowering, op: Op, output: str | None = None) -> tuple[str, 
         return tensor, {}
     numbers: tuple[float, ...] = ()
     if after.type == "LeakyRelu":
-        numbers = (float(after.attributes.get("alpha", 0.01)),)
+        numbers = (float(after.attribute("alpha")),)
     elif after.type == "Clip":
-        numbers = clip_bounds(low, after)
+        numbers = finite_bounds(low, after)
     elif after.type == "HardSwish":
         numbers = (1 / 6, 0.5)
     low.absorb(after)

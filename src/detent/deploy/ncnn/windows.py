@@ -8,6 +8,7 @@ from detent.deploy.ncnn.lowering import Lowering, refuse
 from detent.deploy.ncnn.model import Value
 from detent.deploy.ncnn.weighted import is_linear, linear
 from detent.deploy.qdq_graph import Op
+from detent.ir.windows import SlidingWindow
 
 __all__ = [
     "batch_norm",
@@ -38,27 +39,23 @@ def pool(low: Lowering, op: Op) -> None:
     """MaxPool and AveragePool of 1 or 2 dimensions."""
     source = low.data(op)
     before, after = low.shape(source), low.shape(op.outputs[0])
-    rank = len(before) - 2
-    kernel = op.attributes["kernel_shape"]
-    strides = op.attributes.get("strides", [1] * rank)
-    pads = op.attributes.get("pads", [0] * 2 * rank)
-    average = op.type == "AveragePool"
-    if rank > 2 or any(d != 1 for d in op.attributes.get("dilations", [1])) or len(op.outputs) > 1:
-        refuse(op, f"{rank} dimensions, dilation or indices", "use a plain pool of 1 or 2 dimensions")
-    if op.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
-        refuse(op, f"auto_pad {op.attributes['auto_pad']!r}", "say the padding in numbers")
-    total = [size + pads[axis] + pads[axis + rank] - kernel[axis] for axis, size in enumerate(before[2:])]
-    given = tuple(size // stride + 1 for size, stride in zip(total, strides, strict=True))
-    up = bool(op.attributes.get("ceil_mode", 0)) and given != after[2:]
-    if up:
-        given = tuple(-(-size // stride) + 1 for size, stride in zip(total, strides, strict=True))
+    window, average = SlidingWindow.of(op.attributes), op.type == "AveragePool"
+    if window.rank > 2 or set(window.dilations) != {1} or len(op.outputs) > 1:
+        refuse(op, f"{window.rank} dimensions, dilation or indices", "use a plain pool of 1 or 2 dimensions")
+    if window.auto_pad != "NOTSET":
+        refuse(op, f"auto_pad {window.auto_pad!r}", "say the padding in numbers")
+    axes = window.along(before[2:])
+    given = tuple(axis.rounded_down for axis in axes)
+    up = window.ceil_mode and given != after[2:]
+    if up:  # ncnn counts a window that begins outside
+        given = tuple(axis.rounded_up for axis in axes)
     include = op.attributes.get("count_include_pad", 0)
     if given != after[2:] or (up and average and include):
         refuse(op, f"ceil_mode gives {after[2:]}, ncnn {given}, or counts what lies outside", "use ceil_mode=0")
     params: dict[int, Value] = {0: int(average), 5: int(not up), 6: include if average else 0}
-    for axis, keys in zip(range(rank - 1, -1, -1), ((1, 2, 3, 14), (11, 12, 13, 15)), strict=False):
-        params |= dict(zip(keys, (kernel[axis], strides[axis], pads[axis], pads[axis + rank]), strict=True))
-    low.layer("Pooling1D" if rank == 1 else "Pooling", op, [low.blob(source)], params)
+    for axis, keys in zip(reversed(axes), ((1, 2, 3, 14), (11, 12, 13, 15)), strict=False):
+        params |= dict(zip(keys, (axis.extent, axis.stride, axis.begin, axis.end), strict=True))
+    low.layer("Pooling1D" if window.rank == 1 else "Pooling", op, [low.blob(source)], params)
 
 
 def global_pool(low: Lowering, op: Op) -> None:

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import onnx
 
 from detent.deploy.deployment import Deployment
+from detent.deploy.format import Format, Roles, TensorFacts, Written
 from detent.deploy.ncnn import moves, pointwise, recurrent, weighted, windows
 from detent.deploy.ncnn.lowering import Lowering, refuse, sample_shapes
 from detent.deploy.ncnn.model import NcnnModel
-from detent.deploy.ncnn.simplify import fold, without_repetition
-from detent.deploy.ncnn.table import table_of, write_table
+from detent.deploy.ncnn.simplify import without_repetition
+from detent.deploy.ncnn.table import TableEntry, read_ncnn_table, table_of, write_table
 from detent.deploy.qdq_graph import Op, QdqGraph
 from detent.deploy.qdq_reading import read_qdq
+from detent.ir.folding import fold_constants
+from detent.ir.ops import Trait, ops_with
 
-__all__ = ["BIN", "PARAM", "TABLE", "ncnn_model", "read_ncnn", "write_ncnn", "write_ncnn_table"]
+__all__ = [
+    "BIN",
+    "FORMAT",
+    "PARAM",
+    "TABLE",
+    "TABLE_FORMAT",
+    "NcnnFormat",
+    "NcnnTableFormat",
+    "ncnn_model",
+    "read_ncnn",
+]
 
 PARAM, BIN, TABLE = "model.ncnn.param", "model.ncnn.bin", "model.table"
 
@@ -62,23 +75,56 @@ RULES: dict[str, Rule] = {
     "DepthToSpace": moves.depth_to_space,
 }
 
-_INTEGER = ("Conv", "Gemm", "MatMul")
+_INTEGER = ops_with(Trait.WEIGHTED) - {"ConvTranspose"}  # which ncnn computes in float
 
 
-def write_ncnn(deployment: Deployment) -> Mapping[str, bytes]:
-    """`model.ncnn.param` and `model.ncnn.bin`."""
-    model = _lowered(deployment.graph, deployment.model)
-    if any(layer.int8 and layer.type == "ConvolutionDepthWise" for layer in model.layers):
-        deployment.notes.append(
-            "on x86 ncnn computes depthwise convolutions with a reciprocal of 12 bits unless `use_packing_layout` is "
-            "false in its options: set it so where the verified numbers are wanted; it is slower"
-        )
-    return {PARAM: model.param(), BIN: model.bin()}
+_DEPTHWISE = (
+    "on x86 ncnn computes depthwise convolutions with a reciprocal of 12 bits unless `use_packing_layout` is "
+    "false in its options: set it so where the verified numbers are wanted; it is slower"
+)
 
 
-def write_ncnn_table(deployment: Deployment) -> Mapping[str, bytes]:
-    """`model.table`, for `ncnn2int8`."""
-    return {TABLE: write_table(table_of(_lowered(deployment.graph, deployment.model)))}
+class NcnnFormat(Format):
+    """The network with its integers."""
+
+    name = "ncnn"
+    files: Mapping[str, Roles | None] = {PARAM: None, BIN: ()}
+
+    def write(self, deployment: Deployment) -> Written:
+        model = _lowered(deployment.graph, deployment.model)
+        depthwise = any(layer.int8 and layer.type == "ConvolutionDepthWise" for layer in model.layers)
+        return Written({PARAM: model.param(), BIN: model.bin()}, (_DEPTHWISE,) if depthwise else ())
+
+    def facts(self, file: str, files: Mapping[str, bytes]) -> Iterator[TensorFacts]:
+        model = NcnnModel.read(files[PARAM], files[file])
+        yield from _table_facts(table_of(model))
+        for layer in model.layers:
+            if layer.int8 and ":" not in layer.name:  # of a group, a part of the weights
+                yield TensorFacts(layer.name, {"numbers": layer.weights[0]}, 1)
+            if layer.gives_codes:
+                yield TensorFacts(layer.outputs[0], {"factor": layer.weights[-1]})
+
+
+class NcnnTableFormat(Format):
+    """The calibration table, for `ncnn2int8`."""
+
+    name = "ncnn_table"
+    files: Mapping[str, Roles | None] = {TABLE: ()}
+
+    def write(self, deployment: Deployment) -> Written:
+        return Written({TABLE: write_table(table_of(_lowered(deployment.graph, deployment.model)))})
+
+    def facts(self, file: str, files: Mapping[str, bytes]) -> Iterator[TensorFacts]:
+        return _table_facts(read_ncnn_table(files[file]))
+
+
+FORMAT, TABLE_FORMAT = NcnnFormat(), NcnnTableFormat()
+
+
+def _table_facts(entries: Iterable[TableEntry]) -> Iterator[TensorFacts]:
+    for entry in entries:
+        yield TensorFacts(entry.layer, {"factor": entry.input}, 0)
+        yield TensorFacts(entry.layer, {"factor": entry.weight}, 1)
 
 
 def ncnn_model(model: onnx.ModelProto) -> NcnnModel:
@@ -87,13 +133,13 @@ def ncnn_model(model: onnx.ModelProto) -> NcnnModel:
 
 
 def read_ncnn(files: Mapping[str, bytes]) -> NcnnModel:
-    """What `write_ncnn` wrote."""
+    """The network in the files of ncnn."""
     return NcnnModel.read(files[PARAM], files[BIN])
 
 
 def _lowered(graph: QdqGraph, model: onnx.ModelProto) -> NcnnModel:
     shapes = sample_shapes(model)
-    low = Lowering(without_repetition(fold(graph, shapes)), shapes)
+    low = Lowering(without_repetition(fold_constants(graph, shapes)), shapes)
     for op in low.graph.ops:
         if low.absorbed(op):
             continue

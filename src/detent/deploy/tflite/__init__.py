@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from detent.deploy.tflite.file import Operator, TfliteModel, TfliteTensor, read_tflite, to_bytes
 from detent.deploy.tflite.network import network_of, read_network
-from detent.deploy.tflite.writer import Origin, model_to_tflite, origin_of, write_tflite
+from detent.deploy.tflite.writer import FORMAT, MICRO_FORMAT, Origin, model_to_tflite, origin_of
 
 __all__ = [
+    "FORMAT",
+    "MICRO_FORMAT",
     "Operator",
     "Origin",
     "TfliteModel",
@@ -17,5 +19,4 @@ __all__ = [
     "read_network",
     "read_tflite",
     "to_bytes",
-    "write_tflite",
 ]

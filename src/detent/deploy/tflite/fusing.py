@@ -9,8 +9,9 @@ import numpy as np
 
 from detent.deploy.encoding import Encoding
 from detent.deploy.qdq_graph import Op, QdqGraph, Read
+from detent.ir.patterns import clip_bounds, sole_float_reader
 
-__all__ = ["Node", "clip_bounds", "fused"]
+__all__ = ["Node", "fused"]
 
 _BEFORE_ACTIVATION = ("Conv", "Gemm", "Add", "Sub", "Mul")
 _FUNCTIONS = {(0.0, np.inf): "RELU", (0.0, 6.0): "RELU6", (-1.0, 1.0): "RELU_N1_TO_1"}
@@ -53,7 +54,7 @@ def _with_bias(graph: QdqGraph, node: Node) -> Node:
     """A product with a constant matrix and the Add of a constant vector are a linear layer."""
     if not _is_linear(graph, node.main):
         return node
-    add = _only_reader(graph, node.output)
+    add = sole_float_reader(graph, node.output)
     if add is None or add.type != "Add":
         return node
     bias = next(read for read in add.inputs if read is not None and read.tensor != node.output)
@@ -75,7 +76,7 @@ def _axes_of_constant(graph: QdqGraph, read: Read | None) -> int | None:
 def _with_activation(graph: QdqGraph, node: Node, before: Sequence[str]) -> Node:
     if node.main.type not in before and not _is_linear(graph, node.main):
         return node
-    clip = _only_reader(graph, node.output)
+    clip = sole_float_reader(graph, node.output)
     if clip is None or (bounds := clip_bounds(graph, clip)) is None:
         return node
     ops = (*node.ops, clip)
@@ -88,34 +89,9 @@ def _with_activation(graph: QdqGraph, node: Node, before: Sequence[str]) -> Node
     return Node(ops, "NONE", node.bias, bounds)
 
 
-def clip_bounds(graph: QdqGraph, op: Op) -> tuple[float, float] | None:
-    """What a Relu or Clip clips to; None for another operation, or for bounds that are computed."""
-    if op.type == "Relu":
-        return (0.0, np.inf)
-    if op.type != "Clip":
-        return None
-    bounds = [-np.inf, np.inf]
-    for index, read in enumerate(op.inputs[1:]):
-        if read is None:
-            continue
-        value = graph.constants.get(read.tensor)
-        if value is None or read.encoding is not None:
-            return None
-        bounds[index] = float(value)
-    return (bounds[0], bounds[1])
-
-
 def _never_clips(bounds: tuple[float, float], encoding: Encoding | None) -> bool:
     """Whether every number of the grid behind it lies within the bounds already."""
     if encoding is None or not encoding.per_tensor:
         return False
     least, greatest = encoding.dequantize(np.array([encoding.qmin, encoding.qmax]))
     return bool(bounds[0] <= least and greatest <= bounds[1])
-
-
-def _only_reader(graph: QdqGraph, tensor: str) -> Op | None:
-    """The one operation that reads a tensor, in float; None if it is read otherwise, or given by the network."""
-    readers = graph.readers(tensor)
-    if len(readers) != 1 or readers[0][1].encoding is not None or any(o.read.tensor == tensor for o in graph.outputs):
-        return None
-    return readers[0][0]

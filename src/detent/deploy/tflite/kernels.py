@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detent.deploy.encoding import Encoding
+from detent.ir.ops import Trait, ops_with
 
 __all__ = ["SHORT_SUMS", "has_kernel", "has_short_sums", "is_wide", "sums_fit"]
 
@@ -20,11 +21,12 @@ SHORT_SUMS = "short_sums"
 
 _WIDE = frozenset(
     {
-        *("Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Sub", "Mul", "Max", "Min", "Concat", "Pad", "Resize"),
-        *("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "ReduceMax", "ReduceMin"),
+        *ops_with(Trait.WEIGHTED),
+        *ops_with(Trait.POOL),
+        *ops_with(Trait.EXTREME),
+        *ops_with(Trait.MOVES_VALUES) - {"DepthToSpace", "GatherElements", "SpaceToDepth"},
+        *("Add", "Sub", "Mul", "Concat", "Pad", "Resize", "ReduceMean"),
         *("Relu", "Clip", "LeakyRelu", "Gelu", "Sigmoid", "Tanh", "Softmax"),
-        *("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Split", "Gather", "Expand"),
-        "Tile",
     }
 )
 """ONNX operations with a kernel for int16. PRELU loads with it too, and gives wrong numbers."""

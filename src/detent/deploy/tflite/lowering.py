@@ -21,9 +21,10 @@ from detent.deploy.tflite.file import Operator, TfliteTensor
 from detent.deploy.tflite.fusing import Node
 from detent.deploy.tflite.kernels import has_kernel
 from detent.deploy.tflite.numbers import activation_encoding
-from detent.deploy.tflite.sizes import Sizes
 from detent.deploy.tflite.versions import version_of
 from detent.errors import DeployError
+from detent.ir.patterns import constant_values
+from detent.ir.shapes import BatchSizes
 
 __all__ = ["Form", "Lowerer", "Lowering", "last_order", "refusal"]
 
@@ -57,7 +58,7 @@ class Lowering:
     """Grows by `emit`; `current` are the names of the operations that are being written. `short_sums`: whether
     convolutions of 16-bit codes add up in 32 bits where these suffice."""
 
-    def __init__(self, graph: QdqGraph, sizes: Sizes, *, short_sums: bool):
+    def __init__(self, graph: QdqGraph, sizes: BatchSizes, *, short_sums: bool):
         self.graph, self.short_sums = graph, short_sums
         self.tensors: list[TfliteTensor] = []
         self.operators: list[Operator] = []
@@ -98,10 +99,7 @@ class Lowering:
 
     def values(self, read: Read | None) -> Array | None:
         """The real numbers of a constant; None if it is none."""
-        if read is None or read.tensor not in self.graph.constants:
-            return None
-        held = self.graph.constants[read.tensor]
-        return held if read.encoding is None else read.encoding.dequantize(held)
+        return constant_values(self.graph, read)
 
     def integer_output(self, node: Node, *data: Read | None, weight: Read | None = None) -> Encoding | None:
         """The encoding a node gives, if it can run on integers: everything it reads and gives is on a grid, and LiteRT

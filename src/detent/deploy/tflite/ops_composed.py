@@ -71,10 +71,10 @@ def layer_norm(low: Lowering, node: Node) -> None:
     """Over the last axis, or over all from an axis on."""
     op, steps = node.main, _Steps(low, node, last=False)
     rank = len(low.tensors[steps.x].shape)
-    first = int(op.attributes.get("axis", -1)) % rank
+    first = int(op.attribute("axis")) % rank
     if len(op.outputs) > 1 and any(op.outputs[1:]):
         raise refusal(op, "it gives the mean or the deviation too", "use only what is normalized")
-    value = steps.normalised(range(first, rank), float(op.attributes.get("epsilon", 1e-5)))
+    value = steps.normalised(range(first, rank), float(op.attribute("epsilon")))
     given = zip(("MUL", "ADD"), (*op.inputs[1:], None, None), strict=False)
     steps.scaled(value, [(kind, low.take(read, last=False, integer=False)) for kind, read in given if read is not None])
 
@@ -82,10 +82,10 @@ def layer_norm(low: Lowering, node: Node) -> None:
 def rms_norm(low: Lowering, node: Node) -> None:
     op, steps = node.main, _Steps(low, node, last=False)
     rank = len(low.tensors[steps.x].shape)
-    over = range(int(op.attributes.get("axis", -1)) % rank, rank)
+    over = range(int(op.attribute("axis")) % rank, rank)
     squares = steps.step("MUL", steps.x, steps.x)
     mean = steps.step("MEAN", squares, low.integers("axes", list(over)), over=over, keepDims=True)
-    shifted = steps.step("ADD", mean, steps.number(float(op.attributes.get("epsilon", 1e-5))), over=over)
+    shifted = steps.step("ADD", mean, steps.number(float(op.attribute("epsilon"))), over=over)
     value = steps.step("MUL", steps.x, steps.step("RSQRT", shifted, over=over))
     weight = op.inputs[1]
     assert weight is not None
@@ -97,7 +97,7 @@ def instance_norm(low: Lowering, node: Node) -> None:
     op, steps = node.main, _Steps(low, node)
     rank = len(low.tensors[steps.x].shape)
     over = range(1, rank - 1) if steps.last else range(2, rank)
-    value = steps.normalised(list(over), float(op.attributes.get("epsilon", 1e-5)))
+    value = steps.normalised(list(over), float(op.attribute("epsilon")))
     steps.scaled(value, [(kind, _for_channels(steps, read, rank)) for kind, read in _affine(node)])
 
 
@@ -106,9 +106,9 @@ def batch_norm(low: Lowering, node: Node) -> None:
     op, steps = node.main, _Steps(low, node)
     given = [None if read is None else low.values(read) for read in op.inputs[1:5]]
     weight, bias, mean, variance = (np.asarray([] if array is None else array, np.float64) for array in given)
-    if any(array is None for array in given) or op.attributes.get("training_mode", 0):
+    if any(array is None for array in given) or op.attribute("training_mode"):
         raise refusal(op, "its parameters are computed, or its statistics are those of the batch", "give constants")
-    factor = weight / np.sqrt(variance + float(op.attributes.get("epsilon", 1e-5)))
+    factor = weight / np.sqrt(variance + float(op.attribute("epsilon")))
     numbers = (("MUL", "factor", factor), ("ADD", "shift", bias - mean * factor))
     rank = len(low.tensors[steps.x].shape)
     steps.scaled(
@@ -135,7 +135,7 @@ def _by_channel(steps: _Steps, name: str, values: Any, rank: int) -> int:
 
 def elu(low: Lowering, node: Node) -> None:
     """LiteRT's ELU has alpha = 1; another is max(x, 0) + alpha (exp(min(x, 0)) - 1)."""
-    alpha = float(node.main.attributes.get("alpha", 1.0))
+    alpha = float(node.main.attribute("alpha"))
     if alpha == 1.0:
         unary("ELU", integer=True)(low, node)
         return
@@ -145,17 +145,15 @@ def elu(low: Lowering, node: Node) -> None:
 
 def selu(low: Lowering, node: Node) -> None:
     """gamma times what an ELU gives"""
-    attributes, steps = node.main.attributes, _Steps(low, node)
-    alpha, gamma = (
-        float(attributes.get(name, usual)) for name, usual in (("alpha", 1.67326324), ("gamma", 1.05070102))
-    )
+    steps = _Steps(low, node)
+    alpha, gamma = float(node.main.attribute("alpha")), float(node.main.attribute("gamma"))
     total = steps.step("ADD", steps.step("RELU", steps.x), _below_zero(steps, steps.x, alpha))
     steps.end("MUL", total, steps.number(gamma))
 
 
 def celu(low: Lowering, node: Node) -> None:
     """max(x, 0) + alpha (exp(min(x, 0) / alpha) - 1)"""
-    alpha, steps = float(node.main.attributes.get("alpha", 1.0)), _Steps(low, node)
+    alpha, steps = float(node.main.attribute("alpha")), _Steps(low, node)
     scaled = steps.step("MUL", steps.x, steps.number(1 / alpha))
     steps.end("ADD", steps.step("RELU", steps.x), _below_zero(steps, scaled, alpha))
 
@@ -169,8 +167,8 @@ def _below_zero(steps: _Steps, x: int, factor: float) -> int:
 def hard_sigmoid(low: Lowering, node: Node) -> None:
     """clip(alpha x + beta, 0, 1)"""
     op, steps = node.main, _Steps(low, node)
-    scaled = steps.step("MUL", steps.x, steps.number(float(op.attributes.get("alpha", 0.2))))
-    steps.end("RELU_0_TO_1", steps.step("ADD", scaled, steps.number(float(op.attributes.get("beta", 0.5)))))
+    scaled = steps.step("MUL", steps.x, steps.number(float(op.attribute("alpha"))))
+    steps.end("RELU_0_TO_1", steps.step("ADD", scaled, steps.number(float(op.attribute("beta")))))
 
 
 def _softplus(steps: _Steps) -> tuple[int, int]:
@@ -200,7 +198,7 @@ def reduce_l2(low: Lowering, node: Node) -> None:
     read = node.main.inputs[0]
     assert read is not None
     rank = low.rank(read.tensor)
-    axes, keep = axes_of(low, node, rank), bool(node.main.attributes.get("keepdims", 1))
+    axes, keep = axes_of(low, node, rank), bool(node.main.attribute("keepdims"))
     steps = _Steps(low, node, last=low.made_last(read) and keep)
     places = sorted(last_order(rank).index(axis) for axis in axes) if steps.last else axes
     held = low.integers("axes", places)

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from detent.deploy.qdq_graph import Read
-from detent.deploy.tflite.fusing import Node, clip_bounds
+from detent.deploy.tflite.fusing import Node
 from detent.deploy.tflite.kernels import is_wide
 from detent.deploy.tflite.lowering import Form, Lowerer, Lowering, last_order, refusal
 from detent.deploy.tflite.ops_weighted import ACTIVATIONS
+from detent.ir.patterns import clip_bounds
 
 __all__ = ["ELEMENTWISE", "unary"]
 
@@ -92,12 +93,12 @@ def clip(low: Lowering, node: Node) -> None:
 
 
 def leaky_relu(low: Lowering, node: Node) -> None:
-    alpha = float(node.main.attributes.get("alpha", 0.01))
+    alpha = float(node.main.attribute("alpha"))
     unary("LEAKY_RELU", integer=True, alpha=alpha)(low, node)
 
 
 def gelu(low: Lowering, node: Node) -> None:
-    approximate = node.main.attributes.get("approximate", "none") == "tanh"
+    approximate = node.main.attribute("approximate") == "tanh"
     unary("GELU", integer=True, approximate=approximate)(low, node)
 
 
@@ -123,7 +124,7 @@ def _softmax(kind: str, **options: Any) -> Lowerer:
         op, read = node.main, node.main.inputs[0]
         assert read is not None
         rank = low.rank(read.tensor)
-        axis = int(op.attributes.get("axis", -1)) % rank
+        axis = int(op.attribute("axis")) % rank
         if axis not in (1, rank - 1):
             raise refusal(op, f"it runs along axis {axis} of {rank}", "transpose so that it runs along the last axis")
         last = axis == 1 and rank > 2

@@ -18,7 +18,7 @@ def pad(low: Lowering, node: Node) -> None:
     """What is cut, and what is repeated from the border or from the other end, is picked by its place."""
     op, read = node.main, node.main.inputs[0]
     assert read is not None
-    around, mode = _around(low, node), str(op.attributes.get("mode", "constant"))
+    around, mode = _around(low, node), str(op.attribute("mode"))
     if any(around[0]) and low.signature(read.tensor)[0] < 0:
         raise refusal(op, "it pads the batch", "pad other axes")
     last = low.made_last(read)

@@ -9,12 +9,13 @@ import numpy as np
 
 from detent.deploy.encoding import Encoding
 from detent.deploy.qdq_graph import Read
-from detent.deploy.tflite.fusing import Node, clip_bounds
+from detent.deploy.tflite.fusing import Node
 from detent.deploy.tflite.kernels import is_wide, sums_fit
 from detent.deploy.tflite.lowering import Form, Lowerer, Lowering, last_order, refusal
 from detent.deploy.tflite.padding import SAME, VALID, Pads, explicit_pads, padded, same_pads
 from detent.deploy.tflite.schema import code_of, schema
 from detent.deploy.tflite.signals import each, give, image
+from detent.ir.patterns import clip_bounds
 
 __all__ = ["POOLS", "axes_of"]
 
@@ -42,11 +43,11 @@ def _window(low: Lowering, node: Node) -> _Window:
     spatial = low.rank(read.tensor) - 2
     if spatial not in (1, 2):
         raise refusal(op, f"LiteRT pools images and signals, and this has {low.rank(read.tensor)} axes")
-    if any(int(d) != 1 for d in op.attributes.get("dilations", [1])) or len(op.outputs) > 1:
+    if any(int(d) != 1 for d in op.attribute("dilations")) or len(op.outputs) > 1:
         raise refusal(op, "LiteRT's pools have no dilation and give no indices")
     kernel, strides = each(op, "kernel_shape", spatial), each(op, "strides", spatial)
     sizes, given = low.shape(read.tensor)[2:], low.shape(node.output)[2:]
-    declared = explicit_pads(op, sizes, kernel[-spatial:], strides[-spatial:], [1] * spatial)
+    declared = explicit_pads(op, sizes, kernel[-spatial:])
     if spatial == 1:
         sizes, given, declared = (1, *sizes), (1, *given), ((0, 0), *declared)
     needed = [(g - 1) * s + k for g, s, k in zip(given, strides, kernel, strict=True)]
@@ -104,9 +105,9 @@ def average_pool(low: Lowering, node: Node) -> None:
     index = image(low, low.take(read, last=True, integer=encoding is not None), window.spatial)
     padding = VALID
     if any(map(any, pads)):
-        if op.attributes.get("count_include_pad", 0) and pads == window.declared:
+        if op.attribute("count_include_pad") and pads == window.declared:
             index = padded(low, index, pads)
-        elif not op.attributes.get("count_include_pad", 0) and window.is_same:
+        elif not op.attribute("count_include_pad") and window.is_same:
             padding = SAME
         else:
             raise refusal(op, "it counts its padding in another way than LiteRT does", "use count_include_pad=True")
@@ -121,7 +122,7 @@ def _reduction(kind: str, *, spatial: bool = False) -> Lowerer:
         assert read is not None
         rank = low.rank(read.tensor)
         axes = list(range(2, rank)) if spatial else axes_of(low, node, rank)
-        keep = spatial or bool(op.attributes.get("keepdims", 1))
+        keep = spatial or bool(op.attribute("keepdims"))
         order = last_order(rank) if rank > 2 else tuple(range(rank))
         left = [axis for axis in order if axis not in axes]
         last = low.made_last(read) and (keep or left == sorted(left))
@@ -142,10 +143,10 @@ def arg_max(low: Lowering, node: Node) -> None:
     """The place of the greatest along an axis, of codes as of real numbers."""
     op, read = node.main, node.main.inputs[0]
     assert read is not None
-    if op.attributes.get("select_last_index", 0):
+    if op.attribute("select_last_index"):
         raise refusal(op, "of several that are the greatest it takes the last", "use select_last_index=0")
     rank = low.rank(read.tensor)
-    axis, order = int(op.attributes.get("axis", 0)) % rank, last_order(rank)
+    axis, order = int(op.attribute("axis")) % rank, last_order(rank)
     left = [other for other in order if other != axis]
     last = low.made_last(read) and left == sorted(left)  # without the axis the others are as ONNX has them
     codes = read.encoding is not None and not is_wide(low.encoding(read))
@@ -153,7 +154,7 @@ def arg_max(low: Lowering, node: Node) -> None:
     place = low.integers("axis", [order.index(axis) if last else axis])
     given = low.make(node.output, Form(None), "int64")
     made = given
-    if op.attributes.get("keepdims", 1):
+    if op.attribute("keepdims"):
         shape, signature = (
             [size for other, size in enumerate(sizes) if other != axis]
             for sizes in (low.shape(node.output), low.signature(node.output))
@@ -175,7 +176,7 @@ def cumsum(low: Lowering, node: Node) -> None:
     place = int(axis.reshape(-1)[0]) % rank
     index = low.take(read, last=last, integer=False)
     held = low.integers("axis", [last_order(rank).index(place) if last else place])
-    options = {name: bool(op.attributes.get(name, 0)) for name in ("exclusive", "reverse")}
+    options = {name: bool(op.attribute(name)) for name in ("exclusive", "reverse")}
     low.emit("CUMSUM", [index, held], [low.make(node.output, Form(None, last))], **options)
 
 
@@ -195,9 +196,9 @@ def resize(low: Lowering, node: Node) -> None:
     shape, given = low.shape(read.tensor), low.shape(node.output)
     if len(shape) != 4 or shape[:2] != given[:2]:
         raise refusal(op, "LiteRT resizes rows and columns of images")
-    mode = op.attributes.get("mode", "nearest")
-    where = op.attributes.get("coordinate_transformation_mode", "half_pixel")
-    nearest = op.attributes.get("nearest_mode", "round_prefer_floor")
+    mode = op.attribute("mode")
+    where = op.attribute("coordinate_transformation_mode")
+    nearest = op.attribute("nearest_mode")
     ways = {
         ("nearest", "asymmetric"): (False, False),
         ("nearest", "half_pixel"): (False, True),

@@ -40,7 +40,7 @@ class _Layer(ABC):
         self.size = self.recurrence.shape[1]
         both = np.zeros(2 * gates * self.size) if held[2] is None else held[2][direction]
         self.bias, self.second_bias = np.asarray(both, np.float32).reshape(2, -1)
-        self.backwards = direction == 1 or op.attributes.get("direction", "forward") == "reverse"
+        self.backwards = direction == 1 or op.attribute("direction") == "reverse"
 
     def run(self, x: int) -> tuple[list[int], _State]:
         """What each step gives, in the order of the sequence, and the state behind the last one."""
@@ -139,7 +139,7 @@ def _recurrent(layer: type[_Layer], gates: int, functions: tuple[str, ...]) -> L
         read = node.main.inputs[0]
         assert read is not None
         x = low.take(read, last=False, integer=False)
-        ways = 2 if node.main.attributes.get("direction", "forward") == "bidirectional" else 1
+        ways = 2 if node.main.attribute("direction") == "bidirectional" else 1
         runs = [layer(low, node, direction, gates).run(x) for direction in range(ways)]
         outputs = (*node.main.outputs, "", "")
         if outputs[0]:
@@ -170,10 +170,10 @@ def _give_states(low: Lowering, tensor: str, states: list[int | None]) -> None:
 
 def _check(low: Lowering, node: Node, functions: tuple[str, ...]) -> None:
     op = node.main
-    ways = 2 if op.attributes.get("direction", "forward") == "bidirectional" else 1
+    ways = 2 if op.attribute("direction") == "bidirectional" else 1
     named = tuple(op.attributes.get("activations", functions * ways))
-    before = not op.attributes.get("linear_before_reset", 0) and op.type == "GRU"
-    if named != functions * ways or "clip" in op.attributes or op.attributes.get("layout", 0) or before:
+    before = op.type == "GRU" and not op.attribute("linear_before_reset")
+    if named != functions * ways or "clip" in op.attributes or op.attribute("layout") or before:
         raise refusal(op, "other functions than the usual, clipping, the batch first, or a reset before the product")
     states = [low.sample(read.tensor) for read in op.inputs[5:7] if read is not None]
     if any(read is not None for read in (*op.inputs[4:5], *op.inputs[7:8])) or any(

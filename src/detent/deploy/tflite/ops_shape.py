@@ -12,6 +12,7 @@ from detent.deploy.qdq_graph import Read
 from detent.deploy.tflite.fusing import Node
 from detent.deploy.tflite.kernels import is_wide
 from detent.deploy.tflite.lowering import Form, Lowerer, Lowering, last_order, refusal
+from detent.ir.patterns import is_output
 
 __all__ = ["SHAPES", "constants", "moved", "picked", "taken"]
 
@@ -74,7 +75,7 @@ def _one_order(signature: Sequence[int]) -> bool:
 def _only_linear_layers(low: Lowering, node: Node, before: Sequence[int], after: Sequence[int]) -> bool:
     if len(before) != 4 or len(after) != 2 or after[0] != before[0]:
         return False
-    if any(output.read.tensor == node.output for output in low.graph.outputs):
+    if is_output(low.graph, node.output):
         return False
     return all(op.type == "Gemm" and low.is_constant(op.inputs[1]) for op, _ in low.graph.readers(node.output))
 
@@ -88,7 +89,7 @@ def identity(low: Lowering, node: Node) -> None:
 def transpose(low: Lowering, node: Node) -> None:
     read = _data(node)
     rank = low.rank(read.tensor)
-    order = [int(axis) for axis in node.main.attributes.get("perm", reversed(range(rank)))]
+    order = [int(axis) for axis in node.main.attribute("perm", rank)]
     last = low.made_last(read)
     index, form = taken(low, read, last=last)
     if last:
@@ -181,7 +182,7 @@ def _strided_slice(low: Lowering, index: int, made: int, cuts: dict[int, tuple[i
 def split(low: Lowering, node: Node) -> None:
     read = _data(node)
     rank = low.rank(read.tensor)
-    axis = int(node.main.attributes.get("axis", 0)) % rank
+    axis = int(node.main.attribute("axis")) % rank
     last = low.made_last(read)
     index, form = taken(low, read, last=last)
     names = node.main.outputs
@@ -199,7 +200,7 @@ def gather(low: Lowering, node: Node) -> None:
     assert read is not None
     assert chosen is not None
     rank = low.rank(read.tensor)
-    axis = int(node.main.attributes.get("axis", 0)) % rank
+    axis = int(node.main.attribute("axis")) % rank
     integer = read.encoding is not None and read.encoding.per_tensor
     data = low.take(read, last=False, integer=integer)
     fixed = low.values(chosen)
@@ -229,7 +230,7 @@ def depth_to_space(low: Lowering, node: Node) -> None:
     read = _data(node)
     block = int(node.main.attributes["blocksize"])
     index, form = taken(low, read, last=True, wide=False)
-    if node.main.attributes.get("mode", "DCR") == "CRD":
+    if node.main.attribute("mode") == "CRD":
         channels = low.shape(read.tensor)[1]
         order = np.arange(channels, dtype=np.int32).reshape(-1, block * block).T.reshape(-1)
         source = low.tensors[index]

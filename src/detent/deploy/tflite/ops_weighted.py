@@ -88,19 +88,18 @@ def conv(low: Lowering, node: Node) -> None:
         raise refusal(op, f"it slides over {spatial} axes, and convolutions over 1 or 2 axes are written")
     encoding = low.integer_output(node, x, weight=w)
     integer = encoding is not None
-    group = int(op.attributes.get("group", 1))
+    group = op.groups
     shape = low.shape(w.tensor)
     depthwise = group > 1 and shape[1] == 1 and group == low.shape(x.tensor)[1]
     order = (1, *range(2, 2 + spatial), 0) if depthwise else (0, *range(2, 2 + spatial), 1)
     # Of depthwise convolutions on 16 bits LiteRT takes two weights in a byte for one.
     int4 = not (depthwise and encoding is not None and is_wide(encoding))
     weight, held = _weight(low, op, w, order, encoding, int4=int4)
-    kernel = [1, *shape[2:]] if spatial == 1 else list(shape[2:])
     if spatial == 1:
         weight, held = weight[:, None], _moved(held)
     strides, dilations = each(op, "strides", spatial), each(op, "dilations", spatial)
     index = image(low, low.take(x, last=True, integer=integer), spatial)
-    index, padding = _padding(low, op, index, kernel, strides, dilations)
+    index, padding = _padding(low, op, index, shape[2:], strides, dilations)
     bias_index = _bias(low, node, bias, shape[0], x, held, of=None if depthwise else weight)
     inputs = [index, low.constant(w.tensor, weight, held), bias_index]
     options: dict[str, Any] = {
@@ -129,12 +128,11 @@ def _moved(encoding: Encoding | None) -> Encoding | None:
 def _padding(
     low: Lowering, op: Op, index: int, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> tuple[int, int]:
+    """The tensor, padded if LiteRT's own padding will not do, and that. `kernel` has one number for a signal."""
     sizes = low.tensors[index].shape[1:3]
-    spatial = len(op.attributes.get("pads", [0] * 4)) // 2
-    if spatial == 1:
-        pads: Pads = ((0, 0), *explicit_pads(op, sizes[1:], kernel[1:], strides[1:], dilations[1:]))
-    else:
-        pads = explicit_pads(op, sizes, kernel, strides, dilations)
+    pads: Pads = explicit_pads(op, sizes[-len(kernel) :], kernel)
+    if len(kernel) == 1:
+        pads, kernel = ((0, 0), *pads), [1, *kernel]
     if not any(map(any, pads)):
         return index, VALID
     if pads == same_pads(sizes, kernel, strides, dilations):
@@ -148,16 +146,16 @@ def conv_transpose(low: Lowering, node: Node) -> None:
     assert x is not None
     assert w is not None
     spatial = low.rank(x.tensor) - 2
-    strides = [int(value) for value in op.attributes.get("strides", [1] * spatial)]
-    dilations = [int(value) for value in op.attributes.get("dilations", [1] * spatial)]
-    if spatial != 2 or int(op.attributes.get("group", 1)) != 1 or any(d != 1 for d in dilations):
+    strides = [int(value) for value in op.attribute("strides", spatial)]
+    dilations = [int(value) for value in op.attribute("dilations", spatial)]
+    if spatial != 2 or op.groups != 1 or any(d != 1 for d in dilations):
         raise refusal(op, "LiteRT's transposed convolution is that of images, without groups or dilation")
     encoding = low.integer_output(node, x, weight=w)
     weight, held = _weight(low, op, w, (1, 2, 3, 0), encoding, int4=False)
     channels, *kernel = weight.shape[:3]
     sizes, given = low.shape(x.tensor)[2:], low.shape(node.output)[2:]
     full = [stride * (size - 1) + k for size, stride, k in zip(sizes, strides, kernel, strict=True)]
-    before = [int(value) for value in op.attributes.get("pads", [0] * 4)[:2]]
+    before = [int(value) for value in op.attribute("pads", spatial)[:2]]
     after = [total - first - kept for total, first, kept in zip(full, before, given, strict=True)]
     if any(value < 0 for value in after):
         raise refusal(op, "its output padding is larger than its padding")
@@ -186,10 +184,9 @@ def conv_transpose(low: Lowering, node: Node) -> None:
 def gemm(low: Lowering, node: Node) -> None:
     op = node.main
     x, w, bias = op.inputs[0], op.inputs[1], op.inputs[2] if len(op.inputs) > 2 else None
-    attributes = op.attributes
-    if attributes.get("alpha", 1.0) != 1.0 or attributes.get("beta", 1.0) != 1.0 or attributes.get("transA", 0):
+    if op.attribute("alpha") != 1.0 or op.attribute("beta") != 1.0 or op.attribute("transA"):
         raise refusal(op, "it scales or transposes its operands", "give a Gemm with alpha = beta = 1 and transA = 0")
-    _fully_connected(low, node, x, w, bias, transposed=bool(attributes.get("transB", 0)))
+    _fully_connected(low, node, x, w, bias, transposed=bool(op.attribute("transB")))
 
 
 def matmul(low: Lowering, node: Node) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from detent.deploy.qdq_graph import Op
 from detent.deploy.tflite.lowering import Lowering
+from detent.ir.windows import SlidingWindow
 
 __all__ = ["SAME", "VALID", "explicit_pads", "padded", "same_pads"]
 
@@ -22,24 +23,14 @@ def same_pads(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int
     >>> same_pads((224,), (3,), (2,), (1,)), same_pads((8,), (3,), (1,), (1,))
     (((0, 1),), ((1, 1),))
     """
-    found = []
-    for size, k, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
-        total = max((-(-size // stride) - 1) * stride + (k - 1) * dilation + 1 - size, 0)
-        found.append((total // 2, total - total // 2))
-    return tuple(found)
+    none = (0,) * len(sizes)
+    window = SlidingWindow(tuple(kernel), tuple(strides), tuple(dilations), none, none, "SAME_UPPER")
+    return window.resolve(sizes).pads
 
 
-def explicit_pads(
-    op: Op, sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
-) -> Pads:
+def explicit_pads(op: Op, sizes: Sequence[int], kernel: Sequence[int]) -> Pads:
     """The paddings of an ONNX operation as numbers."""
-    rank = len(sizes)
-    automatic = op.attributes.get("auto_pad", "NOTSET")
-    if automatic in ("SAME_UPPER", "SAME_LOWER"):
-        pads = same_pads(sizes, kernel, strides, dilations)
-        return pads if automatic == "SAME_UPPER" else tuple((after, before) for before, after in pads)
-    flat = op.attributes.get("pads", [0] * 2 * rank) if automatic == "NOTSET" else [0] * 2 * rank
-    return tuple((int(flat[axis]), int(flat[axis + rank])) for axis in range(rank))
+    return SlidingWindow.of(op.attributes, kernel).resolve(sizes).pads
 
 
 def padded(low: Lowering, index: int, pads: Pads, *, value: int | float | None = None) -> int:

@@ -14,7 +14,7 @@ __all__ = ["each", "give", "image"]
 
 def each(op: Op, attribute: str, spatial: int) -> list[int]:
     """An attribute with one number for rows and one for columns; a signal has one row."""
-    given = [int(value) for value in op.attributes.get(attribute, [1] * spatial)]
+    given = [int(value) for value in op.attribute(attribute, spatial)]
     return given if spatial == 2 else [1, *given]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,9 +18,10 @@ import numpy.typing as npt
 import onnx
 
 from detent.deploy.deployment import Deployment
+from detent.deploy.format import Format, Roles, TensorFacts, Written, parameter_name
 from detent.deploy.qdq_graph import Op, QdqGraph, Read
 from detent.deploy.qdq_reading import read_qdq
-from detent.deploy.tflite.file import TfliteModel, to_bytes
+from detent.deploy.tflite.file import TfliteModel, read_tflite, to_bytes
 from detent.deploy.tflite.fusing import fused
 from detent.deploy.tflite.lowering import Form, Lowering, refusal
 from detent.deploy.tflite.numbers import activation_encoding
@@ -31,11 +32,22 @@ from detent.deploy.tflite.ops_pool import POOLS
 from detent.deploy.tflite.ops_recurrent import RECURRENT
 from detent.deploy.tflite.ops_shape import SHAPES
 from detent.deploy.tflite.ops_weighted import WEIGHTED
-from detent.deploy.tflite.sizes import Sizes
+from detent.ir.shapes import BatchSizes
 
-__all__ = ["METADATA", "Origin", "model_to_tflite", "origin_of", "tensor_names", "write_tflite"]
+__all__ = [
+    "FORMAT",
+    "METADATA",
+    "MICRO_FORMAT",
+    "Origin",
+    "TfliteFormat",
+    "model_to_tflite",
+    "origin_of",
+    "tensor_names",
+]
 
 Array = npt.NDArray[Any]
+
+_FILE = "model.tflite"
 
 METADATA = "detent"
 """Names the buffer in the file that says where its tensors and operators come from."""
@@ -62,22 +74,40 @@ class Origin:
     operations: tuple[tuple[str, ...], ...]
 
 
-def write_tflite(deployment: Deployment) -> Mapping[str, bytes]:
-    """`model.tflite` of a deployed network."""
-    # The kernels for microcontrollers have biases of 64 bits for activations of 16.
-    short = deployment.backend.arithmetic != "tflite_reference"
-    made = _lowered(deployment.graph, Sizes.of(deployment.model), short_sums=short)
-    if made.fixed_batch:
-        deployment.notes.append(
-            "model.tflite takes one sample at a time: an operator of it holds the size of its output"
-        )
-    return {"model.tflite": _bytes(made)}
+class TfliteFormat(Format):
+    """`short_sums`: whether biases of 16-bit activations have 32 bits, as in `model_to_tflite`."""
+
+    files: Mapping[str, Roles | None] = {_FILE: ()}
+    requires = ("ai_edge_litert", "litert")
+
+    def __init__(self, name: str, *, short_sums: bool):
+        self.name, self._short_sums = name, short_sums
+
+    def write(self, deployment: Deployment) -> Written:
+        made = _lowered(deployment.graph, BatchSizes.of(deployment.model, strict=True), short_sums=self._short_sums)
+        note = f"{_FILE} takes one sample at a time: an operator of it holds the size of its output"
+        return Written({_FILE: _bytes(made)}, (note,) if made.fixed_batch else ())
+
+    def facts(self, file: str, files: Mapping[str, bytes]) -> Iterator[TensorFacts]:
+        tensors = read_tflite(files[file]).tensors
+        names = {tensor.name for tensor in tensors}
+        for tensor in tensors:
+            # An operator that keeps the grid of its input, as a maximum does, is requantized by the one behind it.
+            if tensor.encoding is not None and f"{tensor.name}_quantized" not in names:
+                grid = {"scale": tensor.encoding.scale, "zero_point": tensor.encoding.zero_point}
+                held = {} if tensor.data is None else {"numbers": tensor.data}
+                yield TensorFacts(parameter_name(tensor.name), {**grid, **held})
+
+
+FORMAT = TfliteFormat("tflite", short_sums=True)
+MICRO_FORMAT = TfliteFormat("tflite_micro", short_sums=False)
+"""The kernels for microcontrollers have biases of 64 bits for activations of 16."""
 
 
 def model_to_tflite(model: onnx.ModelProto, *, short_sums: bool = True) -> bytes:
     """A .tflite file of a QDQ or float ONNX model. `short_sums`: convolutions of 16-bit codes have biases of 32 bits
     where their sums fit in them; LiteRT has fast kernels for those, and microcontrollers have none."""
-    return _bytes(_lowered(read_qdq(model), Sizes.of(model), short_sums=short_sums))
+    return _bytes(_lowered(read_qdq(model), BatchSizes.of(model, strict=True), short_sums=short_sums))
 
 
 def origin_of(model: TfliteModel) -> Origin:
@@ -117,7 +147,7 @@ def tensor_names(model: TfliteModel) -> list[str]:
 class _Written(Lowering):
     """A network while it is written, from its inputs to its outputs."""
 
-    def __init__(self, graph: QdqGraph, sizes: Sizes, *, short_sums: bool):
+    def __init__(self, graph: QdqGraph, sizes: BatchSizes, *, short_sums: bool):
         super().__init__(graph, sizes, short_sums=short_sums)
         self.inputs = [self._input(name) for name in graph.inputs]
         for node in fused(graph):
@@ -149,7 +179,7 @@ class _Written(Lowering):
         return index
 
 
-def _lowered(graph: QdqGraph, sizes: Sizes, *, short_sums: bool) -> _Written:
+def _lowered(graph: QdqGraph, sizes: BatchSizes, *, short_sums: bool) -> _Written:
     data = _data_only(_computed(graph, sizes.value))
     if all(op.type not in _FROM_SIZES for op in data.ops):
         return _Written(data, sizes, short_sums=short_sums)

@@ -1,0 +1,114 @@
+"""PreparedModel: what `detent.prepare` gives, a trainable module that knows how it is quantized."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from detent.graph.float_ranges import HOLDER
+from detent.graph.names import FloatNames, translate_float_state
+from detent.graph.plan import Plan
+from detent.graph.region import ACTIVATION_QUANTIZERS, Region
+from detent.graph.running import Inputs
+from detent.numerics import QParams, Scheme
+
+if TYPE_CHECKING:
+    from detent.algorithms import Report
+    from detent.backends import Backend
+    from detent.recipes import Recipe
+
+__all__ = ["RESERVED", "CarriedScales", "PreparedModel"]
+
+
+@dataclass(frozen=True)
+class CarriedScales:
+    """Of a model that was retargeted: what was `known` of the one it was made from, what it `adopted` of that, and the
+    sum of its weights then."""
+
+    known: Mapping[str, tuple[Scheme, QParams]]
+    adopted: Mapping[str, tuple[Scheme, QParams]]
+    weights: int
+
+
+class PreparedModel(Region):
+    """A trainable module that computes as `plan` says; train it, save it and move it like any other.
+
+    It has the modules, parameters and buffers of the float model under their names, and quantizers beside them. Its
+    state dict is its own; `load_state_dict` also takes a checkpoint of the float model, and `detent.float_state_dict`
+    gives one. Where the code of the model itself could not be traced (the plan says so), `graphs` is empty: calls, and
+    attributes that are not found here, go to that code.
+    """
+
+    plan: Plan
+    """For every tensor how it is quantized, or why it stays float. `print` shows it as a table."""
+    backend: Backend
+    """What it will be deployed for."""
+    recipe: Recipe
+    """What was asked for, with every default filled in."""
+    example: Inputs
+    """The example inputs that it was prepared with: `args` and `kwargs` of forward."""
+    algorithm_notes: list[Report]
+    """What each algorithm that has run on it did, in order."""
+    float_names: FloatNames
+    """Where the tensors of the float model have gone."""
+    float_originals: dict[Tensor, Tensor]
+    """The values of parameters that algorithms have changed, as they were when the model was prepared."""
+    carried: CarriedScales | None
+    """Of a model that was retargeted: the scales it came with."""
+    untraced: nn.Module | None
+    """The model's own module, where its code could not be traced."""
+
+    def __init__(
+        self,
+        captured: nn.Module,
+        *,
+        plan: Plan,
+        backend: Backend,
+        recipe: Recipe,
+        example: Inputs,
+        float_names: FloatNames,
+    ):
+        """From a captured module that has its quantizers in place: a Region, or a module that could not be traced."""
+        traced = isinstance(captured, Region)
+        if isinstance(captured, Region):
+            super().__init__(captured, captured.graphs)
+        else:
+            super().__init__(nn.Module(), {})
+            # The same dictionaries, not copies: what is moved, loaded or replaced here is what its code sees.
+            for parts in ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set"):
+                self.__dict__[parts] = vars(captured)[parts]
+            self.training = captured.training
+        object.__setattr__(self, "untraced", None if traced else captured)  # beside the tree, whose parts it has
+        self.plan, self.backend, self.recipe, self.example = plan, backend, recipe, example
+        self.float_names = float_names
+        self.algorithm_notes = []
+        self.float_originals = {}
+        self.carried = None
+        self.register_load_state_dict_pre_hook(translate_float_state)  # type: ignore[no-untyped-call]
+
+    @property
+    def input_count(self) -> int:
+        """How many arguments forward takes by position; what a batch has behind them, as labels, is not for it."""
+        return len(self.example.args)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self.untraced is None:
+            return super().forward(*args, **kwargs)
+        self.untraced.training = self.training
+        return self.untraced(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            untraced = vars(self).get("untraced")
+            if untraced is None:
+                raise
+            return getattr(untraced, name)
+
+
+RESERVED = {*dir(PreparedModel), *PreparedModel.__annotations__, ACTIVATION_QUANTIZERS, HOLDER} - {*dir(nn.Module)}
+"""Attributes that a prepared model has beside its own parts, which therefore may not have these names."""

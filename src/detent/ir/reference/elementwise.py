@@ -1,0 +1,132 @@
+"""Operators on each element: arithmetic, comparisons, activation functions, types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from detent.ir.reference.call import Call, Kernel
+
+__all__ = ["ELEMENTWISE"]
+
+
+def _divide(a: Tensor, b: Tensor) -> Tensor:
+    """Integers, such as sizes, are divided towards zero."""
+    return a / b if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc")
+
+
+_UNARY: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "Abs": torch.abs,
+    "Ceil": torch.ceil,
+    "Cos": torch.cos,
+    "Erf": torch.erf,
+    "Exp": torch.exp,
+    "Floor": torch.floor,
+    "Identity": lambda x: x,
+    "Log": torch.log,
+    "Mish": F.mish,
+    "Neg": torch.neg,
+    "Not": torch.logical_not,
+    "Reciprocal": torch.reciprocal,
+    "Relu": torch.relu,
+    "Round": torch.round,
+    "Selu": F.selu,
+    "Sigmoid": torch.sigmoid,
+    "Sign": torch.sign,
+    "Sin": torch.sin,
+    "Softplus": F.softplus,
+    "Softsign": F.softsign,
+    "Sqrt": torch.sqrt,
+    "Tanh": torch.tanh,
+}
+
+_BINARY: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "Add": torch.add,
+    "And": torch.logical_and,
+    "Div": _divide,
+    "Equal": torch.eq,
+    "Greater": torch.gt,
+    "GreaterOrEqual": torch.ge,
+    "Less": torch.lt,
+    "LessOrEqual": torch.le,
+    "Mul": torch.mul,
+    "Or": torch.logical_or,
+    "Pow": torch.pow,
+    "Sub": torch.sub,
+}
+
+
+def _unary(function: Callable[[Tensor], Tensor]) -> Kernel:
+    return lambda call: function(call[0])
+
+
+def _binary(function: Callable[[Tensor, Tensor], Tensor]) -> Kernel:
+    return lambda call: function(call[0], call[1])
+
+
+def _clip(call: Call) -> Tensor:
+    x, low, high = call[0], call.number(1, "min"), call.number(2, "max")
+    if low is None and high is None:
+        return x
+    if low is not None and high is not None and low <= high and x.is_floating_point():
+        return F.hardtanh(x, low, high)  # a clamp, which ExecuTorch fuses into what is before it
+    return x.clamp(low, high)
+
+
+def _hard_sigmoid(call: Call) -> Tensor:
+    alpha, beta = float(call.get("alpha", 0.2)), float(call.get("beta", 0.5))
+    return (call[0] * alpha + beta).clamp(0.0, 1.0)
+
+
+def _hard_swish(call: Call) -> Tensor:
+    return call[0] * (call[0] * (1 / 6) + 0.5).clamp(0.0, 1.0)
+
+
+def _prelu(call: Call) -> Tensor:
+    return torch.where(call[0] < 0, call[0] * call[1], call[0])
+
+
+_DTYPES = {
+    1: torch.float32,
+    2: torch.uint8,
+    3: torch.int8,
+    5: torch.int16,
+    6: torch.int32,
+    7: torch.int64,
+    9: torch.bool,
+    10: torch.float16,
+    11: torch.float64,
+}
+"""By their numbers in ONNX."""
+
+
+def _cast(call: Call) -> Tensor:
+    to = int(call.get("to"))
+    if to not in _DTYPES:
+        raise call.refusal(f"it casts to the ONNX type {to}")
+    return call[0].to(_DTYPES[to])
+
+
+def _dropout(call: Call) -> Tensor | tuple[Tensor, ...]:
+    """When a network is used: nothing is dropped."""
+    return call[0] if call.outputs == 1 else (call[0], torch.ones_like(call[0], dtype=torch.bool))
+
+
+ELEMENTWISE: Mapping[str, Kernel] = {
+    **{name: _unary(function) for name, function in _UNARY.items()},
+    **{name: _binary(function) for name, function in _BINARY.items()},
+    "Cast": _cast,
+    "Celu": lambda call: F.celu(call[0], call.get("alpha", 1.0)),
+    "Clip": _clip,
+    "Dropout": _dropout,
+    "Elu": lambda call: F.elu(call[0], call.get("alpha", 1.0)),
+    "Gelu": lambda call: F.gelu(call[0], approximate=call.get("approximate", "none")),
+    "HardSigmoid": _hard_sigmoid,
+    "HardSwish": _hard_swish,
+    "LeakyRelu": lambda call: F.leaky_relu(call[0], call.get("alpha", 0.01)),
+    "PRelu": _prelu,
+    "Where": lambda call: torch.where(call[0], call[1], call[2]),
+}

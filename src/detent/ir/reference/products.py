@@ -1,0 +1,29 @@
+"""Products of matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from detent.ir.reference.call import Call, Kernel
+
+__all__ = ["PRODUCTS"]
+
+
+def _gemm(call: Call) -> Tensor:
+    alpha, beta, bias = call.get("alpha", 1.0), call.get("beta", 1.0), call.optional(2)
+    a = call[0].mT if call.get("transA", 0) else call[0]
+    b = call[1].mT if call.get("transB", 0) else call[1]
+    product = a @ b if alpha == 1 else alpha * (a @ b)
+    if bias is None:
+        return product
+    return product + (bias if beta == 1 else beta * bias)
+
+
+PRODUCTS: Mapping[str, Kernel] = {
+    "Einsum": lambda call: torch.einsum(call.get("equation"), *call.present),
+    "Gemm": _gemm,
+    "MatMul": lambda call: torch.matmul(call[0], call[1]),
+}

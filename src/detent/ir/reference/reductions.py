@@ -1,0 +1,73 @@
+"""Operators that make one value of many: over axes, of several tensors, the place of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from detent.ir.reference.call import Call, Kernel
+
+__all__ = ["REDUCTIONS"]
+
+
+def _over_axes(function: Callable[..., Tensor]) -> Kernel:
+    def reduced(call: Call) -> Tensor:
+        axes = call.integers(1, "axes")
+        if not axes and call.get("noop_with_empty_axes", 0):
+            return call[0]
+        return function(call[0], tuple(axes or range(call[0].ndim)), keepdim=bool(call.get("keepdims", 1)))
+
+    return reduced
+
+
+def _of_all(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Call], Tensor]:
+    return lambda call: reduce(function, call.present)
+
+
+def _place(function: Callable[..., Tensor]) -> Kernel:
+    def found(call: Call) -> Tensor:
+        if call.get("select_last_index", 0):
+            raise call.refusal("it wants the last of equal ones")
+        return function(call[0], call.get("axis", 0), bool(call.get("keepdims", 1)))
+
+    return found
+
+
+def _top_k(call: Call) -> tuple[Tensor, Tensor]:
+    (count,) = call.required_integers(1)
+    values, places = torch.topk(call[0], count, call.get("axis", -1), bool(call.get("largest", 1)))
+    return values, places
+
+
+def _cumulative_sum(call: Call) -> Tensor:
+    (axis,) = call.required_integers(1)
+    x = call[0].flip(axis) if call.get("reverse", 0) else call[0]
+    total = x.cumsum(axis)
+    if call.get("exclusive", 0):
+        first = torch.zeros_like(total.narrow(axis, 0, 1))
+        total = torch.cat([first, total.narrow(axis, 0, total.shape[axis] - 1)], axis)
+    return total.flip(axis) if call.get("reverse", 0) else total
+
+
+REDUCTIONS: Mapping[str, Kernel] = {
+    "ArgMax": _place(torch.argmax),
+    "ArgMin": _place(torch.argmin),
+    "CumSum": _cumulative_sum,
+    "Max": _of_all(torch.maximum),
+    "Mean": lambda call: _of_all(torch.add)(call) / len(call.present),
+    "Min": _of_all(torch.minimum),
+    "ReduceL1": _over_axes(lambda x, dims, *, keepdim: x.abs().sum(dims, keepdim)),
+    "ReduceL2": _over_axes(lambda x, dims, *, keepdim: (x * x).sum(dims, keepdim).sqrt()),
+    "ReduceLogSum": _over_axes(lambda x, dims, *, keepdim: x.sum(dims, keepdim).log()),
+    "ReduceLogSumExp": _over_axes(torch.logsumexp),
+    "ReduceMax": _over_axes(torch.amax),
+    "ReduceMean": _over_axes(torch.mean),
+    "ReduceMin": _over_axes(torch.amin),
+    "ReduceSum": _over_axes(torch.sum),
+    "ReduceSumSquare": _over_axes(lambda x, dims, *, keepdim: (x * x).sum(dims, keepdim)),
+    "Sum": _of_all(torch.add),
+    "TopK": _top_k,
+}

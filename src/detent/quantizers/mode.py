@@ -1,0 +1,59 @@
+"""What calling a quantizer does: quantize, pass through, or observe; a block sets it, and blocks nest.
+
+>>> import torch
+>>> from detent.numerics import IntGrid, QParams, Scheme
+>>> from detent.quantizers import Fixed
+>>> q = Fixed(Scheme(IntGrid(4)), ())
+>>> q.initialise(QParams.symmetric(torch.tensor(1.0)))
+>>> x = torch.tensor(0.8)
+>>> with in_modes({q: PASS_THROUGH}):
+...     float(q(x)), float(q.quantize(x))
+(0.800000011920929, 1.0)
+>>> float(q(x))
+1.0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from torch import Tensor
+
+__all__ = ["PASS_THROUGH", "QUANTIZE", "Mode", "in_modes"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mode:
+    """A tensor is shown to `watch`, if there is one; then it is quantized, or passed on as it is."""
+
+    quantizes: bool = True
+    watch: Callable[[Tensor], None] | None = None
+
+
+QUANTIZE = Mode()
+PASS_THROUGH = Mode(quantizes=False)
+
+
+class _HasMode(Protocol):
+    """A module whose forward does as its mode says."""
+
+    mode: Mode
+
+
+_M = TypeVar("_M", bound=_HasMode)
+
+
+@contextmanager
+def in_modes(modes: Mapping[_M, Mode]) -> Iterator[None]:
+    """Inside the block each module has the mode given for it; afterwards, also after an error, the one it had."""
+    before = {module: module.mode for module in modes}
+    for module, mode in modes.items():
+        module.mode = mode
+    try:
+        yield
+    finally:
+        for module, mode in before.items():
+            module.mode = mode

@@ -1,0 +1,51 @@
+"""The table of operators."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+from detent.deploy.torch_functions import FUNCTIONS
+from detent.ir.ops import OPS, Trait, ops_with
+from detent.twin.float_ops import FLOAT_OPS, MOVES
+
+OWN = {"ConvByPlanes"}  # which no file has
+
+
+def test_every_operator_that_is_computed_is_in_the_table() -> None:
+    assert (FUNCTIONS.keys() | FLOAT_OPS.keys()) - OWN <= OPS.keys()
+
+
+def test_every_operator_of_the_table_is_one_of_onnx() -> None:
+    assert all(onnx.defs.has(name) for name in OPS)
+
+
+@pytest.mark.parametrize(
+    ("traits", "names"),
+    [
+        (Trait.WEIGHTED, {"Conv", "ConvTranspose", "Gemm", "MatMul"}),
+        (Trait.CONVOLUTION, {"Conv", "ConvTranspose"}),
+        (Trait.ARITHMETIC, {"Add", "Div", "Mul", "Sub"}),
+        (Trait.RESHAPES, {"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"}),
+        (Trait.EXTREME | Trait.POOL, {"GlobalMaxPool", "MaxPool"}),
+        (Trait.EXACT | Trait.ELEMENTWISE, {"Abs", "Clip", "Neg", "Relu"}),
+    ],
+    ids=str,
+)
+def test_operators_by_their_traits(traits: Trait, names: set[str]) -> None:
+    assert ops_with(traits) == names
+
+
+def test_what_follows_from_a_trait() -> None:
+    assert ops_with(Trait.RESHAPES) < ops_with(Trait.MOVES_VALUES) < ops_with(Trait.EXACT)
+    assert ops_with(Trait.EXTREME) < ops_with(Trait.EXACT)
+    assert ops_with(Trait.CONVOLUTION) < ops_with(Trait.WEIGHTED)
+
+
+def test_what_moves_values_has_one_home() -> None:
+    """The twin has no kernel for GatherElements, and moves what a maximum picks, and what a Resize does not mix."""
+    assert ops_with(Trait.MOVES_VALUES) - {"GatherElements"} | {"GlobalMaxPool", "MaxPool", "Resize"} == MOVES
+
+
+def test_defaults_are_those_of_the_schema() -> None:
+    assert OPS["Gemm"].defaults == {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
