@@ -22,8 +22,8 @@ from torch import Tensor
 
 import detent
 from detent import cpus
-from detent.engines import ENGINES
 from detent.recipes import Recipe
+from detent.targets.engines import ENGINES
 from ptq_data import Task, load, missing
 from ptq_peers import nncf_on_openvino, onnxruntime_static
 

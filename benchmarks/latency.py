@@ -25,8 +25,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import detent
-from detent.deploy import float_model
-from detent.engines import ENGINES, compare_latency
+from detent.rewrites import float_model
+from detent.targets.base.latency import compare as compare_latency
+from detent.targets.engines import ENGINES
 from tests.models import resnet18
 
 Inputs = Mapping[str, Any]

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils.data import Subset
 
 from detent.compat.mmrazor import MODELS, Config, Runner
-from detent.engines import ENGINES
+from detent.targets.engines import ENGINES
 from detent.training.datasets import cifar10
 from detent.zoo import resnet18
 

@@ -20,10 +20,11 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from detent.deploy import float_model, read_qdq
-from detent.deploy.mnn_model import mnn_model
-from detent.engines.mnn import Mnn
-from detent.twin.mnn_gelu import gelu
+from detent.ir import read_qdq
+from detent.rewrites import float_model
+from detent.targets.mnn.engine import Mnn
+from detent.targets.mnn.gelu import gelu
+from detent.targets.mnn.model import mnn_model
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,

@@ -1,4 +1,4 @@
-"""What the rewrites of a backend (`detent.deploy.forms`) save in ONNX Runtime: the same network with and without them.
+"""What the rewrites of a target (`detent.targets.rewrites`) save in ONNX Runtime: a network with and without them.
 
     python benchmarks/rewrites.py
 
@@ -24,7 +24,8 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import detent
-from detent.deploy import deployment_of, float_model
+from detent.deployment import deployment_of
+from detent.rewrites import float_model
 from tests.models import mobilenet_v2, resnet18, unet, vit_block
 
 RUNS = 60

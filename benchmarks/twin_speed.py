@@ -21,7 +21,8 @@ from timing import medians
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import detent
-from detent.twin import ARITHMETICS, Twin
+from detent.targets.arithmetics import ARITHMETICS
+from detent.twin import Twin
 from tests.models import resnet18
 
 BACKENDS = ("onnxruntime", "openvino", "litert", "tflite_micro", "ncnn", "mnn", "torch_x86", "qnn", "vitis")

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 import detent
-from detent.backends import FUSED, MOVES, Backend, Offer, both, chains
 from detent.numerics import Rounding
+from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
 
 # A chip that shifts instead of multiplying: symmetric int8 with one power-of-two scale for each tensor, rounding half
 # away from zero, and float biases. What a recipe does not ask for is the first of each list.
@@ -24,7 +24,7 @@ NPU = Backend(
     shares=MOVES,  # max pooling, reshaping, ... keep the scale of their input
     quantize_outputs=True,
 )
-detent.backends.register(NPU)
+detent.targets.register(NPU)
 
 if __name__ == "__main__":
     conv, fc = nn.Conv2d(1, 2, 3, padding=1), nn.Linear(8, 2)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import settings
 
 from detent.algorithms import ALGORITHMS
-from detent.backends import BACKENDS
-from detent.deploy import FORMATS
 from detent.errors import DetentError
 from detent.observers import OBSERVERS
 from detent.quantizers import QUANTIZERS
+from detent.targets import BACKENDS
+from detent.targets.formats import FORMATS
 from tests.pairwise import mark_full
 
 # The same examples on every run: a suite that fails once in fifty runs tells nobody anything.

@@ -11,14 +11,15 @@ import torch
 from torch import Tensor, nn
 
 import detent
-from detent.backends import BACKENDS
 from detent.cpus import X86
-from detent.deploy import can_saturate
-from detent.engines import ENGINES
 from detent.errors import UnknownNameError
 from detent.graph import QuantizedTensor
+from detent.ir import can_saturate
 from detent.numerics import PAIR_LIMIT, Pairs
-from detent.twin import ARITHMETICS, Twin
+from detent.targets import BACKENDS
+from detent.targets.arithmetics import ARITHMETICS
+from detent.targets.engines import ENGINES
+from detent.twin import Twin
 from tests.cpus.nets import NETS, inputs_of, skewed
 
 TARGETS = ("onnxruntime", "openvino", "torch_x86")

@@ -10,9 +10,9 @@ from torch import nn
 
 import detent
 from detent.artifact import Artifact
-from detent.deploy.package import MANIFEST
 from detent.errors import ArtifactError, FloatModelWarning
-from tests.deploy.float_path import prepared_for
+from detent.ir.package import MANIFEST
+from tests.deployment.float_path import prepared_for
 from tests.models import MODELS
 
 

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 import detent
-from detent.engines import ENGINES
 from detent.errors import NotCalibratedError, TensorError
-from detent.twin import ARITHMETICS, Twin
-from tests.deploy.float_path import prepared_for, tensors_of
+from detent.targets.arithmetics import ARITHMETICS
+from detent.targets.engines import ENGINES
+from detent.twin import Twin
+from tests.deployment.float_path import prepared_for, tensors_of
 from tests.models import MODELS
 
 

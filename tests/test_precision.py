@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import detent.precision
-from detent.backends import BACKENDS
-from detent.engines import ENGINES
 from detent.errors import EngineError
 from detent.precision import layer_latency, search_precision
 from detent.recipes import Recipe
+from detent.targets import BACKENDS
+from detent.targets.engines import ENGINES
 from tests.algorithms.nets import Convs, images, ready
 
 LAYERS = ["stem", "expand", "depthwise", "project", "fc"]

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import nn
 
 import detent
-from detent.backends import BACKENDS
 from detent.errors import (
     CaptureError,
     DataError,
@@ -26,6 +25,7 @@ from detent.errors import (
 )
 from detent.graph import quantizers_of
 from detent.recipes import Recipe
+from detent.targets import BACKENDS
 from tests.graph.nets import EIGHT, SIXTEEN, Net, assert_close, every_model, fresh_inputs, made, run, tensors
 
 SIXTEEN_BITS = Recipe.from_dict({"name": "sixteen", "weight": {"bits": 16}, "activation": {"bits": 16}})

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from detent import cpus
-from detent.backends import BACKENDS
-from detent.deploy import Package
-from detent.engines import ENGINES
-from detent.twin import ARITHMETICS
+from detent.ir import Package
+from detent.targets import BACKENDS
+from detent.targets.arithmetics import ARITHMETICS
+from detent.targets.engines import ENGINES
 from tests.cpus.nets import CASES, codes, deployed, inputs_of
 
 GOLDEN = Path(__file__).parents[1] / "tests/golden/cpus"

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from detent.compat.vitis import DeQuantStub, QuantStub
+from detent.graph import DeQuantStub, QuantStub
 from detent.zoo import mobilenet_v2, resnet18
 
 MODELS = {"resnet18": resnet18, "MobileNetV2": mobilenet_v2}

@@ -5,22 +5,19 @@ Importing executes nothing heavy: each public name is loaded when it is first us
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from detent import (  # noqa: F401
         algorithms,
-        backends,
-        engines,
         errors,
         graph,
         numerics,
         observers,
         quantizers,
         recipes,
+        targets,
         training,
         twin,
         zoo,
@@ -77,6 +74,7 @@ _PACKAGES = (
     "observers",
     "quantizers",
     "recipes",
+    "targets",
     "training",
     "twin",
     "zoo",
@@ -115,18 +113,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-class _FunctionOverPackage(ModuleType):
-    """The package detent/deploy has the name of the function, and importing it would put it in the function's place."""
-
-    @property
-    def deploy(self) -> Any:
-        return __getattr__("deploy")
-
-    @deploy.setter
-    def deploy(self, package: ModuleType) -> None:
-        """`from detent.deploy import ...` reaches the package."""
-
-
-sys.modules[__name__].__class__ = _FunctionOverPackage

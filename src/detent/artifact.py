@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from detent.backends import Backend
-from detent.deploy import Package, require_writable, write
+from detent.deployment import require_writable, write
 from detent.graph import PreparedModel
+from detent.ir import Package
+from detent.planning import Backend
 from detent.retargeting import restored, retargeted
 from detent.verification import Verdict, verify
 

@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from detent.deploy import deployment_of
-from detent.deploy.export.trees import bound, mapped, tensors_in
+from detent.deployment import deployment_of
 from detent.errors import TensorError
+from detent.frontends.torch.trees import bound, mapped, tensors_in
 from detent.graph import PreparedModel, eval_mode
-from detent.twin import ARITHMETICS, Twin
+from detent.targets.arithmetics import ARITHMETICS
+from detent.twin import Twin
 
 __all__ = ["Exact", "exact"]
 

@@ -7,9 +7,9 @@ import os
 from onnx import ModelProto
 from torch import fx
 
-from detent.deploy.forms.undo import has_rewrites, undo
-from detent.onnx_import import import_model
-from detent.onnx_import.reading import read_model
+from detent.frontends.onnx import import_model
+from detent.frontends.onnx.reading.files import read_model
+from detent.rewrites.undo import has_rewrites, undo
 
 __all__ = ["load"]
 

@@ -16,15 +16,16 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from detent.algorithms import BitChoice, choose_precision, sensitivity
-from detent.algorithms.layers import Layer, all_layers, source_of
+from detent.algorithms import BitChoice, Layer, all_layers, choose_precision, sensitivity
+from detent.algorithms.layers import source_of
 from detent.algorithms.mixed_precision import FLOAT_BITS
 from detent.artifact import Artifact, deploy
-from detent.engines import ENGINES, Engine
 from detent.errors import EngineError
 from detent.graph import PreparedModel
 from detent.preparing import calibrate, prepare
 from detent.recipes import Recipe
+from detent.targets.base import Engine
+from detent.targets.engines import ENGINES
 
 __all__ = ["layer_latency", "search_precision"]
 

@@ -15,8 +15,8 @@ from torch import fx, nn
 from detent import cpus
 from detent.adopting import FileNorms, FilePlacement, Known, as_in_file, as_offered, initialise, known_of_file
 from detent.algorithms import ALGORITHMS, align_addends, check, run_algorithm
-from detent.backends import BACKENDS, Backend, dispatched, plan
 from detent.errors import CaptureError, DataError, FloatModelWarning, RecipeError
+from detent.frontends.onnx import is_imported, refuse_codes, refuse_other_reals, source_of
 from detent.graph import (
     Captured,
     FloatNames,
@@ -37,8 +37,9 @@ from detent.graph import (
     quantizers_of,
     ranges_of,
 )
-from detent.onnx_import import is_imported, refuse_codes, refuse_other_reals, source_of
+from detent.planning import Backend, dispatched, plan
 from detent.recipes import Recipe, find
+from detent.targets import BACKENDS
 
 __all__ = ["calibrate", "measure_float_ranges", "prepare"]
 

@@ -14,13 +14,14 @@ from onnx import ModelProto
 from torch import nn
 
 from detent.artifact import Artifact, deploy, require_writable
-from detent.backends import BACKENDS, Backend
 from detent.data import Folder
 from detent.errors import DataError, RangeError
+from detent.frontends.onnx import ports_of, types_of
 from detent.loading import load
-from detent.onnx_import import ports_of, types_of
+from detent.planning import Backend
 from detent.preparing import calibrate, prepare
 from detent.recipes import Recipe, find
+from detent.targets import BACKENDS
 
 __all__ = ["BATCH_SIZE", "STEPS", "quantize"]
 

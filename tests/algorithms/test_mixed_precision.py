@@ -7,10 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detent.algorithms import choose_precision, sensitivity
+from detent.algorithms import all_layers, choose_precision, sensitivity
 from detent.algorithms.batches import outputs_of
 from detent.algorithms.floating import as_float, evaluating
-from detent.algorithms.layers import all_layers
 from detent.algorithms.mixed_precision import _noise
 from detent.algorithms.mixed_precision_core import cheapest
 from detent.errors import RecipeError

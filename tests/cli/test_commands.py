@@ -12,9 +12,9 @@ import torch
 
 import detent
 from detent.algorithms import ALGORITHMS
-from detent.backends import BACKENDS
 from detent.observers import OBSERVERS
 from detent.quantizers import QUANTIZERS
+from detent.targets import BACKENDS
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -9,8 +9,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from detent.cli.deploy import deploy
-from detent.cli.train import show_outcome, train
+from detent.cli import deploy, train
+from detent.cli.train import show_outcome
 from detent.errors import RecipeError
 from detent.training.session import Outcome
 

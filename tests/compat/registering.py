@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from detent.backends import BACKENDS
 from detent.observers import OBSERVERS
 from detent.quantizers import QUANTIZERS
+from detent.targets import BACKENDS
 
 __all__ = ["Registered"]
 

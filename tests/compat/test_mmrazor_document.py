@@ -27,8 +27,8 @@ from detent.compat.mmrazor import (
     Runner,
     sync_tensor,
 )
-from detent.engines import ENGINES
 from detent.errors import RecipeError
+from detent.targets.engines import ENGINES
 from tests.compat.mmrazor_nets import BASE, ClsHead, ImageClassifier, Pictures, ResNetClassifier
 
 # ## Overall

@@ -27,14 +27,14 @@ from detent.compat.ppq import (
     layerwise_error_analyse,
     load_caffe_graph,
     load_onnx_graph,
+    register_network_quantizer,
 )
 from detent.compat.ppq.platforms import BACKEND_OF
-from detent.compat.ppq.quantizer import register_network_quantizer
 from detent.errors import DetentError, EngineError, NotCalibratedError, RecipeError, SchemeError, UnknownNameError
 from detent.graph import FloatTensor
 from detent.numerics import Rounding
 from tests.compat.ppq_nets import batches, save_net
-from tests.onnx_import.test_caffe import NET, save, tiny
+from tests.frontends.caffe.test_caffe import NET, save, tiny
 
 P, S = QuantizationProperty, QuantizationStates
 

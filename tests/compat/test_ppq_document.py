@@ -27,8 +27,8 @@ from detent.compat.ppq import (
     load_onnx_graph,
     register_network_quantizer,
 )
-from detent.deploy.formats.ppq_json import read_ppq
 from detent.graph import FloatTensor
+from detent.targets.base.ppq_json import read_ppq
 from tests.compat.ppq_nets import batches, save_net
 
 

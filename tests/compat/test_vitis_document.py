@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from detent.artifact import Artifact
-from detent.compat.vitis import DeQuantStub, QatProcessor, QuantStub
-from detent.compat.vitis.auto_module import wrap
-from detent.deploy.formats.vitis_quant_info import read_quant_info
+from detent.compat.vitis import QatProcessor, wrap
+from detent.graph import DeQuantStub, QuantStub
+from detent.targets.vitis.quant_info import read_quant_info
 from tests.models import resnet18 as narrow_resnet18
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import detent
-from detent.deploy import Package, QdqGraph
+from detent.ir import Package, QdqGraph
 from detent.recipes import Recipe
 
 __all__ = ["CASES", "NETS", "Case", "codes", "deployed", "differences", "inputs_of"]

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from detent.deploy import Package
-from detent.twin import ARITHMETICS, Twin
+from detent.ir import Package
+from detent.targets.arithmetics import ARITHMETICS
+from detent.twin import Twin
 from tests.cpus.emulators import ARM64, EMULATORS, Emulator
 from tests.cpus.nets import CASES, Case, codes, differences
 from tests.cpus.worker import KERNELS

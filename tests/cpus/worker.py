@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from detent import cpus
-from detent.deploy import Package
-from detent.engines import ENGINES
+from detent.ir import Package
+from detent.targets.engines import ENGINES
 
 KERNELS = {"arm64": {"fbgemm": "qnnpack"}}
 """Arithmetics whose kernels a kind of CPU lacks, and what runs in their place."""

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import detent.demo
-from detent.cli.demo import demo
+from detent.cli import demo
 from detent.demo import JOBS, Job, Row, images, run, trained
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from detent.backends import BACKENDS
-from detent.engines import ENGINES
-from detent.twin import ARITHMETICS
+from detent.targets import BACKENDS
+from detent.targets.arithmetics import ARITHMETICS
+from detent.targets.engines import ENGINES
 
 
 @pytest.mark.parametrize("name", ENGINES)

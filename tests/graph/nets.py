@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from detent.backends import Backend, Offer, Rule
 from detent.graph import capture
 from detent.numerics import PerChannel, PerTensor
+from detent.planning import Backend, Offer, Rule
 from tests.models import LARGE, MODELS
 
 _KINDS = "conv conv_transpose linear embedding matmul add mul concat global_avgpool avgpool softmax layernorm gelu"

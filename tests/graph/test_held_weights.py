@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import detent
-from detent.backends import Backend, Offer, both
 from detent.errors import RecipeError
 from detent.graph import FloatTensor, QuantizedTensor, quantizers_of
 from detent.numerics import PerChannel, PerTensor
+from detent.planning import Backend, Offer, both
 from detent.recipes import Recipe
 from tests.graph.nets import EIGHT, assert_close, run
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import detent
-from detent.engines import ENGINES
 from detent.graph import capture, part_paddings
+from detent.targets.engines import ENGINES
 
 MODES = ("reflect", "replicate", "circular")
 

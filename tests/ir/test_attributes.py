@@ -7,8 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from detent.deploy import Op, read_qdq
-from detent.ir.attributes import attribute_value, changed_defaults, schema_defaults
+from detent.ir import Op, attribute_value, changed_defaults, read_qdq, schema_defaults
 
 
 @pytest.mark.parametrize(

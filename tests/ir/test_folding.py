@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from detent.deploy import Encoding, Op, Output, Port, QdqGraph, Read
+from detent.ir import Encoding, Op, Output, Port, QdqGraph, Read
 from detent.ir.folding import fold_constants
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from detent.deploy.torch_functions import FUNCTIONS
-from detent.ir.ops import OPS, Trait, ops_with
+from detent.ir import OPS, Trait, ops_with
+from detent.ir.torch_functions import FUNCTIONS
 from detent.twin.float_ops import FLOAT_OPS, MOVES
 
 OWN = {"ConvByPlanes"}  # which no file has

@@ -8,8 +8,18 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from detent.deploy import Encoding, Op, Output, QdqGraph, Read
-from detent.ir.patterns import clip_bounds, constant_values, is_output, sole_float_reader, sole_reader
+from detent.ir import (
+    Encoding,
+    Op,
+    Output,
+    QdqGraph,
+    Read,
+    clip_bounds,
+    constant_values,
+    is_output,
+    sole_float_reader,
+    sole_reader,
+)
 
 GRID = Encoding(np.float32(0.5), np.int64(0), "int8")
 CONV = Op("Conv", "conv", (Read("x", GRID), Read("w", GRID)), ("a",))

@@ -7,7 +7,7 @@ import torch
 
 from detent.errors import RangeError
 from detent.numerics import ApotGrid, IntGrid, LogGrid, PerChannel, PerGroup, QParams, Scheme
-from detent.observers.fixed import Fixed
+from detent.observers import Fixed
 
 UINT8 = IntGrid(8, signed=False)
 

@@ -7,8 +7,7 @@ import torch
 
 from detent.errors import DetentError, SchemeError, TensorError
 from detent.numerics import IntGrid, PerChannel, QParams, Rounding, Scheme, quantize
-from detent.observers.isotone import Isotone
-from detent.observers.minmax import MinMax
+from detent.observers import Isotone, MinMax
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

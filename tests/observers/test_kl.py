@@ -8,9 +8,8 @@ import torch
 
 from detent.errors import SchemeError
 from detent.numerics import IntGrid, PerChannel, QParams, Scheme
-from detent.observers.kl import Kl, divergence
-from detent.observers.minmax import MinMax
-from detent.observers.observer import Observer
+from detent.observers import Kl, MinMax, Observer
+from detent.observers.kl import divergence
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from detent.numerics import IntGrid, PerChannel, PerGroup, QParams, Scheme, fake_quantize
-from detent.observers.lsq import Lsq
+from detent.observers import Lsq
 
 INT8, UINT8 = IntGrid(8), IntGrid(8, signed=False)
 

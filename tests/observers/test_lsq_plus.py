@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from detent.numerics import IntGrid, PerChannel, QParams, Scheme
-from detent.observers.lsq_plus import LsqPlus
+from detent.observers import LsqPlus
 
 UINT8 = IntGrid(8, signed=False)
 

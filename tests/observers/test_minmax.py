@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from detent.errors import RangeError
 from detent.numerics import ApotGrid, IntGrid, LogGrid, PerChannel, PerGroup, QParams, Scheme, fake_quantize
-from detent.observers.minmax import MinMax
+from detent.observers import MinMax
 
 INT8, UINT8 = IntGrid(8), IntGrid(8, signed=False)
 

@@ -8,8 +8,7 @@ import torch
 
 from detent.errors import RangeError
 from detent.numerics import IntGrid, PerChannel, QParams, Scheme
-from detent.observers.minmax import MinMax
-from detent.observers.moving_average import MovingAverage
+from detent.observers import MinMax, MovingAverage
 
 UINT8_AFFINE = Scheme(IntGrid(8, signed=False), symmetric=False)
 

@@ -9,10 +9,8 @@ import torch
 
 from detent.errors import RangeError
 from detent.numerics import ApotGrid, IntGrid, LogGrid, PerChannel, QParams, Rounding, Scheme, fake_quantize
+from detent.observers import MinMax, Mse, Observer
 from detent.observers.cost import rounding_cost
-from detent.observers.minmax import MinMax
-from detent.observers.mse import Mse
-from detent.observers.observer import Observer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

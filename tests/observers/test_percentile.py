@@ -8,9 +8,7 @@ import torch
 
 from detent.errors import RangeError
 from detent.numerics import IntGrid, PerChannel, PerGroup, QParams, Scheme
-from detent.observers.minmax import MinMax
-from detent.observers.observer import Observer
-from detent.observers.percentile import MovingPercentile, Percentile
+from detent.observers import MinMax, MovingPercentile, Observer, Percentile
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

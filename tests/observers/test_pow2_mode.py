@@ -5,8 +5,7 @@ import torch
 
 from detent.errors import SchemeError
 from detent.numerics import IntGrid, PerChannel, PerGroup, QParams, Scheme
-from detent.observers.pow2_mode import Pow2Mode
-from detent.observers.pow2_sse import Pow2Sse
+from detent.observers import Pow2Mode, Pow2Sse
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

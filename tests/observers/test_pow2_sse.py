@@ -8,7 +8,7 @@ import torch
 
 from detent.errors import SchemeError
 from detent.numerics import IntGrid, PerChannel, PerGroup, QParams, Rounding, Scheme
-from detent.observers.pow2_sse import Pow2Sse
+from detent.observers import Pow2Sse
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

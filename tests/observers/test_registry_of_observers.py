@@ -9,9 +9,7 @@ import torch
 import detent.observers
 from detent.errors import RangeError, RegistrationError, SchemeError, UnknownNameError
 from detent.numerics import IntGrid, PerChannel, QParams, Requirement, Scheme, choose_qparams
-from detent.observers import OBSERVERS, Observer, register
-from detent.observers.minmax import MinMax
-from detent.observers.percentile import MovingPercentile
+from detent.observers import OBSERVERS, MinMax, MovingPercentile, Observer, register
 
 INT8 = Scheme(IntGrid(8))
 

@@ -8,9 +8,8 @@ import torch
 
 from detent.errors import RangeError
 from detent.numerics import IntGrid, PerChannel, PerTensor, QParams, Scheme
-from detent.observers.minmax import MinMax
+from detent.observers import MinMax, Std
 from detent.observers.moments import Moments
-from detent.observers.std import Std
 
 INT8 = Scheme(IntGrid(8))
 UINT8_AFFINE = Scheme(IntGrid(8, signed=False), symmetric=False)

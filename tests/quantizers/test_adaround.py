@@ -6,7 +6,8 @@ import torch
 
 from detent.errors import SchemeError
 from detent.numerics import IntGrid, PerChannel, QParams, Scheme
-from detent.quantizers.adaround import AdaRound, annealed_beta, rounding_penalty
+from detent.quantizers import AdaRound
+from detent.quantizers.adaround import annealed_beta, rounding_penalty
 
 SHAPE = (4, 8, 6)
 

@@ -9,7 +9,7 @@ import torch
 
 from detent.errors import SchemeError
 from detent.numerics import ApotGrid, IntGrid, PerChannel, PerGroup, PerTensor, QParams, Scheme
-from detent.quantizers.apot import Apot
+from detent.quantizers import Apot
 
 SHAPE = (4, 8, 6)
 

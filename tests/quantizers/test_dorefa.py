@@ -9,7 +9,7 @@ import torch
 
 from detent.errors import SchemeError
 from detent.numerics import IntGrid, PerChannel, PerGroup, PerTensor, QParams, Scheme
-from detent.quantizers.dorefa import DoReFa
+from detent.quantizers import DoReFa
 
 SHAPE = (4, 8, 6)
 SYMMETRIC = [

@@ -6,7 +6,7 @@ import torch
 
 from detent.errors import SchemeError
 from detent.numerics import IntGrid, PerChannel, QParams, Scheme
-from detent.quantizers.dsq import Dsq
+from detent.quantizers import Dsq
 
 SHAPE = (4, 8, 6)
 

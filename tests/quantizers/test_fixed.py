@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detent.numerics import IntGrid, PerChannel, PerGroup, QParams, Rounding, Scheme
-from detent.quantizers.fixed import Fixed
+from detent.quantizers import Fixed
 
 
 def calibrated(scheme, qparams, shape=(4, 8, 6), **options):

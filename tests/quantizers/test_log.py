@@ -9,7 +9,7 @@ import torch
 from detent.errors import SchemeError
 from detent.numerics import IntGrid, LogGrid, PerChannel, PerGroup, PerTensor, QParams, Scheme
 from detent.observers import OBSERVERS
-from detent.quantizers.log import Log
+from detent.quantizers import Log
 
 SHAPE = (4, 8, 6)
 SCHEMES = [

@@ -9,7 +9,7 @@ import torch
 from detent.errors import SchemeError
 from detent.numerics import IntGrid, PerChannel, PerGroup, QParams, Scheme
 from detent.observers import OBSERVERS
-from detent.quantizers.lsq import Lsq
+from detent.quantizers import Lsq
 
 SHAPE = (4, 8, 6)
 

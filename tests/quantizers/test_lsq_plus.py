@@ -8,8 +8,7 @@ import torch
 
 from detent.errors import SchemeError
 from detent.numerics import IntGrid, PerChannel, QParams, Scheme
-from detent.quantizers.lsq import Lsq
-from detent.quantizers.lsq_plus import LsqPlus
+from detent.quantizers import Lsq, LsqPlus
 
 SHAPE = (4, 8, 6)
 

@@ -11,7 +11,7 @@ import torch
 
 from detent.errors import RangeError, SchemeError
 from detent.numerics import IntGrid, PerChannel, QParams, Scheme
-from detent.quantizers.moving_range import MovingRange
+from detent.quantizers import MovingRange
 
 SHAPE = (4, 8, 6)
 U8_AFFINE = Scheme(IntGrid(8, signed=False), symmetric=False)

@@ -6,7 +6,7 @@ import torch
 
 from detent.errors import SchemeError
 from detent.numerics import IntGrid, QParams, Scheme
-from detent.quantizers.pact import Pact
+from detent.quantizers import Pact
 
 SHAPE = (4, 8, 6)
 

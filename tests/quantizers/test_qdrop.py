@@ -6,7 +6,7 @@ import torch
 
 from detent.errors import SchemeError
 from detent.numerics import IntGrid, QParams, Scheme
-from detent.quantizers.qdrop import QDrop
+from detent.quantizers import QDrop
 
 SHAPE = (4, 8, 6)
 

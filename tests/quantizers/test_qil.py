@@ -8,7 +8,7 @@ import torch
 
 from detent.errors import SchemeError
 from detent.numerics import IntGrid, PerChannel, PerGroup, PerTensor, QParams, Scheme
-from detent.quantizers.qil import Qil
+from detent.quantizers import Qil
 
 SHAPE = (4, 8, 6)
 SCHEMES = [

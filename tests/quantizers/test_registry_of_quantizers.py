@@ -8,8 +8,7 @@ import torch
 import detent.quantizers
 from detent.errors import RegistrationError, SchemeError, UnknownNameError
 from detent.numerics import IntGrid, LogGrid, PerChannel, QParams, Requirement, Scheme
-from detent.quantizers import QUANTIZERS, Quantizer, on_grid, register
-from detent.quantizers.fixed import Fixed
+from detent.quantizers import QUANTIZERS, Fixed, Quantizer, on_grid, register
 
 NAMES = {
     "fixed": "Fixed",

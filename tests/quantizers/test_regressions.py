@@ -6,16 +6,8 @@ import torch
 
 from detent.numerics import IntGrid, LogGrid, PerChannel, QParams, Scheme
 from detent.observers import OBSERVERS
-from detent.quantizers import QUANTIZERS
-from detent.quantizers.adaround import AdaRound, annealed_beta, rounding_penalty
-from detent.quantizers.dorefa import DoReFa
-from detent.quantizers.dsq import Dsq
-from detent.quantizers.log import Log
-from detent.quantizers.lsq import Lsq
-from detent.quantizers.lsq_plus import LsqPlus
-from detent.quantizers.pact import Pact
-from detent.quantizers.qil import Qil
-from detent.quantizers.tqt import Tqt
+from detent.quantizers import QUANTIZERS, AdaRound, DoReFa, Dsq, Log, Lsq, LsqPlus, Pact, Qil, Tqt
+from detent.quantizers.adaround import annealed_beta, rounding_penalty
 
 
 def calibrated(cls, scheme, scale, shape=(), zero_point=None, **options):

@@ -9,7 +9,7 @@ import torch
 
 from detent.errors import SchemeError
 from detent.numerics import IntGrid, PerChannel, PerGroup, QParams, Scheme
-from detent.quantizers.tqt import Tqt
+from detent.quantizers import Tqt
 
 SHAPE = (4, 8, 6)
 SCHEMES = [

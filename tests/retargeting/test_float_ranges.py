@@ -10,11 +10,11 @@ from torch import nn
 
 import detent
 from detent.artifact import Artifact
-from detent.deploy import deployment_of
+from detent.deployment import deployment_of
 from detent.errors import FloatModelWarning, SchemeError
 from detent.graph import quantizers_of
 from detent.retargeting import retargeted
-from tests.deploy.float_path import prepared_for
+from tests.deployment.float_path import prepared_for
 from tests.models import MODELS
 
 X = torch.linspace(-1, 3, 24).reshape(4, 6)

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 import detent
-from detent.deploy import deployment_of
+from detent.deployment import deployment_of
 from detent.errors import SchemeError
 from detent.graph import folding_factor, quantizers_of
 from detent.recipes import find
 from detent.retargeting import retargeted
-from tests.deploy.float_path import prepared_for
+from tests.deployment.float_path import prepared_for
 
 X = torch.linspace(-2, 2, 4 * 3 * 6 * 6).reshape(4, 3, 6, 6)
 

@@ -13,14 +13,15 @@ from torch import Tensor, nn
 
 import detent
 from detent.artifact import Artifact
-from detent.backends import BACKENDS
-from detent.backends.backend import FUSED
-from detent.deploy import deployment_of, read_qdq
+from detent.deployment import deployment_of
 from detent.errors import ArtifactError, SchemeError
 from detent.graph import quantizers_of
+from detent.ir import read_qdq
+from detent.planning import FUSED
 from detent.recipes import find
 from detent.retargeting import restored, retargeted
-from tests.deploy.float_path import prepared_for
+from detent.targets import BACKENDS
+from tests.deployment.float_path import prepared_for
 from tests.models import MODELS
 
 

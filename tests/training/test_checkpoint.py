@@ -18,8 +18,8 @@ from torch import nn
 
 import detent
 from detent.errors import ArtifactError
-from detent.training import checkpoint
-from detent.training.random_state import random_state, seed_everything, set_random_state
+from detent.training import checkpoint, seed_everything
+from detent.training.random_state import random_state, set_random_state
 from detent.training.state_codec import pack, unpack
 from tests.training.jobs import make_run
 from tests.training.test_resume import assert_same

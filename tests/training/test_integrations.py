@@ -13,8 +13,8 @@ from torch import nn
 
 from detent.graph import FoldedBatchNorm, quantizers_of, ranges_of, sum_of_weights
 from detent.recipes import Recipe, TensorRequest
+from detent.training import Phases
 from detent.training.integrations import hugging_face_callback, lightning_callback
-from detent.training.phases import Phases
 from tests.training.jobs import Blobs, make_run
 
 MOVING = Recipe(

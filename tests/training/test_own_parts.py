@@ -26,7 +26,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from torch import nn
-from detent.backends import FUSED, Backend, Offer, both
+from detent.planning import FUSED, Backend, Offer, both
 from detent.numerics import QParams, choose_qparams
 from detent.observers import Observer
 from detent.quantizers import Quantizer, on_grid

@@ -14,8 +14,8 @@ import onnx
 import torch
 from onnx import helper, numpy_helper
 
-from detent.deploy import Op, QdqGraph, Read
-from detent.deploy.encoding import BOUNDS
+from detent.ir import Op, QdqGraph, Read
+from detent.ir.qparams import BOUNDS
 from detent.twin.float_ops import float_kernel
 
 Array = npt.NDArray[Any]

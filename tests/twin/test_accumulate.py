@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detent.deploy import Encoding, Op, QdqGraph, Read
+from detent.ir import Encoding, Op, QdqGraph, Read
 from detent.twin.accumulate import EXACT, accumulator, bias_codes, bias_values, matmul_accumulate, ranges_within
 
 Array = npt.NDArray[Any]

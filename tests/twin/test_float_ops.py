@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from detent.deploy import Op, QdqGraph, Read
 from detent.errors import DeployError
+from detent.ir import Op, QdqGraph, Read
 from detent.ir.reference import REFERENCE
 from detent.twin.float_ops import FLOAT_OPS, compute, float_kernel, only_moves
 

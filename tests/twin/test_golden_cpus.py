@@ -11,7 +11,8 @@ import numpy.typing as npt
 import onnx
 import pytest
 
-from detent.twin import ARITHMETICS, Twin
+from detent.targets.arithmetics import ARITHMETICS
+from detent.twin import Twin
 from tests.cpus.nets import codes, differences
 
 GOLDEN = Path(__file__).parents[1] / "golden/cpus"

@@ -11,9 +11,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from detent import twin
-from detent.deploy import read_qdq
 from detent.errors import DeployError, RegistrationError, TensorError, UnknownNameError
-from detent.twin import ARITHMETICS, Arithmetic, Twin
+from detent.ir import read_qdq
+from detent.targets.arithmetics import ARITHMETICS
+from detent.twin import Arithmetic, Twin
 from detent.twin.float_ops import FLOAT_OPS
 from detent.twin.interpreter import graph_of
 from tests.twin.nets import Style, small_net

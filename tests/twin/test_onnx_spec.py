@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 from detent import twin
-from detent.deploy import Encoding, Op, QdqGraph
-from detent.twin import ARITHMETICS, Twin
+from detent.ir import Encoding, Op, QdqGraph
+from detent.targets.arithmetics import ARITHMETICS
+from detent.twin import Twin
 from detent.twin.requantize import clamp_bounds, dequantize, float32_multiplier, fma, quantize
 from tests.twin.nets import Style, small_net
 

@@ -9,17 +9,18 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from detent.backends.openvino import OPENVINO
-from detent.deploy import read_qdq
-from detent.deploy.forms import legalize
-from detent.deploy.tflite import model_to_tflite
 from detent.errors import DeployError
-from detent.twin import ARITHMETICS, Twin
+from detent.ir import read_qdq
+from detent.targets import OPENVINO
+from detent.targets.arithmetics import ARITHMETICS
+from detent.targets.litert.file import model_to_tflite
+from detent.targets.rewrites import legalize
+from detent.twin import Twin
+from tests.targets.ncnn.nets import ncnn_form
+from tests.targets.torch_native.nets import differing as differing_in_torch
 from tests.twin.builder import Net
-from tests.twin.ncnn_nets import ncnn_form
 from tests.twin.random_nets import random_net
 from tests.twin.random_operations import MAKERS
-from tests.twin.torch_nets import differing as differing_in_torch
 
 WEIGHTED = ["conv"] * 6
 SEEDS = range(45)
@@ -41,7 +42,7 @@ def test_onnxruntime() -> None:
 )
 def test_litert(kernels: str, arithmetic: str) -> None:
     pytest.importorskip("ai_edge_litert", reason="pip install 'detent[litert]'")
-    from tests.twin.lite_proof import differing
+    from tests.targets.litert.proof import differing
 
     kinds = [*WEIGHTED, "average", "max", "global", "add", "mul", "concat", "linear", "relu", "leaky"]
     counted: Counter[bool] = Counter()
@@ -59,8 +60,8 @@ def test_litert(kernels: str, arithmetic: str) -> None:
 
 def test_ncnn() -> None:
     pytest.importorskip("ncnn", reason="needs the extra `ncnn`")
-    from detent.deploy.ncnn import ncnn_model
-    from detent.engines.ncnn import Ncnn
+    from detent.targets.ncnn.engine import Ncnn
+    from detent.targets.ncnn.file import ncnn_model
 
     for seed in SEEDS:
         kinds = [*WEIGHTED, "max", "global", "add", "mul", "linear", "relu", "leaky"]
@@ -89,7 +90,7 @@ def test_torch(kernels: str, tmp_path: Path) -> None:
 def test_openvino(tmp_path: Path) -> None:
     """With powers of two, in the forms in which they are written for it."""
     pytest.importorskip("openvino", reason="pip install 'detent[openvino]'")
-    from tests.twin.test_openvino import distances
+    from tests.targets.openvino.test_arithmetic import distances
 
     kinds = [*WEIGHTED, *(kind for kind in MAKERS if kind != "conv")]
     styles = [{"activation": "uint8"}, {"activation": "int8", "symmetric": True}, {"activation": "int8"}]

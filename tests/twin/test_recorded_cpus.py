@@ -14,7 +14,8 @@ import numpy as np
 import onnx
 import pytest
 
-from detent.twin import ARITHMETICS, Twin
+from detent.targets.arithmetics import ARITHMETICS
+from detent.twin import Twin
 
 DATA = Path(os.environ.get("DETENT_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 RECORDED = sorted(file.parent for file in DATA.glob("cpu_*/*/engine.npz"))

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from detent.deploy import read_qdq
-from detent.twin import ARITHMETICS, Twin
+from detent.ir import read_qdq
+from detent.targets.arithmetics import ARITHMETICS
+from detent.twin import Twin
 from detent.twin.accumulate import accumulator
 from detent.twin.saturating_pairs import saturate_pairs
+from tests.targets.torch_native.nets import differing
 from tests.twin.builder import Array, Builder, Net, Style, T
-from tests.twin.torch_nets import differing
 
 
 class Skewed(Builder):

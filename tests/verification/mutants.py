@@ -13,10 +13,11 @@ from torch import nn
 
 import detent
 from detent.artifact import Artifact
-from detent.backends import BACKENDS
-from detent.engines import ENGINES
 from detent.recipes import Recipe
-from detent.twin import ARITHMETICS, Twin
+from detent.targets import BACKENDS
+from detent.targets.arithmetics import ARITHMETICS
+from detent.targets.engines import ENGINES
+from detent.twin import Twin
 
 INSTALLED = [
     name

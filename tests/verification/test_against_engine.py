@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from onnx import parser
 
-from detent.deploy import QdqGraph, read_qdq
-from detent.twin import Step, Twin
+from detent.ir import QdqGraph, read_qdq
+from detent.twin import OnnxSpec, Step, Twin
 from detent.twin.arithmetic import Kernel
 from detent.twin.lowering import float_step
-from detent.twin.onnx_spec import OnnxSpec
 from detent.verification.against_engine import AgainstEngine
 
 TANH = '<ir_version: 10, opset_import: ["": 21]> net (float[4] x) => (float[4] y) { y = Tanh (x) }'

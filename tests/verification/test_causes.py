@@ -11,10 +11,12 @@ from torch import nn
 
 import detent
 from detent.cpus import CPUS, here
-from detent.deploy import can_saturate
-from detent.engines import ENGINES
+from detent.ir import can_saturate
 from detent.recipes import Recipe
-from detent.twin import ARITHMETICS, OnnxRuntime, Twin
+from detent.targets.arithmetics import ARITHMETICS
+from detent.targets.engines import ENGINES
+from detent.targets.onnxruntime.arithmetic.onnxruntime import OnnxRuntime
+from detent.twin import Twin
 from detent.verification.causes import DEFECTS
 from detent.verification.ranges import Ranges
 from tests.verification.mutants import LAYER, LAYERS, batches, made, mutate_layer, off_by_one

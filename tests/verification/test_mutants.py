@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from detent.artifact import Artifact
-from detent.engines import ENGINES
+from detent.targets.engines import ENGINES
 from tests.verification.mutants import INSTALLED, LAYERS, NETS, batches, is_second, made, mutate_layer
 
 

@@ -19,10 +19,10 @@ from onnx import helper, numpy_helper
 
 import detent
 from detent.artifact import Artifact
-from detent.deploy.ncnn.model import NcnnModel
-from detent.deploy.package import MANIFEST, digest
-from detent.engines import ENGINES
+from detent.ir.package import MANIFEST, digest
 from detent.recipes import Recipe
+from detent.targets.engines import ENGINES
+from detent.targets.ncnn.file import NcnnModel
 from tests.models import MODELS
 
 

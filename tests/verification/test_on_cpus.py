@@ -10,9 +10,10 @@ import torch
 
 from detent.artifact import Artifact
 from detent.cpus import CPUS, X86
-from detent.deploy.package import MANIFEST
 from detent.errors import UnknownNameError
-from detent.twin import OnnxRuntime, Twin
+from detent.ir.package import MANIFEST
+from detent.targets.onnxruntime.arithmetic.onnxruntime import OnnxRuntime
+from detent.twin import Twin
 from detent.verification.on_cpus import kinds_apart
 from tests.verification.mutants import batches, made
 

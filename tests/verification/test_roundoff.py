@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from detent.deploy import Op, QdqGraph, Read
+from detent.ir import Op, QdqGraph, Read
 from detent.twin.float_ops import float_kernel
 from detent.verification.possible import UNIT, Possible
 from detent.verification.roundoff import possible, rounds

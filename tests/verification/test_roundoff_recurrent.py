@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from detent.deploy import Op, QdqGraph, Read
+from detent.ir import Op, QdqGraph, Read
 from detent.twin.float_ops import float_kernel
 from detent.verification.possible import Possible
 from detent.verification.roundoff import possible

@@ -19,12 +19,13 @@ from torch import nn
 
 import detent
 from detent.artifact import Artifact
-from detent.backends import BACKENDS
-from detent.deploy import FORMATS, Format, TensorFacts, Written, find_format, register
-from detent.deploy.formats.espdl_file import EspModel
-from detent.deploy.mnn_compression import Compression
-from detent.deploy.package import MANIFEST, digest
-from detent.deploy.tflite.file import read_tflite, to_bytes
+from detent.ir.package import MANIFEST, digest
+from detent.targets import BACKENDS
+from detent.targets.base import Format, TensorFacts, Written
+from detent.targets.esp_dl.container import EspModel
+from detent.targets.formats import FORMATS, find_format, register
+from detent.targets.litert.file import read_tflite, to_bytes
+from detent.targets.mnn.compression import Compression
 from detent.verification.vendor_files import unchecked_files, vendor_disagreements
 from tests.models import MODELS
 

@@ -17,11 +17,12 @@ from torch import nn
 
 import detent
 from detent.artifact import Artifact
-from detent.deploy.package import MANIFEST, digest
-from detent.engines import ENGINES
 from detent.errors import EngineError, RangeError, TensorError, UnknownNameError
+from detent.ir.package import MANIFEST, digest
 from detent.recipes import Recipe
-from detent.twin import ARITHMETICS, OnnxRuntime
+from detent.targets.arithmetics import ARITHMETICS
+from detent.targets.engines import ENGINES
+from detent.targets.onnxruntime.arithmetic.onnxruntime import OnnxRuntime
 from tests.models import MODELS
 
 
@@ -79,7 +80,7 @@ def test_a_linear_layer_behind_a_flattened_image(backend, tmp_path):
     x = torch.randn(4, 3, 7, 7)
     prepared = detent.prepare(net, (x,), backend=backend, recipe=recipe_for(backend))
     detent.calibrate(prepared, [x])
-    engine = ENGINES[detent.backends.BACKENDS[backend].engine]
+    engine = ENGINES[detent.targets.BACKENDS[backend].engine]
     if engine.version() is None:
         pytest.skip(f"pip install 'detent[{engine.extra}]'")
     verdict = detent.deploy(prepared, tmp_path / "out").verify([x], latency=False)

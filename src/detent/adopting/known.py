@@ -11,12 +11,12 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from detent.adopting.norms import scaled
-from detent.backends import Backend, Offer
 from detent.errors import SchemeError
+from detent.frontends.onnx import OnnxEncoding, OnnxSource
 from detent.graph import KINDS, FloatTensor, Plan, QuantizedTensor, quantizers_of
 from detent.numerics import IntGrid, PerChannel, PerGroup, PerTensor, QParams, Scheme
 from detent.observers import OBSERVERS
-from detent.onnx_import import OnnxEncoding, OnnxSource
+from detent.planning import Backend, Offer
 from detent.quantizers import Quantizer
 
 __all__ = ["Known", "adopt", "initialise", "known_of_file", "limits", "measured", "with_their_biases"]

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from detent.backends import Backend
+from detent.frontends.onnx import OnnxEncoding, OnnxSource
 from detent.graph import Captured, foldable, folding_factor, kind_of
 from detent.numerics import PerChannel, QParams, Scheme
-from detent.onnx_import import OnnxEncoding, OnnxSource
+from detent.planning import Backend
 
 __all__ = ["FileNorms", "scaled"]
 

@@ -14,10 +14,10 @@ import torch
 from torch import fx, nn
 
 from detent.adopting.known import Known
-from detent.backends import Backend
+from detent.frontends.onnx import OnnxSource
 from detent.graph import FloatTensor, Plan, QuantizedTensor, kind_of
 from detent.numerics import PerGroup, PerTensor
-from detent.onnx_import import OnnxSource
+from detent.planning import Backend
 from detent.recipes import Recipe
 
 __all__ = ["FilePlacement", "as_in_file"]

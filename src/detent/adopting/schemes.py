@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from detent.adopting.known import Known, limits, with_their_biases
-from detent.backends import Backend
 from detent.graph import Plan, QuantizedTensor
 from detent.numerics import IntGrid, PerTensor, QParams, Scheme, choose_qparams
+from detent.planning import Backend
 
 __all__ = ["as_offered"]
 

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 
-from detent.graph import FoldedBatchNorm, Region, kind_of
-from detent.graph.running import join
+from detent.graph import FoldedBatchNorm, Region, join, kind_of
 from detent.quantizers import Quantizer
 
 __all__ = ["Layer", "all_layers", "layers_of", "modules_of", "regions_of", "source_of"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from detent.backends import Backend, Offer
+    from detent.planning import Backend, Offer
 
 __all__ = ["backends"]
 
@@ -20,7 +20,7 @@ def backends(
 
     Example: detent backends --json
     """
-    from detent.backends import BACKENDS
+    from detent.targets import BACKENDS
 
     rows = {name: _facts(backend) for name, backend in BACKENDS.items()}
     if json:
@@ -51,14 +51,14 @@ def _bits(offer: Offer) -> list[int]:
 
 def _installed(engine: str | None) -> str | None:
     """The version of an engine that is here, without what its makers know of their build."""
-    from detent.engines import ENGINES
+    from detent.targets.engines import ENGINES
 
     found = ENGINES[engine].version() if engine is not None and engine in ENGINES else None
     return None if found is None else found.split("-")[0]
 
 
 def _runs_on(facts: dict[str, Any]) -> str:
-    from detent.engines import ENGINES
+    from detent.targets.engines import ENGINES
 
     engine, version = facts["engine"], facts["installed"]
     if engine not in ENGINES:

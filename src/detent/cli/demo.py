@@ -60,9 +60,9 @@ def demo(
 
 def _not_installed(backend: str) -> str | None:
     """Why the files of a target cannot be written here, and what to install; None if they can."""
-    from detent.backends import BACKENDS
-    from detent.deploy.files import find_format
     from detent.errors import DeployError
+    from detent.targets import BACKENDS
+    from detent.targets.formats import find_format
 
     try:
         for file in BACKENDS[backend].files:

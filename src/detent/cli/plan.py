@@ -31,8 +31,8 @@ def plan(
 
     Example: detent plan model.onnx --backend tensorrt --exclude '/head/*' --exclude Softmax
     """
+    from detent.frontends.onnx import example_inputs
     from detent.loading import load
-    from detent.onnx_import import example_inputs
     from detent.preparing import prepare
     from detent.recipes import find
 

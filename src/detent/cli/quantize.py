@@ -46,8 +46,8 @@ def quantize(
 
     Example: detent quantize model.onnx --backend onnxruntime --data calib/ -o out/
     """
+    from detent.frontends.onnx import ports_of, types_of
     from detent.loading import load
-    from detent.onnx_import import ports_of, types_of
     from detent.quantizing import BATCH_SIZE
     from detent.quantizing import quantize as run
     from detent.recipes import find

@@ -17,7 +17,7 @@ from detent.numerics import QParams, Scheme
 
 if TYPE_CHECKING:
     from detent.algorithms import Report
-    from detent.backends import Backend
+    from detent.planning import Backend
     from detent.recipes import Recipe
 
 __all__ = ["RESERVED", "CarriedScales", "PreparedModel"]

@@ -1,21 +1,41 @@
-"""The deployment level: what is true of a network and its ONNX operators on every target."""
+"""The deployment IR: a network whose operands carry their quantization parameters, and one table of its operators."""
 
 from __future__ import annotations
 
 from detent.ir.attributes import attribute_value, changed_defaults, schema_defaults
+from detent.ir.deployed_tensor import DeployedTensor
+from detent.ir.names import CLIPPED, TensorNames
+from detent.ir.network import TRANSPOSED, Op, Output, Port, QdqGraph, Read
+from detent.ir.onnx_reader import read_qdq
 from detent.ir.ops import OPS, OpSpec, Trait, ops_with
+from detent.ir.package import Package
 from detent.ir.patterns import clip_bounds, constant_values, is_output, sole_float_reader, sole_reader
+from detent.ir.qparams import Encoding
+from detent.ir.saturation import can_saturate
 
 __all__ = [
+    "CLIPPED",
     "OPS",
+    "TRANSPOSED",
+    "DeployedTensor",
+    "Encoding",
+    "Op",
     "OpSpec",
+    "Output",
+    "Package",
+    "Port",
+    "QdqGraph",
+    "Read",
+    "TensorNames",
     "Trait",
     "attribute_value",
+    "can_saturate",
     "changed_defaults",
     "clip_bounds",
     "constant_values",
     "is_output",
     "ops_with",
+    "read_qdq",
     "schema_defaults",
     "sole_float_reader",
     "sole_reader",

@@ -13,7 +13,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 if TYPE_CHECKING:
-    from detent.deploy.qdq_graph import Op, QdqGraph, Read
+    from detent.ir.network import Op, QdqGraph, Read
 
 __all__ = ["evaluate_node", "fold_constants"]
 

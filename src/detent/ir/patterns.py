@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from detent.deploy.qdq_graph import Op, QdqGraph, Read
+    from detent.ir.network import Op, QdqGraph, Read
 
 __all__ = ["clip_bounds", "constant_values", "is_output", "sole_float_reader", "sole_reader"]
 

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from detent.errors import TensorError
-from detent.numerics import IntGrid, PerTensor, QParams, Scheme, choose_qparams
-from detent.numerics.requirement import Requirement
+from detent.numerics import IntGrid, PerTensor, QParams, Requirement, Scheme, choose_qparams
 from detent.observers.observer import Observer
 from detent.observers.ranks import gather_over_ranks
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detent.numerics import QParams, choose_qparams
-from detent.numerics.requirement import Requirement
+from detent.numerics import QParams, Requirement, choose_qparams
 from detent.observers.histogram_observer import HistogramObserver
 
 __all__ = ["Kl", "divergence"]

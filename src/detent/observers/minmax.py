@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from detent.numerics import Grid, QParams, choose_qparams
-from detent.numerics.requirement import Requirement
+from detent.numerics import Grid, QParams, Requirement, choose_qparams
 from detent.observers.observer import Observer
 
 __all__ = ["MinMax"]

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from detent.errors import RangeError
-from detent.numerics import Grid, QParams, Scheme, choose_qparams
-from detent.numerics.requirement import Requirement
+from detent.numerics import Grid, QParams, Requirement, Scheme, choose_qparams
 from detent.observers.cost import rounding_cost
 from detent.observers.histogram_observer import HistogramObserver
 

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from detent.errors import RangeError, TensorError
-from detent.numerics import PerTensor, QParams, Scheme
-from detent.numerics.requirement import Requirement
+from detent.numerics import PerTensor, QParams, Requirement, Scheme
 from detent.observers.ranks import over_ranks
 
 __all__ = ["Observer"]

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from detent.errors import RangeError
-from detent.numerics import IntGrid, PerChannel, PerTensor, Scheme, next_power_of_two
-from detent.numerics.requirement import Requirement
+from detent.numerics import IntGrid, PerChannel, PerTensor, Requirement, Scheme, next_power_of_two
 from detent.observers.histogram import Histogram
 
 __all__ = ["POWER_OF_TWO_ONLY", "best_exponent", "checked_candidates"]

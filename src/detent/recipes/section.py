@@ -20,7 +20,7 @@ class Section(BaseModel, frozen=True, strict=True, extra="forbid"):
     """A strict, frozen, hashable value, equal to what says the same.
 
     Strict: no value is converted ("8" is not 8), no key is ignored. Every mistake, in a constructor as in a
-    file, is an error of `detent.errors`; pydantic's own never leaves this room.
+    file, is an error of `detent.errors`; pydantic's own never leaves this package.
     """
 
     def __init__(self, **data: Any):

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from detent.adopting import Known, limits
-from detent.backends import Backend
 from detent.errors import SchemeError
 from detent.graph import KINDS, FoldedBatchNorm, Plan, PreparedModel, QuantizedTensor, eval_mode
 from detent.numerics import QParams, Scheme, choose_qparams
+from detent.planning import Backend
 from detent.quantizers import Quantizer
 from detent.retargeting.norms import Norm
 from detent.retargeting.numbers import Held, alike, ends, same_numbers

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 
 from detent.adopting import adopt, initialise
-from detent.backends import BACKENDS, Backend, dispatched, plan
-from detent.deploy import Package
 from detent.errors import ArtifactError
+from detent.frontends.onnx import source_of
 from detent.graph import (
     FloatNames,
     PreparedModel,
@@ -24,9 +23,10 @@ from detent.graph import (
     sum_of_weights,
     without_quantizers,
 )
+from detent.ir import Package
 from detent.loading import load
 from detent.numerics import QParams, Scheme
-from detent.onnx_import import source_of
+from detent.planning import Backend, dispatched, plan
 from detent.preparing import prepare
 from detent.quantizers import Role
 from detent.recipes import Recipe, TensorRequest, find
@@ -34,6 +34,7 @@ from detent.retargeting.carrying import carried, keep_codes
 from detent.retargeting.known import known_of, refuse_unknown, remember, with_reordered, with_weights
 from detent.retargeting.norms import after_folding, norms_of
 from detent.retargeting.numbers import as_scheme
+from detent.targets import BACKENDS
 
 __all__ = ["restored", "retargeted"]
 

@@ -10,24 +10,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from detent.backends import BACKENDS, Backend
 from detent.data import Preprocessing
 from detent.errors import DataError, DetentError, RecipeError
 from detent.graph import PreparedModel
+from detent.planning import Backend
 from detent.preparing import prepare
 from detent.recipes.refusal import nearest
+from detent.targets import BACKENDS
 from detent.training.batch import example_of
 from detent.training.batches import Batches, Samples
 from detent.training.config import Config
-from detent.training.datasets import (
-    FASHION_MNIST,
-    MNIST,
-    ImageFolder,
-    cifar10,
-    crop_and_flip,
-    idx_images,
-    made_up,
-)
+from detent.training.datasets import FASHION_MNIST, MNIST, ImageFolder, cifar10, crop_and_flip, idx_images, made_up
 from detent.training.ema import Ema
 from detent.training.import_paths import is_import_path, named
 from detent.training.log import Log

@@ -18,8 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from detent.deploy import Encoding, Op, QdqGraph, Read
-from detent.ir.patterns import constant_values
+from detent.ir import Encoding, Op, QdqGraph, Read, constant_values
 from detent.ir.reference.padding import pad_asymmetric
 from detent.ir.windows import SlidingWindow
 

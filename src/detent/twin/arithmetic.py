@@ -30,7 +30,7 @@ from torch import Tensor
 
 from detent import cpus
 from detent.cpus import Cpu
-from detent.deploy import Encoding, Op, QdqGraph, Read
+from detent.ir import Encoding, Op, QdqGraph, Read
 
 __all__ = ["Arithmetic", "Kernel", "Maker", "Step"]
 

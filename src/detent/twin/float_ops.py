@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
-from detent.deploy import Op, QdqGraph
 from detent.errors import DeployError
+from detent.ir import Op, QdqGraph
 from detent.ir.reference import REFERENCE, Call
 from detent.ir.reference import Kernel as ReferenceKernel
 from detent.twin.arithmetic import Kernel

@@ -12,8 +12,8 @@ import torch
 from onnx import helper
 from torch import Tensor
 
-from detent.deploy import Op, QdqGraph
 from detent.errors import DeployError
+from detent.ir import Op, QdqGraph
 
 __all__ = ["foreign_kernel"]
 

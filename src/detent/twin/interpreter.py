@@ -12,12 +12,11 @@ import onnx
 import torch
 from torch import Tensor
 
-from detent.deploy import Encoding, Package, Port, QdqGraph, Read, read_qdq
-from detent.deploy.tflite import read_network
 from detent.errors import DeployError, DetentError, RunError, TensorError
+from detent.frontends.onnx import written_out
+from detent.frontends.onnx.reading.files import read_model
 from detent.graph import TORCH_ERRORS, described
-from detent.onnx_import import written_out
-from detent.onnx_import.reading import read_model
+from detent.ir import Encoding, Package, Port, QdqGraph, Read, read_qdq
 from detent.twin.arithmetic import Arithmetic, Step
 from detent.twin.program import Instruction, Program
 from detent.twin.requantize import dequantize
@@ -47,6 +46,8 @@ def graph_of(model: Model) -> QdqGraph:
         return graph_of(read_model(path))
     if not path.is_file():
         raise DeployError(f"read {path}", "there is no such file", "give the path of a .tflite file")
+    from detent.targets.litert.file import read_network  # a target's own file, which stands above
+
     return read_network(path.read_bytes())
 
 
@@ -66,8 +67,8 @@ def _with_one_axis(graph: QdqGraph) -> QdqGraph:
 class Twin:
     """A network made ready once under an arithmetic, to run often.
 
-    >>> from detent.deploy import Op, Output, Port
-    >>> from detent.twin.onnx_spec import OnnxSpec
+    >>> from detent.ir import Op, Output, Port
+    >>> from detent.twin import OnnxSpec
     >>> grid = Encoding(np.float32(0.5), np.int64(10), "uint8")
     >>> ops = (Op("Relu", "relu", (Read("x", grid),), ("y",)),)
     >>> outputs = (Output("out", Read("y", grid)),)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from detent.deploy import Encoding, Op, QdqGraph, Read
-from detent.ir.patterns import sole_float_reader
+from detent.ir import Encoding, Op, QdqGraph, Read, sole_float_reader
 from detent.twin.arithmetic import Kernel, Maker, Step
 from detent.twin.float_ops import float_kernel, only_moves
 from detent.twin.requantize import dequantize

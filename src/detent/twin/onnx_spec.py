@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from detent.deploy import Encoding, QdqGraph
+from detent.ir import Encoding, QdqGraph
 from detent.twin import requantize
 from detent.twin.arithmetic import Arithmetic, Step
 from detent.twin.lowering import lower

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detent.deploy import Encoding, QdqGraph, Read
 from detent.errors import DeployError
+from detent.ir import Encoding, QdqGraph, Read
 from detent.twin.arithmetic import Arithmetic, Kernel, Step
 from detent.twin.requantize import dequantize
 

@@ -14,8 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from detent.deploy import Encoding, Op, QdqGraph
-from detent.ir.patterns import clip_bounds
+from detent.ir import Encoding, Op, QdqGraph, clip_bounds
 
 __all__ = [
     "Requantizer",

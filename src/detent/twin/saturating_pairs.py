@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from detent.deploy import Op
+from detent.ir import Op
 from detent.ir.reference.padding import window_places
 from detent.ir.windows import SlidingWindow
 from detent.twin.accumulate import Accumulator

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from detent.deploy import Encoding, QdqGraph
+from detent.ir import Encoding, QdqGraph
 from detent.numerics import Rounding, round_to_integer
 from detent.twin.arithmetic import Arithmetic, Step
 from detent.twin.lowering import lower

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.deploy import Encoding
+from detent.ir import Encoding
 from detent.twin import Step, Twin
 from detent.verification.differences import Allowed, Tally, apart, encoding_by_tensor
 from detent.verification.ranges import Ranges

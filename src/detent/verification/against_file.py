@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from detent.deploy import Encoding
+from detent.ir import Encoding
 from detent.numerics import Rounding, round_to_integer
 from detent.twin import OnnxSpec, Twin
 from detent.verification.differences import Tally, apart

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.deploy import Encoding
+from detent.ir import Encoding
 from detent.twin import Twin
 from detent.verification.differences import Tally, apart, encoding_by_tensor
 from detent.verification.ranges import Ranges

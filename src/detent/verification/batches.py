@@ -11,10 +11,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from detent.deploy import Port
-from detent.deploy.export.trees import mapped
 from detent.errors import RangeError, TensorError
+from detent.frontends.torch.trees import mapped
 from detent.graph import flat
+from detent.ir import Port
 
 __all__ = ["Batch", "require_classes", "taken_apart"]
 

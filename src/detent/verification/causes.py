@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from detent.cpus import Cpu
-from detent.deploy import Op, QdqGraph, can_saturate
+from detent.ir import Op, QdqGraph, can_saturate
 from detent.twin import Step, Twin
 from detent.verification.roundoff import rounds
 from detent.verification.text_of_cpus import layers
@@ -82,7 +82,7 @@ DEFECTS = (
         _grouped_sum_of_channels,
     ),
 )
-"""Of which `detent.twin.openvino` tells: the engine's own float execution of the same file does not make them."""
+"""Of which the arithmetic of OpenVINO tells: the engine's own float execution of the same file does not make them."""
 
 
 def causes(verdict: Verdict, twin: Twin, computes_as: str | None) -> Iterator[Cause]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.deploy import Encoding, QdqGraph
+from detent.ir import Encoding, QdqGraph
 from detent.verification.verdict import Difference
 
 __all__ = ["Allowed", "Tally", "encoding_by_tensor"]

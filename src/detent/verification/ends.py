@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.deploy import Encoding
+from detent.ir import Encoding
 from detent.verification.batches import require_classes
 from detent.verification.differences import Tally
 from detent.verification.verdict import Accuracy, Difference

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.deploy import TRANSPOSED, Encoding, QdqGraph
-from detent.deploy.forms import BLOCKS, PHASES
-from detent.deploy.qdq_graph import CLIPPED
+from detent.ir import CLIPPED, TRANSPOSED, Encoding, QdqGraph
+from detent.rewrites import BLOCKS, PHASES
 
 __all__ = ["disagreements"]
 

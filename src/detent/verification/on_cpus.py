@@ -12,7 +12,8 @@ import numpy.typing as npt
 from detent import cpus
 from detent.cpus import CPUS, Cpu
 from detent.errors import UnknownNameError
-from detent.twin import ARITHMETICS, Twin
+from detent.targets.arithmetics import ARITHMETICS
+from detent.twin import Twin
 from detent.verification.differences import Tally, encoding_by_tensor
 from detent.verification.verdict import OnCpu, Verdict
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.deploy import TRANSPOSED, QdqGraph
-from detent.deploy.forms import BLOCKS, PHASES
+from detent.ir import TRANSPOSED, QdqGraph
+from detent.rewrites import BLOCKS, PHASES
 
 __all__ = ["Held", "changed_parameters", "parameters_of"]
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from detent.deploy import Encoding, Read
+from detent.ir import Encoding, Read
 from detent.twin import Twin
 from detent.twin.float_ops import float_kernel
 from detent.twin.requantize import dequantize

@@ -17,8 +17,7 @@ import torch.nn.functional as F
 from onnx import TensorProto
 from torch import Tensor
 
-from detent.deploy import Op
-from detent.ir.ops import Trait, ops_with
+from detent.ir import Op, Trait, ops_with
 from detent.twin.arithmetic import Kernel
 from detent.twin.float_ops import compute, only_moves
 from detent.verification.possible import UNIT, Possible

@@ -11,8 +11,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from detent.deploy import Op
-from detent.ir.ops import Trait, ops_with
+from detent.ir import Op, Trait, ops_with
 from detent.twin.arithmetic import Kernel
 from detent.verification.possible import FUNCTION, UNIT, Possible
 

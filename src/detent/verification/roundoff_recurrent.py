@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from detent.deploy import Op
+from detent.ir import Op
 from detent.verification.possible import FUNCTION, UNIT, Possible
 
 __all__ = ["RECURRENT", "recurrent_errors"]

@@ -11,9 +11,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, fx, nn
 
+from detent.frontends.onnx import OnnxParameter, is_imported, source_of
 from detent.graph import FoldedBatchNorm, PreparedModel, Walk, eval_mode, flat
 from detent.numerics import Granularity, PerChannel
-from detent.onnx_import import OnnxParameter, is_imported, source_of
 from detent.quantizers import Quantizer
 
 __all__ = ["Rounded", "Simulated", "Simulation"]

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.deploy import FORMATS, Encoding, Package, QdqGraph, Read, TensorFacts, find_format, parameter_name
-from detent.deploy.files import QDQ_FILE
-from detent.deploy.format import Roles
 from detent.errors import DetentError
+from detent.ir import Encoding, Package, QdqGraph, Read
 from detent.numerics import Scheme
+from detent.targets.base import TensorFacts, parameter_name
+from detent.targets.base.format import Roles
+from detent.targets.formats import FORMATS, QDQ_FILE, find_format
 from detent.verification.parameters import Held, parameters_of
 
 __all__ = ["unchecked_files", "vendor_disagreements"]

@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.deploy import Package
-from detent.engines import ENGINES, Engine, compare_latency
 from detent.errors import DeployError, DetentError, EngineError, RangeError, RunError
 from detent.graph import PreparedModel
-from detent.twin import ARITHMETICS, Arithmetic, OnnxSpec, Twin
+from detent.ir import Package
+from detent.targets.arithmetics import ARITHMETICS
+from detent.targets.base import Engine
+from detent.targets.base.latency import compare as compare_latency
+from detent.targets.engines import ENGINES
+from detent.twin import Arithmetic, OnnxSpec, Twin
 from detent.verification.against_engine import AgainstEngine
 from detent.verification.against_file import AgainstFile
 from detent.verification.against_twin import AgainstTwin

@@ -10,8 +10,9 @@ from detent.artifact import Artifact, deploy
 from detent.compat.mqbench.own_nodes import wants_own_nodes, with_own_nodes
 from detent.compat.mqbench.phases import PlatformModel
 from detent.compat.mqbench.platform import target_of
-from detent.deploy import deployment_of, find_format
+from detent.deployment import deployment_of
 from detent.errors import DeployError
+from detent.targets.formats import find_format
 
 __all__ = ["convert_deploy", "register_deploy_function"]
 

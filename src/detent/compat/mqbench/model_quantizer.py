@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 import torch
 from torch import fx, nn
 
-from detent.backends import TENSORRT, Backend, takes
 from detent.compat.mqbench.qconfig import checked_keys
 from detent.errors import RecipeError
 from detent.graph import kind_of
+from detent.planning import Backend, takes
+from detent.targets import TENSORRT
 
 __all__ = ["QUANTIZERS", "ModelQuantizer", "kind_named", "register_model_quantizer"]
 

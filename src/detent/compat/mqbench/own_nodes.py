@@ -14,10 +14,11 @@ from onnx import helper, numpy_helper
 
 from detent.compat.mqbench.base import Simulating
 from detent.compat.mqbench.symbolic import SymbolicGraph, Value, applied_in
-from detent.deploy import TRANSPOSED, DeployedTensor, Deployment, float_model
-from detent.deploy.qdq_graph import CLIPPED
 from detent.graph import PreparedModel, quantizers_of
+from detent.ir import CLIPPED, TRANSPOSED, DeployedTensor
 from detent.numerics import LogGrid, Scheme
+from detent.rewrites import float_model
+from detent.targets.base import Deployment
 
 __all__ = ["LOGARITHMIC", "OwnNode", "own_nodes_of", "wants_own_nodes", "with_own_nodes", "without_own_nodes"]
 

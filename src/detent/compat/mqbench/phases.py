@@ -9,9 +9,9 @@ from typing import Any, Literal
 from torch import nn
 
 from detent.algorithms.floating import only_quantizing
-from detent.backends import Backend
 from detent.errors import NotCalibratedError, RecipeError
 from detent.graph import PreparedModel, observing, quantizers_of
+from detent.planning import Backend
 from detent.preparing import prepare
 from detent.recipes import Recipe
 

@@ -10,13 +10,14 @@ from typing import Any
 
 from torch import nn
 
-from detent import backends
-from detent.backends import BACKENDS, Backend
+from detent import targets as backends
 from detent.compat.mqbench.model_quantizer import QUANTIZERS, ModelQuantizer
 from detent.compat.mqbench.phases import PlatformModel
 from detent.compat.mqbench.qconfig import checked_keys, qconfig_requests
 from detent.errors import RegistrationError, UnknownNameError
+from detent.planning import Backend
 from detent.recipes import BatchNorm, Match, Recipe, Rule, TensorRequest
+from detent.targets import BACKENDS
 
 __all__ = ["BackendType", "prepare_by_platform", "register_backend", "target_of"]
 

@@ -10,10 +10,11 @@ from typing import Any
 import onnx
 
 from detent.compat.mqbench.own_nodes import LOGARITHMIC, OwnNode, own_nodes_of, without_own_nodes
-from detent.deploy import Encoding, float_model, read_qdq
-from detent.deploy.encoding import BOUNDS
-from detent.deploy.formats.nnie_gfpq import gfpq_entries
 from detent.errors import DeployError
+from detent.ir import Encoding, read_qdq
+from detent.ir.qparams import BOUNDS
+from detent.rewrites import float_model
+from detent.targets.nnie import gfpq_entries
 
 __all__ = [
     "LinearQuantizer_process",

@@ -13,9 +13,9 @@ from torch import fx
 from detent.compat.ppq.config import OperationQuantizationConfig
 from detent.compat.ppq.platforms import TargetPlatform
 from detent.errors import UnknownNameError
+from detent.frontends.onnx import OnnxSource, is_imported, source_of
 from detent.graph import KINDS, PreparedModel, kind_of
 from detent.loading import load
-from detent.onnx_import import OnnxSource, is_imported, source_of
 
 __all__ = ["BaseGraph", "Operation", "OperationMeta", "Variable", "load_caffe_graph", "load_onnx_graph"]
 

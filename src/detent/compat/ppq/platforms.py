@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
 
-from detent.backends import BACKENDS, Backend, Offer
 from detent.numerics import PerChannel, PerTensor
+from detent.planning import Backend, Offer
 from detent.recipes import Recipe
+from detent.targets import BACKENDS
 
 __all__ = ["BACKEND_OF", "RECIPE_OF", "TargetPlatform"]
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from detent.backends import MOVES, Backend, BiasRule, Offer, Rule, chains
 from detent.compat.ppq.config import OperationQuantizationConfig, TensorQuantizationConfig, grid_of, request_of
 from detent.compat.ppq.graph import BaseGraph, Operation
 from detent.compat.ppq.platforms import TargetPlatform
@@ -14,6 +13,7 @@ from detent.compat.ppq.settings import QuantizationSetting
 from detent.errors import SchemeError
 from detent.graph import KINDS, TORCH_OPS
 from detent.numerics import PerChannel, PerTensor, Rounding
+from detent.planning import MOVES, Backend, BiasRule, Offer, Rule, chains
 from detent.recipes import Recipe, TensorRequest
 
 __all__ = ["exactly", "kinds_of", "translated"]

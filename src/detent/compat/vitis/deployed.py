@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from detent.artifact import Artifact
-from detent.twin import ARITHMETICS, Twin
+from detent.targets.arithmetics import ARITHMETICS
+from detent.twin import Twin
 
 __all__ = ["Deployed"]
 

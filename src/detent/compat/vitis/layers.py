@@ -8,10 +8,11 @@ from typing import Any
 
 from torch import fx, nn
 
-from detent.backends import VANISHES, VITIS
-from detent.backends.ends import end_layers
-from detent.backends.view import GraphView, views
 from detent.graph import KINDS, capture
+from detent.planning import VANISHES
+from detent.planning.ends import end_layers
+from detent.planning.view import GraphView, views
+from detent.targets import VITIS
 
 __all__ = ["TYPES", "Layer", "layers_of"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 from torch import Tensor, nn
 
-from detent import backends
+from detent import targets as backends
 from detent.artifact import Artifact, deploy
 from detent.compat.vitis import statistics
 from detent.compat.vitis.config import VitisConfig

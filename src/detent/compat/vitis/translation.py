@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
-from detent.backends import VITIS, Backend, Offer
 from detent.compat.vitis.config import LayerConfig, Tensors, VitisConfig
 from detent.compat.vitis.layers import TYPES, Layer
 from detent.compat.vitis.statistics import BATCHES, STATISTIC
 from detent.compat.vitis.tensor_settings import METHODS, ROUNDINGS, TensorSettings
 from detent.errors import RecipeError
 from detent.numerics import PerChannel, PerTensor, Rounding
+from detent.planning import Backend, Offer
 from detent.recipes import AlgorithmRequest, BatchNorm, Match, Recipe, Rule, TensorRequest
+from detent.targets import VITIS
 
 __all__ = ["VITIS_CPU", "backend_of", "recipe_of", "tensors_of"]
 

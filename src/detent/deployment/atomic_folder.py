@@ -1,0 +1,160 @@
+"""A folder of files put in its place whole, or not at all."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from detent.errors import ArtifactError
+from detent.ir.package import MANIFEST
+
+__all__ = ["place", "target_of"]
+
+_HERE, _RENAME_EXCHANGE = -100, 2  # AT_FDCWD and the flag of renameat2(2)
+
+
+def target_of(folder: str | Path) -> Path:
+    """Where an artifact may be put, and can be: a place that is free, an empty folder, or one that deploy wrote."""
+    try:
+        target = Path(folder).resolve()
+        held = sorted(path.name for path in target.iterdir()) if target.is_dir() else []
+        taken = target.exists() and not target.is_dir()
+    except (OSError, ValueError, RuntimeError) as error:  # a loop of links is a RuntimeError up to Python 3.12
+        raise _unwritable(folder, error) from None
+    if taken:
+        raise ArtifactError(f"deploy into {target}", "it is a file", "name a folder")
+    if held and _named(target) is None:
+        raise ArtifactError(
+            f"deploy into {target}", "the folder holds files that are no artifact", "name a new or empty folder"
+        )
+    _try(target)
+    return target
+
+
+def _try(target: Path) -> None:
+    """Make the folders that are missing, elsewhere in the same place, and remove them: who may write what and where,
+    only the system knows."""
+    there = next(parent for parent in target.parents if os.path.lexists(parent))
+    try:
+        with tempfile.TemporaryDirectory(prefix=".detent-", dir=there) as tried:
+            (Path(tried) / target.relative_to(there)).mkdir(parents=True)
+    except OSError as error:
+        raise _unwritable(target, error, there) from None
+    fixed = "a mount point" if os.path.ismount(target) else "the current folder" if target == Path.cwd() else None
+    if fixed is not None:
+        raise ArtifactError(
+            f"deploy into {target}",
+            f"it is {fixed}, and an artifact takes the place of a folder as a whole",
+            "name a folder inside of it",
+        )
+
+
+def place(target: Path, contents: Mapping[str, bytes]) -> None:
+    """Write beside the target, then rename: whoever looks sees the old folder or the new one, complete.
+
+    What lies in an old artifact's folder beside its own files (a report, notes) stays there.
+    """
+    kept = _others(target, contents)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=".detent-", dir=target.parent))
+    except OSError as error:
+        raise _unwritable(target, error) from None
+    try:
+        for name, content in contents.items():
+            path = made / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        for path in kept:
+            _copy(path, made / path.relative_to(target))
+        made.chmod(0o755)
+        _swap(made, target)
+    except OSError as error:
+        shutil.rmtree(made, ignore_errors=True)
+        raise _unwritable(target, error) from None
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+
+
+def _unwritable(folder: str | Path, error: Exception, there: Path | None = None) -> ArtifactError:
+    why = getattr(error, "strerror", None) or str(error)
+    why += "" if there is None else f" (in {there}, where folders are made and renamed)"
+    return ArtifactError(
+        f"deploy into {str(folder)!r}", f"it cannot be written there: {why}", "name a folder that can be written"
+    )
+
+
+def _named(folder: Path) -> set[str] | None:
+    """The files that the manifest in `folder` names; None if deploy did not write it: others write a manifest.json
+    too, and what it stands beside is about to be replaced."""
+    try:
+        held = json.loads((folder / MANIFEST).read_text())
+    except (OSError, ValueError):
+        return None
+    ours = isinstance(held, dict) and ("manifest_version" in held or "manifest version" in held)
+    return {MANIFEST, *held.get("files", ())} if ours else None
+
+
+def _others(target: Path, contents: Mapping[str, bytes]) -> list[Path]:
+    """What somebody else put into the folder."""
+    if not target.is_dir():
+        return []
+    named = _named(target) or set()
+    found = [path for path in target.rglob("*") if path.is_symlink() or not path.is_dir()]
+    others = [path for path in found if path.relative_to(target).as_posix() not in named]
+    hidden = [path.name for path in others if path.relative_to(target).as_posix() in contents]
+    if hidden:
+        raise ArtifactError(
+            f"deploy into {target}", f"{hidden[0]} is there, and deploy did not write it", "move it elsewhere"
+        )
+    return others
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(source, target, follow_symlinks=False)
+
+
+def _swap(made: Path, target: Path) -> None:
+    """Put `made` in the place of `target`, and remove what was there."""
+    if _rename(made, target):
+        return
+    if _exchange(made, target):
+        shutil.rmtree(made)
+    else:
+        old = Path(tempfile.mkdtemp(prefix=".detent-old-", dir=target.parent))
+        target.rename(old / "artifact")
+        try:
+            made.rename(target)
+        except BaseException:
+            (old / "artifact").rename(target)
+            raise
+        finally:
+            shutil.rmtree(old)
+
+
+def _rename(made: Path, target: Path) -> bool:
+    """Whether the place was free; another process may take it meanwhile."""
+    try:
+        if not target.exists():
+            made.rename(target)
+    except OSError:
+        if not target.is_dir():
+            raise
+    return not made.exists()
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Two folders change places in one step, where the system can: a program killed at any moment leaves one."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
+    return rename is not None and rename(_HERE, bytes(one), _HERE, bytes(other), _RENAME_EXCHANGE) == 0

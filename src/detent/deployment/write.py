@@ -1,0 +1,235 @@
+"""A prepared model becomes a folder: exported, written in every format of its backend, described by a manifest."""
+
+from __future__ import annotations
+
+import json
+import logging
+import platform
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path, PurePath
+from typing import Any
+
+import torch
+from torch import nn
+
+from detent.cpus import X86
+from detent.deployment.annotate import annotate
+from detent.deployment.atomic_folder import place, target_of
+from detent.deployment.memory import give_back
+from detent.errors import DeployError, NotCalibratedError
+from detent.frontends.onnx import is_imported, source_of
+from detent.frontends.torch import export
+from detent.graph import PreparedModel, eval_mode, other_real, quantizers_of
+from detent.ir import DeployedTensor
+from detent.ir.package import MANIFEST, VERSION, digest
+from detent.ir.saturation import saturating_layers
+from detent.planning import Backend
+from detent.quantizers import Quantizer
+from detent.targets.base import Deployment, Format, Written
+from detent.targets.formats import find_format
+from detent.targets.rewrites import legalize
+
+__all__ = ["deployment_of", "require_writable", "write"]
+
+_LOG = logging.getLogger("detent")
+
+
+def deployment_of(prepared: PreparedModel, *, dynamic_batch: bool = True, mode: str | None = None) -> Deployment:
+    """The network that is deployed, in memory: what `write` puts into files."""
+    _require_prepared(prepared)
+    _require_mode(prepared, mode)
+    _require_calibrated(prepared, mode)
+    _require_float32(prepared)
+    with eval_mode(prepared):
+        if is_imported(prepared):
+            exported = annotate(prepared, opset=_opset(prepared))
+        else:
+            exported = export(prepared, opset=_opset(prepared), dynamic_batch=dynamic_batch, mode=mode)
+    model = legalize(exported.model, prepared.backend.rewrites)
+    model.graph.name = (source_of(prepared).model.graph.name if is_imported(prepared) else "") or "model"
+    return Deployment(
+        name=model.graph.name,
+        backend=prepared.backend,
+        model=model,
+        tensors=exported.tensors,
+        ranges=exported.ranges,
+        notes=(*_of_float(prepared), *exported.notes),
+        names=exported.names,
+    )
+
+
+def write(
+    prepared: PreparedModel,
+    folder: str | Path,
+    *,
+    files: Sequence[str] | None = None,
+    dynamic_batch: bool = True,
+    mode: str | None = None,
+) -> None:
+    """Deploy `prepared` into `folder`: all of it, or nothing.
+
+    `files` are the formats to write, in place of those the backend names; `model.onnx` is always among them. The files
+    of an earlier deploy are replaced, and others beside them stay; a folder of other things is refused.
+    """
+    _require_prepared(prepared)
+    target, formats = target_of(folder), _formats(prepared.backend, files)
+    deployment = deployment_of(prepared, dynamic_batch=dynamic_batch, mode=mode)
+    give_back()  # of what the weights were turned into codes with, before the files are made
+    contents: dict[str, bytes] = {}
+    written = {}
+    for one in formats:
+        written[one.name] = _written(one, deployment)
+        for file, content in written[one.name].files.items():
+            _require_own(one.name, file, content, contents)
+            contents[file] = content
+    deployment = replace(deployment, notes=(*deployment.notes, *(n for one in written.values() for n in one.notes)))
+    manifest = _manifest(prepared, deployment, contents, mode)
+    manifest["formats"] = {name: sorted(one.files) for name, one in written.items()}
+    contents[MANIFEST] = json.dumps({**manifest, **_of_cpus(prepared, deployment)}, indent=1).encode()
+    place(target, contents)
+
+
+def require_writable(folder: str | Path, backend: Backend, *, files: Sequence[str] | None = None) -> None:
+    """Refuse at once what `write` would refuse after all the work: a place that cannot be written, or a format whose
+    package is not installed."""
+    target_of(folder)
+    _formats(backend, files)
+
+
+def _formats(backend: Backend, files: Sequence[str] | None) -> list[Format]:
+    if isinstance(files, str):
+        raise DeployError(f"deploy with files={files!r}", "it is one name, not a list of them", f"give [{files!r}]")
+    names = dict.fromkeys(("onnx", *(backend.files if files is None else files)))
+    found = [find_format(name) for name in names]
+    for one in found:
+        one.require_package()
+    return found
+
+
+def _written(one: Format, deployment: Deployment) -> Written:
+    try:
+        return one.write(deployment)
+    except OSError as error:
+        to_do = f"make room in {tempfile.gettempdir()}, or name another folder in the variable TMPDIR"
+        raise DeployError(
+            f"write the format {one.name!r}", f"its library needs a folder for a moment: {error}", to_do
+        ) from error
+
+
+def _of_float(prepared: PreparedModel) -> list[str]:
+    name = prepared.backend.name
+    return [] if prepared.plan.quantized else [f"nothing is quantized: {name} runs all of this network in float"]
+
+
+def _of_cpus(prepared: PreparedModel, deployment: Deployment) -> dict[str, Any]:
+    """On which kinds of x86 CPU the engine computes the same integers, where that depends on the weights; a note if not
+    on all. One who named a CPU knows it, others are told at once."""
+    saturating = deployment.backend.saturates_on
+    if not saturating:
+        return {}
+    layers = saturating_layers(deployment.model)
+    if not layers:
+        return {"cpus": list(X86)}
+    some = ", ".join(layers[:3]) + (f" and {len(layers) - 3} more" if len(layers) > 3 else "")
+    text = f"exact on some CPUs only: pairs of products saturate on {', '.join(saturating)}, in {some}"
+    if prepared.recipe.cpu is None:
+        _LOG.warning("%s; prepare the float model for weights that do not", text)
+    return {"cpus": [name for name in X86 if name not in saturating], "notes": [*deployment.notes, text]}
+
+
+def _opset(prepared: PreparedModel) -> int:
+    """The backend's, or what the number types need: 16 bits and blocks came with 21."""
+    widths = [e.scheme.grid.bits for e in prepared.plan.quantized if e.scheme.grid.is_uniform]
+    blocks = any("group" in str(entry.scheme) for entry in prepared.plan.quantized)
+    wide = any(8 < bits <= 16 for bits in widths)
+    return max(int(prepared.backend.opset), 21 if wide or blocks else 0)
+
+
+def _require_prepared(prepared: nn.Module) -> None:
+    if not isinstance(prepared, PreparedModel):
+        raise DeployError("deploy a model", "it was not prepared", "detent.prepare it, calibrate it, then deploy it")
+
+
+def _require_mode(prepared: PreparedModel, mode: str | None) -> None:
+    modes = list(prepared.runners)
+    if mode is not None and mode not in modes:
+        known = ", ".join(modes) or "none"
+        raise DeployError(f"deploy the forward mode {mode!r}", f"prepared are {known}", "name one of these")
+
+
+def _require_calibrated(prepared: PreparedModel, mode: str | None) -> None:
+    missing = sorted({q.name for q in _quantizers_in(prepared, mode) if not q.calibrated})
+    if missing:
+        some = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        raise NotCalibratedError("deploy a model", f"these tensors have no scale: {some}", "calibrate it first")
+
+
+def _require_float32(prepared: PreparedModel) -> None:
+    found = other_real(prepared)
+    if found is not None:
+        raise DeployError("deploy a model", f"{found}, and files hold integers and float32", "deploy prepared.float()")
+
+
+def _quantizers_in(prepared: PreparedModel, mode: str | None) -> Iterator[Quantizer]:
+    """The quantizers of what is deployed: another forward mode may not be calibrated."""
+    if prepared.untraced is not None:
+        yield from quantizers_of(prepared)
+        return
+    runner = prepared.runners[mode or next(iter(prepared.runners))]
+    for node in runner.graph.nodes:
+        if node.op == "call_module":
+            yield from quantizers_of(prepared.get_submodule(str(node.target)))
+
+
+def _manifest(
+    prepared: PreparedModel, deployment: Deployment, contents: dict[str, bytes], mode: str | None
+) -> dict[str, Any]:
+    return {
+        "manifest_version": VERSION,
+        "backend": deployment.backend.name,
+        "arithmetic": deployment.backend.arithmetic,
+        "engine": deployment.backend.engine,
+        "mode": mode,
+        "recipe": prepared.recipe.to_dict(),
+        "plan": prepared.plan.to_dict(),
+        "tensors": [_described(tensor) for tensor in deployment.tensors],
+        "ranges": [_described(tensor) for tensor in deployment.ranges],
+        "notes": list(deployment.notes),
+        "names": dict(deployment.names),
+        "versions": {
+            "detent": metadata.version("detent"),
+            "torch": torch.__version__,
+            "onnx": metadata.version("onnx"),
+            "python": platform.python_version(),
+        },
+        "files": {name: digest(content) for name, content in sorted(contents.items())},
+    }
+
+
+def _described(tensor: DeployedTensor) -> dict[str, Any]:
+    """Plain JSON types; float32 scales as the shortest decimal that reads back as the same float32."""
+    return {
+        "tensor": tensor.tensor,
+        "role": tensor.role,
+        "kind": tensor.kind,
+        "op": tensor.op,
+        "scheme": tensor.scheme.to_dict(),
+        "scale": tensor.scale.tolist(),
+        "zero_point": tensor.zero_point.tolist(),
+        "users": list(tensor.users),
+        "shares": tensor.shares,
+    }
+
+
+def _require_own(writer_name: str, file: str, content: bytes, contents: Mapping[str, bytes]) -> None:
+    """Two formats may be read beside the same float network; else each file has one writer."""
+    path = PurePath(file)
+    if path.is_absolute() or ".." in path.parts or contents.get(file, content) != content or file == MANIFEST:
+        raise DeployError(
+            f"write the format {writer_name!r}",
+            f"its file {file!r} would leave the folder, or replace another file of the artifact",
+            "give it a name of its own inside the folder",
+        )

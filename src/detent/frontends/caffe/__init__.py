@@ -1,0 +1,5 @@
+"""Caffe models."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

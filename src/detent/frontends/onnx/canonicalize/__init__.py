@@ -1,0 +1,5 @@
+"""Brings a file into one form before it is imported."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

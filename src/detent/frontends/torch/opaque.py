@@ -1,0 +1,133 @@
+"""What has no lowering (an LSTM, a user's own leaf) is written by torch's exporter, and put in place."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from typing import Any
+
+import onnx
+import onnx.inliner
+import torch
+from torch import Tensor, fx, nn
+
+from detent.errors import DeployError
+from detent.frontends.torch.builder import Builder
+from detent.frontends.torch.older_nodes import FIRST, lowered
+from detent.frontends.torch.trees import tensors_in
+from detent.frontends.torch.values import FREE, Ref, Traced
+
+__all__ = ["inline"]
+
+_COLOURS = re.compile("\x1b\\[[0-9;]*m")
+
+
+class _Called(nn.Module):
+    """A module or function with its constant arguments filled in: only tensors go in, only tensors come out."""
+
+    def __init__(self, target: Any, args: Any, kwargs: Any):
+        super().__init__()
+        self.target, self.given = target, (args, kwargs)
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        waiting = iter(tensors)
+        args, kwargs = fx.node.map_aggregate(self.given, lambda v: next(waiting) if isinstance(v, Ref) else v)
+        return tuple(tensors_in(self.target(*args, **kwargs)))
+
+
+def inline(b: Builder, target: Any, args: Any, kwargs: Any, traced: Traced, node: fx.Node) -> Any:
+    """Export `target` as torch does and put its nodes into the graph, named after the fx node."""
+    refs: list[Ref] = []
+    fx.node.map_aggregate((args, kwargs), lambda v: refs.append(v) if isinstance(v, Ref) else None)
+    # Of the doubled batch: torch takes a size of 1 for a constant.
+    examples = tuple(
+        torch.zeros([traced.doubled[s] if isinstance(s, str) else s for s in ref.shape], dtype=ref.dtype)
+        for ref in refs
+    )
+    exported = _exported(b, _Called(target, args, kwargs).eval(), examples, refs, traced)
+    _refuse_control_flow(b, exported)
+    prefix = f"{node.name}/"
+    renamed = {value.name: ref.name for value, ref in zip(exported.graph.input, refs, strict=True)}
+    for initializer in exported.graph.initializer:
+        held = onnx.TensorProto()
+        held.CopyFrom(initializer)
+        held.name = renamed[initializer.name] = b.fresh(prefix + initializer.name)
+        b.initializers[held.name] = held
+    for one in exported.graph.node:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(one)
+        copy.name = b.fresh(prefix + (one.name or one.op_type))
+        for index, name in enumerate(one.input):
+            copy.input[index] = renamed.get(name, name)
+        for index, name in enumerate(one.output):
+            if name:
+                copy.output[index] = renamed[name] = b.fresh(prefix + name)
+        b.nodes.append(copy)
+    given = iter(
+        Ref(renamed[value.name], shape, dtype)
+        for value, (shape, dtype) in zip(exported.graph.output, _results(traced, node), strict=True)
+    )
+    put: Any = lambda v: next(given) if isinstance(v, Tensor) else v  # noqa: E731
+    return fx.node.map_aggregate(traced.first[node], put)
+
+
+def _refuse_control_flow(b: Builder, model: onnx.ModelProto) -> None:
+    for node in model.graph.node:
+        if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
+            raise DeployError(
+                f"write {b.current!r} as ONNX",
+                f"torch's exporter writes it with {node.op_type}, and a deployed network has no control flow",
+                "write it with operations of torch.nn, or leave it out of the deployed part",
+            )
+
+
+def _exported(b: Builder, module: nn.Module, examples: Any, refs: list[Ref], traced: Traced) -> onnx.ModelProto:
+    shapes: Any = None
+    if traced.dynamic:
+        free = {FREE: torch.export.Dim(FREE)}
+        shapes = (
+            tuple(
+                {i: free.get(s, torch.export.Dim.DYNAMIC) for i, s in enumerate(ref.shape) if isinstance(s, str)}
+                for ref in refs
+            ),
+        )
+    stream: Any = io.BytesIO()
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        # It prints what it could not do at length; the reason is in the error.
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                module, examples, dynamo=True, opset_version=max(b.opset, FIRST), dynamic_shapes=shapes, verbose=False
+            )
+            assert program is not None
+            program.save(stream)
+    except Exception as error:
+        raise DeployError(
+            f"write {b.current!r} as ONNX",
+            f"torch's exporter does not take it: {_reason(error)}",
+            "write it with operations of torch.nn, or leave it out of the deployed part",
+        ) from error
+    finally:
+        logging.disable(before)
+    model = onnx.inliner.inline_local_functions(onnx.load_model_from_string(stream.getvalue()))
+    return model if b.opset >= FIRST else lowered(model, b.opset)
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of what went wrong first, without the colours that the exporter writes for terminals."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return _COLOURS.sub("", str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _results(traced: Traced, node: fx.Node) -> Iterator[tuple[tuple[int | str, ...], torch.dtype]]:
+    firsts = list(tensors_in(traced.first[node]))
+    seconds = [None] * len(firsts) if traced.second is None else list(tensors_in(traced.second[node]))
+    for first, second in zip(firsts, seconds, strict=True):
+        yield traced.sizes(first, second), first.dtype

@@ -1,0 +1,288 @@
+"""A prepared model as a QDQ ONNX model: each fx node in turn is written by the lowering of its operation."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import onnx
+import torch
+from onnx import helper
+from torch import Tensor, fx, nn
+
+from detent.errors import DeployError
+from detent.frontends.torch.builder import ONNX_TYPES, Builder
+from detent.frontends.torch.grids import Grids
+from detent.frontends.torch.lowerings import Lowering, lowering_of, named_arguments
+from detent.frontends.torch.older_nodes import NeedsOpsetError
+from detent.frontends.torch.opaque import inline
+from detent.frontends.torch.outputs import write_outputs
+from detent.frontends.torch.parameters import Stored, activation_encoding, operation_of, stored
+from detent.frontends.torch.readers import sources
+from detent.frontends.torch.trees import bound, mapped, tensors_in
+from detent.frontends.torch.values import Ref, Traced, trace
+from detent.graph import DeQuantStub, Functional, PreparedModel, QuantizedTensor, QuantStub, Region, module_op, torch_op
+from detent.ir import DeployedTensor, Encoding
+from detent.quantizers import Quantizer
+
+__all__ = ["Exported", "export"]
+
+
+@dataclass(frozen=True)
+class Exported:
+    model: onnx.ModelProto
+    tensors: tuple[DeployedTensor, ...]
+    ranges: tuple[DeployedTensor, ...]
+    notes: list[str]
+    names: dict[str, str] = field(default_factory=dict)
+    """Of nodes of the fx graph whose result has another name in the ONNX graph."""
+
+
+def export(prepared: PreparedModel, *, opset: int, dynamic_batch: bool = True, mode: str | None = None) -> Exported:
+    """Write `prepared`, which is calibrated and in eval mode, as ONNX of that opset, or a later one that it needs."""
+    if prepared.untraced is not None:
+        raise DeployError(
+            "deploy a model whose forward could not be traced",
+            "its Python code depends on data, and no file format holds Python",
+            "print(prepared.plan) names the island and the reason; rewrite that part, or pass concrete_args",
+        )
+    try:
+        return _Walk(prepared, opset, dynamic_batch, mode).run()
+    except NeedsOpsetError as newer:
+        made = _Walk(prepared, newer.opset, dynamic_batch, mode).run()
+        made.notes.append(f"model.onnx has opset {newer.opset}: {newer.node} is not what is needed in {opset}")
+        return made
+
+
+class _Walk:
+    """One export; `run` is the result."""
+
+    def __init__(self, region: PreparedModel, opset: int, dynamic_batch: bool, mode: str | None):
+        self.region = region
+        self.runner = region.runners[mode or next(iter(region.runners))]
+        self.modules = dict(region.named_modules(remove_duplicate=False))
+        self.notes: list[str] = []
+        self.b = Builder(opset)
+        self.b.quantizes_pools = "global_avgpool" in region.backend.rules
+        self.env: dict[fx.Node, Any] = {}
+        self.constants: dict[fx.Node, Any] = {}  # what nodes give that depend on no input
+        self.stored: dict[str, Stored] = {}
+        self.on_grid: dict[str, Encoding] = {}  # what each DequantizeLinear gives
+        self.written: dict[str, list[str]] = {}  # the ONNX nodes of each fx node
+        self.names: dict[str, str] = {}  # the tensor that each fx node gives, before it is quantized
+        self.sources: dict[str, str] = {}
+        self.traced = self._trace(dynamic_batch)
+        # So that `x_quantized`, made for x, is not the name of a tensor of the model's own.
+        self.b.taken.update(node.name for node in self.runner.graph.nodes if node.op not in ("get_attr", "output"))
+        self.grids = Grids(region, self.runner)
+
+    def run(self) -> Exported:
+        for node in self.runner.graph.nodes:
+            if node.op == "output":
+                write_outputs(self.b, fx.map_arg(node.args[0], lambda n: self.env[n]))
+                continue
+            self.b.current = node.name
+            before = len(self.b.nodes)
+            value = self.env[node] = self._value(node)
+            self.written[node.name] = [made.name for made in self.b.nodes[before:]]
+            if node.name in self.grids.kept and isinstance(value, Ref) and self.region.backend.repeats_grids:
+                self.env[node] = self._quantized(value, self.grids.quantizer_of(self.grids.kept[node.name]))
+            self.sources.update(sources(self.b.nodes[before:], self.sources))
+            if isinstance(value, Ref):
+                self.names[node.name] = self.sources.get(value.name, value.name)
+        model = self.b.model(self.region.plan.backend)
+        tensors = self.grids.deployed(self.stored, self._tensor_name, self.written, model.graph.node)
+        ranges = self.grids.ranges(self.region, self._tensor_name)
+        return Exported(model, tuple(tensors), tuple(ranges), self.notes, self._other_names())
+
+    def _tensor_name(self, entry: QuantizedTensor) -> str:
+        """Of an activation: an operation that gives what it takes, as one element of a dict, makes no tensor."""
+        return self.names.get(entry.node, entry.tensor) if entry.role == "activation" else entry.tensor
+
+    def _other_names(self) -> dict[str, str]:
+        quantizers = (n.name for n in self.runner.graph.nodes if isinstance(self.modules.get(str(n.target)), Quantizer))
+        own = self.names.keys() - set(quantizers)
+        return {node: tensor for node, tensor in self.names.items() if node in own and node != tensor}
+
+    # --- what the example shows
+
+    def _trace(self, dynamic_batch: bool) -> Traced:
+        example = self.region.example
+        given = bound(self.runner.graph, example.args, example.kwargs)
+        first = trace(self.runner, given)
+        if not dynamic_batch:
+            return Traced(first, None)
+        sizes = [t.shape[0] for t in tensors_in(given) if t.ndim]
+        if not sizes:
+            return Traced(first, None)
+        doubled = tuple(mapped(value, lambda t: _doubled(t, sizes[0])) for value in given)
+        try:
+            second = trace(self.runner, doubled)
+        except Exception as error:  # the model's own: it has the batch size built in
+            self.notes.append(f"the batch size is fixed at {sizes[0]}: with {2 * sizes[0]} the model fails ({error})")
+            return Traced(first, None)
+        return Traced(first, second, sizes[0])
+
+    # --- one node
+
+    def _value(self, node: fx.Node) -> Any:
+        seen = self.traced.first[node]
+        if node.op == "placeholder":
+            return self._input(node.name, seen, self.traced.second and self.traced.second[node])
+        if node.op == "get_attr":
+            return self._attribute(node)
+        if not _has_tensor(seen) and not self.traced.is_free(node) and not _is_record(node):
+            self.constants[node] = seen
+            return seen  # numbers, shapes, types: the same for every input
+        if node.op != "call_module" and all(source in self.constants for source in node.all_input_nodes):
+            return self._computed(node)
+        args = fx.map_arg(node.args, lambda n: self.env[n])
+        kwargs = fx.map_arg(node.kwargs, lambda n: self.env[n])
+        self.b.result = self._expected(node)
+        if _is_record(node):
+            return node.target(*args, **kwargs)  # type: ignore[operator]
+        if node.op == "call_module":
+            return self._module(node, args, kwargs)
+        lowering = lowering_of(torch_op(node.target))
+        if lowering is None:
+            return inline(self.b, self._callable(node), args, kwargs, self.traced, node)
+        return self._emit(lowering, args, kwargs)
+
+    def _emit(self, lowering: Lowering, args: Any, kwargs: Any) -> Any:
+        try:
+            return lowering(self.b, *args, **kwargs)
+        except TypeError as error:
+            raise DeployError(
+                f"write {self.b.current!r}", f"it is called in a way that is not known: {error}", "use plain arguments"
+            ) from error
+
+    def _module(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        path = str(node.target)
+        module = self.modules[path]
+        if isinstance(module, Quantizer):
+            return self._quantized(args[0], module)
+        if isinstance(module, (QuantStub, DeQuantStub)):
+            return args[0]
+        if isinstance(module, Functional):
+            lowering = lowering_of(torch_op(module.target))
+            if lowering is not None:
+                return self._emit(lowering, args, kwargs)
+        op = module_op(operation_of(module))
+        lowering = lowering_of(op)
+        if lowering is None and any(isinstance(part, Region) for part in module.modules()):
+            raise DeployError(
+                f"write {path!r}",
+                "its Python code depends on data: it is an island of the plan, and no file format holds Python",
+                "rewrite that part, or pass concrete_args",
+            )
+        if op is None or lowering is None:
+            return inline(self.b, module, args, kwargs, self.traced, node)
+        parameters = {name: self._part(path, module, name) for name in op.parameters}
+        named = named_arguments(op, operation_of(module), args[1:])
+        return self._emit(lowering, args[:1], {**parameters, **named, **kwargs})
+
+    def _part(self, path: str, module: nn.Module, which: str) -> Ref | None:
+        name = f"{path}.{which}"
+        if name not in self.stored:
+            found = stored(module, which, int4=self.region.backend.int4_weights)
+            if found is None:
+                return None
+            self.stored[name] = found
+            if found.quantizer is not None and found.codes is None:
+                self.notes.append(f"{name}: ONNX has no {found.quantizer.scheme}; its values are stored as float32")
+        kept = self.stored[name]
+        shape, dtype = tuple(kept.values.shape), kept.values.dtype
+        if kept.codes is None or kept.encoding is None:
+            return Ref(self.b.constant(kept.values, name), shape, dtype)
+        return Ref(self.b.dequantized(kept.codes, kept.encoding, name), shape, dtype)
+
+    def _quantized(self, value: Ref, quantizer: Quantizer) -> Ref:
+        if quantizer.scheme.grid.onnx_dtype() is None:
+            self.notes.append(f"{value.name}: ONNX has no {quantizer.scheme}; it is float in model.onnx")
+            return value
+        if quantizer.scheme.rounding.value != "half_even":
+            note = f"QuantizeLinear rounds half to even; this target rounds {quantizer.scheme.rounding.value}"
+            if note not in self.notes:
+                self.notes.append(note)
+        encoding = activation_encoding(quantizer)
+        if self.on_grid.get(value.name) == encoding:
+            return value  # an operation between them has vanished
+        given = self.b.quantized(value, encoding)
+        self.on_grid[given.name] = encoding
+        return given
+
+    def _computed(self, node: fx.Node) -> Any:
+        """What depends on no input: computed now, kept as a constant."""
+        args = fx.map_arg(node.args, lambda n: self.constants[n])
+        kwargs = fx.map_arg(node.kwargs, lambda n: self.constants[n])
+        with torch.no_grad():
+            value = self.constants[node] = self._callable(node)(*args, **kwargs)
+        if isinstance(value, Tensor):
+            return Ref(self.b.constant(value, node.name), tuple(value.shape), value.dtype)
+        return tuple(
+            Ref(self.b.constant(part, f"{node.name}.{i}"), tuple(part.shape), part.dtype)
+            for i, part in enumerate(value)
+        )
+
+    def _attribute(self, node: fx.Node) -> Any:
+        target = str(node.target)
+        owner, _, which = target.rpartition(".")
+        holder: Any = self.region.get_submodule(owner) if owner else self.region
+        value = self.constants[node] = getattr(holder, which)
+        if not isinstance(value, Tensor):
+            return value
+        return Ref(self.b.constant(value, target), tuple(value.shape), value.dtype)
+
+    def _callable(self, node: fx.Node) -> Any:
+        if node.op == "call_method":
+            name = str(node.target)
+            return lambda x, *args, **kwargs: getattr(x, name)(*args, **kwargs)
+        return node.target
+
+    def _expected(self, node: fx.Node) -> Any:
+        """The shape and type of what a node gives, as the example showed it."""
+        first: Any = self.traced.first[node]
+        second: Any = self.traced.second and self.traced.second[node]
+        if isinstance(first, Tensor):
+            return Ref(node.name, self.traced.sizes(first, second), first.dtype)
+        if isinstance(first, (list, tuple)) and all(isinstance(part, Tensor) for part in first):
+            others = second if second is not None else [None] * len(first)
+            return tuple(
+                Ref(f"{node.name}.{i}", self.traced.sizes(part, other), part.dtype)
+                for i, (part, other) in enumerate(zip(first, others, strict=True))
+            )
+        return None
+
+    # --- what goes in
+
+    def _input(self, name: str, first: Any, second: Any) -> Any:
+        if isinstance(first, Tensor):
+            ref = Ref(name, self.traced.sizes(first, second), first.dtype)
+            self.b.fresh(name)
+            self.b.inputs.append(helper.make_tensor_value_info(name, ONNX_TYPES[ref.dtype], list(ref.shape)))
+            return ref
+        if isinstance(first, Mapping):
+            return {key: self._input(f"{name}.{key}", value, second and second[key]) for key, value in first.items()}
+        if dataclasses.is_dataclass(first):
+            fields = {f.name: getattr(first, f.name) for f in dataclasses.fields(first)}
+            others = {key: second and getattr(second, key) for key in fields}
+            return SimpleNamespace(**{k: self._input(f"{name}.{k}", v, others[k]) for k, v in fields.items()})
+        if isinstance(first, (list, tuple)):
+            return tuple(self._input(f"{name}.{i}", v, second and second[i]) for i, v in enumerate(first))
+        return first
+
+
+def _is_record(node: fx.Node) -> bool:
+    """A dataclass or named tuple that holds what the model returns."""
+    return isinstance(node.target, type) and (dataclasses.is_dataclass(node.target) or issubclass(node.target, tuple))
+
+
+def _has_tensor(value: Any) -> bool:
+    return any(True for _ in tensors_in(value))
+
+
+def _doubled(tensor: Tensor, batch: int) -> Tensor:
+    return torch.cat([tensor, tensor]) if tensor.ndim and tensor.shape[0] == batch else tensor

@@ -1,0 +1,39 @@
+"""A network for one size of inputs: what it computes from shapes alone is constant then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from detent.ir.folding import fold_constants
+from detent.ir.network import QdqGraph
+from detent.ir.torch_module import FloatGrids, TorchGraph
+
+__all__ = ["with_fixed_sizes"]
+
+
+def with_fixed_sizes(graph: QdqGraph, samples: Sequence[Tensor]) -> QdqGraph:
+    """The same network for inputs of the sizes of `samples`, without the operations that work sizes out."""
+    asked = any(op.type == "Shape" for op in graph.ops)
+    return fold_constants(graph, _shapes(graph, samples) if asked else {}, keep_codes=True)
+
+
+def _shapes(graph: QdqGraph, samples: Sequence[Tensor]) -> dict[str, tuple[int, ...]]:
+    """Of every tensor when the network runs on `samples`."""
+    shapes = {name: tuple(sample.shape) for name, sample in zip(graph.inputs, samples, strict=True)}
+    module = TorchGraph(graph, FloatGrids()).eval()
+
+    def keep(names: Sequence[str]) -> Any:
+        def hook(_: nn.Module, __: Any, outputs: tuple[Tensor, ...]) -> None:
+            shapes.update({name: tuple(value.shape) for name, value in zip(names, outputs, strict=True)})
+
+        return hook
+
+    for op, operation in zip(graph.ops, module.operations, strict=True):
+        operation.register_forward_hook(keep(op.outputs))
+    with torch.no_grad():
+        module(*samples)
+    return shapes

@@ -1,0 +1,137 @@
+"""A deployed model on disk: a folder with the files and a manifest that says what they are."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from detent.errors import ArtifactError
+from detent.ir.network import QdqGraph
+from detent.ir.onnx_reader import read_qdq
+
+__all__ = ["MANIFEST", "VERSION", "Package", "digest"]
+
+MANIFEST = "manifest.json"
+VERSION = 2
+"""Of the manifest. Version 1 is read too: it has no `formats`, and spaces in its keys."""
+
+_NEEDED = ("arithmetic", "backend", "engine", "formats", "mode", "notes", "recipe", "tensors")
+"""What else of a manifest is read, if it is of this version."""
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@dataclass(frozen=True)
+class Package:
+    """A folder whose files are those of its manifest, byte for byte."""
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Any:
+        """Read a folder and check every file against its hash."""
+        where = Path(folder)
+        while True:
+            found = _bytes_of(where / MANIFEST)
+            if found is None:
+                raise ArtifactError(f"load {where}", f"there is no {MANIFEST} in it", "give a folder that deploy wrote")
+            try:
+                manifest = _read(where / MANIFEST, found)
+                _check(where, dict(manifest["files"]))
+            except ArtifactError:
+                if _bytes_of(where / MANIFEST) == found:
+                    raise
+                continue  # another deploy took its place meanwhile
+            return cls(where, manifest)
+
+    def path(self, suffix: str) -> Path:
+        """The file whose name ends so."""
+        ending = [str(name) for name in self.manifest["files"] if name.endswith(suffix)]
+        if ending:  # "model.onnx" is that file, though another's name may end so too
+            return self.folder / (suffix if suffix in ending else ending[0])
+        held = ", ".join(self.manifest["files"])
+        raise ArtifactError(
+            f"a {suffix} file of {self.folder}", f"it holds {held}", "deploy for a backend that writes it"
+        )
+
+    @cached_property
+    def model(self) -> onnx.ModelProto:
+        """The QDQ ONNX model."""
+        return onnx.load_model(str(self.path("model.onnx")))
+
+    @cached_property
+    def graph(self) -> QdqGraph:
+        """The same with Q and DQ dissolved."""
+        return read_qdq(self.model)
+
+
+def _bytes_of(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def _read(path: Path, content: bytes) -> dict[str, Any]:
+    try:
+        manifest: dict[str, Any] = _upgraded(json.loads(content))
+        version, _ = manifest["manifest_version"], dict(manifest["files"])
+    except (AttributeError, ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(f"load {path}", f"it is no manifest: {error}", "deploy the model again") from None
+    if version != VERSION:
+        to_do = f"use a Detent that reads it, or deploy the model again: this one reads versions 1 and {VERSION}"
+        raise ArtifactError(f"load {path}", f"manifest version {version}", to_do)
+    absent = [key for key in _NEEDED if key not in manifest]
+    if absent:
+        raise ArtifactError(f"load {path}", f"it has no {absent[0]!r}", "deploy the model again")
+    return manifest
+
+
+def _upgraded(manifest: dict[str, Any]) -> dict[str, Any]:
+    """A manifest of version 1 as one of today; any other as it is."""
+    if manifest.get("manifest version") != 1:
+        return manifest
+    found = {name: value for name, value in manifest.items() if name != "manifest version"}
+    for rows in ("tensors", "ranges"):
+        found[rows] = [
+            {"zero_point" if key == "zero point" else key: value for key, value in row.items()}
+            for row in found.get(rows, ())
+        ]
+    return {"manifest_version": VERSION, **found, "formats": _formats_of(list(manifest["files"]))}
+
+
+def _formats_of(files: list[str]) -> dict[str, list[str]]:
+    """The formats that these may be the files of, by their names."""
+    from detent.targets.formats import FORMATS, find_format  # of targets, which stand above
+
+    found: dict[str, list[str]] = {}
+    known: set[str] = set()
+    for name in FORMATS:
+        own = sorted(find_format(name).files)
+        if own and set(own) <= set(files) and not set(own) <= known:
+            found[name] = own
+            known.update(own)
+    return found
+
+
+def _check(folder: Path, files: Mapping[str, str]) -> None:
+    """Every file is there, inside of the folder, and has its hash."""
+    for name, expected in files.items():
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            path = folder / MANIFEST
+            raise ArtifactError(f"load {path}", f"it names {name!r}", "a manifest names files of its own folder")
+        content = _bytes_of(folder / name)
+        if content is None:
+            raise ArtifactError(f"load {folder}", f"{name} is missing", "deploy the model again")
+        if digest(content) != expected:
+            raise ArtifactError(f"load {folder}", f"{name} was changed after deploy", "deploy the model again")

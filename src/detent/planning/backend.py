@@ -1,0 +1,184 @@
+"""A hardware target as a value: what it can store, where it quantizes, what it runs as one operation."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from detent.errors import SchemeError, UnknownNameError
+from detent.graph import KINDS
+from detent.numerics import PerTensor
+from detent.planning.offer import Offer
+
+__all__ = ["FUSED", "MOVES", "VANISHES", "Backend", "BiasRule", "Rule", "both", "chains", "takes"]
+
+BiasRule = Literal["float", "int32", "own"]
+"""Kept float; integers on the scale of input times weight; a quantizer of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """How one kind of operation is treated: quantized data inputs, weights, output."""
+
+    inputs: bool = True
+    weight: bool = True
+    output: bool = False
+
+
+def takes(*kinds: str) -> dict[str, Rule]:
+    """Rules for operations that get integers; what they give is the next operation's business."""
+    return dict.fromkeys(kinds, Rule())
+
+
+def both(*kinds: str) -> dict[str, Rule]:
+    """Rules for operations that get integers and give integers."""
+    return dict.fromkeys(kinds, Rule(output=True))
+
+
+def chains(
+    ops: tuple[str, ...], activations: tuple[str, ...] = ("relu", "relu6", "clip"), *, norm: bool = False
+) -> tuple[tuple[str, ...], ...]:
+    """Each of `ops`, then perhaps a batch norm (if `norm`), then perhaps an activation: all that are longer than one.
+
+    >>> chains(("add",), ("relu",))
+    (('add', 'relu'),)
+    """
+    norms: tuple[tuple[str, ...], ...] = ((), ("batchnorm",)) if norm else ((),)
+    ends: tuple[tuple[str, ...], ...] = ((), *((activation,) for activation in activations))
+    return tuple((op, *middle, *end) for op in ops for middle in norms for end in ends if middle or end)
+
+
+FUSED = chains(("conv", "conv_transpose", "linear"), norm=True)
+"""Weighted operation, batch norm, then an activation that only clips: what nearly every target runs as one."""
+
+VANISHES = tuple(kind.name for kind in KINDS.values() if kind.vanishes)
+"""Kinds that are gone in a deployed network, on every target: what goes in comes out, or is part of what is next."""
+
+MOVES = tuple(
+    kind.name
+    for kind in KINDS.values()
+    if kind.moves and kind.inputs == 1 and not kind.vanishes and kind.name != "dequant_stub"
+)
+"""Kinds whose output values are values of their one input, so that most targets leave them on its grid: what moves
+values and is deployed. What is behind a dequant stub is on no grid."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """A target. Only data: the planner reads it, the deployer and the twin will.
+
+    What is quantized:
+
+    - `rules`: which kinds are, and where; a kind that is neither here nor in `shares` stays float.
+    - `fusions`: chains of kinds that run as one; inside of them there is no tensor.
+    - `shares`: kinds whose output has the scale of their input. They follow their neighbours: they run on integers
+      where what they take in or give is on a grid anyway.
+    - `conv_axes`: over how many axes a convolution may slide that runs on integers; others stay float.
+    - `aligns`: kinds all of whose inputs have one scale; if they are in `shares` too, so has their output.
+    - `unquantized_edges`: kinds of (producer, consumer), or (producer, activation, consumer), that the target fuses, so
+      that nothing is quantized before the consumer although the rules say so. It fuses one input of a consumer: the
+      first that can be.
+    - `quantize_outputs`: whether what the network gives is quantized; `float_outputs` are the kinds whose kernels give
+      real numbers as well as codes, so that it need not be where one of them is the last.
+
+    How:
+
+    - `weight`, `activation`: what is on offer; `network_input`, if it differs from other activations.
+    - `per_tensor_weights`: kinds whose weights have one scale, whatever `weight` offers.
+    - `int4_weights`: whether weights of four bits, one scale or one per channel, are held in four bits in the ONNX
+      file, rather than in eight, which more engines have kernels for.
+    - `depthwise_bits`: the width of the weights of depthwise convolutions that a recipe gets that does not ask, if it
+      is not that of other weights.
+    - `saturates_on`: the kinds of CPU on which the engine adds products in pairs that saturate. Weights are kept from
+      it, unless a recipe names another kind. Depthwise kernels do not add in pairs.
+    - `factor_bits`: the width of the second factor of a product of two activations, where it is a signed one that only
+      such products read: what keeps these from saturating on every CPU.
+    - `bias`, and `bias_offer` for its width, and for all of it if it has a quantizer of its own.
+    - `ranges`: kinds whose output has a fixed range; `wide_ranges`: those for activations of 16 bits, if they differ.
+    - `ends_bits`: the least width of the first and last weights, and of what these layers take in.
+    - `batch_norm`: the strategy a recipe gets that does not name one.
+
+    How it is deployed:
+
+    - `repeats_grids`: whether Q and DQ are written again behind operations that keep the grid of their input. Some
+      engines run those on integers only then; others move a DQ through them and would compute the second pair.
+    - `rewrites`: what is written otherwise than the model has it, in order, because the engine does not run it on
+      integers, does not load it or computes it wrongly (names of `detent.targets.rewrites.REWRITES`).
+    - `opset`: of the ONNX file, at least.
+    - `any_place`: whether the engine computes Q and DQ wherever they stand, if need be in float: then those of an ONNX
+      file that was quantized before stay where they are, whatever the rules say. `file_weight` and `file_activation`
+      are schemes that such a file may have and a recipe not ask for, because they run in float.
+    - `arithmetic`, `files` and `engine` name what the twin computes with, what is written, and what runs it.
+    """
+
+    name: str
+    about: str
+    weight: Offer
+    activation: Offer
+    network_input: Offer | None = None
+    bias: BiasRule = "float"
+    bias_offer: Offer = field(default_factory=lambda: Offer(bits=(32,)))
+    rules: Mapping[str, Rule] = field(hash=False)
+    fusions: tuple[tuple[str, ...], ...] = FUSED
+    shares: tuple[str, ...] = MOVES
+    aligns: tuple[str, ...] = ()
+    conv_axes: tuple[int, ...] = (1, 2, 3)
+    unquantized_edges: tuple[tuple[str, ...], ...] = ()
+    per_tensor_weights: tuple[str, ...] = ()
+    int4_weights: bool = False
+    depthwise_bits: int | None = None
+    saturates_on: tuple[str, ...] = ()
+    factor_bits: int | None = None
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
+    wide_ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
+    quantize_outputs: bool = False
+    float_outputs: tuple[str, ...] = ()
+    ends_bits: int | None = None
+    batch_norm: int = 0
+    repeats_grids: bool = True
+    rewrites: tuple[str, ...] = ()
+    opset: int = 17
+    any_place: bool = False
+    file_weight: Offer | None = None
+    file_activation: Offer | None = None
+    arithmetic: str = "onnx_spec"
+    files: tuple[str, ...] = ("onnx",)
+    engine: str | None = None
+
+    def __post_init__(self) -> None:
+        named = {
+            "rules": tuple(self.rules),
+            "fusions": tuple(kind for chain in self.fusions for kind in chain),
+            "shares": self.shares,
+            "aligns": self.aligns,
+            "unquantized_edges": tuple(kind for edge in self.unquantized_edges for kind in edge),
+            "per_tensor_weights": self.per_tensor_weights,
+            "float_outputs": self.float_outputs,
+            "ranges": (*self.ranges, *self.wide_ranges),
+        }
+        for where, kinds in named.items():
+            for kind in kinds:
+                if kind not in KINDS:
+                    near = difflib.get_close_matches(kind, KINDS, n=1)
+                    raise UnknownNameError(
+                        f"{where} of backend {self.name!r}: kind {kind!r}",
+                        "no operation has that kind",
+                        f"did you mean {near[0]!r}?" if near else "use a kind of detent.graph.KINDS",
+                    )
+
+        for kind in self.shares:
+            if KINDS[kind].inputs != 1 and kind not in self.aligns:
+                raise SchemeError(
+                    f"shares of backend {self.name!r}: {kind!r}",
+                    "it has several inputs, and so no one scale to keep",
+                    "put it in aligns too",
+                )
+
+    def weight_offer(self, kind: str, *, depthwise: bool = False) -> Offer:
+        """What is on offer for the weights of a kind."""
+        offer = self.weight
+        if kind in self.per_tensor_weights:
+            offer = replace(offer, granularities=(PerTensor,), also=())
+        return offer.preferring(self.depthwise_bits) if depthwise else offer

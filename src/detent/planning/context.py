@@ -1,0 +1,24 @@
+"""All that deciding on one graph looks at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from detent.planning.backend import Backend
+from detent.planning.placement import Placement
+from detent.planning.requests import Requests
+from detent.planning.view import GraphView
+
+__all__ = ["Context"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """The graph, the target, where it quantizes, and what the recipe asks for. `any_cpu` if weights are to be such that
+    they do not saturate on any CPU."""
+
+    view: GraphView
+    backend: Backend
+    placement: Placement
+    requests: Requests
+    any_cpu: bool

@@ -1,0 +1,271 @@
+"""Where a target quantizes: which tensors of a graph, for which of their users, and which have one scale."""
+
+from __future__ import annotations
+
+from torch import fx
+
+from detent.graph import KINDS, WHY_FLOAT
+from detent.planning.backend import VANISHES, Backend
+from detent.planning.masks import masks
+from detent.planning.sizes import sizes
+from detent.planning.view import GraphView
+from detent.recipes import Recipe
+
+__all__ = ["Placement"]
+
+_NOTHING = ("identity", "dropout")
+
+
+class Placement:
+    """Decided in three passes over the graph.
+
+    1. Every operation with a rule asks for its inputs, and puts its own output on a grid, as the rule says.
+    2. Backwards: an operation that keeps the scale of its input hands on what all users of its output ask for.
+    3. Forwards: such an operation whose input is on a grid gives numbers on the same grid.
+    """
+
+    def __init__(self, view: GraphView, backend: Backend, recipe: Recipe, scope: set[fx.Node]):
+        self._view, self._backend, self._recipe, self._scope = view, backend, recipe, scope
+        self._apart = {**masks(view), **sizes(view)}  # tensors that no grid may hold, and why
+        self._float_ops: dict[fx.Node, str | None] = {}
+        self._asked: dict[fx.Node, dict[fx.Node, None]] = {}  # by whom; a dict, for its order
+        self._given: set[fx.Node] = set()
+        self._carried: set[fx.Node] = set()
+        # What is moved in float and then put on a grid, and what is carried from there: it has a quantizer of its own,
+        # for a tensor that shares one and only moves numbers is taken to be on that grid already.
+        self._moved: set[fx.Node] = set()
+        self._notes: dict[fx.Node, str] = dict(self._apart)
+        for node in view.graph.nodes:
+            self._ask(node)
+        for node in reversed(view.graph.nodes):
+            self._hand_on(node)
+        for node in view.graph.nodes:
+            self._carry(node)
+        self.roots = self._with_one_scale()
+
+    # ---- answers ----
+
+    def is_quantized(self, node: fx.Node) -> bool:
+        return node in self._asked or node in self._given or node in self._carried
+
+    def is_carried(self, node: fx.Node) -> bool:
+        """Whether it stays on the grid of what it takes in."""
+        return node in self._carried
+
+    def on_grid(self, source: fx.Node, user: fx.Node) -> bool:
+        """Whether `user` gets `source` on a grid."""
+        return source in self._carried or source in self._given or user in self._asked.get(source, ())
+
+    def askers(self, node: fx.Node) -> tuple[fx.Node, ...]:
+        """The operations that ask for a tensor, those first that do not only hand it on."""
+        asked = self._asked.get(node, {})
+        return tuple(sorted(asked, key=self._keeps_scale))
+
+    def users(self, node: fx.Node) -> tuple[fx.Node, ...]:
+        """The users that get the quantized value; empty if all of them do."""
+        all_of_them = node in self._given or node in self._carried or self._all_ask(node)
+        return () if all_of_them else tuple(self._asked[node])
+
+    def in_scope(self, node: fx.Node) -> bool:
+        """Whether the stubs leave it to be quantized."""
+        return node in self._scope
+
+    def runs(self, node: fx.Node) -> bool:
+        """Whether the target runs an operation on integers."""
+        return self._why_not(node) is None
+
+    def can_hold(self, node: fx.Node) -> bool:
+        """Whether what a node gives may be on a grid, on some target."""
+        is_value = self._view.is_tensor(node) or self._keeps_scale(node)
+        return is_value and node in self._scope and node not in self._apart
+
+    def reason(self, node: fx.Node) -> str:
+        """Why a tensor is float."""
+        if node in self._notes:
+            return self._notes[node]
+        if node not in self._scope:
+            return "outside of the stubs"
+        if node.op != "placeholder" and node not in self._view.kinds:
+            return self._unknown(node)
+        users = [user for user in self._view.takers(node) if user.op != "output"]
+        if not users:
+            return self._why_not_given(node) if node.users else "nothing uses it"
+        weighs = [user for user in users if self._is_weight_of(node, user)]
+        if weighs:
+            return self._why_not_held(weighs[0])
+        return self._why_not_for(users[0])
+
+    # ---- the three passes ----
+
+    def _ask(self, node: fx.Node) -> None:
+        chain = self._view.chain(node)
+        if not self.runs(chain[0]):
+            return
+        rule = self._backend.rules.get(self._view.kind(node))
+        if rule is not None and rule.inputs:
+            before = chain[chain.index(node) - 1] if node is not chain[0] else None
+            for source in self._view.data_inputs(node):
+                if source is not before:
+                    self._want(source, node)
+        if node is chain[-1]:
+            self._give(node)
+
+    def _want(self, source: fx.Node, user: fx.Node) -> None:
+        if self._is_fused_edge(source, user):
+            self._notes[source] = f"{self._backend.name} fuses it into {self._view.layer(user)}"
+        elif self.can_hold(source):
+            self._asked.setdefault(source, {})[user] = None
+
+    def _give(self, node: fx.Node) -> None:
+        rule = self._backend.rules[self._view.kind(self._view.chain(node)[0])]
+        if self._is_fused(node):
+            return
+        if rule.output and self._only_leaves(node) and not self._leaves_on_grid(node):
+            self._notes[node] = "network outputs stay float"
+        elif rule.output and self.can_hold(node):
+            self._given.add(node)
+
+    def _hand_on(self, node: fx.Node) -> None:
+        if not self._keeps_scale(node) or not self._all_ask(node):
+            return
+        sources = self._view.data_inputs(node)
+        if all(self.can_hold(source) for source in sources):
+            for source in sources:
+                self._asked.setdefault(source, {})[node] = None
+
+    def _carry(self, node: fx.Node) -> None:
+        sources = self._view.data_inputs(node)
+        own_quantizers = [source for source in sources if source in self._moved]
+        # Several inputs need one quantizer, which what is moved in float cannot share.
+        can = self._keeps_scale(node) and (len(sources) == 1 or not own_quantizers)
+        if can and sources and all(self.on_grid(source, node) for source in sources):
+            self._carried.add(node)
+            self._moved.update([node] if own_quantizers else [])
+            return
+        kind = KINDS.get(self._view.kind(node))
+        if kind is not None and kind.moves:
+            self._moved.add(node)
+        if not self._view.is_tensor(node):
+            self._asked.pop(node, None)  # a tuple holds no quantizer: each of its parts does
+
+    # ---- one scale for several tensors ----
+
+    def _with_one_scale(self) -> dict[fx.Node, fx.Node]:
+        """Every quantized tensor with the first of those it shares its scale with."""
+        order: dict[fx.Node, int] = {node: place for place, node in enumerate(self._view.graph.nodes)}
+        parent = {node: node for node in order if self.is_quantized(node)}
+
+        def root(node: fx.Node) -> fx.Node:
+            while parent[node] is not node:
+                node = parent[node]
+            return node
+
+        for node in order:
+            united = [source for source in self._view.data_inputs(node) if self.on_grid(source, node)]
+            if node in self._carried:
+                united.append(node)
+            elif self._view.is_kind(node, *self._backend.aligns) and self.runs(node):
+                united = [source for source in united if source not in self._moved]
+            else:
+                continue
+            for other in united[1:]:
+                ends = root(united[0]), root(other)
+                parent[max(ends, key=order.__getitem__)] = min(ends, key=order.__getitem__)
+        return {node: root(node) for node in parent}
+
+    # ---- what they look at ----
+
+    def _keeps_scale(self, node: fx.Node) -> bool:
+        alone = self._view.chain(node) == (node,)  # a fused activation has the scale that its operation is given
+        return alone and self._view.is_kind(node, *VANISHES, *self._backend.shares)
+
+    def _all_ask(self, node: fx.Node) -> bool:
+        asked = self._asked.get(node, {})
+        return bool(asked) and all(user in asked for user in self._view.takers(node))
+
+    def _only_leaves(self, node: fx.Node) -> bool:
+        """Whether a tensor goes nowhere but out of the network."""
+        return all(
+            user.op == "output"
+            or self._view.is_kind(user, "dequant_stub")
+            or (self._keeps_scale(user) and self._only_leaves(user))
+            for user in self._view.takers(node)
+        )
+
+    def _leaves_on_grid(self, node: fx.Node) -> bool:
+        """Whether what an operation gives is quantized though it leaves the network."""
+        return self._backend.quantize_outputs and not self._view.is_kind(node, *self._backend.float_outputs)
+
+    def _is_fused(self, node: fx.Node) -> bool:
+        """Whether the target computes a node inside of one that it is for."""
+        users = self._view.takers(node)
+        if len(users) == 1 and self._view.is_kind(users[0], *_NOTHING):
+            return self._is_fused(users[0])
+        return any(self._is_fused_edge(node, user) for user in users)
+
+    def _is_fused_edge(self, source: fx.Node, user: fx.Node) -> bool:
+        """Whether the target computes `source` inside of `user`: of several such inputs, the first only."""
+        return source is next((s for s in self._view.data_inputs(user) if self._fuses(s, user)), None)
+
+    def _fuses(self, source: fx.Node, user: fx.Node) -> bool:
+        if len(self._view.takers(source)) != 1:
+            return False
+        if self._view.is_kind(source, *_NOTHING):
+            return any(self._fuses(before, user) for before in self._view.data_inputs(source))
+        chain = self._view.chain(source)
+        before = [self._view.kind(node) for node in chain[: chain.index(source) + 1]]
+        edge = (*(kind for kind in before if kind != "batchnorm"), self._view.kind(user))
+        return edge in self._backend.unquantized_edges and self.runs(chain[0]) and self.runs(self._view.chain(user)[0])
+
+    def _is_weight_of(self, node: fx.Node, user: fx.Node) -> bool:
+        known = user in self._view.kinds
+        return known and not self._view.holds_weight(user) and node not in self._view.data_inputs(user)
+
+    def _why_not(self, node: fx.Node) -> str | None:
+        """Why an operation runs in float; None if it does not."""
+        if node not in self._float_ops:
+            self._float_ops[node] = self._find_why_not(node)
+        return self._float_ops[node]
+
+    def _find_why_not(self, node: fx.Node) -> str | None:
+        kind = self._view.kinds.get(node)
+        if kind is None or node not in self._scope:
+            return "outside of the stubs" if kind is not None else self._unknown(node)
+        if node in self._apart:
+            return self._apart[node]
+        if kind.name not in self._backend.rules:
+            return f"{self._backend.name} does not quantize what {kind.name} takes in"
+        if not self._view.holds_weight(node):
+            return self._why_not_held(node)
+        axes = self._view.conv_axes(node)
+        if axes is not None and axes not in self._backend.conv_axes:
+            return f"{self._backend.name} has no integer convolution over {axes} axes"
+        return self._why_not_asked(self._view.layer(node), kind.name)
+
+    def _why_not_held(self, node: fx.Node) -> str:
+        return str(node.meta.get(WHY_FLOAT, f"the weight of {self._view.layer(node)} is in no module"))
+
+    def _why_not_asked(self, layer: str, kind: str) -> str | None:
+        if self._recipe.for_tensor("activation", layer, kind).quantize:
+            return None
+        excluded = not self._recipe.for_tensor("weight", layer, kind).quantize
+        return f"the recipe excludes {layer}" if excluded else f"the recipe keeps what {layer} takes in float"
+
+    def _why_not_for(self, user: fx.Node) -> str:
+        """Why a user did not ask for a tensor."""
+        if self._keeps_scale(user):
+            return f"quantized behind {self._view.layer(user)}" if self.is_quantized(user) else self.reason(user)
+        own = f"{self._backend.name} does not quantize what {self._view.kind(user)} takes in"
+        return self._why_not(self._view.chain(user)[0]) or own
+
+    def _why_not_given(self, node: fx.Node) -> str:
+        """Why a tensor that only leaves the network is float."""
+        if not self._backend.quantize_outputs or node.op == "placeholder":
+            return "network outputs stay float"
+        own = f"{self._backend.name} does not quantize what {self._view.kind(node)} gives"
+        return self._why_not(self._view.chain(node)[0]) or own
+
+    def _unknown(self, node: fx.Node) -> str:
+        if node.op == "call_module" and self._view.layer(node) in self._view.islands:
+            return f"{self._view.layer(node)} stays Python"
+        return f"{self._view.described(node)} is not an operation Detent knows"

@@ -1,0 +1,36 @@
+"""What a recipe, and the rule for first and last layers, ask for the tensors of one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import fx
+
+from detent.planning.view import GraphView
+from detent.quantizers import Role
+from detent.recipes import Recipe, TensorRequest
+
+__all__ = ["Requests"]
+
+
+class Requests:
+    """The request for each tensor. `ends` are layers that get `ends_bits` at least, unless a rule gives them others."""
+
+    def __init__(self, view: GraphView, recipe: Recipe, ends_bits: int | None, ends: set[fx.Node]):
+        self._view, self._recipe, self._ends_bits, self._ends = view, recipe, ends_bits, ends
+
+    def of(self, role: Role, node: fx.Node) -> TensorRequest:
+        """For the tensor that a layer has in that role; an activation is what the layer takes in."""
+        layer, kind = self._view.layer(node), self._view.kind(node)
+        request = self._recipe.for_tensor(role, layer, kind)
+        wide = self._ends_bits is None or (request.bits or 0) >= self._ends_bits
+        if role == "bias" or node not in self._ends or wide:
+            return request
+        rule = next((rule for rule in self._recipe.rules if rule.match.matches(layer, kind)), None)
+        if rule is not None and rule.request(role).bits is not None:
+            return request
+        return TensorRequest(bits=self._ends_bits).over(request)
+
+    def widest(self, layers: Iterable[fx.Node], usual: int) -> TensorRequest:
+        """For a tensor that several layers take in, which is stored once: the request with the most bits."""
+        return max((self.of("activation", layer) for layer in layers), key=lambda request: request.bits or usual)

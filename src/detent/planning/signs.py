@@ -1,0 +1,30 @@
+"""Which tensors of a graph cannot be negative, so that unsigned codes suit them."""
+
+from __future__ import annotations
+
+from torch import fx
+
+from detent.planning.view import GraphView
+
+__all__ = ["never_negative"]
+
+
+def never_negative(view: GraphView) -> set[fx.Node]:
+    """The nodes that give no negative number, whatever the input: after a ReLU, and what keeps the sign from there."""
+    found: set[fx.Node] = set()
+    for node in view.graph.nodes:
+        kind = view.kinds.get(node)
+        if kind is None or kind.sign < 0:
+            continue
+        sources = view.data_inputs(node)
+        keeps = bool(sources) and all(source in found for source in sources) and not _meets_negative(view, node)
+        if kind.sign > 0 or keeps:
+            found.add(node)
+    return found
+
+
+def _meets_negative(view: GraphView, node: fx.Node) -> bool:
+    """Whether a number in the code is below zero: `x * -1`. In a reshape it would be a size."""
+    given = (*node.args, *node.kwargs.values())
+    numbers = [value for value in given if isinstance(value, (int, float))]
+    return view.is_kind(node, "add", "mul", "div", "maximum", "minimum", "pad") and any(n < 0 for n in numbers)

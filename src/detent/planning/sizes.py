@@ -1,0 +1,41 @@
+"""Sizes that are computed in real numbers, such as `floor(2.0 * height)` for a resize: no grid may round them."""
+
+from __future__ import annotations
+
+from torch import fx
+
+from detent.planning.view import GraphView
+
+__all__ = ["made_of_shapes", "sizes"]
+
+
+def sizes(view: GraphView) -> dict[fx.Node, str]:
+    """The real tensors of a graph that are made of shapes and constants alone and end in whole numbers, or where an
+    operation is told a size or a factor; each with the reason why it stays float. Positions that are made of a shape
+    and then added to activations are none of them."""
+    made = made_of_shapes(view)
+    found: dict[fx.Node, str] = {}
+    for node in reversed(view.graph.nodes):
+        reads_data = any(_is_data(view, node, user, found, made) for user in node.users)
+        if node in made and view.is_tensor(node) and node.users and not reads_data:
+            found[node] = "a size"
+    return found
+
+
+def made_of_shapes(view: GraphView) -> set[fx.Node]:
+    """Whatever is computed from shapes and constants alone."""
+    made: set[fx.Node] = set()
+    for node in view.graph.nodes:
+        sources = [source for source in node.all_input_nodes if source.op != "get_attr"]
+        if view.is_kind(node, "shape") or (sources and node.op != "output" and all(one in made for one in sources)):
+            made.add(node)
+    return made
+
+
+def _is_data(view: GraphView, node: fx.Node, user: fx.Node, found: dict[fx.Node, str], made: set[fx.Node]) -> bool:
+    """Whether `user` computes with the numbers themselves and gives real ones that are no size."""
+    if user.op == "output":
+        return True
+    if not user.meta.get("is_real") or user in found:
+        return False
+    return user in made or user not in view.kinds or node in view.data_inputs(user)

@@ -1,0 +1,36 @@
+"""Pad before an average pool in `ceil_mode` whose last windows reach beyond the padding.
+
+In ONNX and torch padding counts if `count_include_pad` says so, and what is beyond it never does. Behind an explicit
+Pad the pool has no padding of its own.
+"""
+
+from __future__ import annotations
+
+from detent.rewrites.avgpool_count_include_pad import padded_before
+from detent.rewrites.editing import Editing
+from detent.rewrites.original import attributes_of
+from detent.rewrites.rewrite import rewrite
+from detent.rewrites.window_axes import window_axes
+
+__all__ = ["avgpool_ceil_mode_explicit_pad"]
+
+
+@rewrite(
+    why=(
+        "The integer kernels of ONNX Runtime and OpenVINO also count what lies beyond the padding in the last "
+        "windows of `ceil_mode`, which ONNX and torch do not: up to 69 LSB off"
+    ),
+    needed_for=("onnxruntime<=1.31.1", "openvino<=2026.4.1"),
+)
+def avgpool_ceil_mode_explicit_pad(editing: Editing) -> None:
+    """Matches a quantized AveragePool with `ceil_mode` and `count_include_pad` whose windows end beyond the padding."""
+    for node in editing.nodes:
+        attributes = attributes_of(node)
+        if node.op_type != "AveragePool" or not attributes.get("ceil_mode") or not attributes.get("count_include_pad"):
+            continue
+        found = editing.found(node)
+        if found is None or attributes.get("auto_pad", "NOTSET") != "NOTSET":
+            continue
+        axes = window_axes(editing, node)
+        if not axes or not all(axis.is_whole for axis in axes):
+            padded_before(editing, found)

@@ -1,0 +1,44 @@
+"""The setting of papers: what algorithms are compared on, without a chip."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from detent.numerics import ApotGrid, IntGrid, LogGrid, PerChannel, PerGroup, PerTensor, Rounding
+from detent.planning import Backend, Offer, Rule, takes
+
+__all__ = ["ACADEMIC", "ACADEMIC_NLP"]
+
+_ANY = Offer(
+    grids=(IntGrid, ApotGrid, LogGrid),
+    bits=(8, 2, 3, 4, 5, 6, 7, 16),
+    signed=(True, False),
+    symmetric=(True, False),
+    granularities=(PerTensor, PerChannel, PerGroup),
+    roundings=tuple(Rounding),
+)
+
+# Batch norms are left alone, so that nothing is folded into a quantized weight. Unsigned numbers after a ReLU are
+# MQBench's `ada_sign`: "real symmetric hardware wastes a bit".
+ACADEMIC = Backend(
+    name="academic",
+    about="papers on vision: inputs and weights of convolutions and linear layers",
+    weight=_ANY,
+    activation=replace(_ANY, auto_sign=True),
+    rules=takes("conv", "conv_transpose", "linear"),
+    fusions=(),
+    shares=(),
+    ends_bits=8,
+    batch_norm=-1,
+)
+
+ACADEMIC_NLP = Backend(
+    name="academic_nlp",
+    about="papers on language: linear layers, matrix products, embeddings",
+    weight=_ANY,
+    activation=replace(_ANY, auto_sign=True),
+    rules={**takes("linear", "matmul"), "embedding": Rule(inputs=False)},
+    fusions=(),
+    shares=(),
+    batch_norm=-1,
+)

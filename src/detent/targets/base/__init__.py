@@ -1,0 +1,9 @@
+"""What targets are made of: the interfaces, and what several of their files share."""
+
+from __future__ import annotations
+
+from detent.targets.base.deployment import Deployment
+from detent.targets.base.engine import Engine, Placement
+from detent.targets.base.format import Format, TensorFacts, Written, parameter_name
+
+__all__ = ["Deployment", "Engine", "Format", "Placement", "TensorFacts", "Written", "parameter_name"]

@@ -1,0 +1,43 @@
+"""What a format writes: the deployed network, and every quantized tensor of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import onnx
+
+from detent.ir import DeployedTensor, QdqGraph, read_qdq
+from detent.planning import Backend
+
+__all__ = ["DeployedTensor", "Deployment"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Deployment:
+    """The network as QDQ ONNX, for a backend. `tensors` is in the order of the Plan; `ranges` are of float tensors, as
+    they would be on a grid, which only retargeting looks at; `names` are of nodes of the torch model whose result is
+    called otherwise here."""
+
+    name: str
+    backend: Backend
+    model: onnx.ModelProto
+    tensors: tuple[DeployedTensor, ...]
+    ranges: tuple[DeployedTensor, ...] = ()
+    notes: Sequence[str] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def graph(self) -> QdqGraph:
+        """The same network with Q and DQ dissolved."""
+        return read_qdq(self.model)
+
+    @property
+    def activations(self) -> tuple[DeployedTensor, ...]:
+        return tuple(tensor for tensor in self.tensors if tensor.role == "activation")
+
+    @property
+    def parameters(self) -> tuple[DeployedTensor, ...]:
+        """Weights and biases."""
+        return tuple(tensor for tensor in self.tensors if tensor.role != "activation")

@@ -1,0 +1,88 @@
+"""What every real runtime offers: load a deployed model, run it, show what is inside, say what really ran."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy.typing as npt
+
+from detent.errors import EngineError
+from detent.ir import Package
+
+__all__ = ["Engine", "Placement"]
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How an engine ran one operation of the deployed network.
+
+    `op` is the name of the ONNX node, `ran_as` "integer", "float" or "folded" (it is gone: fused into another
+    operation, or computed beforehand), `why` is empty unless a reader needs a reason, as for a float one.
+    """
+
+    op: str
+    kind: str
+    ran_as: Literal["integer", "float", "folded"]
+    why: str = ""
+
+
+class Engine(ABC):
+    """One runtime. Subclasses import their package only when they are loaded.
+
+    Inputs and outputs go by the names of the ONNX model, as numpy arrays, in the layout of the ONNX model, whatever
+    the engine uses inside. A quantized output is given as real numbers.
+    """
+
+    name: ClassVar[str]
+    extra: ClassVar[str | None] = None
+    """The extra of the `detent` package that installs it; None if it comes with Detent."""
+    arithmetic: ClassVar[str | None] = None
+    """What its kernels compute, if the artifact was made for another engine; None: what the artifact names."""
+
+    @classmethod
+    @abstractmethod
+    def version(cls) -> str | None:
+        """Of the installed runtime; None if it is not installed."""
+
+    @classmethod
+    @abstractmethod
+    def load(cls, package: Package, *, threads: int = 1, as_float: bool = False) -> Engine:
+        """Make ready to run the deployed model; with `as_float` the same network without quantization, which is
+        what its speed is compared with."""
+
+    @classmethod
+    def options_for(cls, arithmetic: str) -> dict[str, Any]:
+        """What `load` is told so that the engine computes by that arithmetic, where it has kernels of several."""
+        del arithmetic
+        return {}
+
+    @classmethod
+    def fastest(cls, package: Package, *, threads: int = 1) -> Engine:
+        """The deployed model as a user would run it: not necessarily with the options under which it is proven."""
+        return cls.load(package, threads=threads)
+
+    @abstractmethod
+    def run(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
+        """The outputs of the network, by name."""
+
+    @abstractmethod
+    def explain(self) -> list[Placement]:
+        """Which operations ran on integers, which in float and why."""
+
+    def tensors(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
+        """What the engine computed inside, by ONNX tensor name: integer codes where the tensor is quantized (an
+        integer dtype says so), else floats. Empty if the engine cannot show it."""
+        del inputs
+        return {}
+
+    @classmethod
+    def require(cls) -> None:
+        """An error that names the extra, if the runtime is not installed."""
+        if cls.version() is None:
+            extra = f"pip install 'detent[{cls.extra}]'" if cls.extra else f"pip install {cls.name}"
+            raise EngineError(f"run on {cls.name}", "it is not installed", extra)

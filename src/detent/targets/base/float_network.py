@@ -1,0 +1,168 @@
+"""Formats that hold the qparams of tensors, for tools that read them beside the float network.
+
+Names are those of `float.onnx`, the network without Q and DQ.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import onnx
+from onnx import numpy_helper
+
+from detent.ir import TRANSPOSED, DeployedTensor, Trait, ops_with
+from detent.rewrites import float_model
+from detent.targets.base.deployment import Deployment
+from detent.targets.base.format import Format, TensorFacts, Written, parameter_name
+from detent.targets.base.limits import by_name, float_readers
+
+__all__ = ["FLOAT_MODEL", "KEEPS_VALUES", "Network", "ParameterFormat", "initializer_facts"]
+
+FLOAT_MODEL = "float.onnx"
+
+_DEQUANTIZED = "_dequantized"
+_UNQUANTIZED = "_unquantized"
+
+KEEPS_VALUES = ops_with(Trait.RESHAPES) | {"Transpose"}
+"""Types of nodes whose output holds the values of the input, moved."""
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """`activations` and `parameters` are the tensors that are on a grid; `notes` say what that loses."""
+
+    deployment: Deployment
+    model: onnx.ModelProto
+    activations: Mapping[str, DeployedTensor]
+    parameters: Mapping[str, DeployedTensor]
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, deployment: Deployment, format_name: str) -> Network:
+        parameters = {tensor.tensor: tensor for tensor in deployment.parameters}
+        model = float_model(deployment.model)
+        _name_stored(model.graph, [tensor.tensor for tensor in deployment.tensors])
+        own = _name_outputs(model.graph)
+        activations = {
+            own.get(name, name): replace(tensor, tensor=own.get(name, name))
+            for name, tensor in by_name(deployment, format_name).items()
+        }
+        return cls(deployment, model, activations, parameters, float_readers(deployment, format_name))
+
+    @property
+    def nodes(self) -> list[onnx.NodeProto]:
+        return [node for node in self.model.graph.node if node.op_type != "Constant"]
+
+    @property
+    def file(self) -> dict[str, bytes]:
+        return {FLOAT_MODEL: self.model.SerializeToString(deterministic=True)}
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of parameters."""
+        return {tensor.name: tuple(tensor.dims) for tensor in self.model.graph.initializer}
+
+    @cached_property
+    def _producers(self) -> dict[str, onnx.NodeProto]:
+        return {name: node for node in self.model.graph.node for name in node.output}
+
+    def producer(self, tensor: str) -> onnx.NodeProto | None:
+        return self._producers.get(tensor)
+
+    def consumers(self, tensor: str) -> list[onnx.NodeProto]:
+        return [node for node in self.nodes if tensor in node.input]
+
+    def reads(self, node: onnx.NodeProto) -> dict[int, DeployedTensor]:
+        """The inputs that the node reads as integers, by position."""
+        found: dict[int, DeployedTensor] = {}
+        for position, name in enumerate(node.input):
+            tensor = self.activations.get(name) or self.parameters.get(name)
+            if tensor is not None and (not tensor.users or node.name in tensor.users or tensor.role != "activation"):
+                found[position] = tensor
+        return found
+
+    def moved_backwards(self) -> dict[str, DeployedTensor]:
+        """The activations, and what goes into a node that only moves values whose output is one of them.
+
+        Tools that want a range for every tensor find it there too. The order is that of `activations`, then of nodes
+        from the last to the first.
+        """
+        found = dict(self.activations)
+        for node in reversed(self.nodes):
+            if node.op_type in KEEPS_VALUES and node.output[0] in found and node.input[0] not in self.shapes:
+                found.setdefault(node.input[0], found[node.output[0]])
+        return found
+
+    def clipping_of(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
+        """The ReLU or ReLU6 that alone reads what `node` gives."""
+        after = self.consumers(node.output[0])
+        if len(after) != 1 or any(output.name == node.output[0] for output in self.model.graph.output):
+            return None
+        if after[0].op_type == "Relu" or (after[0].op_type == "Clip" and self._bounds(after[0]) == (0.0, 6.0)):
+            return after[0]
+        return None
+
+    def _bounds(self, clip: onnx.NodeProto) -> tuple[Any, ...]:
+        constants = {tensor.name: tensor for tensor in self.model.graph.initializer}
+        for node in self.model.graph.node:
+            if node.op_type == "Constant":
+                constants.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
+        named = [constants.get(name) for name in clip.input[1:]]
+        return tuple(numpy_helper.to_array(tensor).item() for tensor in named if tensor is not None)
+
+
+class ParameterFormat(Format):
+    """Qparams of tensors in one file or more, beside `float.onnx`."""
+
+    @abstractmethod
+    def write_parameters(self, network: Network) -> Written:
+        """The files without `float.onnx`, and the notes on them."""
+
+    @abstractmethod
+    def parameter_facts(self, content: bytes) -> Iterator[TensorFacts]:
+        """What one of them says."""
+
+    def write(self, deployment: Deployment) -> Written:
+        network = Network.of(deployment, self.name)
+        written = self.write_parameters(network)
+        return Written({**written.files, **network.file}, (*network.notes, *written.notes))
+
+    def facts(self, file: str, files: Mapping[str, bytes]) -> Iterator[TensorFacts]:
+        return initializer_facts(files[file]) if file == FLOAT_MODEL else self.parameter_facts(files[file])
+
+
+def initializer_facts(content: bytes) -> Iterator[TensorFacts]:
+    """The real numbers of the parameters of an ONNX model."""
+    for held in onnx.load_model_from_string(content).graph.initializer:
+        array = numpy_helper.to_array(held)
+        if array.ndim and array.dtype.kind == "f":
+            yield TensorFacts(parameter_name(held.name), {"numbers": array})
+
+
+def _name_stored(graph: onnx.GraphProto, quantized: Iterable[str]) -> None:
+    """What the DequantizeLinear of a weight or another constant gave has its own name again. In a graph that was read
+    from a file it had another, and so had a matrix that is stored the other way round."""
+    stored = {tensor.name for tensor in graph.initializer}
+    given = {f"{name}{suffix}": name for name in quantized for suffix in (_DEQUANTIZED, TRANSPOSED)}
+    names = {name: own for name, own in given.items() if name in stored and own not in stored}
+    for tensor in graph.initializer:
+        tensor.name = names.get(tensor.name, tensor.name)
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+
+
+def _name_outputs(graph: onnx.GraphProto) -> dict[str, str]:
+    """In a graph that was read from a file, what stands before an output's Q has the output's own name again."""
+    moved = (node for node in graph.node if node.op_type == "Identity")
+    ends = [node for node in moved if node.input[0] == node.output[0] + _UNQUANTIZED]
+    names = {node.input[0]: node.output[0] for node in ends}
+    for node in ends:
+        graph.node.remove(node)
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+    return names

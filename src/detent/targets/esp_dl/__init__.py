@@ -1,0 +1,5 @@
+"""Espressif ESP-DL."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

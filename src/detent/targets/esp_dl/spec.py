@@ -1,0 +1,51 @@
+"""Espressif ESP-DL."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from detent.numerics import PerChannel, PerTensor, Rounding
+from detent.planning import FUSED, MOVES, Backend, Offer, both, chains, takes
+from detent.targets.base.power_of_two import POWER_OF_TWO, RULES
+
+__all__ = ["ESP_DL"]
+
+# The ESP32-P4. For an S3 or C chip ask for per-tensor weights and half_up; the biases of an S3 have 20 bits.
+ESP_DL = Backend(
+    name="esp_dl",
+    about="Espressif ESP-DL",
+    weight=replace(
+        POWER_OF_TWO,
+        bits=(8, 16),
+        granularities=(PerChannel, PerTensor),
+        roundings=(Rounding.HALF_EVEN, Rounding.HALF_UP),
+    ),
+    activation=replace(POWER_OF_TWO, bits=(8, 16), roundings=(Rounding.HALF_EVEN, Rounding.HALF_UP)),
+    bias="int32",
+    bias_offer=Offer(bits=(32, 20), scales=("power_of_two",), roundings=(Rounding.HALF_EVEN, Rounding.HALF_UP)),
+    rules={
+        **RULES,
+        **both(
+            "conv_transpose",
+            "matmul",
+            "minimum",
+            "mean",
+            "sum",
+            "hardswish",
+            "hardsigmoid",
+            "silu",
+            "gelu",
+            "tanh",
+            "elu",
+            "layernorm",
+            "rmsnorm",
+        ),
+        # What a softmax gives is float.
+        **takes("softmax", "log_softmax"),
+    },
+    fusions=(*FUSED, *chains(("add",))),
+    shares=(*MOVES, "pad", "resize"),
+    quantize_outputs=True,
+    arithmetic="onnx_spec",
+    files=("onnx", "espdl"),
+)

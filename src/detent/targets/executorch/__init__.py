@@ -1,0 +1,5 @@
+"""ExecuTorch with the XNNPACK delegate."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

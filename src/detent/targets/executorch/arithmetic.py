@@ -1,0 +1,35 @@
+"""XNNPACK's int8 kernels as ExecuTorch's delegate uses them; what the delegate does not take on integers runs in
+float."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from detent.cpus import Cpu
+from detent.ir import Encoding, QdqGraph
+from detent.targets.executorch.kernels import runs_on_integers
+from detent.targets.litert.arithmetic.xnnpack import Xnnpack
+from detent.targets.litert.file.fusing import fused
+from detent.twin import Arithmetic, Step
+
+__all__ = ["ExecuTorchXnnpack"]
+
+
+class ExecuTorchXnnpack(Arithmetic):
+    """As `xnnpack`, but only where ExecuTorch has an integer kernel: convolutions, linear layers, sums, products of two
+    tensors, means of planes, and what moves codes on one grid. Functions, other means and pools, and conversions from
+    one grid to another are real numbers in between, each put on its grid by `quantize`."""
+
+    name = "executorch"
+    claim = "equal on x86 with ExecuTorch 1.5.1, but for operations that run in float"
+
+    def __init__(self, cpu: str | Cpu | None = None):
+        super().__init__(cpu)
+        self._kernels = Xnnpack(self.cpu)
+
+    def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
+        return self._kernels.quantize(values, encoding)
+
+    def lower(self, graph: QdqGraph) -> list[Step]:
+        nodes = fused(graph, before_activation=("Add", "Conv", "ConvTranspose", "Gemm"))
+        return self._kernels.lower_nodes(graph, nodes, lambda node: runs_on_integers(graph, node.ops))

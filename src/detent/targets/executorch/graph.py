@@ -1,0 +1,85 @@
+"""The network as ExecuTorch wants it: what its delegate would mistake is written in another way."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import replace
+from typing import Any
+
+import numpy.typing as npt
+
+from detent.ir import Op, QdqGraph, Read, Trait, constant_values, ops_with, sole_float_reader
+from detent.ir.torch_functions import CONV_BY_PLANES
+
+__all__ = ["with_float_weights", "with_own_biases", "with_planes"]
+
+_WEIGHTED = ops_with(Trait.WEIGHTED) - {"MatMul"}  # which has no bias
+
+
+def with_own_biases(graph: QdqGraph) -> QdqGraph:
+    """The same network, where layers do not share a bias: the delegate makes integers of one once, for the scales of
+    the first layer that reads it."""
+    constants, coded = dict(graph.constants), set(graph.coded)
+    taken: set[str] = set()
+    ops = []
+    for op in graph.ops:
+        bias = op.inputs[2] if op.type in _WEIGHTED and len(op.inputs) > 2 else None
+        if bias is not None and bias.tensor in taken:
+            name = f"{bias.tensor}_of_{op.outputs[0]}"
+            constants[name] = graph.constants[bias.tensor].copy()
+            coded.update([name] if bias.tensor in graph.coded else [])
+            op = replace(op, inputs=(*op.inputs[:2], replace(bias, tensor=name)))
+        elif bias is not None and bias.tensor in graph.constants:
+            taken.add(bias.tensor)
+        ops.append(op)
+    return replace(graph, ops=tuple(ops), constants=constants, coded=frozenset(coded))
+
+
+def with_float_weights(graph: QdqGraph, left: Set[str]) -> QdqGraph:
+    """The same network, where weights of layers that do not run on integers are floats: outside of an integer kernel
+    ExecuTorch has no operator for codes with a scale for each channel. `left` are outputs of layers that the delegate
+    is known not to take."""
+    constants = dict(graph.constants)
+    ops = []
+    for op in graph.ops:
+        weight = op.inputs[1] if op.type in _WEIGHTED else None
+        codes = weight is not None and weight.encoding is not None and weight.tensor in graph.coded
+        if weight is not None and codes and (op.outputs[0] in left or not _runs_on_codes(graph, op)):
+            name = f"{weight.tensor}_dequantized"
+            constants[name] = _real(graph, weight)
+            op = replace(op, inputs=(op.inputs[0], Read(name), *op.inputs[2:]))
+        ops.append(op)
+    return replace(graph, ops=tuple(ops), constants=constants)
+
+
+def _runs_on_codes(graph: QdqGraph, op: Op) -> bool:
+    """Whether a layer gets codes and gives codes, perhaps through a ReLU or Clip."""
+    if op.inputs[0] is None or op.inputs[0].encoding is None:
+        return False
+    after = sole_float_reader(graph, op.outputs[0])
+    if after is not None and after.type in ("Relu", "Clip"):
+        op = after
+    return graph.grid_of(op.outputs[0]) is not None
+
+
+def with_planes(graph: QdqGraph) -> QdqGraph:
+    """The same network, where convolutions of volumes are ones of planes: ExecuTorch has no kernel for volumes."""
+    constants = dict(graph.constants)
+    ops = []
+    for op in graph.ops:
+        weight = op.inputs[1] if op.type == "Conv" else None
+        if weight is not None and weight.tensor in graph.constants and graph.constants[weight.tensor].ndim == 5:
+            real = _real(graph, weight)
+            names = [f"{weight.tensor}_plane{place}" for place in range(real.shape[2])]
+            constants.update({name: real[:, :, place].copy() for place, name in enumerate(names)})
+            bias = op.inputs[2] if len(op.inputs) > 2 else None
+            op = replace(op, type=CONV_BY_PLANES, inputs=(op.inputs[0], bias, *map(Read, names)))
+        ops.append(op)
+    return replace(graph, ops=tuple(ops), constants=constants)
+
+
+def _real(graph: QdqGraph, read: Read) -> npt.NDArray[Any]:
+    """The real numbers of a constant."""
+    values = constant_values(graph, read)
+    assert values is not None
+    return values

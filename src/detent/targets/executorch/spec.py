@@ -1,0 +1,27 @@
+"""ExecuTorch with the XNNPACK delegate."""
+
+from __future__ import annotations
+
+from detent.numerics import PerChannel, PerTensor
+from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
+
+__all__ = ["EXECUTORCH_XNNPACK"]
+
+EXECUTORCH_XNNPACK = Backend(
+    name="executorch_xnnpack",
+    about="ExecuTorch, XNNPACK delegate",
+    weight=Offer(narrow=(True,), granularities=(PerChannel, PerTensor)),
+    activation=Offer(symmetric=(False, True)),
+    # Float in the program, int32 in the delegate.
+    bias="int32",
+    # What its own quantizer annotates. A mean may have an output scale of its own, though that quantizer shares it.
+    rules=both("conv", "conv_transpose", "linear", "add", "mul", "mean", "global_avgpool"),
+    fusions=(*FUSED, *chains(("add", "mul"))),
+    shares=(*MOVES, "concat", "relu", "relu6", "clip"),
+    aligns=("concat",),
+    quantize_outputs=True,
+    opset=21,
+    arithmetic="executorch",
+    files=("pte",),
+    engine="executorch",
+)

@@ -1,0 +1,23 @@
+"""Xilinx FPGA, as PPQ has it."""
+
+from __future__ import annotations
+
+from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
+from detent.targets.base.power_of_two import POWER_OF_TWO, RULES
+
+__all__ = ["FPGA"]
+
+FPGA = Backend(
+    name="fpga",
+    about="Xilinx FPGA, as PPQ has it",
+    weight=POWER_OF_TWO,
+    activation=POWER_OF_TWO,
+    bias="int32",
+    bias_offer=Offer(bits=(32,), scales=("power_of_two",)),
+    rules={**RULES, **both("conv_transpose")},
+    fusions=(*FUSED, *chains(("add",))),
+    shares=(*MOVES, "pad", "resize"),
+    quantize_outputs=True,
+    arithmetic="onnx_spec",
+    files=("onnx", "ppq_json"),
+)

@@ -1,0 +1,55 @@
+"""What LiteRT has different kernels for: one set for 8-bit codes in each of its ways to run, one for 16-bit codes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+import numpy.typing as npt
+
+from detent.ir import Encoding, Op, QdqGraph
+from detent.twin.accumulate import Accumulator
+from detent.twin.arithmetic import Kernel
+from detent.twin.requantize import Requantizer
+
+__all__ = ["Bounds", "Integers", "TfliteKernels"]
+
+Integers = npt.NDArray[np.int64]
+Bounds = tuple[int, int]
+
+
+class TfliteKernels(ABC):
+    """Each method gives a kernel for codes on the grids `x`, `a`, `b` that gives codes on the grid `y`, clamped to
+    `bounds`."""
+
+    @abstractmethod
+    def product(self, op: Op, acc: Accumulator, y: Encoding, bounds: Bounds) -> Requantizer:
+        """From the sums of a convolution or linear layer."""
+
+    @abstractmethod
+    def matmul(self, a: Encoding, b: Encoding, y: Encoding) -> Requantizer:
+        """From the sums of a product of two activations."""
+
+    @abstractmethod
+    def convert(self, x: Encoding, y: Encoding) -> Kernel:
+        """From one grid to another."""
+
+    @abstractmethod
+    def multiply(self, a: Encoding, b: Encoding, y: Encoding, bounds: Bounds) -> Kernel: ...
+
+    @abstractmethod
+    def mean(self, x: Encoding, y: Encoding, count: int, *, spatial: bool) -> Requantizer:
+        """From sums of the file's codes, zero points included; `spatial` if it is over the rows and columns of an
+        image, which stay as axes of one."""
+
+    @abstractmethod
+    def table(self, op: Op, x: Encoding, y: Encoding, bounds: tuple[float, float] | None) -> Integers | None:
+        """What each code of `x`, from the least, becomes under a function; `bounds` are those of a Clip."""
+
+    @abstractmethod
+    def softmax(self, x: Encoding, y: Encoding) -> Kernel:
+        """Along the last axis."""
+
+    @abstractmethod
+    def resize(self, graph: QdqGraph, op: Op, x: Encoding) -> Kernel | None:
+        """Bilinear, on one grid."""

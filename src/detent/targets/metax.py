@@ -1,0 +1,23 @@
+"""MetaX."""
+
+from __future__ import annotations
+
+from detent.numerics import PerChannel, PerTensor
+from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
+from detent.targets.base.ppq_kinds import CUDA_KINDS
+
+__all__ = ["METAX"]
+
+# PPQ's METAX_INT8_C. Its METAX_INT8_T is affine uint8 with one scale for all tensors and a float bias.
+METAX = Backend(
+    name="metax",
+    about="MetaX, one scale a channel",
+    weight=Offer(narrow=(True,), granularities=(PerChannel, PerTensor)),
+    activation=Offer(narrow=(True,)),
+    bias="int32",
+    rules=both(*CUDA_KINDS, "matmul"),
+    fusions=(*FUSED, *chains(("conv", "linear"), ("sigmoid", "leaky_relu"), norm=True), *chains(("add",))),
+    shares=(*MOVES, "resize"),
+    quantize_outputs=True,
+    files=("onnx", "ppq_json"),
+)

@@ -1,0 +1,5 @@
+"""MNN."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

@@ -1,0 +1,199 @@
+"""How scales go on in MNN, from the tensors of its integer layers through operations that move or pool numbers.
+
+Operations that only move numbers, one behind the other, are one command to MNN: the tensors between them do not exist,
+and neither hold a scale nor keep one from going on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from detent.ir import Encoding, Op, QdqGraph, Read, Trait, ops_with
+from detent.targets.mnn.layers import PRODUCTS, WEIGHTED, MnnUnit, integer_layers, is_split, layer_grid
+
+__all__ = [
+    "AVERAGES",
+    "FLOAT",
+    "MOVES",
+    "PARTS",
+    "REAL",
+    "WINDOWS",
+    "Casts",
+    "Chains",
+    "Scale",
+    "first_scales",
+    "forms",
+    "inside_chains",
+    "layer_ends",
+    "read_as",
+    "reads_moved",
+    "sources",
+    "spread",
+    "with_casts",
+]
+
+AVERAGES = ("AveragePool", "GlobalAveragePool")
+WINDOWS = (*AVERAGES, "MaxPool", "Resize")
+MOVES = ops_with(Trait.MOVES_VALUES) - {"Expand", "Gather", "GatherElements", "Tile"} | {"Concat", "Pad"}
+"""They hand scales on, as the two that read more than moved values do; through the four that are left out MNN does
+not."""
+FLOAT = ("Clip", "LeakyRelu", "Relu")
+"""Hand scales on, and have no kernel for codes; a ReLU that stands alone is written as a clip."""
+PARTS = ".parts"
+"""Behind the output of a layer: what it reads after MNN moved it, which hands its scale back."""
+REAL = ".real"
+"""Ends the name of the same numbers in another form: real ones of codes, or those that have the scale."""
+_ROUNDS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Scale:
+    """Two are the same only if they came from one tensor: MNN moves codes between tensors that share one. Windows are
+    taken of codes between equal scales too."""
+
+    grid: Encoding
+
+
+Scales = dict[str, Scale]
+Ways = dict[str, dict[str, None]]
+"""From a tensor to those that its scale goes on to, in their order."""
+
+
+Chains = Mapping[str, tuple[str, ...]]
+"""Tensors between moves, each with those that it is moved from."""
+
+
+def inside_chains(units: Sequence[MnnUnit], moving: Collection[str], outputs: Collection[str]) -> Chains:
+    """Tensors that only moves give and read. `moving` are the moves, by their first output, and the layers that MNN
+    moves numbers for."""
+    readers: dict[str, list[str]] = {}
+    for unit in units:
+        for name in unit.reads:
+            readers.setdefault(name, []).append(unit.head.outputs[0])
+    return {
+        given: unit.reads
+        for unit in units
+        if unit.head.type in MOVES and unit.head.outputs[0] in moving
+        for given in unit.gives
+        if given not in outputs and given in readers and all(reader in moving for reader in readers[given])
+    }
+
+
+def sources(name: str, chains: Chains) -> tuple[str, ...]:
+    """What a tensor inside of a chain is moved from; another is its own."""
+    if name not in chains:
+        return (name,)
+    return tuple(found for part in chains[name] for found in sources(part, chains))
+
+
+def spread(units: Iterable[MnnUnit], scales: Scales, chains: Chains) -> Scales:
+    """As MNN's pipeline does it, in the same order: forwards first, three rounds at most."""
+    forward: Ways = {}
+    backward: Ways = {}
+    for unit in units:
+        reads = [found for name in unit.reads for found in sources(name, chains)]
+        if unit.output + PARTS in scales:
+            backward.setdefault(unit.output + PARTS, {}).update((read, None) for read in reads if read not in scales)
+        if unit.head.type not in {*MOVES, *WINDOWS, *FLOAT}:
+            continue
+        for given in unit.gives:
+            if given in chains:
+                continue
+            if len(reads) == 1 and given not in scales:
+                forward.setdefault(reads[0], {})[given] = None
+            for read in reads:
+                if read not in scales:
+                    backward.setdefault(given, {})[read] = None
+    _without_those_of_several(forward, backward)
+    _without_those_of_several(backward, forward)
+    starts = [[name for name in ways if name not in _reached(ways)] for ways in (forward, backward)]
+    for _ in range(_ROUNDS):
+        if not (_carry(forward, starts[0], scales) or _carry(backward, starts[1], scales)):
+            break
+    return scales
+
+
+def _without_those_of_several(ways: Ways, others: Ways) -> None:
+    """Parts of a concatenation hand nothing on, and of a tensor's several readers none hands back."""
+    for ends in list(others.values()):
+        if len(ends) > 1:
+            for name in ends:
+                ways.pop(name, None)
+
+
+def _reached(ways: Ways) -> set[str]:
+    return {name for ends in ways.values() for name in ends}
+
+
+def _carry(ways: Ways, starts: Iterable[str], scales: Scales) -> bool:
+    changed = False
+    reached = list(starts)
+    while reached:
+        name = reached.pop()
+        if name not in scales:
+            continue
+        for end in ways.get(name, ()):
+            changed = changed or scales.get(end) is not scales[name]
+            scales[end] = scales[name]
+            reached.append(end)
+    return changed
+
+
+Casts = Mapping[str, set[str]]
+"""Tensors, and the outputs of operations that read them in another form; that may have another form in turn."""
+
+
+def read_as(name: str, head: str, casts: Casts) -> str:
+    """The form in which an operation reads a tensor."""
+    while head in casts.get(name, ()):
+        name += REAL
+    return name
+
+
+def forms(name: str, casts: Casts) -> Iterator[str]:
+    """A tensor and all its other forms, each made of the one before it."""
+    yield name
+    while name in casts:
+        name += REAL
+        yield name
+
+
+def with_casts(units: Iterable[MnnUnit], casts: Casts) -> Iterator[MnnUnit]:
+    """The units as they are written: what makes another form of a tensor is one more."""
+    for unit in units:
+        yield replace(unit, reads=tuple(read_as(name, unit.head.outputs[0], casts) for name in unit.reads))
+        for name in unit.gives:
+            for one, other in pairwise(forms(name, casts)):
+                yield MnnUnit((Op("Max", other, (Read(one),), (other,)),), (one,))
+
+
+def reads_moved(graph: QdqGraph, unit: MnnUnit) -> bool:
+    """Whether MNN moves what a layer reads: to a matrix of places, or to its groups."""
+    return unit.head.type in PRODUCTS or is_split(graph, unit.head)
+
+
+def layer_ends(graph: QdqGraph, unit: MnnUnit) -> tuple[Encoding, Encoding] | None:
+    """The grids of what an integer layer reads and gives, if MNN can have it on integers."""
+    data, given = unit.head.inputs[0], layer_grid(graph, unit)
+    if unit.head.type not in WEIGHTED or data is None or data.encoding is None or given is None:
+        return None
+    return data.encoding, given
+
+
+def first_scales(graph: QdqGraph, casts: Casts) -> dict[str, Scale]:
+    """Those of the converted model: a tensor keeps the first that is given to it."""
+    scales: dict[str, Scale] = {}
+    for unit in with_casts(integer_layers(graph), casts):
+        ends = layer_ends(graph, unit)
+        if ends is None:
+            continue
+        read, given = ends
+        if reads_moved(graph, unit):
+            scales[unit.output + PARTS] = Scale(read)
+        else:
+            scales.setdefault(unit.reads[0], Scale(read))
+        if not is_split(graph, unit.head):  # its parts are joined behind it
+            scales.setdefault(unit.output, Scale(given))
+    return scales

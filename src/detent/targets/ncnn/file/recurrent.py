@@ -1,0 +1,79 @@
+"""LSTM and GRU, in float, over the steps of one sample."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from detent.ir import Op
+from detent.targets.ncnn.file.lowering import ONE_SAMPLE, Lowering, refuse
+from detent.targets.ncnn.file.model import Value
+
+__all__ = ["gru", "lstm"]
+
+Array = npt.NDArray[Any]
+
+_DIRECTIONS = {"forward": 0, "reverse": 1, "bidirectional": 2}
+
+
+def lstm(low: Lowering, op: Op) -> None:
+    """ONNX has the gates in the order input, output, forget, cell; ncnn input, forget, output, cell."""
+    _check(low, op, ("Sigmoid", "Tanh", "Tanh"))
+    weights, recurrences, biases = _held(low, op, gates=4)
+    order = [0, 2, 1, 3]
+    total = (biases[0] + biases[1])[:, order]
+    _write(low, op, "LSTM", weights[:, order], total, recurrences[:, order])
+
+
+def gru(low: Lowering, op: Op) -> None:
+    """ONNX has the gates in the order update, reset, hidden; ncnn reset, update, hidden, whose biases stay apart."""
+    _check(low, op, ("Sigmoid", "Tanh"))
+    if not op.attribute("linear_before_reset"):
+        refuse(op, "it resets before its product", "use linear_before_reset=1, as PyTorch does")
+    weights, recurrences, biases = _held(low, op, gates=3)
+    both, order = biases[0] + biases[1], [1, 0, 2]
+    rows = np.stack([both[:, 1], both[:, 0], biases[0][:, 2], biases[1][:, 2]], axis=1)
+    _write(low, op, "GRU", weights[:, order], rows, recurrences[:, order])
+
+
+def _check(low: Lowering, op: Op, functions: tuple[str, ...]) -> None:
+    ways = 2 if op.attribute("direction") == "bidirectional" else 1
+    named = tuple(op.attributes.get("activations", functions * ways))
+    if named != functions * ways or "clip" in op.attributes or op.attribute("layout"):
+        refuse(op, "other functions than the usual, clipping or the batch first", "use PyTorch's layers")
+    if any(op.outputs[1:]) and any(low.graph.readers(name) or low.given(name) for name in op.outputs[1:] if name):
+        refuse(op, "its last state is used", "take the last step of what it gives")
+    lengths = op.inputs[4] if len(op.inputs) > 4 else None
+    states = [low.constant(read) for read in op.inputs[5:7] if read is not None]
+    if lengths is not None or any(state is None or state.any() for state in states):
+        refuse(op, "it has lengths, or begins with a state that is not zero", "begin with zeros")
+    if len(op.inputs) > 7 and op.inputs[7] is not None:
+        refuse(op, "it has peepholes", "use PyTorch's layers")
+
+
+def _held(low: Lowering, op: Op, *, gates: int) -> tuple[Array, Array, Array]:
+    """Weights and recurrences (directions, gates, hidden, ...), biases (two, directions, gates, hidden)."""
+    weight, recurrence = low.constant(op.inputs[1]), low.constant(op.inputs[2])
+    if weight is None or recurrence is None:
+        refuse(op, "its weights are computed", "give constant weights")
+    ways, hidden = len(recurrence), recurrence.shape[2]
+    bias = low.constant(op.inputs[3]) if len(op.inputs) > 3 and op.inputs[3] is not None else None
+    bias = np.zeros((ways, 2 * gates * hidden)) if bias is None else bias
+    split = (ways, gates, hidden, -1)
+    return weight.reshape(split), recurrence.reshape(split), bias.reshape(ways, 2, gates, hidden).swapaxes(0, 1)
+
+
+def _write(low: Lowering, op: Op, layer: str, weights: Array, biases: Array, recurrences: Array) -> None:
+    steps, samples, taken = low.shape(low.data(op))
+    if samples != 1:
+        refuse(op, f"{samples} sequences for one of the network", ONE_SAMPLE)
+    ways, _, hidden, _ = recurrences.shape
+    direction = _DIRECTIONS[op.attribute("direction")]
+    params: dict[int, Value] = {0: hidden, 1: weights.size, 2: direction}
+    if layer == "LSTM":
+        params[3] = hidden
+    arrays = [array.astype(np.float32).ravel() for array in (weights, biases, recurrences)]
+    source = low.view(low.data(op), (steps, taken))
+    low.layer(layer, op, [source], params, arrays, dims=(steps, ways * hidden))

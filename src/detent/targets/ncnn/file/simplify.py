@@ -1,0 +1,41 @@
+"""What is settled before layers are made: grids that say the same thing twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from detent.ir import Encoding, QdqGraph, Read, Trait, ops_with
+
+__all__ = ["without_repetition"]
+
+
+def without_repetition(graph: QdqGraph) -> QdqGraph:
+    """No grid before an operation that only moves numbers, where all that read these put them on that grid again.
+
+    The second rounding gives back what the first one gave, so that one of them is enough.
+    """
+    ops = list(graph.ops)
+    for index in range(len(ops) - 1, -1, -1):
+        op = ops[index]
+        data = op.inputs[0] if op.type in ops_with(Trait.MOVES_VALUES) else None
+        if data is None or data.encoding is None or data.tensor in graph.coded:
+            continue
+        readers = [
+            read.encoding
+            for output in op.outputs
+            for read in (
+                *(read for each in ops for read in each.inputs if read is not None and read.tensor == output),
+                *(given.read for given in graph.outputs if given.read.tensor == output),
+            )
+        ]
+        if readers and all(_again(data.encoding, encoding) for encoding in readers):
+            ops[index] = replace(op, inputs=(Read(data.tensor), *op.inputs[1:]))
+    return replace(graph, ops=tuple(ops))
+
+
+def _again(first: Encoding, second: Encoding | None) -> bool:
+    """Whether numbers on the first grid and then on the second are as if they were on the second at once."""
+    if second is None or not (first.per_tensor and second.per_tensor):
+        return False
+    within = first.qmin <= second.qmin and second.qmax <= first.qmax
+    return first.scale == second.scale and first.zero_point == second.zero_point and within

@@ -1,0 +1,117 @@
+"""HiSilicon NNIE.
+
+HiSilicon NNIE: the greatest magnitude of what each operation takes in, as MQBench hands it to the mapper.
+
+    {"nnie": {"gfpq_param_dict": {operation: [greatest magnitude of each quantized input]}}}
+
+Numbers are logarithmic, 16 steps to the octave, so that a magnitude says all: it is the scale of a `LogGrid`. The
+weights of `float.onnx` are on their grid already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx
+
+from detent.ir import DeployedTensor
+from detent.numerics import LogGrid
+from detent.planning import Backend, Offer, takes
+from detent.targets.base import TensorFacts, Written
+from detent.targets.base.content import as_json, parse_json, unreadable
+from detent.targets.base.float_network import FLOAT_MODEL, Network, ParameterFormat
+from detent.targets.base.format import Roles
+from detent.targets.base.limits import on_one_scale, refusal
+
+__all__ = ["FORMAT", "NNIE", "GfpqParameters", "NnieGfpqFormat", "gfpq_entries", "read_gfpq"]
+
+_LOGARITHMS = Offer(grids=(LogGrid,), narrow=(False,), scales=("float",))
+
+NNIE = Backend(
+    name="nnie",
+    about="HiSilicon NNIE, logarithmic numbers",
+    weight=_LOGARITHMS,
+    activation=_LOGARITHMS,
+    # What is in its parameter file. MQBench simulates more (mul, prelu, global pooling), but leaves them out of it.
+    rules=takes("conv", "conv_transpose", "linear", "add", "maxpool", "avgpool", "resize"),
+    shares=("reshape", "transpose", "slice", "maxpool"),
+    arithmetic="onnx_spec",
+    files=("onnx", "nnie_gfpq"),
+)
+
+
+_NAME = "nnie_gfpq"
+_FILE = "nnie_gfpq.json"
+_GRID = LogGrid(bits=8, steps=16)
+
+_WITHOUT_ENTRY = frozenset(
+    ("Flatten", "Relu", "PRelu", "Sigmoid", "Reshape", "Softmax", "Clip", "GlobalAveragePool", "Mul")
+)
+_UPSAMPLES = frozenset(("Resize", "Upsample"))
+
+
+@dataclass(frozen=True)
+class GfpqParameters:
+    magnitudes: Mapping[str, tuple[float, ...]]
+
+
+class NnieGfpqFormat(ParameterFormat):
+    name = _NAME
+    files: Mapping[str, Roles | None] = {_FILE: (), FLOAT_MODEL: ()}
+
+    def write_parameters(self, network: Network) -> Written:
+        for tensor in (*network.activations.values(), *network.parameters.values()):
+            _require(tensor)
+        entries, grouped = gfpq_entries(
+            network.nodes, lambda node: [float(t.scale) for t in network.reads(node).values() if t.role == "activation"]
+        )
+        names = ", ".join(grouped)
+        note = f"{_NAME} wants a magnitude for each group, so {names} have none: the mapper finds its own"
+        return Written({_FILE: as_json({"nnie": {"gfpq_param_dict": entries}})}, (note,) if grouped else ())
+
+    def parameter_facts(self, content: bytes) -> Iterator[TensorFacts]:
+        for op, magnitudes in read_gfpq(content).magnitudes.items():
+            yield from (TensorFacts(op, {"scale": one}, place) for place, one in enumerate(magnitudes))
+
+
+FORMAT = NnieGfpqFormat()
+
+
+def gfpq_entries(
+    nodes: Iterable[onnx.NodeProto], magnitudes_of: Callable[[onnx.NodeProto], list[float]]
+) -> tuple[dict[str, list[float]], list[str]]:
+    """The magnitudes of each operation that the mapper wants some for, and the names of those it finds its own for."""
+    entries: dict[str, list[float]] = {}
+    upsamplings, grouped = 0, []
+    for node in nodes:
+        magnitudes = [] if node.op_type in _WITHOUT_ENTRY else magnitudes_of(node)
+        if not magnitudes:
+            continue
+        if node.op_type == "Conv" and _groups(node) != 1:
+            grouped.append(node.name)
+            continue
+        entries[node.name] = magnitudes
+        if node.op_type in _UPSAMPLES:  # the mapper makes two layers of it
+            entries[f"{node.name}_permute_{upsamplings}"] = magnitudes
+            upsamplings += 1
+    return entries, grouped
+
+
+def read_gfpq(content: bytes) -> GfpqParameters:
+    held = parse_json(content, _NAME)
+    entries = held.get("nnie", {}).get("gfpq_param_dict")
+    if not isinstance(entries, dict):
+        raise unreadable(_NAME, "it has no 'nnie' with a 'gfpq_param_dict'")
+    return GfpqParameters({name: tuple(values) for name, values in entries.items()})
+
+
+def _require(tensor: DeployedTensor) -> None:
+    if tensor.scheme.grid != _GRID:
+        raise refusal(_NAME, tensor, f"NNIE has the numbers of {_GRID}", "quantize it to that grid")
+    on_one_scale(tensor, _NAME)
+
+
+def _groups(node: onnx.NodeProto) -> int:
+    # By name: MQBench takes the second attribute for it, whatever that is.
+    return next((attribute.i for attribute in node.attribute if attribute.name == "group"), 1)

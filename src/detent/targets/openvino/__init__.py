@@ -1,0 +1,5 @@
+"""OpenVINO's CPU plugin."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

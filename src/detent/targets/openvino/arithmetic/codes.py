@@ -1,0 +1,186 @@
+"""From codes of one grid to codes of another: what OpenVINO does to elements that are stored as integers.
+
+Scale and zero of what is read go into the range of the grid behind it, as for averages, and the codes are taken as they
+are stored. A kernel that only does this ("snippet") rounds twice, `rne(f32(f32(code * isc) + ish))`, where one that
+does it behind a product or an average rounds once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from detent.ir import Encoding, Op, QdqGraph, Read, clip_bounds, constant_values
+from detent.targets.openvino.arithmetic.outputs import Target, snippet
+from detent.targets.openvino.arithmetic.ranges import (
+    CLIPS,
+    Carried,
+    Floats,
+    Range,
+    kept_grid,
+    one_shift,
+    scale_and_shift,
+)
+from detent.targets.openvino.arithmetic.stored import Stored, range_of_stored
+from detent.targets.openvino.arithmetic.sums import COMPOSED, is_activation, taken_in
+from detent.twin import Step
+from detent.twin.float_ops import float_kernel
+from detent.twin.lowering import Chain, chain, move_step
+from detent.twin.requantize import fma
+
+__all__ = ["clipped", "joined", "moved", "rectified", "scaled", "stored_bounds"]
+
+_f32 = np.float32
+Requantize = Callable[[Tensor], Tensor]
+"""From codes as they are stored to codes."""
+
+
+def moved(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
+    """An operation that only moves values, to the same grid or another."""
+    step = move_step(graph, op)
+    if step is not None or kept_grid(op) is None or len(op.outputs) != 1:
+        return step
+    return _elementwise(carried, graph, op, lambda stored, _: stored, float_kernel(graph, op))
+
+
+def rectified(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
+    """A ReLU that reads codes."""
+    return _elementwise(carried, graph, op, lambda stored, source: stored.clamp(min=source.zero))
+
+
+def clipped(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
+    """A Clip that reads codes. Its bounds are brought to whole codes as they are stored, wherever between two they
+    lie: inwards by a kernel that makes what is clipped, else towards zero."""
+    read = op.inputs[0]
+    if clip_bounds(graph, op) is None or read is None or read.encoding is None:
+        return None
+    inwards = taken_in(graph, read.tensor) is not None
+    return _elementwise(
+        carried, graph, op, lambda stored, source: stored.clamp(*stored_bounds(graph, op, source, inwards=inwards))
+    )
+
+
+def stored_bounds(graph: QdqGraph, clip: Op, source: Stored, *, inwards: bool) -> tuple[float, float]:
+    """The bounds of a Clip of integers, among these as they are stored. One that leaves over all that the grid behind
+    it holds is left out."""
+    bounds, behind = clip_bounds(graph, clip), graph.grid_of(clip.outputs[0])
+    assert bounds is not None
+    least, greatest = bounds
+    if behind is not None and behind.per_tensor:
+        grid = Range.of(behind)
+        if least <= grid.low and greatest >= grid.high:
+            return -math.inf, math.inf
+    down, up = (math.ceil, math.floor) if inwards else (math.trunc, math.trunc)
+    low, high = (bound / source.step + source.zero for bound in (least, greatest))
+    return low if math.isinf(low) else down(low), high if math.isinf(high) else up(high)
+
+
+def scaled(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
+    """A product with one positive constant, or one for each channel."""
+    reads = [read for read in op.inputs if read is not None]
+    data = [read for read in reads if is_activation(graph, read)]
+    constants = [read for read in reads if read.tensor in graph.constants]
+    made = chain(graph, op, CLIPS)
+    target = Target.of(graph, made, carried)
+    if target is None or len(data) != 1 or len(constants) != 1:
+        return None
+    factor = np.asarray(constant_values(graph, constants[0]), _f32)
+    rank = len(graph.shapes.get(data[0].tensor, ()))
+    if not _for_each_channel(factor, rank) or not bool((factor > 0).all()):
+        return None
+    assert data[0].encoding is not None
+    source = Stored.of(graph, data[0].tensor, data[0].encoding, carried)
+    finish = _requantizer(target, source, taken_in(graph, data[0].tensor), factor)
+    return Step(made.ops, tuple(data), made.writes, lambda codes: finish(codes - source.offset))
+
+
+def joined(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
+    """A Concat: what is on one grid stays there, else each part is brought to the grid behind it."""
+    grid = graph.grid_of(op.outputs[0])
+    reads = [read for read in op.inputs if read is not None]
+    if grid is None or not all(is_activation(graph, read) for read in reads):
+        return None
+    if kept_grid(op) == grid:
+        return Step((op,), op.inputs, (Read(op.outputs[0], grid),), float_kernel(graph, op), "moved")
+    target = Target.of(graph, Chain((op,), op.outputs[0], grid), carried, stored=True)
+    if target is None:
+        return None
+    parts = []
+    for read in reads:
+        assert read.encoding is not None
+        source = Stored.of(graph, read.tensor, read.encoding, carried)
+        parts.append(partial(_brought, _requantizer(target, source, None), source.offset))
+    join = float_kernel(graph, op)
+
+    def kernel(*codes: Tensor) -> Any:
+        return join(*(part(each) for part, each in zip(parts, codes, strict=True)))
+
+    return Step((op,), tuple(reads), (Read(op.outputs[0], grid),), kernel)
+
+
+def _brought(finish: Requantize, offset: int, codes: Tensor) -> Tensor:
+    return finish(codes - offset)
+
+
+def _for_each_channel(factor: Floats, rank: int) -> bool:
+    shape = (1,) * (rank - factor.ndim) + factor.shape
+    return len(shape) == rank and all(size == 1 for axis, size in enumerate(shape) if axis != 1)
+
+
+def _elementwise(
+    carried: Carried,
+    graph: QdqGraph,
+    op: Op,
+    function: Callable[[Tensor, Stored], Tensor],
+    move: Callable[..., Any] | None = None,
+) -> Step | None:
+    """A function of stored codes that gives such codes, and the grid behind it; `move` is run on these."""
+    read = op.inputs[0]
+    if read is None or not is_activation(graph, read) or op.type == "Identity":
+        return None
+    assert read.encoding is not None
+    source = Stored.of(graph, read.tensor, read.encoding, carried)
+    made = chain(graph, op)
+    target = Target.of(graph, made, carried)
+    if target is None or target.encoding == read.encoding:
+        return _on_its_grid(op, read, read.encoding, source, function) if move is None else None
+    finish = _requantizer(target, source, taken_in(graph, read.tensor))
+    rest = tuple(each for each in op.inputs[1:] if move is not None)
+
+    def kernel(codes: Tensor, *others: Any) -> Tensor:
+        values = function(codes - source.offset, source)
+        return finish(values if move is None else move(values, *others))
+
+    return Step(made.ops, (read, *rest), made.writes, kernel)
+
+
+def _on_its_grid(
+    op: Op, read: Read, grid: Encoding, source: Stored, function: Callable[[Tensor, Stored], Tensor]
+) -> Step:
+    def kernel(codes: Tensor) -> Tensor:
+        return function(codes - source.offset, source).round_().add_(source.offset)
+
+    return Step((op,), (read,), (Read(op.outputs[0], grid),), kernel)
+
+
+def _requantizer(target: Target, source: Stored, kernel: Op | None, factor: Floats | None = None) -> Requantize:
+    """From what `source` stores, times `factor`, to codes of `target`, by the kernel of an operation or one of its
+    own."""
+    grid = Range.of(target.encoding)
+    low, high = range_of_stored(grid, source, factor)
+    scale, shift = scale_and_shift(low, high, grid.levels)
+    if kernel is not None:
+        target = replace(target, composed=kernel.type in COMPOSED)
+        shift = target.shift(one_shift(shift) if target.composed else shift)
+        by, add = (torch.from_numpy(each) for each in (target.scale(scale, shift), shift))
+        if target.composed and scale.size > 1:
+            return lambda stored: target.codes((stored * by).add_(add))
+        return lambda stored: target.codes(fma(stored, by, add))
+    return snippet(target, low, high)

@@ -1,0 +1,108 @@
+"""How OpenVINO stores codes, uint8 or int8, and one tensor in steps of another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from detent.ir import Encoding, Op, QdqGraph
+from detent.targets.openvino.arithmetic.ranges import NO_SHIFT, Carried, Floats, Range, kept_grid
+
+__all__ = ["Moved", "Stored", "is_int8", "is_second_factor", "range_of_stored"]
+
+_f32 = np.float32
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A quantized tensor as the plugin stores it: `code - offset`, least code `least`, real zero at `zero`. With
+    the sign -1 it is what is taken away."""
+
+    grid: Range
+    offset: int
+    least: int
+    zero: float
+    sign: int = 1
+
+    @classmethod
+    def of(cls, graph: QdqGraph, tensor: str, encoding: Encoding, carried: Carried) -> Stored:
+        grid = Range.of(encoding)
+        if is_int8(graph, tensor, encoding, carried):
+            return cls(grid, int(encoding.zero_point), grid.least - int(encoding.zero_point), 0.0)
+        return cls(grid, grid.least, 0, grid.shift)
+
+    @property
+    def step(self) -> float:
+        return self.sign * self.grid.step
+
+    @property
+    def as_it_is(self) -> Moved:
+        return Moved(self.grid, 0.0, 1.0, 1.0, float(self.least))
+
+    def in_steps_of(self, other: Stored) -> Moved:
+        """The transformations move both scales and both zeros of an add into the range of this grid."""
+        mine, its = _f32(self.step), _f32(other.step)
+        zero = _f32(_f32(self.zero) + _f32(_f32(_f32(other.zero) * its) / mine))
+        ratio = _f32(mine / its)
+        low, high = (_f32(_f32(_f32(code) - zero) * ratio) for code in (self.least, self.least + self.grid.levels))
+        step = _f32(_f32(high - low) / _f32(self.grid.levels))
+        return Moved(self.grid, float(zero), float(ratio), float(step), float(low))
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A grid in steps of another, less the other's zero: `(stored - zero) * ratio`, or `code * step + low`."""
+
+    grid: Range
+    zero: float
+    ratio: float
+    step: float
+    low: float
+
+    def clamped(self, least: int, greatest: int) -> tuple[float, float, float, float]:
+        """From a real number to this grid, clamped to two codes of it, counted from 0, but not rounded: scale, shift,
+        and the bounds."""
+        low, step = _f32(self.low), _f32(self.step)
+        scale = _f32(_f32(self.grid.scale) * step)
+        shift = _f32(_f32(_f32(self.grid.shift) * step) + low)
+        high = _f32(_f32(_f32(self.grid.levels) * step) + low)
+        if abs(shift) < abs(high - low) * NO_SHIFT:
+            shift = _f32(0)
+        ends = [float(_f32(_f32(_f32(code) * step) + low)) for code in (least, greatest)]
+        return float(scale), float(shift), min(ends), max(ends)
+
+
+def range_of_stored(grid: Range, source: Stored, factor: Floats | None = None) -> tuple[Floats, Floats]:
+    """The bounds of a range of real numbers, for codes as they are stored that are multiplied by `factor`."""
+    unit = _f32(source.step) if factor is None else np.asarray(_f32(source.step) * factor, _f32)
+    low, high = (np.asarray(_f32(bound) / unit, _f32) for bound in (grid.low, grid.high))
+    return np.asarray(low + _f32(source.zero), _f32), np.asarray(high + _f32(source.zero), _f32)
+
+
+def is_int8(graph: QdqGraph, tensor: str, encoding: Encoding, carried: Carried) -> bool:
+    if encoding.dtype not in ("int8", "uint8") or int(encoding.zero_point) - Range.of(encoding).least != 128:
+        return False
+    return not _reaches_convolution(graph, tensor, carried)
+
+
+def is_second_factor(graph: QdqGraph, tensor: str) -> bool:
+    """Whether a product of two activations reads a tensor, or what was only moved from it, as its second factor: that
+    takes int8 alone, and a convolution uint8 alone, so that what both read stays float."""
+    for op, _ in graph.readers(tensor):
+        if op.type == "MatMul" and op.inputs[1] is not None and op.inputs[1].tensor == tensor:
+            return True
+        if kept_grid(op) is not None and any(is_second_factor(graph, name) for name in op.outputs):
+            return True
+    return False
+
+
+def _reaches_convolution(graph: QdqGraph, tensor: str, carried: Carried) -> bool:
+    """Whether a convolution reads a tensor, or what was only moved from it: it takes uint8 alone."""
+    return any(_takes_uint8(graph, op, carried) for op, _ in graph.readers(tensor))
+
+
+def _takes_uint8(graph: QdqGraph, op: Op, carried: Carried) -> bool:
+    if op.type == "Conv":
+        return True
+    return any(name in carried and _reaches_convolution(graph, name, carried) for name in op.outputs)

@@ -1,0 +1,267 @@
+"""OpenVINO, CPU plugin: low-precision transformations, then oneDNN kernels with everything around them fused in."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from detent.errors import EngineError
+from detent.ir import Encoding, Op, Package, QdqGraph, Trait, ops_with
+from detent.rewrites import float_model
+from detent.targets.base import Engine, Placement
+from detent.targets.base.ports import given, real
+
+__all__ = ["OpenVino"]
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+Value = TypeVar("Value")
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+
+_WIDEST = "ONEDNN_MAX_CPU_ISA"
+_CPU = Path("/proc/cpuinfo")
+_TILE_LEAF = 0x1D  # of CPUID; where it reads zero, oneDNN configures no tiles and uses them all the same
+# What its ONNX reader and its transformations append to the name of an operation with a bias, or with scales behind it.
+_APPENDED = re.compile("/(WithoutBiases|DequantizationMultiply)")
+_INTEGERS = ("u8", "i8")
+_ANOTHER = "deploy for a backend it runs"
+
+
+class OpenVino(Engine):
+    """The IR of a package if there is one, else its ONNX model, compiled for each shape of inputs that comes.
+
+    On a virtual machine that names AMX among the CPU's features and hides how its tiles are laid out, it is held to
+    AVX-512 kernels, unless the environment variable ONEDNN_MAX_CPU_ISA says otherwise: there oneDNN's AMX kernels end
+    the process by an illegal instruction. Both sets of kernels compute the same integers.
+    """
+
+    name = "openvino"
+    extra = "openvino"
+    arithmetic = "openvino"
+
+    def __init__(self, package: Package, *, threads: int, as_float: bool):
+        from openvino import Core
+
+        if _hides_tiles(_CPU.read_text() if _CPU.is_file() else ""):
+            os.environ.setdefault(_WIDEST, "AVX512_CORE_FP16")
+        self._package, self._threads, self._as_float = package, threads, as_float
+        self._core = Core()
+        self._compiled: dict[Shapes, Any] = {}
+        self._exposing: dict[Shapes, Any] = {}
+        self._read()  # so that a file it cannot read is refused now
+
+    @classmethod
+    def version(cls) -> str | None:
+        try:
+            import openvino
+        except ImportError:
+            return None
+        return str(openvino.__version__)
+
+    @classmethod
+    def load(cls, package: Package, *, threads: int = 1, as_float: bool = False) -> OpenVino:
+        cls.require()
+        return cls(package, threads=threads, as_float=as_float)
+
+    def run(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
+        arrays = given(self._package.graph.inputs, inputs, engine=self.name)
+        shapes = _shapes(arrays)
+        if shapes not in self._compiled:
+            self._compiled[shapes] = self._compile(shapes).create_infer_request()
+        request = self._compiled[shapes]
+        with self._reported(f"run on inputs {dict(shapes)}", _ANOTHER):
+            results = request.infer(_taken(request.model_inputs, arrays), share_inputs=True)
+        return {output.name: real(output, np.array(results[output.name])) for output in self._package.graph.outputs}
+
+    def tensors(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
+        """The codes of quantized activations, recovered from the real numbers that leave the DequantizeLinear.
+
+        Not of those that an Add reads: shown, they would no longer be fused into the convolution, and other numbers
+        would come out of the network. Empty for a network without quantization.
+        """
+        if self._as_float:
+            return {}
+        shown = _shown(self._package)
+        arrays = given(self._package.graph.inputs, inputs, engine=self.name)
+        shapes = _shapes(arrays)
+        if shapes not in self._exposing:
+            compiled = self._compile(shapes, tuple(one.real for one in shown))
+            self._exposing[shapes] = compiled.create_infer_request()
+        request = self._exposing[shapes]
+        with self._reported(f"run on inputs {dict(shapes)}", _ANOTHER):
+            results = request.infer(_taken(request.model_inputs, arrays))
+        return {one.tensor: _codes(np.asarray(results[one.real]), one.encoding) for one in shown}
+
+    def explain(self) -> list[Placement]:
+        graph = self._package.graph
+        if self._as_float:
+            return [
+                Placement(op.name, op.type, "float", "the network was loaded without quantization") for op in graph.ops
+            ]
+        ones = {
+            name: tuple(1 if isinstance(size, str) else size for size in p.shape) for name, p in graph.inputs.items()
+        }
+        compiled = self._compile(next(iter(self._compiled), tuple(ones.items())))
+        return _placements(graph, _kernels(compiled))
+
+    def _read(self) -> Any:
+        if self._as_float:
+            with self._reported("load a network without quantization", _ANOTHER):
+                return self._core.read_model(io.BytesIO(float_model(self._package.model).SerializeToString()))
+        path = _file(self._package)
+        with self._reported(f"load {path}", _ANOTHER):
+            model = self._core.read_model(str(path))
+        self._require_ends(model, path)
+        return model
+
+    def _require_ends(self, model: Any, path: Path) -> None:
+        """An input that nothing reads may be gone; one of another name would run on what is in the memory."""
+        known, graph = _names(model.outputs), self._package.graph
+        missing = [f"no output {output.name!r}" for output in graph.outputs if output.name not in known]
+        inputs = [port.get_names() for port in model.inputs]
+        strange = [f"an input called {sorted(names)}" for names in inputs if not names & graph.inputs.keys()]
+        if found := [*strange, *missing]:
+            raise EngineError(
+                f"load {path} on openvino {self.version()}", f"unlike model.onnx it has {found[0]}", "deploy it again"
+            )
+
+    def _compile(self, shapes: Shapes, exposed: tuple[str, ...] = ()) -> Any:
+        model = self._read()
+        options = {
+            "INFERENCE_PRECISION_HINT": "f32",  # or a CPU with bf16 computes in it what is not quantized
+            "INFERENCE_NUM_THREADS": str(self._threads),
+            "PERFORMANCE_HINT": "LATENCY",
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",  # or it quantizes what a linear layer reads; the IR says so itself
+        }
+        with self._reported(
+            f"compile for inputs {dict(shapes)}", f"give inputs of shapes that fit together, or {_ANOTHER}"
+        ):
+            if wanted := [name for name in exposed if name not in _names(model.outputs)]:
+                model.add_outputs(wanted)
+            model.reshape({name: list(sizes) for name, sizes in _taken(model.inputs, dict(shapes)).items()})
+            return self._core.compile_model(model, "CPU", options)
+
+    @contextmanager
+    def _reported(self, asked: str, to_do: str) -> Iterator[None]:
+        """Its own errors, all of one kind, as ours."""
+        try:
+            yield
+        except RuntimeError as error:
+            raise EngineError(f"{asked} on openvino {self.version()}", str(error), to_do) from error
+
+
+def _file(package: Package) -> Path:
+    has_ir = any(name.endswith("model.xml") for name in package.manifest["files"])
+    return package.path("model.xml" if has_ir else "model.onnx")
+
+
+def _hides_tiles(cpu: str) -> bool:
+    """Whether a CPU, described as in /proc/cpuinfo, has AMX but not the CPUID leaf that describes its tiles."""
+    last_leaf = re.search(r"^cpuid level\s*: (\d+)$", cpu, re.MULTILINE)
+    return "amx_tile" in cpu and last_leaf is not None and int(last_leaf[1]) < _TILE_LEAF
+
+
+def _taken(ports: Iterable[Any], given: Mapping[str, Value]) -> dict[str, Value]:
+    """Those that the model has inputs for: OpenVINO drops an input that nothing reads."""
+    known = _names(ports)
+    return {name: value for name, value in given.items() if name in known}
+
+
+def _names(ports: Iterable[Any]) -> set[str]:
+    return {name for port in ports for name in port.get_names()}
+
+
+def _shapes(inputs: Arrays) -> Shapes:
+    return tuple((name, tuple(array.shape)) for name, array in inputs.items())
+
+
+# --- what is inside ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """A quantized activation, and the name of the real numbers it is dequantized to."""
+
+    tensor: str
+    real: str
+    encoding: Encoding
+
+
+def _shown(package: Package) -> list[_Shown]:
+    graph, nodes = package.graph, package.model.graph.node
+    quantized = {node.output[0]: node.input[0] for node in nodes if node.op_type == "QuantizeLinear"}
+    clipped = {node.output[0]: node.input[0] for node in nodes if node.op_type == "Clip"}
+    outputs = {output.read.tensor: output.read.encoding for output in graph.outputs}
+    found: dict[str, _Shown] = {}
+    for node in nodes:
+        source = quantized.get(node.input[0], "") if node.op_type == "DequantizeLinear" else ""
+        for tensor in (source, clipped.get(source, "")):
+            encoding = graph.grid_of(tensor) or outputs.get(tensor)
+            if encoding is not None and not any(op.type == "Add" for op, _ in graph.readers(tensor)):
+                found.setdefault(tensor, _Shown(tensor, node.output[0], encoding))
+    return list(found.values())
+
+
+def _codes(real: npt.NDArray[Any], encoding: Encoding) -> npt.NDArray[Any]:
+    """The codes that real numbers on a grid stand for."""
+    return encoding.quantize(real).astype(encoding.dtype)
+
+
+# --- what really ran -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """A node of the runtime's own graph: its name, the precision it computes in, and the operations it stands for."""
+
+    name: str
+    precision: str
+    originals: tuple[str, ...]
+
+
+def _kernels(compiled: Any) -> list[_Kernel]:
+    def text(info: Any, key: str) -> str:
+        return str(info[key].astype(str)) if key in info else ""
+
+    found = []
+    for node in compiled.get_runtime_model().get_ordered_ops():
+        info = node.get_rt_info()
+        originals = text(info, "originalLayersNames").split(",")
+        found.append(_Kernel(node.get_friendly_name(), text(info, "runtimePrecision"), tuple(originals)))
+    return found
+
+
+def _placements(graph: QdqGraph, kernels: list[_Kernel]) -> list[Placement]:
+    """The first operation of each kernel ran in its precision, and so did products behind it, as in attention."""
+    kinds = {op.name: op.type for op in graph.ops}
+    heads: dict[str, _Kernel] = {}
+    for kernel in kernels:
+        known = [name for original in kernel.originals if (name := _APPENDED.sub("", original)) in kinds]
+        heads.update(
+            (name, kernel) for index, name in enumerate(known) if index == 0 or kinds[name] in ops_with(Trait.WEIGHTED)
+        )
+    placed = []
+    for op in graph.ops:
+        head = heads.get(op.name)
+        if head is None:
+            placed.append(Placement(op.name, op.type, "folded"))
+        elif head.precision in _INTEGERS:
+            placed.append(Placement(op.name, op.type, "integer"))
+        else:
+            placed.append(Placement(op.name, op.type, "float", _why_float(graph, op)))
+    return placed
+
+
+def _why_float(graph: QdqGraph, op: Op) -> str:
+    for read in op.inputs:
+        if read is not None and read.encoding is None and read.tensor not in graph.constants:
+            return f"its input {read.tensor!r} is not quantized"
+    return f"the CPU plugin computes this {op.type} in float"

@@ -1,0 +1,5 @@
+"""Qualcomm SNPE and QNN."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

@@ -1,0 +1,192 @@
+"""What the HTP runs for each operation of a network: a part on integers (`htp_parts`), a table, or float."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from detent.ir import Encoding, Op, QdqGraph, Read, Trait, ops_with
+from detent.targets.qualcomm.arithmetic import fixed as htp_fixed
+from detent.targets.qualcomm.arithmetic.parts import CUT, FITTED, PARTS, WIDE, Part, bias_behind, grid_of, number_of
+from detent.targets.qualcomm.arithmetic.wide import quantize_wide
+from detent.twin import Step
+from detent.twin.arithmetic import Kernel, Maker
+from detent.twin.float_ops import MOVES, only_moves
+from detent.twin.lowering import chain, float_step, move_step
+from detent.twin.requantize import clamp_bounds
+
+__all__ = ["entries", "makers"]
+
+_CLIPS = ("Relu", "Clip")
+
+
+def _alone(graph: QdqGraph, op: Op) -> Step | None:
+    """An operation, and the bias and clipping behind it that are part of it."""
+    adding = bias_behind(graph, op)
+    made = chain(graph, adding or op, _CLIPS)
+    output = grid_of(made.writes[0], *(("uint16",) if op.type in WIDE else ()))
+    bounds = None if output is None else clamp_bounds(graph, made.ops[1:], output)
+    if output is None or bounds is None:
+        return None
+    part = PARTS[op.type](graph, op, output, bounds)
+    if part is None:
+        return None
+    cut = bounds != (output.qmin, output.qmax)
+    ops = made.ops if adding is None else (op, *made.ops)
+    known = output.dtype == "uint8" and not any(_is_rounded_later(graph, read) for read in part.reads)
+    off = max(part.off, CUT if cut else 0.0, 0.0 if known else FITTED)
+    return replace(part, off=off).step(ops, made.writes)
+
+
+def _is_rounded_later(graph: QdqGraph, read: Read | None) -> bool:
+    """Whether it is the result of an operation on real numbers, which the HTP need not have rounded to the codes that
+    it shows when it reads it."""
+    maker = None if read is None else graph.producer(read.tensor)
+    given = () if maker is None else maker.inputs
+    return any(each is not None and each.encoding is None and each.tensor not in graph.constants for each in given)
+
+
+def _concat(graph: QdqGraph, op: Op) -> Step | None:
+    """Everything comes on the grid of the result at once: what computes an input computes it for that grid, without
+    the rounding to the grid that others read the input on."""
+    output = grid_of(Read(op.outputs[0], graph.grid_of(op.outputs[0])), "uint16")
+    if output is None or any(grid_of(read, output.dtype) is None for read in op.inputs):
+        return None
+    parts = [_on_grid(graph, read, output) for read in op.inputs if read is not None]
+    axis = int(op.attribute("axis"))
+
+    def kernel(*values: Any) -> Tensor:
+        given = iter(values)
+        return torch.cat([part.kernel(*(next(given) for _ in part.reads)) for part in parts], axis)
+
+    reads = tuple(read for part in parts for read in part.reads)
+    known = output.dtype == "uint8" and not any(_is_rounded_later(graph, read) for read in reads)
+    whole = Part(reads, kernel, max([0.0 if known else FITTED, *(part.off for part in parts)]))
+    return whole.step((op,), (Read(op.outputs[0], output),))
+
+
+def _on_grid(graph: QdqGraph, read: Read, output: Encoding) -> Part:
+    """The codes of a tensor on another grid than its own."""
+    grid = grid_of(read, output.dtype)
+    assert grid is not None
+    if grid == output:
+        return Part((read,), lambda codes: codes)
+    if read.tensor in graph.inputs and read.tensor not in graph.coded:
+        quantize = htp_fixed.quantize if output.dtype == "uint8" else quantize_wide
+        return Part((Read(read.tensor),), lambda values: quantize(values, output), FITTED)
+    maker = graph.producer(read.tensor)
+    if maker is not None and maker.type in PARTS:
+        part = PARTS[maker.type](graph, maker, output, (output.qmin, output.qmax))
+        if part is not None:
+            return part
+    exact = _clips(graph, maker)
+    return Part((read,), htp_fixed.convert(grid, output, exact=exact), 0.0 if exact else FITTED)
+
+
+def _clips(graph: QdqGraph, maker: Op | None) -> bool:
+    """Whether it is the clipping of something computed on integers."""
+    if maker is None or maker.type not in _CLIPS or maker.inputs[0] is None:
+        return False
+    clipped = graph.producer(maker.inputs[0].tensor)
+    if clipped is None or clipped.type not in PARTS:
+        return False
+    return all(read is None or read.encoding is not None for read in clipped.inputs)
+
+
+_IN_FLOAT = ops_with(Trait.ARITHMETIC) | {"Max", "Min", "Pow"}
+"""Run in float if one of their inputs is no integer, a constant among them."""
+
+_TABLES = ("Elu", "Gelu", "HardSigmoid", "HardSwish", "Relu", "Sigmoid", "Tanh")
+"""Functions of one code, computed once for all."""
+
+
+_WITH_NUMBERS = ("Add", "Max", "Min", "Sub")
+"""Such a function too if one of their inputs is a number on a grid."""
+
+_FUNCTIONS = ("Clip", "Div", "LeakyRelu", "Mul", "PRelu")
+"""Computed for each element, by multiplying or cutting it."""
+
+
+def _other(graph: QdqGraph, op: Op) -> Step:
+    """On grids before and behind it: what it gives in real numbers, halves up. Else in float, on what the HTP takes its
+    inputs for."""
+    made = chain(graph, op, _CLIPS) if op.type in _IN_FLOAT else chain(graph, op)
+    output = grid_of(made.writes[0])
+    bounds = None if output is None else clamp_bounds(graph, made.ops[1:], output)
+    real = [read for read in op.inputs if read is not None and read.encoding is None]
+    computed = [read for read in real if op.type in _IN_FLOAT or read.tensor not in graph.constants]
+    plain = float_step(graph, op)
+    if only_moves(op):
+        return plain
+    if op.type == "LayerNormalization":
+        given = replace(op, inputs=(_as_given(graph, op.inputs[0]), *op.inputs[1:]))
+        return replace(float_step(graph, given), off=FITTED)
+    if computed or output is None or bounds is None or len(op.outputs) > 1:
+        return replace(plain, kernel=_misread(graph, op, plain.kernel), off=FITTED)
+    grid, limits = output, bounds
+
+    def kernel(*codes: Any) -> Tensor:
+        return htp_fixed.half_up(plain.kernel(*codes), grid).clamp_(*limits)
+
+    of_one = op.type in _TABLES or (op.type in _WITH_NUMBERS and number_of(graph, op) is not None)
+    off = 0.0 if of_one else CUT if op.type in _FUNCTIONS else FITTED
+    return Part(op.inputs, kernel, off).step(made.ops, made.writes)
+
+
+def _as_given(graph: QdqGraph, read: Read | None) -> Read | None:
+    """A float input of the network is read as it is, not from its grid."""
+    if read is None or read.tensor not in graph.inputs or read.tensor in graph.coded:
+        return read
+    return Read(read.tensor)
+
+
+def _misread(graph: QdqGraph, op: Op, kernel: Kernel) -> Kernel:
+    """An operation in float takes codes that the HTP has just computed for others (`htp_fixed.misread`); not those of
+    the network's inputs, or that were moved before."""
+    grids = [grid_of(read) if read is not None and _is_computed(graph, read.tensor) else None for read in op.inputs]
+
+    def misread(*values: Any) -> Any:
+        return kernel(
+            *(
+                value if grid is None else htp_fixed.misread(value, int(grid.zero_point))
+                for value, grid in zip(values, grids, strict=True)
+            )
+        )
+
+    return misread
+
+
+def _is_computed(graph: QdqGraph, tensor: str) -> bool:
+    maker = graph.producer(tensor)
+    return maker is not None and not only_moves(maker)
+
+
+def makers(graph: QdqGraph) -> dict[str, Maker]:
+    """A maker for every type of operation of the network."""
+    moves = dict.fromkeys(MOVES, move_step)
+    special: dict[str, Maker] = {**moves, **dict.fromkeys(PARTS, _alone), "Concat": _concat}
+
+    def maker(graph: QdqGraph, op: Op) -> Step:
+        found = special[op.type](graph, op) if op.type in special else None
+        return found or _other(graph, op)
+
+    return {op.type: maker for op in graph.ops}
+
+
+def entries(graph: QdqGraph) -> list[Step]:
+    """How the float inputs of the network become codes."""
+    found = []
+    for name in graph.inputs:
+        for grid in dict.fromkeys(graph.encodings(name)):
+            if name not in graph.coded and grid_of(Read(name, grid)) is not None:
+                found.append(_entry(Read(name), Read(name, grid)))
+    return found
+
+
+def _entry(given: Read, coded: Read) -> Step:
+    grid = coded.encoding
+    assert grid is not None
+    return Step((), (given,), (coded,), lambda values: htp_fixed.quantize(values, grid), "quantize")

@@ -1,0 +1,5 @@
+"""torch's own quantized kernels."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

@@ -1,0 +1,51 @@
+"""How a maker adds the call of an integer kernel: with the activation function behind the operation, on the grid of
+what comes out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from detent.ir import Encoding, Op, Read, clip_bounds
+from detent.targets.torch_native.lowering import Lowering
+
+__all__ = ["activation_of", "add_call"]
+
+
+def activation_of(low: Lowering, ops: tuple[Op, ...]) -> tuple[tuple[Op, ...], tuple[float, float] | None, bool]:
+    """`ops` with the ReLU or Clip behind them, its bounds, and whether it is a ReLU."""
+    following = low.behind(ops[-1], ("Relu", "Clip"))
+    if following is None or not all(low.is_constant(read) for read in following.inputs[1:] if read is not None):
+        return ops, None, False
+    if following.type == "Relu":
+        return (*ops, following), None, True
+    return (*ops, following), clip_bounds(low.graph, following), False
+
+
+def add_call(
+    low: Lowering,
+    call: str,
+    ops: tuple[Op, ...],
+    reads: tuple[Read | None, ...],
+    grid: Encoding,
+    clip: tuple[float, float] | None,
+    relu: bool,
+    attributes: dict[str, Any],
+    constants: tuple[str | None, ...] = (),
+) -> None:
+    kernel = f"{call}_relu" if relu and call != "quantized.conv_transpose2d" else call
+    least, greatest = grid.qmin, grid.qmax
+    if clip is not None or (kernel == call and relu):
+        bounds = (0.0, np.inf) if clip is None else clip
+        # Rounding is monotone: clipping and then rounding gives what rounding and then clipping does.
+        codes = grid.quantize(np.clip(np.array(bounds, np.float32), *_span(grid)))
+        least, greatest = max(least, int(codes[0])), min(greatest, int(codes[1]))
+    if (least, greatest) != (0, 255):
+        attributes = {**attributes, "clamp": [least, greatest]}
+    low.add(kernel, ops, reads, (Read(ops[-1].outputs[0], grid),), constants=constants, attributes=attributes)
+
+
+def _span(grid: Encoding) -> tuple[float, float]:
+    ends = grid.dequantize(np.array([grid.qmin, grid.qmax]))
+    return float(ends[0]), float(ends[1])

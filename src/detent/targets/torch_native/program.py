@@ -1,0 +1,138 @@
+"""The file for torch's own kernels: an integer network as a list of calls, without code and without pickle.
+
+    model.json          inputs, outputs, grids of the quantized values, and the steps in the order they run
+    model.safetensors   codes and scales of the weights, float biases, constants of the float operations
+
+A step's `call` is one of
+
+    quantize, dequantize
+    quantized.<name>      that operator of `torch.ops.quantized`; the grid of what it gives is its output scale
+    aten.<name>           a torch function on codes that has one output grid
+    onnx.<Type>           that ONNX operation: on floats, or on codes if what goes in and comes out has one grid
+    clamp                 nothing but its attribute
+
+and any step that gives codes may have an attribute `clamp`, the least and greatest of them it leaves.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from detent.errors import ArtifactError
+from detent.ir import Port
+
+__all__ = ["JSON_FILE", "TENSOR_FILE", "Grid", "Program", "Step", "read_program", "write_program"]
+
+JSON_FILE, TENSOR_FILE = "model.json", "model.safetensors"
+_FORMAT, _VERSION = "detent torch native", 1
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The codes of one quantized value: of which ONNX tensor, and what they stand for.
+
+    `real = scale * (code - zero_point)`, stored as `dtype` ("uint8" or "int8"), none outside `low` to `high`.
+    """
+
+    tensor: str
+    scale: float
+    zero_point: int
+    dtype: str
+    low: int
+    high: int
+
+    @property
+    def full(self) -> bool:
+        return (self.low, self.high) == ((0, 255) if self.dtype == "uint8" else (-128, 127))
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call. `ops` are name and type of the ONNX operations it stands for; `why` says why it is in float."""
+
+    call: str
+    inputs: tuple[str | None, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    ops: tuple[tuple[str, str], ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """All of it. `outputs` maps what a user asks for to the value that is it; `codes` names the outputs that are given
+    as codes."""
+
+    inputs: Mapping[str, Port]
+    outputs: Mapping[str, str]
+    codes: tuple[str, ...]
+    grids: Mapping[str, Grid]
+    steps: tuple[Step, ...]
+    tensors: Mapping[str, Array]
+
+
+def write_program(program: Program) -> dict[str, bytes]:
+    """The two files; the same network gives the same bytes."""
+    listed = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "inputs": {name: {"dtype": port.dtype, "shape": list(port.shape)} for name, port in program.inputs.items()},
+        "outputs": dict(program.outputs),
+        "codes": list(program.codes),
+        "grids": {name: asdict(grid) for name, grid in program.grids.items()},
+        "steps": [_listed(step) for step in program.steps],
+    }
+    tensors = {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in program.tensors.items()}
+    return {JSON_FILE: json.dumps(listed, indent=1).encode(), TENSOR_FILE: save(dict(sorted(tensors.items())))}
+
+
+def read_program(files: Mapping[str, bytes]) -> Program:
+    """What `write_program` wrote."""
+    try:
+        listed = json.loads(files[JSON_FILE])
+        if (listed["format"], listed["version"]) != (_FORMAT, _VERSION):
+            raise ValueError(f"format {listed['format']!r} version {listed['version']}")
+        return Program(
+            {name: Port(port["dtype"], tuple(port["shape"])) for name, port in listed["inputs"].items()},
+            listed["outputs"],
+            tuple(listed["codes"]),
+            {name: Grid(**grid) for name, grid in listed["grids"].items()},
+            tuple(_step(step) for step in listed["steps"]),
+            load(files[TENSOR_FILE]),
+        )
+    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise ArtifactError(
+            f"read {JSON_FILE} and {TENSOR_FILE}", f"they hold no network: {error}", "deploy the model again"
+        ) from None
+
+
+def _listed(step: Step) -> dict[str, Any]:
+    listed: dict[str, Any] = {"call": step.call, "inputs": list(step.inputs), "outputs": list(step.outputs)}
+    if step.attributes:
+        listed["attributes"] = dict(step.attributes)
+    if step.ops:
+        listed["ops"] = [list(op) for op in step.ops]
+    if step.why:
+        listed["why"] = step.why
+    return listed
+
+
+def _step(listed: Mapping[str, Any]) -> Step:
+    return Step(
+        listed["call"],
+        tuple(listed["inputs"]),
+        tuple(listed["outputs"]),
+        listed.get("attributes", {}),
+        tuple((name, kind) for name, kind in listed.get("ops", [])),
+        listed.get("why", ""),
+    )

@@ -1,0 +1,72 @@
+"""Torch's own quantized kernels, and MMRazor's `native` scheme for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from detent.numerics import PerChannel, PerTensor
+from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
+
+__all__ = ["NATIVE", "TORCH_X86"]
+
+TORCH_X86 = Backend(
+    name="torch_x86",
+    about="torch.ops.quantized on x86 (fbgemm)",
+    # 7 bits, `reduce_range`: pairs of products saturate without VNNI. Torch narrows activations for that; narrowing
+    # either will do. In depthwise kernels they saturate on every CPU (12 % of outputs wrong, up to 211 steps).
+    weight=Offer(bits=(8, 7), granularities=(PerChannel, PerTensor)),
+    depthwise_bits=7,
+    activation=Offer(bits=(8, 7), signed=(False,), symmetric=(False,)),
+    bias="int32",
+    rules=both(
+        "conv",
+        "conv_transpose",
+        "linear",
+        "matmul",
+        "add",
+        "mul",
+        "leaky_relu",
+        "prelu",
+        "elu",
+        "hardswish",
+        "hardsigmoid",
+        "sigmoid",
+        "tanh",
+        "softmax",
+        "batchnorm",
+        "layernorm",
+        "groupnorm",
+        "instancenorm",
+    ),
+    fusions=(*FUSED, *chains(("add", "mul", "batchnorm"))),
+    # Pools, resizing and clipping keep the scale of their input.
+    shares=(*MOVES, "concat", "avgpool", "global_avgpool", "mean", "resize", "relu", "relu6", "clip"),
+    aligns=("concat",),
+    # Transposed convolutions have one scale, or run in float.
+    per_tensor_weights=("conv_transpose",),
+    # Kernels with a built-in output scale: 1/256 with zero point 0, and 1/128 with 128 for tanh.
+    ranges={
+        "sigmoid": (0.0, 255 / 256),
+        "hardsigmoid": (0.0, 255 / 256),
+        "softmax": (0.0, 255 / 256),
+        "tanh": (-1.0, 127 / 128),
+    },
+    saturates_on=("avx2", "avx512", "avx_vnni"),  # FBGEMM looks for the VNNI of AVX-512 only
+    quantize_outputs=True,
+    opset=21,
+    arithmetic="fbgemm",
+    files=("torch",),
+    engine="torch",
+)
+
+# MMRazor: weights in [-127, 127], a bias that stays float.
+NATIVE = replace(
+    TORCH_X86,
+    name="native",
+    about="MMRazor's native scheme",
+    weight=Offer(narrow=(True, False), granularities=(PerChannel, PerTensor)),
+    depthwise_bits=None,
+    saturates_on=(),
+    activation=Offer(signed=(False,), symmetric=(False,)),
+    bias="float",
+)

@@ -1,0 +1,5 @@
+"""TVM, through QOperator ONNX."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

@@ -1,0 +1,24 @@
+"""Apache TVM, through the quantized operators of ONNX."""
+
+from __future__ import annotations
+
+from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
+
+__all__ = ["TVM"]
+
+_UINT8 = Offer(signed=(False, True), symmetric=(False, True))
+
+# The scheme of MQBench's toolkit. Its paper has symmetric power-of-two scales, which are on offer too.
+TVM = Backend(
+    name="tvm",
+    about="Apache TVM, QLinear operators",
+    weight=_UINT8,
+    activation=_UINT8,
+    bias="int32",
+    # Linear layers stay float: ONNX has no quantized operator for them.
+    rules=both("conv", "add", "avgpool", "global_avgpool"),
+    fusions=(*FUSED, *chains(("add",))),
+    shares=MOVES,
+    quantize_outputs=True,
+    files=("onnx", "onnx_qlinear"),
+)

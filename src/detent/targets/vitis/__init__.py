@@ -1,0 +1,5 @@
+"""AMD Vitis AI DPUs."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

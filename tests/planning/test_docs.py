@@ -1,0 +1,37 @@
+"""The table in docs/backends.md says what the backends say."""
+
+from pathlib import Path
+
+import pytest
+
+from detent.planning import plan
+from detent.targets import BACKENDS
+from tests.planning.nets import DEFAULT, captured_model
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "backends.md"
+
+
+def rows():
+    """Backend to the cells behind its name: weights, activations, bias, where, kinds, source."""
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.read_text().splitlines() if "|" in line]
+    return {row[0].strip("`"): row[1:] for row in cells if row[0].startswith("`")}
+
+
+def expected(backend):
+    """The first five of them, from the backend and from its Plan of a small network."""
+    entries = {e.tensor: str(e.scheme) for e in plan(captured_model("residual_cnn", 0), backend, DEFAULT).quantized}
+    weight = entries.get("conv1.weight") or entries["fc.weight"]  # academic_nlp leaves convolutions alone
+    activation = entries.get("maxpool") or entries["flatten"]
+    where = "inputs, outputs" if any(rule.output for rule in backend.rules.values()) else "inputs"
+    return [weight.replace("(0)", ""), activation, backend.bias, where, ", ".join(backend.rules)]
+
+
+def test_every_backend_has_a_row():
+    assert list(rows()) == list(BACKENDS)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_row_says_what_the_backend_says(backend):
+    *facts, source = rows()[backend]
+    assert facts == expected(BACKENDS[backend])
+    assert source

@@ -1,0 +1,114 @@
+"""Every built-in recipe on every backend: it prepares, calibrates and trains, or is refused before anything runs.
+
+By default on as many as it takes for each recipe to meet every kind of scheme; `make test-full` runs them all, and
+`pytest -s -m '' tests/planning/test_matrix.py` prints the table.
+"""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from detent.errors import DetentError
+from detent.preparing import calibrate, prepare
+from detent.recipes import BUILTIN
+from detent.targets import BACKENDS
+from tests.planning.nets import Net
+
+# What each recipe cannot have, and of whom it is asked.
+AFFINE_ONLY = {"torch_x86", "snpe", "qnn", "ppl_w8a16", "ppl_dsp", "rknn", "native"}
+POWERS_OF_TWO = {"vitis", "nxp", "fpga", "esp_dl"}
+REFUSED = {
+    "percentile": {"nnie"},
+    "kl": {"nnie", "ppl_w8a16"},  # logarithms; 16 bits
+    "adaround": {"nnie"},
+    "brecq": {"nnie"},
+    "qdrop": {"nnie"},
+    "lsq": {"nnie"},
+    "lsq_plus": {"nnie"},
+    "tqt": {"nnie"} | AFFINE_ONLY,
+    "pact": {"nnie", "ppl_w8a16", "ppl_dsp"},  # pairs with symmetric DoReFa weights
+    "dorefa": {"nnie"} | AFFINE_ONLY,
+    "dsq": {"nnie"},
+    "qil": {"nnie"} | AFFINE_ONLY | POWERS_OF_TWO,
+    "apot": set(BACKENDS) - {"academic", "academic_nlp"},
+}
+
+
+@pytest.fixture(scope="module")
+def table():
+    answers = {}
+    yield answers
+    width = max(map(len, BUILTIN)) + 2
+    print("\n\n" + "\n".join(f"{'':{width}}{' ' * place}{name}" for place, name in enumerate(BACKENDS)))
+    for recipe in BUILTIN:
+        print(f"{recipe:{width}}{''.join(answers.get((recipe, backend), '?') for backend in BACKENDS)}")
+    print(f"{'':{width}}. trains   x refused")
+
+
+def small_net():
+    return Net(
+        lambda n, x: n.fc(F.relu(n.depthwise(y := n.relu(n.bn(n.conv(x)))) + y).mean((2, 3))),
+        conv=nn.Conv2d(3, 8, 3, padding=1, bias=False),
+        bn=nn.BatchNorm2d(8),
+        relu=nn.ReLU(),
+        depthwise=nn.Conv2d(8, 8, 3, padding=1, groups=8),
+        fc=nn.Linear(8, 4),
+    )
+
+
+LEARN_BY_STEPS = ("adaround", "brecq", "qdrop")
+
+
+def quick(recipe):
+    """The recipe, with a handful of steps for what learns by them."""
+    named = BUILTIN[recipe].recipe
+    if recipe not in LEARN_BY_STEPS:
+        return named
+    return named.replace(algorithms=[{"name": recipe, "options": {"steps": 4}}])
+
+
+def goals(recipe, backend, **_):
+    """Each recipe with every kind of scheme that backends choose; each recipe and each backend trained and refused."""
+    target, refused = BACKENDS[backend], backend in REFUSED.get(recipe, ())
+    weight, activation = target.weight, target.activation
+    kinds = {
+        "grid": weight.grids[0],
+        "weights symmetric": weight.symmetric[0],
+        "granularity": weight.granularities[0],
+        "scale": weight.scales[0],
+        "bits": activation.bits[0],
+        "activations symmetric": activation.symmetric[0],
+        "signed": activation.signed[0],
+        "bias": target.bias,
+    }
+    return [(recipe, refused), (backend, refused), *((recipe, kind) for kind in kinds.items())]
+
+
+@pytest.mark.slow
+@pytest.mark.pairwise(goals=goals)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("recipe", BUILTIN)
+def test_it_trains_or_is_refused(recipe, backend, table):
+    net, images, labels = small_net(), torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 3])
+    if backend in REFUSED.get(recipe, ()):
+        table[recipe, backend] = "x"
+        before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+        with pytest.raises(DetentError) as refusal:
+            prepare(net, (images,), backend=backend, recipe=quick(recipe))
+        assert repr(backend) in refusal.value.asked
+        assert refusal.value.found
+        assert refusal.value.to_do
+        assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
+        return
+    prepared = prepare(net, (images,), backend=backend, recipe=quick(recipe))
+    calibrate(prepared, [images])
+    prepared.train()
+    optimizer = torch.optim.SGD(prepared.parameters(), lr=0.01)
+    for _ in range(2):
+        loss = F.cross_entropy(prepared(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert torch.isfinite(loss)
+    table[recipe, backend] = "."
