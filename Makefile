@@ -34,14 +34,14 @@ demo: $(CORE) ## see Detent at work
 	@$(VENV)/bin/detent demo
 
 # What runs no engine. Each must exist, or pytest says so.
-QUICK := $(addprefix tests/,algorithms backends cli graph numerics observers quantizers recipes) \
+QUICK := $(addprefix tests/,algorithms cli graph ir numerics observers planning quantizers recipes) \
 	$(addprefix tests/test_,architecture.py errors.py models.py pairwise.py preparing.py registry.py)
 PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n auto
 
 test: $(FULL) ## run the tests, with the engines that share one environment
 	@$(PYTEST) --durations=15
 
-test-quick: $(FULL) ## run the tests that need no engine and no large network: two minutes, while you work
+test-quick: $(FULL) ## run the tests that need no engine and no large network, while you work
 	@$(PYTEST) -m 'not full and not slow' $(QUICK)
 
 test-full: $(FULL) ## run the tests with all that `make test` leaves out: products of parameters, whole data sets

@@ -28,14 +28,14 @@ from detent.graph import (
     eval_mode,
     flat,
     fold_batch_norms,
-    hold_weights,
     insert,
     keeping_ranges,
+    lift_functional_weights,
     observing,
     other_real,
-    part_paddings,
     quantizers_of,
     ranges_of,
+    split_conv_padding,
 )
 from detent.planning import Backend, dispatched, plan
 from detent.recipes import Recipe, find
@@ -88,8 +88,8 @@ def prepare(
         inplace=inplace,
     )
     # A model from a file has a module for each weight already, under the names that lead back into the file.
-    transposed = set() if is_imported(captured.module) else hold_weights(captured)
-    part_paddings(captured)
+    transposed = set() if is_imported(captured.module) else lift_functional_weights(captured)
+    split_conv_padding(captured)
     modules = dict(captured.module.named_modules())
     decided, known, merges = _decide(captured, target, request)
     insert(captured, decided)

@@ -48,6 +48,7 @@ def files(tmp_path_factory):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*BUILTIN, *ALONE])
 def test_an_onnx_file_goes_through_and_runs(name, files, tmp_path):
     path, data = files["mlp" if name in ("smoothquant", "gptq") else "convs"]

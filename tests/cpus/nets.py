@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import detent
-from detent.ir import Package, QdqGraph
+from detent.ir import Network, Package
 from detent.recipes import Recipe
 
 __all__ = ["CASES", "NETS", "Case", "codes", "deployed", "differences", "inputs_of"]
@@ -160,7 +160,7 @@ def skewed(net: nn.Module) -> nn.Module:
     return net
 
 
-def inputs_of(graph: QdqGraph, samples: int = 8) -> Arrays:
+def inputs_of(graph: Network, samples: int = 8) -> Arrays:
     """Inputs for a network from 0 to 1, the same on every machine; of few bits, so that they take little room."""
     random = np.random.default_rng(1)
     return {
@@ -169,7 +169,7 @@ def inputs_of(graph: QdqGraph, samples: int = 8) -> Arrays:
     }
 
 
-def codes(graph: QdqGraph, outputs: Mapping[str, npt.NDArray[Any]]) -> Arrays:
+def codes(graph: Network, outputs: Mapping[str, npt.NDArray[Any]]) -> Arrays:
     """Outputs as integers where they have a grid, else as they are."""
     grids = {output.name: output.read.encoding for output in graph.outputs}
     return {

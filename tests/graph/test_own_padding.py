@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import detent
-from detent.graph import capture, part_paddings
+from detent.graph import capture, split_conv_padding
 from detent.targets.engines import ENGINES
 
 MODES = ("reflect", "replicate", "circular")
@@ -29,7 +29,7 @@ def test_the_pad_and_the_convolution_compute_the_same(conv, mode: str) -> None:
     model = nn.Sequential(conv(mode), nn.ReLU()).eval()
     x = torch.randn(2, 3, 9, 8)
     captured = capture(model, (x,))
-    part_paddings(captured)
+    split_conv_padding(captured)
     torch.testing.assert_close(captured.module(x), model(x))
     (graph,) = captured.regions[""].graphs.values()
     assert [node.name for node in graph.nodes] == ["input_1", "pad", "_0", "_1", "output"]
@@ -53,7 +53,7 @@ def test_a_convolution_that_is_called_twice_has_a_pad_at_each_call() -> None:
 
     model, x = Twice().eval(), torch.randn(1, 3, 6, 6)
     captured = capture(model, (x,))
-    part_paddings(captured)
+    split_conv_padding(captured)
     torch.testing.assert_close(captured.module(x), model(x))
 
 

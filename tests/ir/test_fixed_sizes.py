@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import fx
 
-from detent.ir import Op, Output, Port, QdqGraph, Read
+from detent.ir import Network, Op, Operand, Output, Port
 from detent.ir.fixed_sizes import with_fixed_sizes
 from detent.ir.torch_module import FloatGrids, TorchGraph
 from detent.targets.executorch.partition import _regroup
@@ -15,14 +15,14 @@ from detent.targets.executorch.partition import _regroup
 def test_what_is_computed_from_shapes_is_constant() -> None:
     """(batch, 2, 3) to (batch, 6) by way of Shape, Slice and Concat."""
     ops = (
-        Op("Shape", "shape", (Read("x"),), ("shape",)),
-        Op("Slice", "first", (Read("shape"), Read("zero"), Read("one")), ("first",)),
-        Op("Concat", "sizes", (Read("first"), Read("rest")), ("sizes",), {"axis": 0}),
-        Op("Reshape", "y", (Read("x"), Read("sizes")), ("y",)),
+        Op("Shape", "shape", (Operand("x"),), ("shape",)),
+        Op("Slice", "first", (Operand("shape"), Operand("zero"), Operand("one")), ("first",)),
+        Op("Concat", "sizes", (Operand("first"), Operand("rest")), ("sizes",), {"axis": 0}),
+        Op("Reshape", "y", (Operand("x"), Operand("sizes")), ("y",)),
     )
     constants = {"zero": np.array([0]), "one": np.array([1]), "rest": np.array([6])}
     port = Port("float32", ("batch", 2, 3))
-    graph = QdqGraph({"x": port}, (Output("y", Read("y")),), ops, constants, frozenset(), {}, 21)
+    graph = Network({"x": port}, (Output("y", Operand("y")),), ops, constants, frozenset(), {}, 21)
     fixed = with_fixed_sizes(graph, (torch.zeros(4, 2, 3),))
     assert [op.name for op in fixed.ops] == ["y"]
     assert fixed.constants["sizes"].tolist() == [4, 6]
@@ -32,8 +32,8 @@ def test_what_is_computed_from_shapes_is_constant() -> None:
 
 
 def test_a_network_without_such_operations_stays_as_it_is() -> None:
-    ops = (Op("Relu", "y", (Read("x"),), ("y",)),)
-    graph = QdqGraph({"x": Port("float32", (1,))}, (Output("y", Read("y")),), ops, {}, frozenset(), {}, 21)
+    ops = (Op("Relu", "y", (Operand("x"),), ("y",)),)
+    graph = Network({"x": Port("float32", (1,))}, (Output("y", Operand("y")),), ops, {}, frozenset(), {}, 21)
     assert with_fixed_sizes(graph, (torch.zeros(1),)) is graph
 
 

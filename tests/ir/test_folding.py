@@ -4,49 +4,49 @@ from __future__ import annotations
 
 import numpy as np
 
-from detent.ir import Encoding, Op, Output, Port, QdqGraph, Read
+from detent.ir import Encoding, Network, Op, Operand, Output, Port
 from detent.ir.folding import fold_constants
 
 
 def test_sizes_that_are_computed_are_constants_for_one_sample() -> None:
     ops = (
-        Op("Shape", "shape", (Read("x"),), ("s",)),
-        Op("Gather", "first", (Read("s"), Read("zero")), ("n",), {"axis": 0}),
-        Op("Concat", "sizes", (Read("n"), Read("rest")), ("sizes",), {"axis": 0}),
-        Op("Expand", "expand", (Read("x"), Read("sizes")), ("y",)),
+        Op("Shape", "shape", (Operand("x"),), ("s",)),
+        Op("Gather", "first", (Operand("s"), Operand("zero")), ("n",), {"axis": 0}),
+        Op("Concat", "sizes", (Operand("n"), Operand("rest")), ("sizes",), {"axis": 0}),
+        Op("Expand", "expand", (Operand("x"), Operand("sizes")), ("y",)),
     )
     constants = {"zero": np.array([0]), "rest": np.array([3, 4])}
-    graph = QdqGraph(
-        {"x": Port("float32", ("batch", 1, 4))}, (Output("y", Read("y")),), ops, constants, frozenset(), {}, 21
+    graph = Network(
+        {"x": Port("float32", ("batch", 1, 4))}, (Output("y", Operand("y")),), ops, constants, frozenset(), {}, 21
     )
     folded = fold_constants(graph, {"x": (1, 1, 4)})
     assert [op.name for op in folded.ops] == ["expand"]
     assert folded.constants["sizes"].tolist() == [1, 3, 4]
 
 
-def transposed_weights(read: Read, coded: frozenset[str]) -> QdqGraph:
+def transposed_weights(read: Operand, coded: frozenset[str]) -> Network:
     """A product with weights that are transposed first."""
     ops = (
         Op("Transpose", "turned", (read,), ("w",), {"perm": [1, 0]}),
-        Op("MatMul", "y", (Read("x"), Read("w")), ("y",)),
+        Op("MatMul", "y", (Operand("x"), Operand("w")), ("y",)),
     )
     constants = {"weights": np.array([[1, 2]], np.int8 if coded else np.float32)}
-    return QdqGraph({"x": Port("float32", (1, 2))}, (Output("y", Read("y")),), ops, constants, coded, {}, 21)
+    return Network({"x": Port("float32", (1, 2))}, (Output("y", Operand("y")),), ops, constants, coded, {}, 21)
 
 
 GRID = Encoding(np.float32(0.75), np.int64(0), "int8")
 
 
 def test_weights_are_folded_as_they_are_read() -> None:
-    coded = fold_constants(transposed_weights(Read("weights", GRID), frozenset(["weights"])), {})
+    coded = fold_constants(transposed_weights(Operand("weights", GRID), frozenset(["weights"])), {})
     assert coded.constants["w"].tolist() == [[0.75], [1.5]]
-    rounded = fold_constants(transposed_weights(Read("weights", GRID), frozenset()), {})
+    rounded = fold_constants(transposed_weights(Operand("weights", GRID), frozenset()), {})
     assert rounded.constants["w"].tolist() == [[0.75], [2.25]]
-    plain = fold_constants(transposed_weights(Read("weights"), frozenset()), {})
+    plain = fold_constants(transposed_weights(Operand("weights"), frozenset()), {})
     assert plain.constants["w"].tolist() == [[1.0], [2.0]]
     assert [op.name for op in plain.ops] == ["y"]
 
 
 def test_weights_may_keep_their_codes() -> None:
-    graph = transposed_weights(Read("weights", GRID), frozenset(["weights"]))
+    graph = transposed_weights(Operand("weights", GRID), frozenset(["weights"]))
     assert fold_constants(graph, {}, keep_codes=True) is graph

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from detent.errors import DeployError
-from detent.ir import Encoding, Read, read_qdq
+from detent.ir import Encoding, Operand, read_qdq
 from detent.targets.arithmetics import ARITHMETICS
 from detent.twin import Twin
 
@@ -52,9 +52,9 @@ QUARTER = Encoding(np.float32(0.25), np.int64(3), "uint8")
 def test_a_pair_becomes_a_read():
     model = model_of([q("x", "x"), dq("x"), helper.make_node("Relu", ["x_dq"], ["y"], name="r")], grid("x", 0.5))
     graph = read_qdq(model)
-    assert [(op.type, op.name, op.inputs) for op in graph.ops] == [("Relu", "r", (Read("x", HALF),))]
+    assert [(op.type, op.name, op.inputs) for op in graph.ops] == [("Relu", "r", (Operand("x", HALF),))]
     assert graph.inputs["x"].shape == ("N", 4)
-    assert graph.outputs[0].read == Read("y")
+    assert graph.outputs[0].read == Operand("y")
     assert graph.grid_of("x") == HALF
     assert graph.opset == 21
 
@@ -62,7 +62,7 @@ def test_a_pair_becomes_a_read():
 def test_two_readers_share_a_dequantize():
     nodes = [q("x", "x"), dq("x"), helper.make_node("Add", ["x_dq", "x_dq"], ["y"], name="a")]
     graph = read_qdq(model_of(nodes, grid("x", 0.5)))
-    assert graph.ops[0].inputs == (Read("x", HALF), Read("x", HALF))
+    assert graph.ops[0].inputs == (Operand("x", HALF), Operand("x", HALF))
 
 
 def test_the_encoding_belongs_to_the_read():
@@ -81,8 +81,8 @@ def test_a_pair_behind_a_pair_requantizes():
     nodes = [*(q("x", "x"), dq("x"), q("x_dq", "z"), dq("z")), helper.make_node("Relu", ["z_dq"], ["y"], name="r")]
     graph = read_qdq(model_of(nodes, [*grid("x", 0.5), *grid("z", 0.25)]))
     assert [(op.type, op.inputs) for op in graph.ops] == [
-        ("Identity", (Read("x", HALF),)),
-        ("Relu", (Read("x_dq", QUARTER),)),
+        ("Identity", (Operand("x", HALF),)),
+        ("Relu", (Operand("x_dq", QUARTER),)),
     ]
 
 
@@ -92,8 +92,8 @@ def test_only_who_requantizes_reads_the_real_numbers():
     nodes.append(helper.make_node("Mul", ["x_dq", "again_dq"], ["y"], name="m"))
     graph = read_qdq(model_of(nodes, grid("x", 0.5) + grid("again", 0.25)))
     assert [(op.type, op.inputs) for op in graph.ops] == [
-        ("Identity", (Read("x", HALF),)),
-        ("Mul", (Read("x", HALF), Read("x_dq", QUARTER))),
+        ("Identity", (Operand("x", HALF),)),
+        ("Mul", (Operand("x", HALF), Operand("x_dq", QUARTER))),
     ]
 
 
@@ -102,7 +102,7 @@ def test_a_clip_of_the_network_reads_the_grid_before_it():
     nodes += [q("c", "c"), dq("c", "y")]
     bounds = [held("low", np.float32(0)), held("high", np.float32(6))]
     graph = read_qdq(model_of(nodes, grid("x", 0.5) + grid("c", 0.25) + bounds))
-    assert [(op.type, op.inputs[0]) for op in graph.ops] == [("Clip", Read("x", HALF))]
+    assert [(op.type, op.inputs[0]) for op in graph.ops] == [("Clip", Operand("x", HALF))]
 
 
 def test_a_constant_that_is_quantized_when_the_model_runs_has_constant_codes():
@@ -110,7 +110,7 @@ def test_a_constant_that_is_quantized_when_the_model_runs_has_constant_codes():
     nodes = [q("w", "w"), dq("w"), helper.make_node("Mul", ["x", "w_dq"], ["y"], name="m")]
     graph = read_qdq(model_of(nodes, [held("w", w), *grid("w", 0.5)]))
     read = graph.ops[0].inputs[1]
-    assert read == Read("w_q", HALF)
+    assert read == Operand("w_q", HALF)
     assert graph.constants["w_q"].tolist() == [5, 2, 3, 255]  # ties to even, then saturated
     assert "w_q" in graph.coded
 
@@ -126,8 +126,8 @@ def test_integers_may_come_in_and_go_out():
     graph = read_qdq(model)
     assert graph.inputs["x_q"].dtype == "uint8"
     assert graph.coded == {"x_q"}
-    assert graph.ops[0].inputs == (Read("x_q", HALF),)
-    assert (graph.outputs[0].read, graph.outputs[0].as_codes) == (Read("r", QUARTER), True)
+    assert graph.ops[0].inputs == (Operand("x_q", HALF),)
+    assert (graph.outputs[0].read, graph.outputs[0].as_codes) == (Operand("r", QUARTER), True)
     codes = np.array([[0, 3, 5, 255]], np.uint8)
     given = Twin(graph, ARITHMETICS["onnx_spec"]()).run({"x_q": codes})["y_q"]
     assert given.tolist() == [[3, 3, 7, 255]]
@@ -164,7 +164,7 @@ def test_scales_may_be_constant_nodes(value):
         *(q("x", "x"), dq("x"), helper.make_node("Relu", ["x_dq"], ["y"], name="r")),
     ]
     graph = read_qdq(model_of(nodes, grid("x", 0.5)[1:]))
-    assert graph.ops[0].inputs == (Read("x", HALF),)
+    assert graph.ops[0].inputs == (Operand("x", HALF),)
 
 
 def test_a_clip_of_the_network_is_no_bound_of_a_grid():

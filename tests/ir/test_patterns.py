@@ -10,10 +10,10 @@ import pytest
 
 from detent.ir import (
     Encoding,
+    Network,
     Op,
+    Operand,
     Output,
-    QdqGraph,
-    Read,
     clip_bounds,
     constant_values,
     is_output,
@@ -22,30 +22,30 @@ from detent.ir import (
 )
 
 GRID = Encoding(np.float32(0.5), np.int64(0), "int8")
-CONV = Op("Conv", "conv", (Read("x", GRID), Read("w", GRID)), ("a",))
+CONV = Op("Conv", "conv", (Operand("x", GRID), Operand("w", GRID)), ("a",))
 
 
-def net(*ops: Op, output: str, constants: Mapping[str, npt.NDArray[np.generic]] | None = None) -> QdqGraph:
-    return QdqGraph({}, (Output("y", Read(output)),), ops, constants or {}, frozenset(), {}, 21)
+def net(*ops: Op, output: str, constants: Mapping[str, npt.NDArray[np.generic]] | None = None) -> Network:
+    return Network({}, (Output("y", Operand(output)),), ops, constants or {}, frozenset(), {}, 21)
 
 
 def test_the_one_reader() -> None:
-    relu = Op("Relu", "relu", (Read("a"),), ("b",))
+    relu = Op("Relu", "relu", (Operand("a"),), ("b",))
     graph = net(CONV, relu, output="b")
-    assert sole_reader(graph, "a") == (relu, Read("a"))
+    assert sole_reader(graph, "a") == (relu, Operand("a"))
     assert sole_float_reader(graph, "a") is relu
 
 
 def test_a_reader_on_a_grid_reads_no_real_numbers() -> None:
-    relu = Op("Relu", "relu", (Read("a", GRID),), ("b",))
+    relu = Op("Relu", "relu", (Operand("a", GRID),), ("b",))
     graph = net(CONV, relu, output="b")
-    assert sole_reader(graph, "a") == (relu, Read("a", GRID))
+    assert sole_reader(graph, "a") == (relu, Operand("a", GRID))
     assert sole_float_reader(graph, "a") is None
 
 
 def test_several_readers() -> None:
-    relu, double = Op("Relu", "relu", (Read("a"),), ("b",)), Op("Add", "add", (Read("b"), Read("b")), ("c",))
-    other = Op("Mul", "mul", (Read("c"), Read("a")), ("d",))
+    relu, double = Op("Relu", "relu", (Operand("a"),), ("b",)), Op("Add", "add", (Operand("b"), Operand("b")), ("c",))
+    other = Op("Mul", "mul", (Operand("c"), Operand("a")), ("d",))
     graph = net(CONV, relu, double, other, output="d")
     assert sole_reader(graph, "a") is None
     assert sole_reader(graph, "b") is None  # one operation, twice
@@ -53,33 +53,33 @@ def test_several_readers() -> None:
 
 
 def test_who_uses_the_network_reads_too() -> None:
-    graph = net(CONV, Op("Relu", "relu", (Read("a"),), ("b",)), output="a")
+    graph = net(CONV, Op("Relu", "relu", (Operand("a"),), ("b",)), output="a")
     assert (is_output(graph, "a"), is_output(graph, "b")) == (True, False)
     assert sole_reader(graph, "a") is None
 
 
 def test_the_numbers_of_a_constant() -> None:
     graph = net(output="x", constants={"codes": np.array([2, -4]), "reals": np.array([0.25, 1.5])})
-    read = constant_values(graph, Read("codes", GRID))
+    read = constant_values(graph, Operand("codes", GRID))
     assert read is not None
     assert read.tolist() == [1.0, -2.0]
-    read = constant_values(graph, Read("reals"))
+    read = constant_values(graph, Operand("reals"))
     assert read is not None
     assert read.tolist() == [0.25, 1.5]
-    assert constant_values(graph, Read("x")) is None
+    assert constant_values(graph, Operand("x")) is None
     assert constant_values(graph, None) is None
 
 
 @pytest.mark.parametrize(
     ("op", "bounds"),
     [
-        (Op("Relu", "", (Read("x"),), ("y",)), (0.0, np.inf)),
-        (Op("Clip", "", (Read("x"), Read("zero"), Read("six")), ("y",)), (0.0, 6.0)),
-        (Op("Clip", "", (Read("x"), None, Read("six")), ("y",)), (-np.inf, 6.0)),
-        (Op("Clip", "", (Read("x"), Read("two", GRID)), ("y",)), (1.0, np.inf)),
-        (Op("Clip", "", (Read("x"),), ("y",), {"min": -1.0, "max": 1.0}), (-1.0, 1.0)),
-        (Op("Clip", "", (Read("x"), Read("computed")), ("y",)), None),
-        (Op("Sigmoid", "", (Read("x"),), ("y",)), None),
+        (Op("Relu", "", (Operand("x"),), ("y",)), (0.0, np.inf)),
+        (Op("Clip", "", (Operand("x"), Operand("zero"), Operand("six")), ("y",)), (0.0, 6.0)),
+        (Op("Clip", "", (Operand("x"), None, Operand("six")), ("y",)), (-np.inf, 6.0)),
+        (Op("Clip", "", (Operand("x"), Operand("two", GRID)), ("y",)), (1.0, np.inf)),
+        (Op("Clip", "", (Operand("x"),), ("y",), {"min": -1.0, "max": 1.0}), (-1.0, 1.0)),
+        (Op("Clip", "", (Operand("x"), Operand("computed")), ("y",)), None),
+        (Op("Sigmoid", "", (Operand("x"),), ("y",)), None),
     ],
     ids=["relu", "clip", "no-minimum", "on-a-grid", "before-opset-11", "computed", "sigmoid"],
 )

@@ -11,7 +11,7 @@ import torch
 from onnx import TensorProto, helper
 
 from detent.errors import DeployError
-from detent.ir import Op, Read
+from detent.ir import Op, Operand
 from detent.ir.torch_functions import call
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -31,7 +31,7 @@ def by_onnxruntime(kind: str, names: list[str], feeds: Arrays, outputs: list[str
 
 
 def by_torch(kind: str, names: list[str], feeds: Arrays, outputs: list[str], **attributes: Any) -> list[torch.Tensor]:
-    op = Op(kind, "op", tuple(Read(name) if name else None for name in names), tuple(outputs), attributes)
+    op = Op(kind, "op", tuple(Operand(name) if name else None for name in names), tuple(outputs), attributes)
     return list(call(op, [torch.from_numpy(feeds[name]) if name else None for name in names], {}))
 
 

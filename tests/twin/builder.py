@@ -14,7 +14,7 @@ import onnx
 import torch
 from onnx import helper, numpy_helper
 
-from detent.ir import Op, QdqGraph, Read
+from detent.ir import Network, Op, Operand
 from detent.ir.qparams import BOUNDS
 from detent.twin.float_ops import float_kernel
 
@@ -29,7 +29,7 @@ _TYPES = {
 }
 # A tensor of next to nothing has a grid as others have: OpenVINO takes a range that ends below 1e-6 for another one.
 _LEAST_REACH = 1e-4
-_EMPTY = QdqGraph({}, (), (), {}, frozenset(), {}, 21)
+_EMPTY = Network({}, (), (), {}, frozenset(), {}, 21)
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class Builder:
         for constant, array in held.items():
             self.constant(constant, array)
         self.node(kind, reads, name, **attributes)
-        op = Op(kind, name, tuple(Read(read) for read in reads), (name,), attributes)
+        op = Op(kind, name, tuple(Operand(read) for read in reads), (name,), attributes)
         result = float_kernel(_EMPTY, op)(*values)
         return T(name, result if isinstance(result, torch.Tensor) else result[0])
 
@@ -249,7 +249,7 @@ class Builder:
             inputs.append(self._bias(name, bias, unit if unit.size > 1 else np.repeat(unit, 1)))
             values.append(torch.from_numpy((bias * unit).astype(f32)))
         self.node(kind, inputs, name, **attributes)
-        op = Op(kind, name, tuple(Read(each) for each in inputs), (name,), attributes)
+        op = Op(kind, name, tuple(Operand(each) for each in inputs), (name,), attributes)
         made = T(name, float_kernel(_EMPTY, op)(*values))
         if bias is not None and kind == "MatMul":
             made = self._matmul_bias(made, name, (bias * unit).astype(f32))

@@ -12,18 +12,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detent.ir import Encoding, Op, QdqGraph, Read
+from detent.ir import Encoding, Network, Op, Operand
 from detent.twin.accumulate import EXACT, accumulator, bias_codes, bias_values, matmul_accumulate, ranges_within
 
 Array = npt.NDArray[Any]
 
 
-def layer(kind: str, weights: Array, x_zero: int = 0, **attributes: Any) -> tuple[QdqGraph, Op]:
+def layer(kind: str, weights: Array, x_zero: int = 0, **attributes: Any) -> tuple[Network, Op]:
     """A weighted operation on uint8 data with int8 weights."""
     data = Encoding(np.float32(0.1), np.int64(x_zero), "uint8")
     weight = Encoding(np.float32(0.02), np.int64(0), "int8")
-    op = Op(kind, "layer", (Read("x", data), Read("w", weight)), ("y",), attributes)
-    return QdqGraph({}, (), (op,), {"w": weights}, frozenset({"w"}), {}, 21), op
+    op = Op(kind, "layer", (Operand("x", data), Operand("w", weight)), ("y",), attributes)
+    return Network({}, (), (op,), {"w": weights}, frozenset({"w"}), {}, 21), op
 
 
 def convolved(x: Array, w: Array, stride: int = 1) -> Array:
@@ -134,8 +134,8 @@ def test_scales_are_products_in_float32() -> None:
     weights = np.ones((2, 1, 1, 1), np.int64)
     data = Encoding(np.float32(0.1), np.int64(0), "uint8")
     weight = Encoding(np.array([0.3, 0.7], np.float32), np.zeros(2, np.int64), "int8", axis=0)
-    op = Op("Conv", "layer", (Read("x", data), Read("w", weight)), ("y",))
-    sums = accumulator(QdqGraph({}, (), (op,), {"w": weights}, frozenset({"w"}), {}, 21), op)
+    op = Op("Conv", "layer", (Operand("x", data), Operand("w", weight)), ("y",))
+    sums = accumulator(Network({}, (), (op,), {"w": weights}, frozenset({"w"}), {}, 21), op)
     assert sums is not None
     assert sums.scale.tolist() == [np.float32(0.1) * np.float32(0.3), np.float32(0.1) * np.float32(0.7)]
     assert sums.channels == (1, -1, 1, 1)
@@ -146,7 +146,7 @@ def test_scales_are_products_in_float32() -> None:
 )
 def test_what_is_no_plain_product_is_left_alone(change: dict[str, Any]) -> None:
     graph, op = layer("Gemm", np.ones((3, 4), np.int64), transB=1, **change)
-    assert accumulator(graph, replace(op, inputs=(*op.inputs, Read("b")))) is None
+    assert accumulator(graph, replace(op, inputs=(*op.inputs, Operand("b")))) is None
 
 
 def test_a_factor_of_no_bias_says_nothing() -> None:
@@ -164,8 +164,8 @@ def test_two_activations() -> None:
 
 def test_biases_are_read_as_codes_and_as_numbers() -> None:
     grid = Encoding(np.array([0.5, 0.25], np.float32), np.zeros(2, np.int64), "int32", axis=0)
-    op = Op("Conv", "layer", (None, None, Read("b", grid)), ("y",))
-    graph = QdqGraph({}, (), (op,), {"b": np.array([3, -8])}, frozenset({"b"}), {}, 21)
+    op = Op("Conv", "layer", (None, None, Operand("b", grid)), ("y",))
+    graph = Network({}, (), (op,), {"b": np.array([3, -8])}, frozenset({"b"}), {}, 21)
     codes, values = bias_codes(graph, op), bias_values(graph, op)
     assert codes is not None
     assert values is not None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from detent.errors import DeployError
-from detent.ir import Op, QdqGraph, Read
+from detent.ir import Network, Op, Operand
 from detent.ir.reference import REFERENCE
 from detent.twin.float_ops import FLOAT_OPS, compute, float_kernel, only_moves
 
@@ -17,8 +17,8 @@ ROWS = torch.linspace(-3, 3, 60).reshape(4, 5, 3)
 
 
 def computed(kind: str, inputs: list[Tensor], domain: str = "", **attributes: Any) -> Any:
-    op = Op(kind, "op", tuple(Read(f"x{index}") for index in range(len(inputs))), ("y",), attributes, domain)
-    return float_kernel(QdqGraph({}, (), (op,), {}, frozenset(), {}, 21), op)(*inputs)
+    op = Op(kind, "op", tuple(Operand(f"x{index}") for index in range(len(inputs))), ("y",), attributes, domain)
+    return float_kernel(Network({}, (), (op,), {}, frozenset(), {}, 21), op)(*inputs)
 
 
 def test_the_twin_has_the_reference_kernels() -> None:
@@ -33,8 +33,8 @@ def test_sums_in_another_order_are_left_to_onnxruntime() -> None:
 
 
 def test_outputs_without_a_name_are_not_given() -> None:
-    assert isinstance(compute(Op("Dropout", "op", (Read("x"),), ("y", "")), ROWS), Tensor)
-    assert len(compute(Op("Dropout", "op", (Read("x"),), ("y", "mask")), ROWS)) == 2
+    assert isinstance(compute(Op("Dropout", "op", (Operand("x"),), ("y", "")), ROWS), Tensor)
+    assert len(compute(Op("Dropout", "op", (Operand("x"),), ("y", "mask")), ROWS)) == 2
 
 
 def test_an_operation_of_another_domain_is_refused() -> None:

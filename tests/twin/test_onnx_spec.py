@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 from detent import twin
-from detent.ir import Encoding, Op, QdqGraph
+from detent.ir import Encoding, Network, Op
 from detent.targets.arithmetics import ARITHMETICS
 from detent.twin import Twin
 from detent.twin.requantize import clamp_bounds, dequantize, float32_multiplier, fma, quantize
@@ -119,4 +119,4 @@ def test_bounds_of_clipping_activations(
 ) -> None:
     attributes = {} if bounds is None else {"min": bounds[0], "max": bounds[1]}
     ops = [Op(kind, kind, (None,), (kind,), attributes if kind == "Clip" else {}) for kind in kinds]
-    assert clamp_bounds(QdqGraph({}, (), (), {}, frozenset(), {}, 6), ops, GRID) == expected
+    assert clamp_bounds(Network({}, (), (), {}, frozenset(), {}, 6), ops, GRID) == expected

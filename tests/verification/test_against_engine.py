@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from onnx import parser
 
-from detent.ir import QdqGraph, read_qdq
+from detent.ir import Network, read_qdq
 from detent.twin import OnnxSpec, Step, Twin
 from detent.twin.arithmetic import Kernel
 from detent.twin.lowering import float_step
@@ -47,7 +47,7 @@ class Otherwise(OnnxSpec):
 
     functions: ClassVar[Mapping[str, Kernel]] = {"Tanh": lambda _op, x: x / (1 + x.abs())}
 
-    def lower(self, graph: QdqGraph) -> list[Step]:
+    def lower(self, graph: Network) -> list[Step]:
         return [float_step(graph, op, self.functions[op.type]) for op in graph.ops]
 
 
@@ -79,7 +79,7 @@ class Fitted(OnnxSpec):
     def __init__(self, off: float):
         self.off = off
 
-    def lower(self, graph: QdqGraph) -> list[Step]:
+    def lower(self, graph: Network) -> list[Step]:
         return [replace(step, off=self.off) for step in super().lower(graph)]
 
 

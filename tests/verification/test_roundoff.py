@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 import torch
 
-from detent.ir import Op, QdqGraph, Read
+from detent.ir import Network, Op, Operand
 from detent.twin.float_ops import float_kernel
-from detent.verification.possible import UNIT, Possible
+from detent.verification.error_bound import UNIT, ErrorBound
 from detent.verification.roundoff import possible, rounds
 
-GRAPH = QdqGraph({}, (), (), {}, frozenset(), {}, 21)
+GRAPH = Network({}, (), (), {}, frozenset(), {}, 21)
 IMAGE, ROWS, VECTOR = (2, 6, 8, 8), (3, 5, 16), (6,)
 POOL = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [2, 2]}
 RESIZE = {"mode": "linear", "coordinate_transformation_mode": "half_pixel"}
 
 
 def op(kind: str, count: int, **attributes: object) -> Op:
-    return Op(kind, kind.lower(), tuple(Read(f"i{n}") for n in range(count)), ("y",), attributes)
+    return Op(kind, kind.lower(), tuple(Operand(f"i{n}") for n in range(count)), ("y",), attributes)
 
 
 SUMS = [
@@ -78,7 +78,7 @@ def widest(first: torch.Tensor, second: torch.Tensor, error: torch.Tensor) -> fl
 @pytest.mark.parametrize("seed", range(3))
 def test_float64_lies_within_what_is_possible(one, shapes, seed):
     given, kernel = numbers(one, shapes, seed), float_kernel(GRAPH, one)
-    (found,) = possible(one, kernel, [Possible(value) for value in given])
+    (found,) = possible(one, kernel, [ErrorBound(value) for value in given])
     assert found.error is not None
     assert rounds(one)
     assert widest(found.value, kernel(*(value.double() for value in given)), found.error) <= 0.5  # one of two sides
@@ -93,7 +93,7 @@ def test_what_is_uncertain_is_passed_on(one, shapes, seed):
     # Parameters of a normalization are constants.
     uncertain = [place == 0 or "Normalization" not in one.type for place in range(len(given))]
     errors = [torch.rand(value.shape) * 1e-3 if moved else None for value, moved in zip(given, uncertain, strict=True)]
-    (found,) = possible(one, kernel, [Possible(*pair) for pair in zip(given, errors, strict=True)])
+    (found,) = possible(one, kernel, [ErrorBound(*pair) for pair in zip(given, errors, strict=True)])
     assert found.error is not None
     for _ in range(5):
         shifted = [
@@ -106,7 +106,7 @@ def test_what_is_uncertain_is_passed_on(one, shapes, seed):
 @pytest.mark.parametrize(("one", "shapes"), MOVES, ids=lambda value: getattr(value, "type", None))
 def test_what_only_moves_has_one_result(one, shapes):
     given, kernel = numbers(one, shapes, 0), float_kernel(GRAPH, one)
-    assert possible(one, kernel, [Possible(value) for value in given])[0].error is None
+    assert possible(one, kernel, [ErrorBound(value) for value in given])[0].error is None
     assert not rounds(one)
 
 
@@ -114,7 +114,7 @@ def test_sums_in_another_order_are_possible_and_another_weight_is_not():
     one = op("Conv", 2)
     x, w = numbers(one, [(1, 64, 6, 6), (8, 64, 3, 3)], 0)
     kernel = float_kernel(GRAPH, one)
-    (found,) = possible(one, kernel, [Possible(x), Possible(w)])
+    (found,) = possible(one, kernel, [ErrorBound(x), ErrorBound(w)])
     order = torch.randperm(64, generator=torch.Generator().manual_seed(1))
     assert widest(found.value, kernel(x[:, order], w[:, order]), found.error) <= 1.0
     w[3, 5, 1, 1] += 0.1  # of 576, which are 2.4 on average
@@ -123,9 +123,9 @@ def test_sums_in_another_order_are_possible_and_another_weight_is_not():
 
 def test_a_bilinear_resize():
     """By a third: the shares of the pixels are rounded."""
-    one = Op("Resize", "resize", (Read("x"), None, Read("scales")), ("y",), RESIZE)
+    one = Op("Resize", "resize", (Operand("x"), None, Operand("scales")), ("y",), RESIZE)
     x, scales = torch.randn(IMAGE), torch.tensor([1.0, 1.0, 1.0 + 1 / 3, 1.0 + 1 / 3])
-    (found,) = possible(one, float_kernel(GRAPH, one), [Possible(x), None, Possible(scales)])
+    (found,) = possible(one, float_kernel(GRAPH, one), [ErrorBound(x), None, ErrorBound(scales)])
     other = torch.nn.functional.interpolate(x, scale_factor=(float(scales[2]), float(scales[3])), mode="bilinear")
     assert found.error is not None
     assert widest(found.value, other, found.error) <= 1.0
@@ -134,10 +134,10 @@ def test_a_bilinear_resize():
 
 def test_a_pixel_whose_neighbour_is_large_is_as_uncertain_as_that_one():
     """From 12 to 13: where the share of a zero is 1, that of the next pixel is a rounding."""
-    one = Op("Resize", "resize", (Read("x"), None, None, Read("sizes")), ("y",), {**RESIZE, "axes": [2, 3]})
+    one = Op("Resize", "resize", (Operand("x"), None, None, Operand("sizes")), ("y",), {**RESIZE, "axes": [2, 3]})
     x = torch.zeros(1, 1, 12, 12)
     x[..., 1::2, :] = 1000.0
-    (found,) = possible(one, float_kernel(GRAPH, one), [Possible(x), None, None, Possible(torch.tensor([13, 13]))])
+    (found,) = possible(one, float_kernel(GRAPH, one), [ErrorBound(x), None, None, ErrorBound(torch.tensor([13, 13]))])
     other = torch.nn.functional.interpolate(x.double(), size=(13, 13), mode="bilinear")
     assert widest(found.value, other, found.spread) <= 0.5
     assert float(found.spread.min()) > 0
@@ -146,7 +146,7 @@ def test_a_pixel_whose_neighbour_is_large_is_as_uncertain_as_that_one():
 def test_infinities_are_certain():
     one = op("Softmax", 1)
     x = torch.tensor([[1.0, -torch.inf, 2.0]])
-    (masked,) = possible(op("Add", 2), float_kernel(GRAPH, op("Add", 2)), [Possible(x), Possible(torch.ones(1, 3))])
+    (masked,) = possible(op("Add", 2), float_kernel(GRAPH, op("Add", 2)), [ErrorBound(x), ErrorBound(torch.ones(1, 3))])
     assert masked.error is not None
     assert masked.error[0, 1] == 0
     (found,) = possible(one, float_kernel(GRAPH, one), [masked])

@@ -1,4 +1,4 @@
-"""Scales that are known before anything is calibrated: those of another backend, and those of a quantized ONNX file."""
+"""Applies qparams that are known before calibration: those of another backend, and those of a quantized ONNX file."""
 
 from detent.adopting.known import Known, adopt, initialise, known_of_file, limits, measured, with_their_biases
 from detent.adopting.norms import FileNorms, scaled

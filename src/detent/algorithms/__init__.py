@@ -1,4 +1,4 @@
-"""BETTER PARAMETERS: what makes a prepared model more accurate without training it."""
+"""Algorithms that improve the parameters of a prepared model without training it."""
 
 from detent.algorithms.adaround import adaround
 from detent.algorithms.addends import align_addends

@@ -1,3 +1,3 @@
-"""The entry points of four other systems, over the core: translation only."""
+"""The entry points of four other quantization tools, translated to the core."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""DATA: calibration and test data from files, checked before it is used."""
+"""Reads calibration and test data from files, and checks it before use."""
 
 from __future__ import annotations
 

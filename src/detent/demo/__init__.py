@@ -1,4 +1,4 @@
-"""DEMO: a small trained network and its images, which ship with the package, and the rows of the demo's table."""
+"""The demo: a small trained network and its images, which ship with the package, and the rows of the demo's table."""
 
 from __future__ import annotations
 

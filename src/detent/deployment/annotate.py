@@ -1,8 +1,8 @@
-"""A model that came from an ONNX file is deployed by writing Q and DQ into that file's own graph.
+"""Deploys a model that was imported from an ONNX file: inserts Q and DQ into that file's own graph.
 
-Nodes and tensors keep their names. What changes: batch norms that were folded are gone (the operation before gives
-their tensor), weights have the values they have now and are stored as integers, and where a grid is, Q and DQ stand
-between a tensor and its readers.
+Nodes and tensors keep their names. Folded batch norms are removed (the operation before them gives their tensor),
+weights have their current values and are stored as integers, and Q and DQ stand between a quantized tensor and its
+readers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The file's own model as it is before anything is quantized, which `annotate` writes Q and DQ into, and its parts."""
+"""The model of the file before quantization, into which `annotate` inserts Q and DQ, and how to find its parts."""
 
 from __future__ import annotations
 

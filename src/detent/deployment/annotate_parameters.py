@@ -1,4 +1,4 @@
-"""Weights and biases of a prepared model as constants of the file's graph that `annotate` writes Q and DQ into."""
+"""Stores weights and biases of a prepared model as constants of the graph that `annotate` inserts Q and DQ into."""
 
 from __future__ import annotations
 

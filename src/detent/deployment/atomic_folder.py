@@ -1,4 +1,4 @@
-"""A folder of files put in its place whole, or not at all."""
+"""Writes a folder atomically: the folder is complete, or it does not change."""
 
 from __future__ import annotations
 

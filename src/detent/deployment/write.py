@@ -1,4 +1,4 @@
-"""A prepared model becomes a folder: exported, written in every format of its backend, described by a manifest."""
+"""Deploys a prepared model as a folder: exports it, writes each format of its backend, and adds a manifest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch import nn
 from detent.cpus import X86
 from detent.deployment.annotate import annotate
 from detent.deployment.atomic_folder import place, target_of
-from detent.deployment.memory import give_back
+from detent.deployment.memory import trim_heap
 from detent.errors import DeployError, NotCalibratedError
 from detent.frontends.onnx import is_imported, source_of
 from detent.frontends.torch import export
@@ -77,7 +77,7 @@ def write(
     _require_prepared(prepared)
     target, formats = target_of(folder), _formats(prepared.backend, files)
     deployment = deployment_of(prepared, dynamic_batch=dynamic_batch, mode=mode)
-    give_back()  # of what the weights were turned into codes with, before the files are made
+    trim_heap()  # of what the weights were turned into codes with, before the files are made
     contents: dict[str, bytes] = {}
     written = {}
     for one in formats:

@@ -1,4 +1,4 @@
-"""What networks come from: PyTorch, ONNX, Caffe."""
+"""Where networks come from: PyTorch, ONNX and Caffe."""
 
 from __future__ import annotations
 

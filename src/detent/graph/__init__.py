@@ -1,4 +1,4 @@
-"""STRUCTURE: from a model to graphs, what each operation is, the Plan, and carrying it out."""
+"""The training level: captures a model as graphs, classifies its operations, and inserts the quantizers of a Plan."""
 
 from detent.graph.batch_norm import STRATEGIES, FoldedBatchNorm, foldable, folding_factor
 from detent.graph.capturable import other_real
@@ -9,12 +9,12 @@ from detent.graph.eval_mode import eval_mode
 from detent.graph.float_ranges import FloatRange, keeping_ranges, ranges_of, sum_of_weights
 from detent.graph.fold import fold_batch_norms
 from detent.graph.fusion import fuse
-from detent.graph.held_weights import WHY_FLOAT, hold_weights
+from detent.graph.held_weights import WHY_FLOAT, lift_functional_weights
 from detent.graph.insertion import insert, quantizer_path
 from detent.graph.kinds import KINDS, MULTIPLYING, REORDERING, Kind
 from detent.graph.names import FloatNames, float_state_dict
 from detent.graph.observing import observing, quantizers_of
-from detent.graph.own_padding import part_paddings
+from detent.graph.own_padding import split_conv_padding
 from detent.graph.plan import FloatTensor, Plan, PlannedOp, QuantizedTensor
 from detent.graph.prepared import RESERVED, CarriedScales, PreparedModel
 from detent.graph.region import Region
@@ -63,20 +63,20 @@ __all__ = [
     "foldable",
     "folding_factor",
     "fuse",
-    "hold_weights",
     "insert",
     "join",
     "keeping_codes",
     "keeping_ranges",
     "kind_of",
     "known_class",
+    "lift_functional_weights",
     "module_op",
     "observing",
     "other_real",
-    "part_paddings",
     "quantizer_path",
     "quantizers_of",
     "ranges_of",
+    "split_conv_padding",
     "sum_of_weights",
     "torch_op",
     "without_quantizers",

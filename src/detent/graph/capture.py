@@ -18,7 +18,7 @@ from torch import Tensor, fx, nn
 from detent.errors import CaptureError
 from detent.graph.capturable import refuse_strange
 from detent.graph.own_forward import computing_otherwise
-from detent.graph.plain_parameters import copied, make_plain
+from detent.graph.plain_parameters import copied, materialize_parametrizations
 from detent.graph.region import Region
 from detent.graph.running import Inputs, Recorder, brief, fresh, join, record, run, same
 from detent.graph.torch_ops import is_known_module
@@ -67,7 +67,7 @@ def capture(
     root.eval()
     walk = _Capture(root, inputs, leaf_modules, dict(modes or {"forward": dict(concrete_args or {})}))
     try:
-        make_plain(root)
+        materialize_parametrizations(root)
         walk.opened = computing_otherwise(root, walk.example)
         float_tensors = dict(root.state_dict(keep_vars=True))
         with skipping(skip_methods):

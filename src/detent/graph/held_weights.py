@@ -20,7 +20,7 @@ from detent.graph.region import Region
 from detent.graph.torch_ops import kind_of, torch_op
 from detent.graph.wrap import Functional
 
-__all__ = ["WHY_FLOAT", "hold_weights"]
+__all__ = ["WHY_FLOAT", "lift_functional_weights"]
 
 WHY_FLOAT = "why its weight stays float"
 """Of a node that keeps its functional weight: where the reason is in its `meta`."""
@@ -39,7 +39,7 @@ class _Wanted:
     options: tuple[tuple[str, Any], ...]
 
 
-def hold_weights(captured: Captured) -> set[int]:
+def lift_functional_weights(captured: Captured) -> set[int]:
     """Replace the calls, in place. Gives the ids of the parameters that are turned now, rows for columns."""
     turned: set[int] = set()
     for path, region in captured.regions.items():

@@ -11,14 +11,14 @@ from torch import fx, nn
 from detent.graph.capture import Captured
 from detent.graph.region import Region
 
-__all__ = ["part_paddings"]
+__all__ = ["split_conv_padding"]
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-def part_paddings(captured: Captured) -> None:
+def split_conv_padding(captured: Captured) -> None:
     """Part them, in place."""
     parted: set[Convolution] = set()
     for path, region in captured.regions.items():

@@ -16,7 +16,7 @@ from torch.nn.utils import parametrize, prune, remove_spectral_norm, remove_weig
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-__all__ = ["copied", "give_own_class", "make_plain"]
+__all__ = ["copied", "give_own_class", "materialize_parametrizations"]
 
 
 def copied(model: nn.Module) -> nn.Module:
@@ -26,7 +26,7 @@ def copied(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, computed)
 
 
-def make_plain(model: nn.Module) -> None:
+def materialize_parametrizations(model: nn.Module) -> None:
     """In place. The model is in eval mode, so that reading a weight changes nothing."""
     for module in list(model.modules()):
         for hook in list(module._forward_pre_hooks.values()):

@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from detent.errors import CaptureError
-from detent.graph.deciding import Deciding, as_traced
 from detent.graph.gated import gated
 from detent.graph.item_assignment import assigned, becomes
 from detent.graph.out_of_place import CONSTANT, write_out_of_place
 from detent.graph.running import Inputs, brief, flat, join, shapes
+from detent.graph.shape_guards import Deciding, as_traced
 from detent.graph.torch_ops import is_known_module
 from detent.graph.unused import drop_unused
 from detent.quantizers import Quantizer

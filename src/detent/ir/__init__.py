@@ -1,11 +1,11 @@
-"""The deployment IR: a network whose operands carry their quantization parameters, and one table of its operators."""
+"""The deployment IR: a network whose operands carry their qparams, and one table of its operators."""
 
 from __future__ import annotations
 
 from detent.ir.attributes import attribute_value, changed_defaults, schema_defaults
 from detent.ir.deployed_tensor import DeployedTensor
 from detent.ir.names import CLIPPED, TensorNames
-from detent.ir.network import TRANSPOSED, Op, Output, Port, QdqGraph, Read
+from detent.ir.network import TRANSPOSED, Network, Op, Operand, Output, Port
 from detent.ir.onnx_reader import read_qdq
 from detent.ir.ops import OPS, OpSpec, Trait, ops_with
 from detent.ir.package import Package
@@ -19,13 +19,13 @@ __all__ = [
     "TRANSPOSED",
     "DeployedTensor",
     "Encoding",
+    "Network",
     "Op",
     "OpSpec",
+    "Operand",
     "Output",
     "Package",
     "Port",
-    "QdqGraph",
-    "Read",
     "TensorNames",
     "Trait",
     "attribute_value",

@@ -1,4 +1,4 @@
-"""What an attribute is when a model does not say it: the one home of the defaults of ONNX."""
+"""The defaults of ONNX attributes, from the schemas: the one place that fills in what a model leaves out."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The opset that a file says it is of: 20 in place of a newer one, where its target asks for none that is newer.
+"""Declares opset 20 for a file of a newer opset, if its target does not need a newer one.
 
-ONNX Runtime 1.31.1 does not load int8 codes that are only moved (Q, DQ, Reshape, and no Q) from opset 21 on: its
-QDQPropagationTransformer writes a QuantizeLinear with `output_dtype` behind the Reshape, and its QDQS8ToU8Transformer
-makes the zero point uint8 and leaves that attribute. Users look at files for other targets in it first.
+From opset 21 on, ONNX Runtime 1.31.1 does not load int8 codes that are only moved (Q, DQ, Reshape, and no Q): its
+QDQPropagationTransformer writes a QuantizeLinear with `output_dtype` after the Reshape, and its QDQS8ToU8Transformer
+changes the zero point to uint8 and leaves that attribute. Users often open files for other targets in ONNX Runtime
+first.
 """
 
 from __future__ import annotations

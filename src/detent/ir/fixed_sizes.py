@@ -1,4 +1,4 @@
-"""A network for one size of inputs: what it computes from shapes alone is constant then."""
+"""Specializes a network to one size of inputs: everything it computes from shapes alone becomes constant."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from detent.ir.folding import fold_constants
-from detent.ir.network import QdqGraph
+from detent.ir.network import Network
 from detent.ir.torch_module import FloatGrids, TorchGraph
 
 __all__ = ["with_fixed_sizes"]
 
 
-def with_fixed_sizes(graph: QdqGraph, samples: Sequence[Tensor]) -> QdqGraph:
+def with_fixed_sizes(graph: Network, samples: Sequence[Tensor]) -> Network:
     """The same network for inputs of the sizes of `samples`, without the operations that work sizes out."""
     asked = any(op.type == "Shape" for op in graph.ops)
     return fold_constants(graph, _shapes(graph, samples) if asked else {}, keep_codes=True)
 
 
-def _shapes(graph: QdqGraph, samples: Sequence[Tensor]) -> dict[str, tuple[int, ...]]:
+def _shapes(graph: Network, samples: Sequence[Tensor]) -> dict[str, tuple[int, ...]]:
     """Of every tensor when the network runs on `samples`."""
     shapes = {name: tuple(sample.shape) for name, sample in zip(graph.inputs, samples, strict=True)}
     module = TorchGraph(graph, FloatGrids()).eval()

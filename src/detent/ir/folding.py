@@ -1,4 +1,4 @@
-"""Constant folding: what depends on constants and sizes alone, computed ahead."""
+"""Constant folding: computes ahead what depends on constants and sizes alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 if TYPE_CHECKING:
-    from detent.ir.network import Op, QdqGraph, Read
+    from detent.ir.network import Network, Op, Operand
 
 __all__ = ["evaluate_node", "fold_constants"]
 
@@ -31,7 +31,7 @@ def evaluate_node(node: onnx.NodeProto, values: Mapping[str, Array], opset: int)
     return {value.name: np.asarray(result) for value, result in zip(outputs, results, strict=True)}
 
 
-def fold_constants(graph: QdqGraph, shapes: Mapping[str, tuple[int, ...]], *, keep_codes: bool = False) -> QdqGraph:
+def fold_constants(graph: Network, shapes: Mapping[str, tuple[int, ...]], *, keep_codes: bool = False) -> Network:
     """The same network with the operations on constants, and on the sizes of tensors in `shapes`, computed. With
     `keep_codes` a weight on its way to a layer keeps its codes, and so the operations on it."""
     constants, kept = dict(graph.constants), []
@@ -47,11 +47,11 @@ def fold_constants(graph: QdqGraph, shapes: Mapping[str, tuple[int, ...]], *, ke
     return graph if len(kept) == len(graph.ops) else replace(graph, ops=tuple(kept), constants=constants)
 
 
-def _is_constant(op: Op, reads: Sequence[Read], constants: Mapping[str, Array]) -> bool:
+def _is_constant(op: Op, reads: Sequence[Operand], constants: Mapping[str, Array]) -> bool:
     return not op.domain and bool(reads) and all(read.tensor in constants for read in reads)
 
 
-def _computed(graph: QdqGraph, op: Op, constants: Mapping[str, Array]) -> dict[str, Array]:
+def _computed(graph: Network, op: Op, constants: Mapping[str, Array]) -> dict[str, Array]:
     names = ["" if read is None else f"input{index}" for index, read in enumerate(op.inputs)]
     node = helper.make_node(op.type, names, list(op.outputs), **op.onnx_attributes)
     values = {}

@@ -1,4 +1,4 @@
-"""Names of tensors."""
+"""Tensor names: unique ones, and the suffix of a tensor that is clipped for its grid."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A QDQ ONNX model, ours or anyone's, with its Q and DQ nodes dissolved into what each operation reads.
+"""A QDQ ONNX model, ours or anyone's, with Q and DQ folded into the operands of each operation.
 
     x -> QuantizeLinear -> DequantizeLinear -> Conv        becomes        Conv reads (x, encoding)
 
-It is what the writers of model files and the twin walk over. An operation may read a tensor on a grid while another
-reads the same tensor in float, or on another grid: the encoding belongs to the read, not to the tensor.
+File writers and twins traverse it. One operation may read a tensor on a grid while another reads the same tensor in
+float, or on another grid: the encoding belongs to the operand, not to the tensor.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from detent.ir.names import CLIPPED
 from detent.ir.ops import Trait, ops_with
 from detent.ir.qparams import Encoding
 
-__all__ = ["CLIPPED", "TRANSPOSED", "Op", "Output", "Port", "QdqGraph", "Read"]
+__all__ = ["CLIPPED", "TRANSPOSED", "Network", "Op", "Operand", "Output", "Port"]
 
 Array = npt.NDArray[Any]
 
@@ -31,8 +31,8 @@ TRANSPOSED = "_transposed"
 
 
 @dataclass(frozen=True)
-class Read:
-    """One input of an operation: a tensor, and the grid it is put on first (None: as it is, in float)."""
+class Operand:
+    """One input of an operation: a tensor, and the grid it is read on (None: as it is, in float)."""
 
     tensor: str
     encoding: Encoding | None = None
@@ -47,7 +47,7 @@ class Op:
 
     type: str
     name: str
-    inputs: tuple[Read | None, ...]
+    inputs: tuple[Operand | None, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict, hash=False)
     domain: str = ""
@@ -103,12 +103,12 @@ class Output:
     """
 
     name: str
-    read: Read
+    read: Operand
     as_codes: bool = False
 
 
 @dataclass(frozen=True)
-class QdqGraph:
+class Network:
     """Operations in an order they can run in, and everything they read.
 
     - `constants`: initializers by name; those named in `coded` hold codes, and every read of them has the encoding.
@@ -126,13 +126,13 @@ class QdqGraph:
     shapes: Mapping[str, tuple[int | str, ...]]
     opset: int
 
-    def readers(self, tensor: str) -> list[tuple[Op, Read]]:
+    def readers(self, tensor: str) -> list[tuple[Op, Operand]]:
         """Every operation that reads a tensor, with how."""
         return list(self._readers.get(tensor, ()))
 
     @cached_property
-    def _readers(self) -> dict[str, list[tuple[Op, Read]]]:
-        found: dict[str, list[tuple[Op, Read]]] = {}
+    def _readers(self) -> dict[str, list[tuple[Op, Operand]]]:
+        found: dict[str, list[tuple[Op, Operand]]] = {}
         for op in self.ops:
             for read in op.inputs:
                 if read is not None:

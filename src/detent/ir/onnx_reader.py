@@ -1,4 +1,4 @@
-"""Reads a QDQ ONNX model, ours or anyone's, into a `QdqGraph`."""
+"""Reads a QDQ ONNX model, ours or anyone's, into a `Network`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnx import numpy_helper
 from detent.errors import DeployError
 from detent.ir.attributes import attribute_value, changed_defaults
 from detent.ir.names import CLIPPED
-from detent.ir.network import Op, Output, Port, QdqGraph, Read
+from detent.ir.network import Network, Op, Operand, Output, Port
 from detent.ir.qparams import BOUNDS, Encoding
 from detent.ir.shapes import shapes_of
 
@@ -22,7 +22,7 @@ __all__ = ["read_qdq"]
 Array = npt.NDArray[Any]
 
 
-def read_qdq(model: onnx.ModelProto) -> QdqGraph:
+def read_qdq(model: onnx.ModelProto) -> Network:
     """Dissolve the Q and DQ nodes of `model`."""
     return _Reader(model).graph()
 
@@ -48,7 +48,7 @@ class _Reader:
         self._constants: dict[str, Array] = {}
         self._dissolved: set[str] = set()  # outputs of Clip nodes that belong to a QuantizeLinear
 
-    def graph(self) -> QdqGraph:
+    def graph(self) -> Network:
         given = {value.name for value in self._graph.initializer}
         inputs = {
             value.name: Port(_type_name(value.type.tensor_type.elem_type), self._shapes.get(value.name, ()))
@@ -73,7 +73,7 @@ class _Reader:
             ops.append(Op(node.op_type, node.name, reads, tuple(node.output), attributes, node.domain))
         # A Clip that only says which codes a QuantizeLinear may give is part of the encoding.
         ops = [op for op in ops if not (op.type == "Clip" and op.outputs[0] in self._dissolved)]
-        return QdqGraph(
+        return Network(
             inputs,
             outputs,
             tuple(_needed(ops, outputs)),
@@ -92,15 +92,15 @@ class _Reader:
                     "give a model in the QDQ form: a DequantizeLinear stands before every operation",
                 )
 
-    def _read(self, name: str) -> Read:
+    def _read(self, name: str) -> Operand:
         maker = self._made_by.get(name)
         if maker is not None and maker.op_type == "DequantizeLinear":
             return self._dequantized(maker)
         if name in self._arrays:
             self._constants[name] = self._arrays[name]
-        return Read(name)
+        return Operand(name)
 
-    def _dequantized(self, node: onnx.NodeProto) -> Read:
+    def _dequantized(self, node: onnx.NodeProto) -> Operand:
         """What a DequantizeLinear gives, as a read of what was quantized."""
         codes = node.input[0]
         maker = self._made_by.get(codes)
@@ -109,7 +109,7 @@ class _Reader:
             if codes in self._arrays:
                 self._constants[codes] = self._arrays[codes].astype(np.int64)
             self._coded.add(codes)
-            return Read(codes, encoding)
+            return Operand(codes, encoding)
         if maker.op_type != "QuantizeLinear":
             raise DeployError(
                 f"read the integers {codes!r}",
@@ -127,7 +127,7 @@ class _Reader:
         if source in self._arrays:  # a constant that is quantized when the model runs: its codes are constant too
             self._constants[codes] = encoding.quantize(self._arrays[source])
             self._coded.add(codes)
-            return Read(codes, encoding)
+            return Operand(codes, encoding)
         clip = self._made_by.get(source)
         bounds = self._clip_of(clip, encoding) if clip is not None and clip.op_type == "Clip" else None
         if clip is not None and bounds is not None:
@@ -136,7 +136,7 @@ class _Reader:
                 encoding.scale, encoding.zero_point, encoding.dtype, encoding.axis, encoding.block, *bounds
             )
             source = clip.input[0]
-        return Read(source, encoding)
+        return Operand(source, encoding)
 
     def _clip_of(self, clip: onnx.NodeProto, encoding: Encoding) -> tuple[int, int] | None:
         """The codes a Clip leaves over, if it feeds one QuantizeLinear and its bounds are codes."""
@@ -178,7 +178,7 @@ class _Reader:
     def _output(self, name: str) -> Output:
         maker = self._made_by.get(name)
         if maker is not None and maker.op_type == "QuantizeLinear":
-            return Output(name, Read(maker.input[0], self._encoding(maker)), as_codes=True)
+            return Output(name, Operand(maker.input[0], self._encoding(maker)), as_codes=True)
         return Output(name, self._read(name))
 
     def _is_requantized(self, name: str) -> bool:

@@ -1,6 +1,6 @@
-"""The operators of the deployment level: what is true of each on every target.
+"""The operators of the deployment level, with what is true of each on every target.
 
-An engine that differs says so as a difference, with the reason:
+An engine that differs states the difference, with the reason:
 
 >>> sorted(ops_with(Trait.WEIGHTED) - {"ConvTranspose"})  # which it has no kernel for
 ['Conv', 'Gemm', 'MatMul']

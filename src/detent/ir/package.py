@@ -1,4 +1,4 @@
-"""A deployed model on disk: a folder with the files and a manifest that says what they are."""
+"""A deployed model on disk: a folder of files and the manifest that describes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 
 from detent.errors import ArtifactError
-from detent.ir.network import QdqGraph
+from detent.ir.network import Network
 from detent.ir.onnx_reader import read_qdq
 
 __all__ = ["MANIFEST", "VERSION", "Package", "digest"]
@@ -70,7 +70,7 @@ class Package:
         return onnx.load_model(str(self.path("model.onnx")))
 
     @cached_property
-    def graph(self) -> QdqGraph:
+    def graph(self) -> Network:
         """The same with Q and DQ dissolved."""
         return read_qdq(self.model)
 

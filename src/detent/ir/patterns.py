@@ -1,4 +1,4 @@
-"""What rewrites, writers and twins look for in a network."""
+"""Patterns that rewrites, file writers and twins match in a network."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from detent.ir.network import Op, QdqGraph, Read
+    from detent.ir.network import Network, Op, Operand
 
 __all__ = ["clip_bounds", "constant_values", "is_output", "sole_float_reader", "sole_reader"]
 
 
-def is_output(graph: QdqGraph, tensor: str) -> bool:
+def is_output(graph: Network, tensor: str) -> bool:
     """Whether the network gives a tensor, on whatever grid."""
     return any(output.read.tensor == tensor for output in graph.outputs)
 
 
-def sole_reader(graph: QdqGraph, tensor: str) -> tuple[Op, Read] | None:
+def sole_reader(graph: Network, tensor: str) -> tuple[Op, Operand] | None:
     """The one operation that reads a tensor, and how; None if several do, or it is an output of the network."""
     readers = graph.readers(tensor)
     return readers[0] if len(readers) == 1 and not is_output(graph, tensor) else None
 
 
-def sole_float_reader(graph: QdqGraph, tensor: str) -> Op | None:
+def sole_float_reader(graph: Network, tensor: str) -> Op | None:
     """The one operation that reads a tensor, if it does so in float: the two may be run as one."""
     found = sole_reader(graph, tensor)
     return None if found is None or found[1].encoding is not None else found[0]
 
 
-def constant_values(graph: QdqGraph, read: Read | None) -> npt.NDArray[Any] | None:
+def constant_values(graph: Network, read: Operand | None) -> npt.NDArray[Any] | None:
     """The numbers of a constant operand, dequantized if it is stored as codes; None if it is computed, or absent."""
     if read is None or read.tensor not in graph.constants:
         return None
@@ -38,7 +38,7 @@ def constant_values(graph: QdqGraph, read: Read | None) -> npt.NDArray[Any] | No
     return held if read.encoding is None else read.encoding.dequantize(held)
 
 
-def clip_bounds(graph: QdqGraph, op: Op) -> tuple[float, float] | None:
+def clip_bounds(graph: Network, op: Op) -> tuple[float, float] | None:
     """What a Relu or a Clip leaves over, infinite where it has no bound; None for another operation, or if a bound is
     computed. Before opset 11 the bounds of a Clip are attributes."""
     if op.type == "Relu":

@@ -1,4 +1,4 @@
-"""What is done to ONNX messages."""
+"""Edits ONNX protobuf messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the numbers of one tensor are stored in a deployed model: numpy all the way, no torch."""
+"""How a deployed model stores the numbers of one tensor, in numpy without torch."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import torch
 from onnx import numpy_helper
 
 from detent.ir.attributes import attribute_value
-from detent.ir.network import Op, QdqGraph
+from detent.ir.network import Network, Op
 from detent.ir.ops import Trait, ops_with
 from detent.numerics import PAIR_LIMIT, Pairs
 
@@ -29,7 +29,7 @@ def saturating_layers(model: onnx.ModelProto) -> tuple[str, ...]:
     return tuple(node.name for node in model.graph.node if _of_node(node, makers, held))
 
 
-def can_saturate(graph: QdqGraph, op: Op) -> bool:
+def can_saturate(graph: Network, op: Op) -> bool:
     """Whether two products of 8-bit numbers that an engine may add in a pair can leave 16 bits."""
     weight = op.inputs[1] if len(op.inputs) > 1 else None
     if weight is None or weight.encoding is None or weight.encoding.dtype != "int8" or weight.encoding.block:

@@ -1,7 +1,7 @@
-"""The shapes of a network's tensors, and the numbers that follow from sizes alone.
+"""Shape inference: the shapes of a network's tensors, and the values that follow from sizes alone.
 
-Exporters write `x.view(b, -1, c)` as Shape, Gather, Concat and Reshape. ONNX's own inference stops there; with all
-sizes of the inputs given, these are nodes that compute from constants, and every shape behind them is known.
+Exporters write `x.view(b, -1, c)` as Shape, Gather, Concat and Reshape. ONNX's own inference stops there. If all input
+sizes are known, these nodes compute from constants, and every shape after them is known.
 """
 
 from __future__ import annotations

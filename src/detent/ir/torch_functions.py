@@ -1,7 +1,8 @@
-"""The reference kernels as torch's compilers and its quantized kernels take them.
+"""The reference kernels in the variant that torch's compilers and its quantized kernels take.
 
-They take float tensors; those that only move or pick values take quantized ones too. What ONNX gives as a tensor and
-torch wants as Python numbers (shapes, axes, bounds) is best constant in the network: then nothing waits for it.
+They take float tensors; kernels that only move or select values also take quantized tensors. Where ONNX has a tensor
+and torch takes Python numbers (shapes, axes, bounds), the tensor is best constant in the network: then nothing waits
+for it.
 """
 
 from __future__ import annotations

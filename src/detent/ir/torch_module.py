@@ -1,4 +1,4 @@
-"""A QDQ network as an `nn.Module` that calls torch functions; what stands for Q and DQ is chosen by its maker."""
+"""A QDQ network as an `nn.Module` that calls torch functions; the caller chooses what replaces Q and DQ."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from detent.errors import DeployError
-from detent.ir.network import Op, QdqGraph, Read
+from detent.ir.network import Network, Op, Operand
 from detent.ir.patterns import sole_float_reader
 from detent.ir.qparams import Encoding
 from detent.ir.torch_functions import call
@@ -95,7 +95,7 @@ class _Operation(nn.Module):
 class TorchGraph(nn.Module):
     """Takes the network's inputs in their order, gives its outputs as a tuple in theirs, as real numbers."""
 
-    def __init__(self, graph: QdqGraph, grids: Grids):
+    def __init__(self, graph: Network, grids: Grids):
         super().__init__()
         self._graph, self._grids = graph, grids
         coded_inputs = graph.coded & graph.inputs.keys()
@@ -105,7 +105,7 @@ class TorchGraph(nn.Module):
                 "it takes or gives integer codes",
                 "give it a network whose inputs and outputs are real numbers",
             )
-        self._held: dict[Read, dict[str, str]] = {}
+        self._held: dict[Operand, dict[str, str]] = {}
         reads = [read for op in graph.ops for read in op.inputs if read is not None]
         for read in (*reads, *(output.read for output in graph.outputs)):
             if read.tensor in graph.constants and read not in self._held:
@@ -114,7 +114,7 @@ class TorchGraph(nn.Module):
         given = [None if output.read in self._held else output.read.encoding for output in graph.outputs]
         self.given = nn.ModuleList(_Reading(grids, encoding) for encoding in given)
 
-    def _hold(self, read: Read) -> None:
+    def _hold(self, read: Operand) -> None:
         array = self._graph.constants[read.tensor]
         if read.encoding is None:
             buffers: Mapping[str, Tensor] = {"values": torch.from_numpy(np.array(array))}
@@ -126,30 +126,31 @@ class TorchGraph(nn.Module):
         for part, buffer in buffers.items():
             self.register_buffer(f"constant_{index}_{part}", buffer)
 
-    def _constant(self, read: Read) -> Tensor:
+    def _constant(self, read: Operand) -> Tensor:
         buffers = {part: self.get_buffer(name) for part, name in self._held[read].items()}
         return buffers["values"] if read.encoding is None else self._grids.restore(buffers, read.encoding)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        values: dict[Read, Tensor] = {Read(name): value for name, value in zip(self._graph.inputs, inputs, strict=True)}
+        named = zip(self._graph.inputs, inputs, strict=True)
+        values: dict[Operand, Tensor] = {Operand(name): value for name, value in named}
 
-        def form(read: Read) -> Tensor:
+        def form(read: Operand) -> Tensor:
             if read in self._held:
                 return self._constant(read)
             if read not in values:
                 assert read.encoding is not None, read
-                values[read] = self._grids.quantize(values[Read(read.tensor)], read.encoding)
+                values[read] = self._grids.quantize(values[Operand(read.tensor)], read.encoding)
             return values[read]
 
         for op, operation in zip(self._graph.ops, self.operations, strict=True):
             made = operation(*(None if read is None else form(read) for read in op.inputs))
             for name, value in zip(op.outputs, made, strict=True):
-                values[Read(name)] = value
+                values[Operand(name)] = value
         outputs = zip(self.given, self._graph.outputs, strict=True)
         return tuple(reading(form(output.read)) for reading, output in outputs)
 
 
-def with_linear_layers(graph: QdqGraph) -> QdqGraph:
+def with_linear_layers(graph: Network) -> Network:
     """The same network, where a product with constant weights, and the bias added to it, are one Gemm.
 
     ONNX has no linear layer for more than two dimensions; torch has, and its compilers look for it.
@@ -169,7 +170,7 @@ def with_linear_layers(graph: QdqGraph) -> QdqGraph:
             ops.append(replace(op, inputs=(op.inputs[0], weight, *op.inputs[2:]), attributes={"transB": 1}))
             continue
         add = sole_float_reader(graph, op.outputs[0])
-        inputs: tuple[Read | None, ...] = (op.inputs[0], weight)
+        inputs: tuple[Operand | None, ...] = (op.inputs[0], weight)
         outputs = op.outputs
         added = None if add is None else _added(add, op.outputs[0])
         if add is not None and _is_bias(graph, added, constants, weight):
@@ -190,14 +191,14 @@ def _is_untransposed(op: Op) -> bool:
     return bool(op.attribute("alpha") == op.attribute("beta") == 1.0)
 
 
-def _added(add: Op, product: str) -> Read | None:
+def _added(add: Op, product: str) -> Operand | None:
     """What an Add adds to a product."""
     if add.type != "Add":
         return None
     return next((read for read in add.inputs if read is not None and read.tensor != product), None)
 
 
-def _linear_weight(graph: QdqGraph, op: Op, constants: dict[str, npt.NDArray[Any]]) -> Read | None:
+def _linear_weight(graph: Network, op: Op, constants: dict[str, npt.NDArray[Any]]) -> Operand | None:
     """The weights of a MatMul as (outputs, inputs), if they are constant."""
     read = op.inputs[1]
     if read is None:
@@ -216,10 +217,10 @@ def _linear_weight(graph: QdqGraph, op: Op, constants: dict[str, npt.NDArray[Any
         if encoding.block is not None:
             return None
         encoding = replace(encoding, axis=1 - encoding.axis % 2)
-    return Read(name, encoding)
+    return Operand(name, encoding)
 
 
-def _is_bias(graph: QdqGraph, read: Read | None, constants: Mapping[str, npt.NDArray[Any]], weight: Read) -> bool:
+def _is_bias(graph: Network, read: Operand | None, constants: Mapping[str, npt.NDArray[Any]], weight: Operand) -> bool:
     if read is None or read.tensor not in graph.constants:
         return False
     return graph.constants[read.tensor].shape == constants[weight.tensor].shape[:1]

@@ -1,4 +1,4 @@
-"""How the window of a convolution or pool slides over the spatial axes: padding, effective kernel, count."""
+"""The sliding window of a convolution or pool along the spatial axes: padding, effective kernel, count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NUMBERS: which numbers exist, how a tensor is mapped onto them, and the arithmetic of doing so."""
+"""The numbers that exist (grids), how a tensor maps onto them (schemes), and the arithmetic of that mapping."""
 
 from detent.numerics.granularity import Granularity, PerChannel, PerGroup, PerTensor
 from detent.numerics.grid import Grid

@@ -1,4 +1,4 @@
-"""RANGES: from the batches of a tensor to its scale and zero point, one method a file."""
+"""Observers: from the batches of a tensor to its scale and zero point, one method per file."""
 
 from detent.observers.batch_by_batch import BatchByBatch
 from detent.observers.fixed import Fixed

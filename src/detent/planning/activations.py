@@ -1,4 +1,4 @@
-"""The tensors between the operations of one graph in the Plan."""
+"""Plans the activations of one graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipes may name the nodes of an ONNX file as the file does, by name or by type: here they become layers."""
+"""Resolves names and types of ONNX nodes in a recipe to layers of the imported model."""
 
 from __future__ import annotations
 

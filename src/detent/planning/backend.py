@@ -1,4 +1,4 @@
-"""A hardware target as a value: what it can store, where it quantizes, what it runs as one operation."""
+"""A hardware target as a value: what it can store, where it quantizes, what it fuses."""
 
 from __future__ import annotations
 

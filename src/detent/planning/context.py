@@ -1,4 +1,4 @@
-"""All that deciding on one graph looks at."""
+"""Everything the planner needs to decide on one graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Plan by operation: which run on grids, which on real numbers, and which compute sizes."""
+"""A Plan by operation: which run on integers, which in float, and which compute sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first and last layers of a network."""
+"""Finds the first and last layers of a network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def end_layers(view: GraphView) -> set[fx.Node]:
     """The weighted operations that an input reaches, or that reach an output, through one-input operations only.
 
     Where none does, as in a network that ends in a residual add, the first and the last one of the graph. Regions
-    inside of an island have no ends.
+    inside a graph break have no ends.
     """
     weighted = [node for node in view.graph.nodes if node in view.kinds and view.kinds[node].weight]
     if view.path or not weighted:

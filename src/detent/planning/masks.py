@@ -1,4 +1,4 @@
-"""Attention masks: numbers like -10000 that would take up the whole range of the scores they are added to."""
+"""Finds attention masks: numbers like -10000 that would take up the whole range of the scores they are added to."""
 
 from __future__ import annotations
 

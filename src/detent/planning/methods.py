@@ -1,4 +1,4 @@
-"""How one tensor is quantized: what a recipe asks for, completed from what a target offers."""
+"""How one tensor is quantized: the recipe's request, completed with the target's defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a target takes for the tensors in one role."""
+"""The schemes that a target supports for the tensors in one role."""
 
 from __future__ import annotations
 

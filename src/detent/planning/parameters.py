@@ -1,4 +1,4 @@
-"""The weights and biases of one operation in the Plan."""
+"""Plans the weights and biases of one operation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides: from captured graphs, a backend and a recipe to a Plan. Changes nothing."""
+"""The planner: captured graphs, a backend and a recipe make a Plan. It changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recipe, and the rule for first and last layers, ask for the tensors of one graph."""
+"""The requests of a recipe, and of the rule for first and last layers, for the tensors of one graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes that are computed in real numbers, such as `floor(2.0 * height)` for a resize: no grid may round them."""
+"""Finds sizes that are computed in float, such as `floor(2.0 * height)` for a resize: they must not be quantized."""
 
 from __future__ import annotations
 

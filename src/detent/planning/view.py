@@ -31,7 +31,7 @@ class GraphView:
         }
         self.islands = frozenset(islands)
         self._chains = fuse(graph, self.modules, fusions)
-        # A single operation inside an island is captured as the part "op" of a region in its place.
+        # A single operation inside a graph break is captured as the part "op" of a region in its place.
         inside = any(path.startswith(f"{island}." if island else "") for island in self.islands)
         self._is_one_op = inside and [name for name, _ in region.named_children()] == ["op"]
 

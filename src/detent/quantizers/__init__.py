@@ -1,4 +1,4 @@
-"""SIMULATION: what quantization does to a tensor and to its gradient, one paper a file."""
+"""Fake quantizers: what quantization does to a tensor and to its gradient, one paper per file."""
 
 from detent.numerics import Grid
 from detent.quantizers.adaround import AdaRound

@@ -1,4 +1,4 @@
-"""REQUESTS: what is asked of a quantization, before a model or a backend is known."""
+"""Recipes: what a user asks of a quantization, before the model or the backend is known."""
 
 from detent.recipes.builtin import BUILTIN, Builtin
 from detent.recipes.find import find

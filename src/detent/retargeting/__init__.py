@@ -1,4 +1,4 @@
-"""A deployed model for another backend, without calibrating again."""
+"""Deploys an artifact for another backend without calibrating again."""
 
 from detent.retargeting.retarget import restored, retargeted
 

@@ -1,4 +1,4 @@
-"""Legalizations that several targets share, and what undoes them."""
+"""Legalizations that several targets share, and how to undo them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Pad before an average pool in `ceil_mode` whose last windows reach beyond the padding.
+"""Insert a Pad before an average pool in `ceil_mode` whose last windows reach beyond the padding.
 
-In ONNX and torch padding counts if `count_include_pad` says so, and what is beyond it never does. Behind an explicit
+In ONNX and torch padding counts if `count_include_pad` is set, and what lies beyond it never counts. After an explicit
 Pad the pool has no padding of its own.
 """
 

@@ -1,6 +1,6 @@
-"""Pad before an average pool that counts its padding, on the grid of its input.
+"""Insert a Pad, on the grid of the input, before an average pool that counts its padding.
 
-OpenVINO stores signed codes that a convolution reads too as unsigned, so that 0 is not real zero for them either. It
+OpenVINO stores signed codes that a convolution also reads as unsigned, so 0 is not real zero for them either. It
 fuses a Pad back into the pool unless a quantizer is between them.
 """
 

@@ -1,12 +1,12 @@
-"""A transposed convolution with stride s as a convolution with s*s times the channels, whose results are interleaved.
+"""Rewrite a transposed convolution of stride s as a convolution with s*s times the channels and interleave the results.
 
     y[s*i + a - p] = sum over t of x[i - t] * w[s*t + a]        for each phase a = 0 ... s-1
 
-So each phase is a convolution of x with every s-th element of the kernel, turned round. The phases are computed as
-channels, and moved to where they belong by Reshape and Transpose, with the channels last: that is the layout in which
-ONNX Runtime's integer convolutions compute, so that only blocks of memory move. It has no integer kernel for
-ConvTranspose; what is not written so it computes in float, also where weights are integers, and weights that are *not*
-it quantizes by itself, with one scale.
+So each phase is a convolution of x with every s-th element of the kernel, flipped. The phases are computed as
+channels, and moved to their place by Reshape and Transpose, with the channels last: ONNX Runtime's integer
+convolutions compute in that layout, so only blocks of memory move. ONNX Runtime has no integer kernel for
+ConvTranspose: without this rewrite it computes in float, even where weights are integers, and it quantizes weights
+that are *not* integers itself, with one scale.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Write a grouped transposed convolution as a dense one, and give it a bias.
+"""Rewrite a grouped transposed convolution as a dense one, and give it a bias.
 
-- Groups of several channels with a scale each become one group, with weights of zero between channels of different
-  groups: the integers are the same, and the weights as many times more as there are groups. With one scale, or one
-  channel a group, Qualcomm's HTP takes them as they are.
-- One without a bias gets a bias of zeros.
+- Groups of several channels with per-channel scales become one group, with zero weights between channels of different
+  groups: the integers are the same, and there are as many times more weights as there are groups. With one scale, or
+  one channel per group, Qualcomm's HTP takes them unchanged.
+- A transposed convolution without a bias gets a bias of zeros.
 """
 
 from __future__ import annotations

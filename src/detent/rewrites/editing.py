@@ -1,4 +1,4 @@
-"""Finds a quantized operation in a QDQ model, and puts other nodes in its place."""
+"""Matches a quantized operation in a QDQ model and replaces it with other nodes."""
 
 from __future__ import annotations
 

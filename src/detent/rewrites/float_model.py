@@ -1,4 +1,4 @@
-"""The same network without its Q and DQ nodes: what an engine's integer speed is compared with."""
+"""Removes Q and DQ from a network, to compare an engine's integer speed with its float speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fuse an activation function that a file has in single steps into the operator that ONNX has for it."""
+"""Fuse the decomposed steps of an activation function into the ONNX operator for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operation was before a rewrite: kept with its node, so that the rewrite can be undone."""
+"""The operation before a rewrite, stored with its node so that the rewrite can be undone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rewrite is: a change of the deployed network that computes the same with other operations."""
+"""A rewrite: a change of the deployed network that computes the same with other operations."""
 
 from __future__ import annotations
 

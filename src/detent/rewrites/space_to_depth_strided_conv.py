@@ -1,8 +1,8 @@
-"""Write a convolution of a few channels with stride 2 as one without stride on blocks of 2x2 pixels (space to depth).
+"""Rewrite a convolution of a few channels with stride 2 as one without stride on 2x2 blocks of pixels (space to depth).
 
     y[i] = sum over k of x[2*i + k - p] * w[k]        with k = 2*t + a, each pixel of a block a channel
 
-With the channels last, blocks of memory move, and the layout conversions that the runtime adds vanish.
+With the channels last, blocks of memory move, and the layout conversions that the runtime adds disappear.
 """
 
 from __future__ import annotations

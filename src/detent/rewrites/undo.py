@@ -1,4 +1,4 @@
-"""Undoes rewrites that keep what they replaced, in a network with Q and DQ nodes or without."""
+"""Undoes rewrites that store the original operation, in a network with or without Q and DQ nodes."""
 
 from __future__ import annotations
 

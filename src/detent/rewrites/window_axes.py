@@ -1,4 +1,4 @@
-"""How the windows of a convolution or pool lie along each axis of an image."""
+"""The sliding window of an ONNX convolution or pool along each axis of its input."""
 
 from __future__ import annotations
 

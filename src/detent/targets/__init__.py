@@ -1,4 +1,4 @@
-"""Hardware targets: one module or one folder each, holding all that is known of it."""
+"""Hardware targets: one module or one folder each, with everything that is known about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How engines compute, by name."""
+"""How engines compute: the arithmetics of the twins, by name."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from detent.numerics import PerChannel, PerTensor, Rounding
 from detent.planning import Backend, Offer, takes
 from detent.targets.base import TensorFacts, Written
 from detent.targets.base.content import shortest, unreadable
-from detent.targets.base.float_network import FLOAT_MODEL, KEEPS_VALUES, Network, ParameterFormat
+from detent.targets.base.float_network import FLOAT_MODEL, KEEPS_VALUES, FloatNetwork, ParameterFormat
 from detent.targets.base.format import Roles
 from detent.targets.base.limits import integers, no_groups, on_one_scale, refusal, symmetric
 
@@ -71,7 +71,7 @@ class AscendRecordFormat(ParameterFormat):
     name = _NAME
     files: Mapping[str, Roles | None] = {_FILE: (), FLOAT_MODEL: ()}
 
-    def write_parameters(self, network: Network) -> Written:
+    def write_parameters(self, network: FloatNetwork) -> Written:
         records: list[str] = []
         unsaid: list[str] = []
         for node in network.nodes:

@@ -1,4 +1,4 @@
-"""REAL RUNTIMES: each behind one small interface, each imported only when it is used."""
+"""Runtimes, each behind one small interface and imported only when it is used."""
 
 from __future__ import annotations
 

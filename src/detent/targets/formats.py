@@ -1,4 +1,4 @@
-"""Every file format a backend may name; a format is imported when it is asked for."""
+"""Every file format that a backend may name; a format is imported when it is used."""
 
 from __future__ import annotations
 

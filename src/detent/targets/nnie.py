@@ -20,7 +20,7 @@ from detent.numerics import LogGrid
 from detent.planning import Backend, Offer, takes
 from detent.targets.base import TensorFacts, Written
 from detent.targets.base.content import as_json, parse_json, unreadable
-from detent.targets.base.float_network import FLOAT_MODEL, Network, ParameterFormat
+from detent.targets.base.float_network import FLOAT_MODEL, FloatNetwork, ParameterFormat
 from detent.targets.base.format import Roles
 from detent.targets.base.limits import on_one_scale, refusal
 
@@ -60,7 +60,7 @@ class NnieGfpqFormat(ParameterFormat):
     name = _NAME
     files: Mapping[str, Roles | None] = {_FILE: (), FLOAT_MODEL: ()}
 
-    def write_parameters(self, network: Network) -> Written:
+    def write_parameters(self, network: FloatNetwork) -> Written:
         for tensor in (*network.activations.values(), *network.parameters.values()):
             _require(tensor)
         entries, grouped = gfpq_entries(

@@ -18,7 +18,7 @@ from detent.numerics import PerChannel, PerTensor, Rounding
 from detent.planning import FUSED, MOVES, Backend, Offer, chains
 from detent.targets.base import Deployment, Format, TensorFacts, Written
 from detent.targets.base.content import unreadable
-from detent.targets.base.float_network import Network, initializer_facts
+from detent.targets.base.float_network import FloatNetwork, initializer_facts
 from detent.targets.base.format import Roles
 from detent.targets.base.limits import exponents, integers, on_one_scale, refusal, symmetric
 from detent.targets.base.power_of_two import POWER_OF_TWO, RULES
@@ -58,7 +58,7 @@ class NxpRangesFormat(Format):
     files: Mapping[str, Roles | None] = {_FILE: ("activation",)}
 
     def write(self, deployment: Deployment) -> Written:
-        network = Network.of(deployment, _NAME)
+        network = FloatNetwork.of(deployment, _NAME)
         model = network.model
         taken = {tensor.name for tensor in model.graph.initializer}
         taken.update(name for node in model.graph.node for name in (*node.input, *node.output))

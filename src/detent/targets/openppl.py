@@ -25,7 +25,7 @@ from detent.numerics import PerChannel, PerTensor
 from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
 from detent.targets.base import TensorFacts, Written
 from detent.targets.base.content import as_json, parse_json, plain, unreadable
-from detent.targets.base.float_network import FLOAT_MODEL, Network, ParameterFormat
+from detent.targets.base.float_network import FLOAT_MODEL, FloatNetwork, ParameterFormat
 from detent.targets.base.format import Roles
 from detent.targets.base.limits import integers, no_groups, symmetric
 from detent.targets.base.ppq_kinds import CUDA_KINDS, DSP_KINDS
@@ -119,10 +119,10 @@ class PplJsonFormat(ParameterFormat):
 
     files: Mapping[str, Roles | None] = {_FILE: ("activation", "weight"), FLOAT_MODEL: ()}
 
-    def __init__(self, name: str, describe: Callable[[Network], Mapping[str, Any]], notes: tuple[str, ...] = ()):
+    def __init__(self, name: str, describe: Callable[[FloatNetwork], Mapping[str, Any]], notes: tuple[str, ...] = ()):
         self.name, self._describe, self._notes = name, describe, notes
 
-    def write_parameters(self, network: Network) -> Written:
+    def write_parameters(self, network: FloatNetwork) -> Written:
         return Written({_FILE: as_json(self._describe(network))}, self._notes)
 
     def parameter_facts(self, content: bytes) -> Iterator[TensorFacts]:
@@ -155,7 +155,7 @@ def read_ppl(content: bytes) -> PplTensors:
         raise unreadable(_NAME, f"it lacks {missing}") from None
 
 
-def steps(network: Network) -> dict[str, Any]:
+def steps(network: FloatNetwork) -> dict[str, Any]:
     """The form of MQBench. Its "bit" is the logarithm of the number of codes there, and so 7 on a narrow grid."""
     entries: dict[str, Any] = {}
     for name, tensor in _tensors(network):
@@ -172,7 +172,7 @@ def steps(network: Network) -> dict[str, Any]:
     return {"ppl": entries}
 
 
-def _tables(network: Network) -> dict[str, Any]:
+def _tables(network: FloatNetwork) -> dict[str, Any]:
     tensors = list(_tensors(network))
     # PPQ's ids come from the clock; only whether two are equal means something.
     ids = {name: index for index, (name, _) in enumerate(tensors, 1)}
@@ -198,13 +198,13 @@ def _tables(network: Network) -> dict[str, Any]:
     return {"quant_info": entries, "op_info": ops}
 
 
-def _tensors(network: Network) -> list[tuple[str, DeployedTensor]]:
+def _tensors(network: FloatNetwork) -> list[tuple[str, DeployedTensor]]:
     """Biases are left out: their scale is that of input times weight."""
     weights = [(name, tensor) for name, tensor in network.parameters.items() if tensor.role == "weight"]
     return [*network.activations.items(), *weights]
 
 
-def _symmetric_tables(network: Network) -> dict[str, Any]:
+def _symmetric_tables(network: FloatNetwork) -> dict[str, Any]:
     for _, tensor in _tensors(network):
         symmetric(tensor, _NAME)
     return _tables(network)

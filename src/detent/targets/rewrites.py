@@ -1,4 +1,4 @@
-"""REWRITES: operations of the deployed network that a target wants written otherwise, one file each."""
+"""Every rewrite that a target may name, one file each."""
 
 from __future__ import annotations
 

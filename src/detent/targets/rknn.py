@@ -20,7 +20,7 @@ from detent.numerics import PerChannel, PerTensor
 from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
 from detent.targets.base import TensorFacts, Written
 from detent.targets.base.content import unreadable
-from detent.targets.base.float_network import FLOAT_MODEL, Network, ParameterFormat
+from detent.targets.base.float_network import FLOAT_MODEL, FloatNetwork, ParameterFormat
 from detent.targets.base.format import Roles
 from detent.targets.base.limits import integers, no_groups
 
@@ -76,7 +76,7 @@ class RknnFormat(ParameterFormat):
     name = _NAME
     files: Mapping[str, Roles | None] = {_FILE: ("activation", "weight"), FLOAT_MODEL: ()}
 
-    def write_parameters(self, network: Network) -> Written:
+    def write_parameters(self, network: FloatNetwork) -> Written:
         tensors = {**network.activations, **{n: t for n, t in network.parameters.items() if t.role == "weight"}}
         content = {
             "custom_quantize_layers": {},

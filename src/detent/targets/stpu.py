@@ -22,7 +22,7 @@ from detent.ir import DeployedTensor, Trait, ops_with
 from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
 from detent.targets.base import TensorFacts, Written
 from detent.targets.base.content import as_json, parse_json
-from detent.targets.base.float_network import FLOAT_MODEL, Network, ParameterFormat
+from detent.targets.base.float_network import FLOAT_MODEL, FloatNetwork, ParameterFormat
 from detent.targets.base.format import Roles
 from detent.targets.base.limits import integers, on_one_scale, symmetric
 
@@ -66,7 +66,7 @@ class StpuMinmaxFormat(ParameterFormat):
     name = _NAME
     files: Mapping[str, Roles | None] = {_FILE: ("activation",), FLOAT_MODEL: ()}
 
-    def write_parameters(self, network: Network) -> Written:
+    def write_parameters(self, network: FloatNetwork) -> Written:
         ranges: dict[str, dict[str, Any]] = {name: _range(tensor) for name, tensor in network.moved_backwards().items()}
         notes: list[str] = []
         for node in network.nodes:
@@ -131,7 +131,7 @@ def _pass_to_inputs(node: onnx.NodeProto, ranges: dict[str, dict[str, Any]]) -> 
     return [f"STPU concatenates on one scale: {', '.join(moved)} have that of {result}, not their own"] if moved else []
 
 
-def _parameters(node: onnx.NodeProto, network: Network) -> dict[str, dict[str, Any]]:
+def _parameters(node: onnx.NodeProto, network: FloatNetwork) -> dict[str, dict[str, Any]]:
     reads = network.reads(node)
     if node.op_type not in ops_with(Trait.WEIGHTED) or 1 not in reads or reads[1].role != "weight":
         return {}
@@ -143,7 +143,10 @@ def _parameters(node: onnx.NodeProto, network: Network) -> dict[str, dict[str, A
 
 
 def _emin(
-    node: onnx.NodeProto, network: Network, ranges: dict[str, dict[str, Any]], parameters: dict[str, dict[str, Any]]
+    node: onnx.NodeProto,
+    network: FloatNetwork,
+    ranges: dict[str, dict[str, Any]],
+    parameters: dict[str, dict[str, Any]],
 ) -> int | None:
     if node.output[0] not in ranges:
         return None

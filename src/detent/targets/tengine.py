@@ -16,7 +16,7 @@ from detent.ir import DeployedTensor
 from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
 from detent.targets.base import TensorFacts, Written
 from detent.targets.base.content import shortest, unreadable
-from detent.targets.base.float_network import FLOAT_MODEL, Network, ParameterFormat
+from detent.targets.base.float_network import FLOAT_MODEL, FloatNetwork, ParameterFormat
 from detent.targets.base.format import Roles
 from detent.targets.base.limits import integers, on_one_scale, refusal
 
@@ -73,7 +73,7 @@ class TengineScaleFormat(ParameterFormat):
     name = _NAME
     files: Mapping[str, Roles | None] = {_FILE: ("activation",), FLOAT_MODEL: ()}
 
-    def write_parameters(self, network: Network) -> Written:
+    def write_parameters(self, network: FloatNetwork) -> Written:
         # Weights are not written, but a tool that has one scale for each cannot keep those of channels.
         for tensor in network.deployment.tensors:
             on_one_scale(tensor, _NAME)

@@ -22,7 +22,7 @@ from detent.numerics import PerChannel, PerTensor
 from detent.planning import FUSED, MOVES, Backend, Offer, chains, takes
 from detent.targets.base import Deployment, TensorFacts, Written
 from detent.targets.base.content import as_json, parse_json, unreadable
-from detent.targets.base.float_network import FLOAT_MODEL, Network, ParameterFormat
+from detent.targets.base.float_network import FLOAT_MODEL, FloatNetwork, ParameterFormat
 from detent.targets.base.format import Roles
 from detent.targets.base.limits import integers, on_one_scale, symmetric
 
@@ -98,7 +98,7 @@ class TensorrtRangesFormat(ParameterFormat):
     name = _NAME
     files: Mapping[str, Roles | None] = {_RANGES: _ROLES, _CLIP_RANGES: _ROLES, _CACHE: _ROLES, FLOAT_MODEL: ()}
 
-    def write_parameters(self, network: Network) -> Written:
+    def write_parameters(self, network: FloatNetwork) -> Written:
         scales = _scales(network)
         ranges = dynamic_ranges(network)
         notes = [
@@ -156,13 +156,13 @@ def read_calibration_cache(content: bytes) -> CalibrationCache:
     return CalibrationCache(header, scales)
 
 
-def dynamic_ranges(network: Network) -> dict[str, float]:
+def dynamic_ranges(network: FloatNetwork) -> dict[str, float]:
     """Tensor to greatest magnitude."""
     # MQBench multiplies by max(-qmin, qmax), which is 128 on a full grid: the engine's scale then is 1/127 too large.
     return {name: float(np.float32(scale * _GREATEST)) for name, scale in _scales(network).items()}
 
 
-def _scales(network: Network) -> dict[str, float]:
+def _scales(network: FloatNetwork) -> dict[str, float]:
     tensors = network.moved_backwards()
     for tensor in tensors.values():
         integers(tensor, _NAME, bits=(8,), signed=True)

@@ -1,4 +1,4 @@
-"""TRAINING: loops, checkpoints, many processes, config files."""
+"""Training: loops, checkpoints, several processes, config files."""
 
 from detent.training.batches import Batches, Samples
 from detent.training.ema import Ema

@@ -1,4 +1,4 @@
-"""Bit-exact emulators of engines: a deployed network in integers, under a named arithmetic."""
+"""Twins, bit-exact emulators of engines: run a deployed network in integers, under a named arithmetic."""
 
 from __future__ import annotations
 

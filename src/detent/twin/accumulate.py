@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from detent.ir import Encoding, Op, QdqGraph, Read, constant_values
+from detent.ir import Encoding, Network, Op, Operand, constant_values
 from detent.ir.reference.padding import pad_asymmetric
 from detent.ir.windows import SlidingWindow
 
@@ -47,7 +47,7 @@ class Accumulator:
     - it gives integers, as float32 where all are below 2**24, else as float64.
     """
 
-    read: Read
+    read: Operand
     weight: Encoding
     scale: Floats
     weights: Integers
@@ -65,7 +65,7 @@ class Accumulator:
         return self.total(codes - zero_point if zero_point else codes)
 
 
-def accumulator(graph: QdqGraph, op: Op, bias: Integers | None = None) -> Accumulator | None:
+def accumulator(graph: Network, op: Op, bias: Integers | None = None) -> Accumulator | None:
     """For Conv, ConvTranspose, Gemm and MatMul with constant integer weights and quantized data of one scale; None for
     others. `bias` is added in integers: `bias_codes` of the operation, or what the engine makes of a float one.
     """
@@ -86,7 +86,7 @@ def accumulator(graph: QdqGraph, op: Op, bias: Integers | None = None) -> Accumu
     return Accumulator(data, weight.encoding, scale, layout.out_first(weights), layout.channels, bias, total)
 
 
-def bias_codes(graph: QdqGraph, op: Op) -> Integers | None:
+def bias_codes(graph: Network, op: Op) -> Integers | None:
     """The integers of a quantized bias; None without bias or with a float one."""
     read = op.inputs[2] if len(op.inputs) > 2 else None
     if read is None or read.encoding is None:
@@ -94,7 +94,7 @@ def bias_codes(graph: QdqGraph, op: Op) -> Integers | None:
     return np.asarray(graph.constants[read.tensor] - read.encoding.zero_point, np.int64).reshape(-1)
 
 
-def bias_values(graph: QdqGraph, op: Op) -> Floats | None:
+def bias_values(graph: Network, op: Op) -> Floats | None:
     """The bias as float32, dequantized if it is stored as integers; None without bias."""
     read = op.inputs[2] if len(op.inputs) > 2 else None
     return None if read is None else np.asarray(constant_values(graph, read), np.float32).reshape(-1)

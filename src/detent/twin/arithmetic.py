@@ -30,7 +30,7 @@ from torch import Tensor
 
 from detent import cpus
 from detent.cpus import Cpu
-from detent.ir import Encoding, Op, QdqGraph, Read
+from detent.ir import Encoding, Network, Op, Operand
 
 __all__ = ["Arithmetic", "Kernel", "Maker", "Step"]
 
@@ -51,8 +51,8 @@ class Step:
     """
 
     ops: tuple[Op, ...]
-    reads: tuple[Read | None, ...]
-    writes: tuple[Read, ...]
+    reads: tuple[Operand | None, ...]
+    writes: tuple[Operand, ...]
     kernel: Kernel = field(repr=False)
     ran_as: Literal["integer", "float", "moved", "quantize"] = "integer"
     off: float = 0.0
@@ -63,7 +63,7 @@ class Step:
         return f"{made} = {'+'.join(op.type for op in self.ops) or 'Convert'}({given}) [{self.ran_as}]"
 
 
-Maker = Callable[[QdqGraph, Op], "Step | None"]
+Maker = Callable[[Network, Op], "Step | None"]
 """Answers with the step that begins with an operation, or None if the engine has no integer kernel for it there."""
 
 
@@ -99,17 +99,17 @@ class Arithmetic(ABC):
         """Real numbers (float32) to codes (float32 that hold integers), as the engine does at an edge of the network
         and behind an operation it runs in float. `requantize.quantize` is what ONNX says."""
 
-    def rewrite(self, graph: QdqGraph) -> QdqGraph:
+    def rewrite(self, graph: Network) -> Network:
         """The network as the engine changes it before it chooses kernels, as far as that changes numbers: for most, as
         it is. `lower` gets the result."""
         return graph
 
     @abstractmethod
-    def lower(self, graph: QdqGraph) -> list[Step]:
+    def lower(self, graph: Network) -> list[Step]:
         """What the engine runs, in an order it can run in; every operation of `graph` is in one of the steps."""
 
 
-def _shown(read: Read | None) -> str:
+def _shown(read: Operand | None) -> str:
     if read is None:
         return "-"
     return read.tensor if read.encoding is None else f"{read.tensor}:{read.encoding.dtype}"

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from detent.errors import DeployError
-from detent.ir import Op, QdqGraph
+from detent.ir import Network, Op
 from detent.ir.reference import REFERENCE, Call
 from detent.ir.reference import Kernel as ReferenceKernel
 from detent.twin.arithmetic import Kernel
@@ -59,7 +59,7 @@ def compute(op: Op, *inputs: Tensor | None) -> Any:
     return FLOAT_OPS[op.type](Call(op.type, inputs, op.attributes, outputs=outputs, name=op.name))
 
 
-def float_kernel(graph: QdqGraph, op: Op) -> Kernel:
+def float_kernel(graph: Network, op: Op) -> Kernel:
     """The function of `op`, on one tensor for each of its inputs. One that is not in the table is run by ONNX Runtime;
     an operation of another domain than ONNX's is refused."""
     if op.domain not in ("", "ai.onnx", "com.microsoft"):

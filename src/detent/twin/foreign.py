@@ -13,12 +13,12 @@ from onnx import helper
 from torch import Tensor
 
 from detent.errors import DeployError
-from detent.ir import Op, QdqGraph
+from detent.ir import Network, Op
 
 __all__ = ["foreign_kernel"]
 
 
-def foreign_kernel(graph: QdqGraph, op: Op) -> Callable[..., Any]:
+def foreign_kernel(graph: Network, op: Op) -> Callable[..., Any]:
     """Computes `op`; the session is made when the types of its inputs are seen."""
     sessions: dict[tuple[Any, ...], onnxruntime.InferenceSession] = {}
 
@@ -44,7 +44,7 @@ def _tensor(op: Op, value: Any) -> Tensor:
     return torch.from_numpy(value)
 
 
-def _session(graph: QdqGraph, op: Op, inputs: tuple[Tensor | None, ...]) -> onnxruntime.InferenceSession:
+def _session(graph: Network, op: Op, inputs: tuple[Tensor | None, ...]) -> onnxruntime.InferenceSession:
     names = ["" if value is None else f"i{n}" for n, value in enumerate(inputs)]
     outputs = [f"o{n}" if name else "" for n, name in enumerate(op.outputs)]
     node = helper.make_node(op.type, names, outputs, domain=op.domain, **op.onnx_attributes)

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from detent.errors import DeployError, DetentError, RunError, TensorError
-from detent.frontends.onnx import written_out
+from detent.frontends.onnx import expand_qoperators
 from detent.frontends.onnx.reading.files import read_model
 from detent.graph import TORCH_ERRORS, described
-from detent.ir import Encoding, Package, Port, QdqGraph, Read, read_qdq
+from detent.ir import Encoding, Network, Operand, Package, Port, read_qdq
 from detent.twin.arithmetic import Arithmetic, Step
 from detent.twin.program import Instruction, Program
 from detent.twin.requantize import dequantize
@@ -25,20 +25,20 @@ __all__ = ["Model", "Twin", "graph_of"]
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
-Model = QdqGraph | Package | onnx.ModelProto | str | Path
+Model = Network | Package | onnx.ModelProto | str | Path
 
 _STORED = {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"}
 
 
-def graph_of(model: Model) -> QdqGraph:
+def graph_of(model: Model) -> Network:
     """The network of a deployed folder, of an ONNX or .tflite file or model, or itself. Operators on codes
     (QLinearConv ...) are taken for what they say: a DequantizeLinear, the operator, a QuantizeLinear."""
-    if isinstance(model, QdqGraph):
+    if isinstance(model, Network):
         return model
     if isinstance(model, Package):
         return model.graph
     if isinstance(model, onnx.ModelProto):
-        return _with_one_axis(read_qdq(written_out(model)))
+        return _with_one_axis(read_qdq(expand_qoperators(model)))
     path = Path(model)
     if path.is_dir():
         return graph_of(Package.load(path))
@@ -51,7 +51,7 @@ def graph_of(model: Model) -> QdqGraph:
     return read_network(path.read_bytes())
 
 
-def _with_one_axis(graph: QdqGraph) -> QdqGraph:
+def _with_one_axis(graph: Network) -> Network:
     """Refuse what the kernels have no form for: before opset 13 a softmax is one over its axis and all behind it."""
     for op in graph.ops if graph.opset < 13 else ():
         data = op.inputs[0] if op.type in ("Softmax", "LogSoftmax") else None
@@ -70,9 +70,9 @@ class Twin:
     >>> from detent.ir import Op, Output, Port
     >>> from detent.twin import OnnxSpec
     >>> grid = Encoding(np.float32(0.5), np.int64(10), "uint8")
-    >>> ops = (Op("Relu", "relu", (Read("x", grid),), ("y",)),)
-    >>> outputs = (Output("out", Read("y", grid)),)
-    >>> twin = Twin(QdqGraph({"x": Port("float32", (3,))}, outputs, ops, {}, frozenset(), {}, 21), OnnxSpec())
+    >>> ops = (Op("Relu", "relu", (Operand("x", grid),), ("y",)),)
+    >>> outputs = (Output("out", Operand("y", grid)),)
+    >>> twin = Twin(Network({"x": Port("float32", (3,))}, outputs, ops, {}, frozenset(), {}, 21), OnnxSpec())
     >>> twin.run({"x": np.array([-1.0, 0.6, 2.0], np.float32)})["out"].tolist()
     [0.0, 0.5, 2.0]
     >>> {name: codes.tolist() for name, codes in twin.tensors({"x": np.array([-1.0, 0.6, 2.0])}).items()}
@@ -117,7 +117,7 @@ class Twin:
         return found
 
     @property
-    def rewritten(self) -> QdqGraph:
+    def rewritten(self) -> Network:
         """The network as the arithmetic rewrites it before it chooses kernels."""
         return self._program.graph
 
@@ -133,12 +133,12 @@ class Twin:
         computed: each operation is compared alone, and a difference does not spread.
         """
         program, shown = self._program, self._program.shown
-        real = {name for name in shown if name in before_grids and Read(name) in program.forms}
-        shown = {name: Read(name) if name in real else form for name, form in shown.items()}
+        real = {name for name in shown if name in before_grids and Operand(name) in program.forms}
+        shown = {name: Operand(name) if name in real else form for name, form in shown.items()}
         values = self._compute(inputs, given or {}, (program.forms[form] for form in shown.values()))
         return {name: _array(values[program.forms[form]], form.encoding) for name, form in shown.items()}
 
-    def given_form(self, form: Read, given: Arrays) -> Tensor | None:
+    def given_form(self, form: Operand, given: Arrays) -> Tensor | None:
         """What a step reads as `form` if `given` holds that tensor (see `tensors`); None if it cannot stand for it."""
         return self._as_form(given[form.tensor], form) if self.is_given(form, given) else None
 
@@ -201,7 +201,7 @@ class Twin:
         results: Sequence[Tensor] = (result,) if isinstance(result, Tensor) else result
         values.update(zip(instruction.writes, results, strict=True))
 
-    def is_given(self, form: Read, given: Arrays) -> bool:
+    def is_given(self, form: Operand, given: Arrays) -> bool:
         """Whether a value can stand for that form. Codes of a tensor that is read in float too say what it is on the
         grid, and not what the others read."""
         if form.tensor not in given or form.tensor not in self._program.shown:
@@ -211,7 +211,7 @@ class Twin:
         grids = [grid for grid in self.graph.encodings(form.tensor) if grid is not None]
         return not grids or self._program.shown[form.tensor].encoding is not None or form.encoding == grids[0]
 
-    def _as_form(self, array: Array, form: Read) -> Tensor:
+    def _as_form(self, array: Array, form: Operand) -> Tensor:
         """An engine's value of a tensor, in the form that a step reads."""
         grid = self._program.shown[form.tensor].encoding or form.encoding
         if np.issubdtype(np.asarray(array).dtype, np.floating) or grid is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from detent.ir import Encoding, Op, QdqGraph, Read, sole_float_reader
+from detent.ir import Encoding, Network, Op, Operand, sole_float_reader
 from detent.twin.arithmetic import Kernel, Maker, Step
 from detent.twin.float_ops import float_kernel, only_moves
 from detent.twin.requantize import dequantize
@@ -27,25 +27,25 @@ class Chain:
     encoding: Encoding | None
 
     @property
-    def writes(self) -> tuple[Read, ...]:
-        return (Read(self.output, self.encoding),)
+    def writes(self) -> tuple[Operand, ...]:
+        return (Operand(self.output, self.encoding),)
 
 
-def chain(graph: QdqGraph, op: Op, follow: Container[str] = (), most: int | None = None) -> Chain:
+def chain(graph: Network, op: Op, follow: Container[str] = (), most: int | None = None) -> Chain:
     """`op` and the operations behind it, at most `most`, whose types are in `follow`, as long as each alone reads the
     one before, in float (no Q in between), and the network does not give it."""
     ops = [op]
     while most is None or len(ops) <= most:
         tensor = ops[-1].outputs[0]
         following = sole_float_reader(graph, tensor)
-        if following is None or following.type not in follow or following.inputs[0] != Read(tensor):
+        if following is None or following.type not in follow or following.inputs[0] != Operand(tensor):
             break
         ops.append(following)
     output = ops[-1].outputs[0]
     return Chain(tuple(ops), output, graph.grid_of(output))
 
 
-def lower(graph: QdqGraph, makers: Mapping[str, Maker]) -> list[Step]:
+def lower(graph: Network, makers: Mapping[str, Maker]) -> list[Step]:
     """A step for every operation: from the maker of its type if that answers, else in float (`float_step`).
 
     A step stands where its last operation stood, so that everything it reads is there.
@@ -64,7 +64,7 @@ def lower(graph: QdqGraph, makers: Mapping[str, Maker]) -> list[Step]:
     return sorted(steps, key=lambda step: max(place[op.outputs[0]] for op in step.ops))
 
 
-def float_step(graph: QdqGraph, op: Op, function: Kernel | None = None) -> Step:
+def float_step(graph: Network, op: Op, function: Kernel | None = None) -> Step:
     """Dequantize what is read, compute in float32, give floats; `function` in place of torch's (see `float_ops`)."""
     compute = float_kernel(graph, op) if function is None else partial(function, op)
     encodings = [None if read is None else read.encoding for read in op.inputs]
@@ -76,10 +76,10 @@ def float_step(graph: QdqGraph, op: Op, function: Kernel | None = None) -> Step:
         ]
         return compute(*real)
 
-    return Step((op,), op.inputs, tuple(Read(name) for name in op.outputs if name), kernel, "float")
+    return Step((op,), op.inputs, tuple(Operand(name) for name in op.outputs if name), kernel, "float")
 
 
-def move_step(graph: QdqGraph, op: Op) -> Step | None:
+def move_step(graph: Network, op: Op) -> Step | None:
     """An operation that only moves or picks values (`float_ops.only_moves`), on the codes themselves; None where the
     grids before and behind it differ, or have several scales."""
     data = op.inputs[0]
@@ -87,5 +87,5 @@ def move_step(graph: QdqGraph, op: Op) -> Step | None:
         return None
     if any(graph.grid_of(name) != data.encoding for name in op.outputs if name):
         return None
-    writes = tuple(Read(name, data.encoding) for name in op.outputs if name)
+    writes = tuple(Operand(name, data.encoding) for name in op.outputs if name)
     return Step((op,), op.inputs, writes, float_kernel(graph, op), "moved")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from detent.ir import Encoding, QdqGraph
+from detent.ir import Encoding, Network
 from detent.twin import requantize
 from detent.twin.arithmetic import Arithmetic, Step
 from detent.twin.lowering import lower
@@ -23,5 +23,5 @@ class OnnxSpec(Arithmetic):
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
         return requantize.quantize(values, encoding)
 
-    def lower(self, graph: QdqGraph) -> list[Step]:
+    def lower(self, graph: Network) -> list[Step]:
         return lower(graph, {})

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from detent.errors import DeployError
-from detent.ir import Encoding, QdqGraph, Read
+from detent.ir import Encoding, Network, Operand
 from detent.twin.arithmetic import Arithmetic, Kernel, Step
 from detent.twin.requantize import dequantize
 
@@ -36,13 +36,13 @@ class Program:
     - `shown`: for each tensor the form that says most: codes if everybody reads it on one grid, else real numbers.
     """
 
-    def __init__(self, graph: QdqGraph, arithmetic: Arithmetic):
+    def __init__(self, graph: Network, arithmetic: Arithmetic):
         graph = arithmetic.rewrite(graph)
         self.graph, self.arithmetic = graph, arithmetic
-        self.forms: dict[Read, int] = {}
+        self.forms: dict[Operand, int] = {}
         self.constants: dict[int, Tensor] = {}
         self.entries = {name: _entry(graph, name) for name in graph.inputs}
-        self._made: dict[str, list[Read]] = {}
+        self._made: dict[str, list[Operand]] = {}
         for form in self.entries.values():
             self._make(form)
         self._steps: list[Step] = []
@@ -57,7 +57,7 @@ class Program:
     def steps(self) -> list[Step]:
         return list(self._steps)
 
-    def _make(self, form: Read) -> None:
+    def _make(self, form: Operand) -> None:
         self.forms.setdefault(form, len(self.forms))
         self._made.setdefault(form.tensor, []).append(form)
 
@@ -69,7 +69,7 @@ class Program:
         for write in step.writes:
             self._make(write)
 
-    def _provide(self, read: Read) -> None:
+    def _provide(self, read: Operand) -> None:
         """Make sure that a form is there: it was written, is constant, or is converted from one that is."""
         if read in self.forms:
             return
@@ -83,7 +83,7 @@ class Program:
         kernel = _conversion(self.arithmetic, source.encoding, read.encoding)
         self._add(Step((), (source,), (read,), kernel, "quantize"))
 
-    def _constant(self, read: Read) -> Tensor:
+    def _constant(self, read: Operand) -> Tensor:
         array = self.graph.constants[read.tensor]
         if read.tensor in self.graph.coded:
             return torch.from_numpy(array.astype(np.float32))
@@ -92,8 +92,8 @@ class Program:
         real = torch.from_numpy(np.array(array, np.float32))
         return real if read.encoding is None else self.arithmetic.quantize(real, read.encoding)
 
-    def _most_telling(self, tensor: str, forms: list[Read]) -> Read:
-        wanted = Read(tensor, self.graph.grid_of(tensor))
+    def _most_telling(self, tensor: str, forms: list[Operand]) -> Operand:
+        wanted = Operand(tensor, self.graph.grid_of(tensor))
         if wanted in forms:
             return wanted
         return next((form for form in forms if form.encoding is None), forms[0])
@@ -117,9 +117,9 @@ class Program:
         ]
 
 
-def _entry(graph: QdqGraph, name: str) -> Read:
+def _entry(graph: Network, name: str) -> Operand:
     """The form in which an input of the network comes: codes if it goes straight into a DequantizeLinear."""
-    return Read(name, graph.grid_of(name) if name in graph.coded else None)
+    return Operand(name, graph.grid_of(name) if name in graph.coded else None)
 
 
 def _conversion(arithmetic: Arithmetic, source: Encoding | None, target: Encoding | None) -> Kernel:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from detent.ir import Encoding, Op, QdqGraph, clip_bounds
+from detent.ir import Encoding, Network, Op, clip_bounds
 
 __all__ = [
     "Requantizer",
@@ -86,7 +86,7 @@ def float32_multiplier(
     return requantize
 
 
-def clamp_bounds(graph: QdqGraph, ops: Sequence[Op], encoding: Encoding) -> tuple[int, int] | None:
+def clamp_bounds(graph: Network, ops: Sequence[Op], encoding: Encoding) -> tuple[int, int] | None:
     """The least and greatest code that Relu and Clip operations leave over on the grid of what they give; None if one
     of `ops` is another operation, or its bounds are computed.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from detent.ir import Encoding, QdqGraph
+from detent.ir import Encoding, Network
 from detent.numerics import Rounding, round_to_integer
 from detent.twin.arithmetic import Arithmetic, Step
 from detent.twin.lowering import lower
@@ -33,5 +33,5 @@ class ShiftHalfUp(Arithmetic):
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
         return _rounded(values, encoding, Rounding.HALF_UP)
 
-    def lower(self, graph: QdqGraph) -> list[Step]:
+    def lower(self, graph: Network) -> list[Step]:
         return lower(graph, {})

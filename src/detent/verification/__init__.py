@@ -1,4 +1,4 @@
-"""PROOF: simulation, twin and engine compared, and a verdict."""
+"""Compares simulation, twin and engine, and returns a Verdict."""
 
 from __future__ import annotations
 

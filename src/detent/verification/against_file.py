@@ -21,7 +21,7 @@ from detent.ir import Encoding
 from detent.numerics import Rounding, round_to_integer
 from detent.twin import OnnxSpec, Twin
 from detent.verification.differences import Tally, apart
-from detent.verification.possible import UNIT
+from detent.verification.error_bound import UNIT
 from detent.verification.ranges import Ranges
 from detent.verification.simulation import Rounded, Simulated
 

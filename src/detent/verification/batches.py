@@ -16,7 +16,7 @@ from detent.frontends.torch.trees import mapped
 from detent.graph import flat
 from detent.ir import Port
 
-__all__ = ["Batch", "require_classes", "taken_apart"]
+__all__ = ["Batch", "require_classes", "unpack_batches"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class Batch:
     labels: npt.NDArray[Any] | None
 
 
-def taken_apart(batches: Iterable[Any] | object, ports: Mapping[str, Port], positions: int) -> Iterator[Batch]:
+def unpack_batches(batches: Iterable[Any] | object, ports: Mapping[str, Port], positions: int) -> Iterator[Batch]:
     """Each batch is a tensor, a tuple of inputs with perhaps labels behind them, or a dict by input name.
 
     `positions` is how many arguments the model takes, which may hold several tensors each.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from detent.cpus import Cpu
-from detent.ir import Op, QdqGraph, can_saturate
+from detent.ir import Network, Op, can_saturate
 from detent.twin import Step, Twin
 from detent.verification.roundoff import rounds
 from detent.verification.text_of_cpus import layers
@@ -32,16 +32,16 @@ class Defect:
     versions: tuple[str, ...]
     what: str
     to_do: str
-    at: Callable[[QdqGraph, Op], bool]
+    at: Callable[[Network, Op], bool]
 
 
-def _ends_near_zero(graph: QdqGraph, op: Op) -> bool:
+def _ends_near_zero(graph: Network, op: Op) -> bool:
     grids = [read.encoding for read in op.inputs if read is not None and read.encoding is not None]
     grids += [grid for name in op.outputs for grid in graph.encodings(name) if grid is not None]
     return any(float(np.min(grid.scale)) * (grid.qmax - grid.qmin) < 1e-6 for grid in grids)
 
 
-def _grouped_sum_of_channels(graph: QdqGraph, op: Op) -> bool:
+def _grouped_sum_of_channels(graph: Network, op: Op) -> bool:
     """A convolution in groups, a sum behind it, and a constant behind that."""
     if op.type != "Conv" or op.groups == 1:
         return False
@@ -53,7 +53,7 @@ def _grouped_sum_of_channels(graph: QdqGraph, op: Op) -> bool:
     )
 
 
-def _few_averages(graph: QdqGraph, op: Op) -> bool:
+def _few_averages(graph: Network, op: Op) -> bool:
     """An average pool that gives fewer than 16 numbers for one sample."""
     shape = graph.shapes.get(op.outputs[0], ())
     return op.type == "AveragePool" and math.prod(size for size in shape[1:] if isinstance(size, int)) < 16

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.ir import Encoding, QdqGraph
+from detent.ir import Encoding, Network
 from detent.verification.verdict import Difference
 
 __all__ = ["Allowed", "Tally", "encoding_by_tensor"]
@@ -23,7 +23,7 @@ _FLOAT_TOLERANCE = 1e-5
 is counted, and nothing else."""
 
 
-def encoding_by_tensor(graph: QdqGraph) -> dict[str, Encoding]:
+def encoding_by_tensor(graph: Network) -> dict[str, Encoding]:
     """The grid of every tensor that some reader puts on one."""
     found: dict[str, Encoding] = {}
     for op in graph.ops:

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.ir import CLIPPED, TRANSPOSED, Encoding, QdqGraph
+from detent.ir import CLIPPED, TRANSPOSED, Encoding, Network
 from detent.rewrites import BLOCKS, PHASES
 
 __all__ = ["disagreements"]
 
 
-def disagreements(graph: QdqGraph, manifest: Mapping[str, Any]) -> Iterator[str]:
+def disagreements(graph: Network, manifest: Mapping[str, Any]) -> Iterator[str]:
     """A sentence for each tensor whose scale, zero point or axis in the file is not what the manifest says, or to which
     the manifest gives others than to the tensor it shares them with."""
     inside = _encodings(graph)
@@ -75,7 +75,7 @@ class _Wanted:
         return ""
 
 
-def _encodings(graph: QdqGraph) -> dict[str, list[tuple[Encoding, bool]]]:
+def _encodings(graph: Network) -> dict[str, list[tuple[Encoding, bool]]]:
     """Those of each tensor, by the name that the manifest has for it, and whether it holds a transposed convolution's
     parameter once for each phase."""
     found: dict[str, list[tuple[Encoding, bool]]] = {}

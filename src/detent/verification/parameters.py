@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.ir import TRANSPOSED, QdqGraph
+from detent.ir import TRANSPOSED, Network
 from detent.rewrites import BLOCKS, PHASES
 
 __all__ = ["Held", "changed_parameters", "parameters_of"]
@@ -18,7 +18,7 @@ __all__ = ["Held", "changed_parameters", "parameters_of"]
 Array = npt.NDArray[Any]
 
 
-def changed_parameters(graph: QdqGraph, simulated: Mapping[str, Array]) -> Iterator[str]:
+def changed_parameters(graph: Network, simulated: Mapping[str, Array]) -> Iterator[str]:
     """A sentence for each parameter that is in the file with other numbers."""
     for held in parameters_of(graph):
         if held.name in simulated:
@@ -66,7 +66,7 @@ class Held:
         )
 
 
-def parameters_of(graph: QdqGraph) -> Iterator[Held]:
+def parameters_of(graph: Network) -> Iterator[Held]:
     """What the constants of a network stand for, by the names that the model has for them."""
     encodings = {
         read.tensor: read.encoding for op in graph.ops for read in op.inputs if read is not None and read.encoding

@@ -15,11 +15,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from detent.ir import Encoding, Read
+from detent.ir import Encoding, Operand
 from detent.twin import Twin
 from detent.twin.float_ops import float_kernel
 from detent.twin.requantize import dequantize
-from detent.verification.possible import UNIT, Possible
+from detent.verification.error_bound import UNIT, ErrorBound
 from detent.verification.roundoff import possible
 
 __all__ = ["Ranges"]
@@ -38,9 +38,9 @@ class Ranges:
         self._given = {**given, **{name: array for name, array in inputs.items() if name not in self._graph.coded}}
         self._coded = {name: array for name, array in inputs.items() if name in self._graph.coded}
         self._made = {name: op for op in self._graph.ops for name in op.outputs if name}
-        self._found: dict[str, Possible] = {}
+        self._found: dict[str, ErrorBound] = {}
 
-    def real(self, tensor: str) -> Possible | None:
+    def real(self, tensor: str) -> ErrorBound | None:
         """The real numbers that an operation gives, before they are put on a grid; None of an input."""
         if tensor not in self._made:
             return None
@@ -79,11 +79,11 @@ class Ranges:
             else:
                 yield from self.sources(read.tensor)
 
-    def _is_known(self, read: Read) -> bool:
+    def _is_known(self, read: Operand) -> bool:
         known = read.tensor in self._graph.constants or read.tensor in self._graph.inputs
         return known or self._twin.is_given(read, self._given)
 
-    def _computed(self, tensor: str) -> Possible:
+    def _computed(self, tensor: str) -> ErrorBound:
         if tensor not in self._found:
             op = self._made[tensor]
             reads = [None if read is None else self._read(read) for read in op.inputs]
@@ -92,41 +92,41 @@ class Ranges:
             self._found.update(zip((name for name in op.outputs if name), results, strict=False))
         return self._found[tensor]
 
-    def _read(self, read: Read) -> Possible:
+    def _read(self, read: Operand) -> ErrorBound:
         """Real numbers, as an operation reads them."""
         encoding = read.encoding
         if read.tensor in self._graph.constants:
-            return Possible(self._constant(read))
+            return ErrorBound(self._constant(read))
         if read.tensor in self._coded:
             assert encoding is not None
-            return Possible(dequantize(_float(self._coded[read.tensor]), encoding))
+            return ErrorBound(dequantize(_float(self._coded[read.tensor]), encoding))
         given = self._twin.given_form(read, self._given)
         if given is None and read.tensor in self._graph.inputs:
             given = torch.from_numpy(np.array(self._given[read.tensor]))
             given = given if encoding is None else self._twin.arithmetic.quantize(given, encoding)
         if given is not None:
-            return Possible(given) if encoding is None else self._real(given, encoding)
+            return ErrorBound(given) if encoding is None else self._real(given, encoding)
         found = self._computed(read.tensor)
         return found if encoding is None else self._on_grid(found, encoding)
 
-    def _on_grid(self, found: Possible, encoding: Encoding) -> Possible:
+    def _on_grid(self, found: ErrorBound, encoding: Encoding) -> ErrorBound:
         least, middle, greatest = (dequantize(codes, encoding) for codes in self._rounded(found, encoding))
         error = torch.maximum(middle - least, greatest - middle)
         if self._twin.arithmetic.from_ends:
             error = error + _of_ends(middle, encoding)
-        return Possible(middle, error if error.any() else None)
+        return ErrorBound(middle, error if error.any() else None)
 
-    def _real(self, codes: Tensor, encoding: Encoding) -> Possible:
+    def _real(self, codes: Tensor, encoding: Encoding) -> ErrorBound:
         value = dequantize(codes, encoding)
-        return Possible(value, _of_ends(value, encoding) if self._twin.arithmetic.from_ends else None)
+        return ErrorBound(value, _of_ends(value, encoding) if self._twin.arithmetic.from_ends else None)
 
-    def _rounded(self, found: Possible, encoding: Encoding) -> tuple[Tensor, Tensor, Tensor]:
+    def _rounded(self, found: ErrorBound, encoding: Encoding) -> tuple[Tensor, Tensor, Tensor]:
         reach = found.spread + _TO_GRID * (found.value.abs() + _low(found.value, encoding))
         quantize = self._twin.arithmetic.quantize
         least, greatest = (quantize((found.value + sign * reach).float(), encoding) for sign in (-1, 1))
         return least, quantize(found.value.float(), encoding), greatest
 
-    def _constant(self, read: Read) -> Tensor:
+    def _constant(self, read: Operand) -> Tensor:
         array = self._graph.constants[read.tensor]
         if read.tensor in self._graph.coded:
             assert read.encoding is not None
@@ -150,7 +150,7 @@ def _of_ends(value: Tensor, encoding: Encoding) -> Tensor:
     return (4 * UNIT * (value.abs() + _low(value, encoding))).to(value.dtype)
 
 
-def _around(found: Possible, encoding: Encoding, off: float) -> tuple[Array, Array]:
+def _around(found: ErrorBound, encoding: Encoding, off: float) -> tuple[Array, Array]:
     """The codes next to real numbers that may be `off` by so many steps: both at a tie."""
     shape = tuple(found.value.shape)
     scale, zero = (encoding.along(part, len(shape), shape) for part in (encoding.scale, encoding.zero_point))

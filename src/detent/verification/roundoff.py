@@ -20,7 +20,7 @@ from torch import Tensor
 from detent.ir import Op, Trait, ops_with
 from detent.twin.arithmetic import Kernel
 from detent.twin.float_ops import compute, only_moves
-from detent.verification.possible import UNIT, Possible
+from detent.verification.error_bound import UNIT, ErrorBound
 from detent.verification.roundoff_functions import FUNCTIONS
 from detent.verification.roundoff_recurrent import RECURRENT, recurrent_errors
 
@@ -32,7 +32,7 @@ _UNKNOWN = 2.0**-16
 _SAYS_LITTLE = 2.0**-6
 """Of numbers between -1 and 1."""
 
-_Inputs = Sequence[Possible | None]
+_Inputs = Sequence[ErrorBound | None]
 
 
 def rounds(op: Op) -> bool:
@@ -40,16 +40,16 @@ def rounds(op: Op) -> bool:
     return not (only_moves(op) or op.type in ops_with(Trait.EXACT))
 
 
-def possible(op: Op, kernel: Kernel, inputs: _Inputs) -> tuple[Possible, ...]:
+def possible(op: Op, kernel: Kernel, inputs: _Inputs) -> tuple[ErrorBound, ...]:
     """What `op` gives, in the order of its outputs."""
     results = kernel(*(None if each is None else each.value for each in inputs))
     values: tuple[Tensor, ...] = (results,) if isinstance(results, Tensor) else tuple(results)
     certain = all(each is None or each.error is None for each in inputs)
     if not values[0].is_floating_point():
-        return tuple(Possible(value) for value in values)
+        return tuple(ErrorBound(value) for value in values)
     if not rounds(op):
         errors = [None] * len(values) if certain else _moved(op, kernel, inputs)
-        return tuple(Possible(*pair) for pair in zip(values, errors, strict=True))
+        return tuple(ErrorBound(*pair) for pair in zip(values, errors, strict=True))
     if op.type in _TERMS and op.attributes.get("mode") != "cubic":  # of which some shares are negative
         error = _summed(op, kernel, inputs, values[0], certain=certain)
     elif op.type in FUNCTIONS:
@@ -59,18 +59,18 @@ def possible(op: Op, kernel: Kernel, inputs: _Inputs) -> tuple[Possible, ...]:
     else:
         return tuple(_unknown(value, certain=certain) for value in values)
     # Infinities (a mask) and what is no number are the same in every order.
-    return (Possible(values[0], torch.where(values[0].isfinite(), error.to(values[0].dtype), 0.0)),)
+    return (ErrorBound(values[0], torch.where(values[0].isfinite(), error.to(values[0].dtype), 0.0)),)
 
 
-def _unknown(value: Tensor, *, certain: bool) -> Possible:
+def _unknown(value: Tensor, *, certain: bool) -> ErrorBound:
     largest = float(torch.where(value.isfinite(), value, 0.0).abs().amax()) if value.numel() else 0.0
-    return Possible(value, torch.full_like(value, _UNKNOWN * largest if certain else torch.inf))
+    return ErrorBound(value, torch.full_like(value, _UNKNOWN * largest if certain else torch.inf))
 
 
-def _recurrent(value: Tensor, error: Tensor, *, certain: bool) -> Possible:
+def _recurrent(value: Tensor, error: Tensor, *, certain: bool) -> ErrorBound:
     """Of a long sequence, or one with many numbers, what can be proven says little at its end."""
     guessed = _unknown(value, certain=certain).spread
-    return Possible(value, torch.where(error > _SAYS_LITTLE, torch.minimum(error, guessed), error).to(value.dtype))
+    return ErrorBound(value, torch.where(error > _SAYS_LITTLE, torch.minimum(error, guessed), error).to(value.dtype))
 
 
 # ---- moves: nothing is rounded, and a number is as uncertain as those that it may come from
@@ -101,7 +101,7 @@ def _moved(op: Op, kernel: Kernel, inputs: _Inputs) -> list[Tensor]:
     return [moved] if isinstance(moved, Tensor) else list(moved)
 
 
-def _spread_of(each: Possible) -> Tensor:
+def _spread_of(each: ErrorBound) -> Tensor:
     """Of real numbers; indices and conditions are as they are."""
     return each.spread if each.value.is_floating_point() else each.value
 
@@ -128,7 +128,7 @@ _TERMS: Mapping[str, Callable[[Op, _Inputs, Tensor], int]] = {
 """How many roundings a number goes through at most."""
 
 
-def _shape(each: Possible | None) -> torch.Size:
+def _shape(each: ErrorBound | None) -> torch.Size:
     assert each is not None
     return each.value.shape
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from detent.ir import Op, Trait, ops_with
 from detent.twin.arithmetic import Kernel
-from detent.verification.possible import FUNCTION, UNIT, Possible
+from detent.verification.error_bound import FUNCTION, UNIT, ErrorBound
 
 __all__ = ["FUNCTIONS"]
 
@@ -24,7 +24,7 @@ _THROUGH_ONE = frozenset(
 """Functions that a 1, or a part of it, is added to on the way, as in tanh(x) = 2 / (1 + exp(-2x)) - 1."""
 
 
-def _on_each(op: Op, kernel: Kernel, inputs: list[Possible], value: Tensor) -> Tensor:
+def _on_each(op: Op, kernel: Kernel, inputs: list[ErrorBound], value: Tensor) -> Tensor:
     """A function of each element, or of one of each input: its own roundings, and how far it moves when all that goes
     in moves as far as it may."""
     largest = value.abs().clamp_min(float(op.type in _THROUGH_ONE))
@@ -40,7 +40,7 @@ def _on_each(op: Op, kernel: Kernel, inputs: list[Possible], value: Tensor) -> T
     return error + moved
 
 
-def _quotient(op: Op, kernel: Kernel, inputs: list[Possible], value: Tensor) -> Tensor:
+def _quotient(op: Op, kernel: Kernel, inputs: list[ErrorBound], value: Tensor) -> Tensor:
     """Engines multiply with a reciprocal, which is rounded too."""
     del op, kernel
     over, under = inputs
@@ -52,7 +52,7 @@ def _quotient(op: Op, kernel: Kernel, inputs: list[Possible], value: Tensor) -> 
     return error + moved.nan_to_num(torch.inf)
 
 
-def _softmax(op: Op, kernel: Kernel, inputs: list[Possible], value: Tensor) -> Tensor:
+def _softmax(op: Op, kernel: Kernel, inputs: list[ErrorBound], value: Tensor) -> Tensor:
     """The argument of exp has an error of its own size, and the sum one for each of its terms."""
     del kernel
     axis, (x,) = int(op.attribute("axis")), inputs
@@ -63,14 +63,14 @@ def _softmax(op: Op, kernel: Kernel, inputs: list[Possible], value: Tensor) -> T
     return error
 
 
-def _log_softmax(op: Op, kernel: Kernel, inputs: list[Possible], value: Tensor) -> Tensor:
+def _log_softmax(op: Op, kernel: Kernel, inputs: list[ErrorBound], value: Tensor) -> Tensor:
     del kernel
     axis, (x,) = int(op.attribute("axis")), inputs
     error = 2 * UNIT * (value.shape[axis] + 16 + 4 * x.value.abs().amax(axis, keepdim=True))
     return error.expand(value.shape) + 2 * x.spread.amax(axis, keepdim=True)
 
 
-def _layer_norm(op: Op, kernel: Kernel, inputs: list[Possible], value: Tensor) -> Tensor:
+def _layer_norm(op: Op, kernel: Kernel, inputs: list[ErrorBound], value: Tensor) -> Tensor:
     del kernel
     x = inputs[0]
     first = int(op.attribute("axis")) % x.value.ndim
@@ -78,7 +78,7 @@ def _layer_norm(op: Op, kernel: Kernel, inputs: list[Possible], value: Tensor) -
     return _normed(op, x, x, tuple(range(first, x.value.ndim)), gain, shift, value)
 
 
-def _instance_norm(op: Op, kernel: Kernel, inputs: list[Possible], value: Tensor) -> Tensor:
+def _instance_norm(op: Op, kernel: Kernel, inputs: list[ErrorBound], value: Tensor) -> Tensor:
     del kernel
     x, gain, shift = inputs
     along = (1, -1, *[1] * (x.value.ndim - 2))
@@ -86,17 +86,17 @@ def _instance_norm(op: Op, kernel: Kernel, inputs: list[Possible], value: Tensor
     return _normed(op, x, x, dims, gain.value.reshape(along), shift.value.reshape(along), value)
 
 
-def _group_norm(op: Op, kernel: Kernel, inputs: list[Possible], value: Tensor) -> Tensor:
+def _group_norm(op: Op, kernel: Kernel, inputs: list[ErrorBound], value: Tensor) -> Tensor:
     del kernel
     x, gain, shift = inputs
     groups, along = int(op.attributes["num_groups"]), (1, -1, *[1] * (x.value.ndim - 2))
     shape = (x.value.shape[0], groups, -1)
-    grouped = Possible(x.value.reshape(shape), None if x.error is None else x.error.reshape(shape))
+    grouped = ErrorBound(x.value.reshape(shape), None if x.error is None else x.error.reshape(shape))
     return _normed(op, x, grouped, (2,), gain.value.reshape(along), shift.value.reshape(along), value)
 
 
 def _normed(
-    op: Op, x: Possible, grouped: Possible, dims: tuple[int, ...], gain: Tensor, shift: Tensor, value: Tensor
+    op: Op, x: ErrorBound, grouped: ErrorBound, dims: tuple[int, ...], gain: Tensor, shift: Tensor, value: Tensor
 ) -> Tensor:
     """Of `(x - mean) / deviation * gain + shift`, means over `dims` of `grouped`.
 
@@ -117,7 +117,7 @@ def _normed(
     return (2 * own + 2 * passed).reshape(x.value.shape) * gain.abs() + 8 * UNIT * (value.abs() + shift.abs())
 
 
-def _batch_norm(op: Op, kernel: Kernel, inputs: list[Possible], value: Tensor) -> Tensor:
+def _batch_norm(op: Op, kernel: Kernel, inputs: list[ErrorBound], value: Tensor) -> Tensor:
     """`(x - mean) * factor + shift`, or with the mean taken into the shift."""
     del kernel
     x, gain, shift, mean, variance = inputs
@@ -127,7 +127,7 @@ def _batch_norm(op: Op, kernel: Kernel, inputs: list[Possible], value: Tensor) -
     return 12 * UNIT * (sizes + value.abs()) + x.spread * factor
 
 
-_Rule = Callable[[Op, Kernel, list[Possible], Tensor], Tensor]
+_Rule = Callable[[Op, Kernel, list[ErrorBound], Tensor], Tensor]
 
 FUNCTIONS: Mapping[str, _Rule] = {
     **dict.fromkeys(ops_with(Trait.ELEMENTWISE) - ops_with(Trait.EXACT) | {"PRelu", "Pow"}, _on_each),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from detent.ir import Op
-from detent.verification.possible import FUNCTION, UNIT, Possible
+from detent.verification.error_bound import FUNCTION, UNIT, ErrorBound
 
 __all__ = ["RECURRENT", "recurrent_errors"]
 
@@ -145,10 +145,10 @@ RECURRENT: dict[str, _Step] = {"GRU": _gru, "LSTM": _lstm, "RNN": _rnn}
 _USUAL = {"direction", "hidden_size", "input_forget", "layout", "linear_before_reset"}
 
 
-def recurrent_errors(op: Op, inputs: Sequence[Possible | None]) -> list[Tensor] | None:
+def recurrent_errors(op: Op, inputs: Sequence[ErrorBound | None]) -> list[Tensor] | None:
     """Of the outputs that are there. None of a form that is not written out here: other functions than sigmoid and
     tanh, sequences of several lengths, peepholes, weights that are computed."""
-    given: list[Possible | None] = [*inputs, *[None] * (7 - len(inputs))]
+    given: list[ErrorBound | None] = [*inputs, *[None] * (7 - len(inputs))]
     x, weights, of_held, biases, lengths, *initial = given
     unusual = set(op.attributes) - _USUAL or op.attribute("layout") or op.attributes.get("input_forget")
     if unusual or lengths is not None or any(each is not None for each in initial[2:]):
@@ -173,7 +173,7 @@ def recurrent_errors(op: Op, inputs: Sequence[Possible | None]) -> list[Tensor] 
     return [error.nan_to_num(torch.inf) for error, name in zip(found, op.outputs, strict=False) if name]
 
 
-def _start(given: Possible | None, side: int, shape: tuple[int, int]) -> _Near:
+def _start(given: ErrorBound | None, side: int, shape: tuple[int, int]) -> _Near:
     if given is None:
         return _Near.box(torch.zeros(shape, dtype=torch.float64))
     return _Near.box(given.value[side].double(), given.spread[side].double())

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detent.errors import DetentError
-from detent.ir import Encoding, Package, QdqGraph, Read
+from detent.ir import Encoding, Network, Operand, Package
 from detent.numerics import Scheme
 from detent.targets.base import TensorFacts, parameter_name
 from detent.targets.base.format import Roles
@@ -83,7 +83,7 @@ def _differences(file: str, roles: Roles, said: Sequence[TensorFacts], known: _K
 class _Known:
     """The grids of tensors, from the manifest, and of what operations read, from the network."""
 
-    def __init__(self, entries: Mapping[str, Mapping[str, Any]], graph: QdqGraph):
+    def __init__(self, entries: Mapping[str, Mapping[str, Any]], graph: Network):
         self.entries, self._graph = entries, graph
         self._ops = {op.name: op for op in graph.ops}
         self._held: dict[str, list[Held]] = {}
@@ -99,7 +99,7 @@ class _Known:
             return [] if read is None or read.encoding is None else [_Grid.of_encoding(read.encoding)]
         return self._in_manifest(read.tensor)
 
-    def _read(self, said: TensorFacts) -> Read | None:
+    def _read(self, said: TensorFacts) -> Operand | None:
         op = self._ops.get(said.name.partition(":")[0])  # of a layer that is one of several parts of an operation
         if op is None or said.place is None or said.place >= len(op.inputs):
             return None

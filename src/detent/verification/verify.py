@@ -20,7 +20,7 @@ from detent.twin import Arithmetic, OnnxSpec, Twin
 from detent.verification.against_engine import AgainstEngine
 from detent.verification.against_file import AgainstFile
 from detent.verification.against_twin import AgainstTwin
-from detent.verification.batches import Batch, taken_apart
+from detent.verification.batches import Batch, unpack_batches
 from detent.verification.causes import causes
 from detent.verification.ends import Ends
 from detent.verification.files import disagreements
@@ -142,7 +142,7 @@ class _Verification:
     def run(self, batches: Iterable[Any], *, tensors: bool, latency: bool, cpus: Sequence[str]) -> Verdict:
         samples, first = 0, None
         asked = OnCpus(self.twin, {name: (name,) for name in cpus})
-        for batch in taken_apart(batches, self.package.graph.inputs, self.positions):
+        for batch in unpack_batches(batches, self.package.graph.inputs, self.positions):
             first = batch.inputs if first is None else first
             samples += len(next(iter(batch.inputs.values())))
             asked.add(batch.inputs, self._compare(batch, tensors=tensors), batch.labels)

@@ -1,4 +1,4 @@
-"""ZOO: networks for the examples, the benchmark and a first try, with the names of published weights."""
+"""Networks for the examples, the benchmark and a first try, which load published weights by name."""
 
 from __future__ import annotations
 

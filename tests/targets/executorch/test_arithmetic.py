@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detent.ir import Encoding, Op, Output, Port, QdqGraph, Read, read_qdq
+from detent.ir import Encoding, Network, Op, Operand, Output, Port, read_qdq
 from detent.targets import BACKENDS
 from detent.targets.arithmetics import ARITHMETICS
 from detent.targets.executorch.arithmetic import ExecuTorchXnnpack
@@ -36,23 +36,23 @@ def graph(
     attributes: dict[str, Any] | None = None,
     constants: dict[str, np.ndarray[Any, Any]] | None = None,
     weight: Encoding | None = None,
-) -> QdqGraph:
+) -> Network:
     """One operation that reads inputs, then constants, and perhaps another behind it."""
     held = constants or {}
-    inputs = [Read(name, encoding) for name, encoding in reads.items()] + [
-        Read(name, weight if name == "w" else None) for name in held
+    inputs = [Operand(name, encoding) for name, encoding in reads.items()] + [
+        Operand(name, weight if name == "w" else None) for name in held
     ]
     ops = [Op(kind, "op", tuple(inputs), ("y",), attributes or {})]
     if then is not None:
-        ops.append(Op(then, "then", (Read("y"),), ("z",)))
+        ops.append(Op(then, "then", (Operand("y"),), ("z",)))
     last = ops[-1].outputs[0]
     ports = {name: Port("float32", shape) for name in reads}
     coded = frozenset({"w"} if weight is not None else ())
     shapes = dict.fromkeys(reads, shape)
-    return QdqGraph(ports, (Output("out", Read(last, output)),), tuple(ops), held, coded, shapes, 21)
+    return Network(ports, (Output("out", Operand(last, output)),), tuple(ops), held, coded, shapes, 21)
 
 
-def places(network: QdqGraph) -> list[str]:
+def places(network: Network) -> list[str]:
     return [step.ran_as for step in Twin(network, ExecuTorchXnnpack()).steps if step.ops]
 
 
@@ -172,7 +172,7 @@ def test_transposed_convolutions(
 
 
 def test_volumes_and_unsigned_weights_are_in_float() -> None:
-    def conv(dtype: str, shape: tuple[int, ...], size: tuple[int, ...]) -> QdqGraph:
+    def conv(dtype: str, shape: tuple[int, ...], size: tuple[int, ...]) -> Network:
         weight, held = grid(0.01, 0, dtype), {"w": np.ones(shape, dtype)}
         return graph("Conv", {"x": grid(0.1)}, grid(0.05), constants=held, weight=weight, shape=size)
 
@@ -184,7 +184,7 @@ def test_volumes_and_unsigned_weights_are_in_float() -> None:
 
 def test_what_is_also_read_as_real_numbers_is_computed_as_such() -> None:
     network = graph("Add", {"a": grid(0.1), "b": grid(0.2)}, grid(0.1))
-    both = replace(network, outputs=(*network.outputs, Output("real", Read("y"))))
+    both = replace(network, outputs=(*network.outputs, Output("real", Operand("y"))))
     assert places(both) == ["float"]
 
 

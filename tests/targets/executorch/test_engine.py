@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import detent
 from detent.artifact import Artifact
 from detent.errors import DeployError, EngineError
-from detent.ir import Encoding, Op, Output, Package, Port, QdqGraph, Read
+from detent.ir import Encoding, Network, Op, Operand, Output, Package, Port
 from detent.targets import BACKENDS
 from detent.targets.base import Deployment
 from detent.targets.executorch.arithmetic import ExecuTorchXnnpack
@@ -307,9 +307,9 @@ def test_a_concatenation_of_unequal_grids_runs_in_float(tmp_path: Path) -> None:
 def test_sums_that_xnnpack_refuses_run_in_float() -> None:
     """One scale is 2**9 times that of the sum."""
     fine, coarse = (Encoding(np.float32(scale), np.int64(0), "int8") for scale in (0.01, 5.12))
-    ops = (Op("Add", "sum", (Read("a", coarse), Read("b", fine)), ("y",)),)
+    ops = (Op("Add", "sum", (Operand("a", coarse), Operand("b", fine)), ("y",)),)
     ports = {name: Port("float32", (1, 64)) for name in "ab"}
-    graph = QdqGraph(ports, (Output("y", Read("y", fine)),), ops, {}, frozenset(), {}, 21)
+    graph = Network(ports, (Output("y", Operand("y", fine)),), ops, {}, frozenset(), {}, 21)
     content, places = lower_executorch(graph)
     assert places["sum"] == ("Add", "float outside of the delegate")
     rng = np.random.default_rng(0)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from detent.errors import DeployError
-from detent.ir import Encoding, Op, Output, Port, QdqGraph, Read, read_qdq
+from detent.ir import Encoding, Network, Op, Operand, Output, Port, read_qdq
 from detent.ir.torch_functions import CONV_BY_PLANES
 from detent.ir.torch_module import FloatGrids, TorchGraph, with_linear_layers
 from detent.targets.executorch.graph import with_planes
@@ -38,16 +38,16 @@ def test_a_product_and_its_bias_become_one_layer() -> None:
 
 def test_turned_weights_are_taken_as_they_were() -> None:
     grid = Encoding(np.full(4, 0.5, np.float32), np.zeros(4, np.int64), "int8", axis=0)
-    weight = Read("w", grid)
+    weight = Operand("w", grid)
     ops = (
         Op("Transpose", "turn", (weight,), ("turned",), {"perm": [1, 0]}),
-        Op("MatMul", "product", (Read("x"), Read("turned")), ("y",)),
+        Op("MatMul", "product", (Operand("x"), Operand("turned")), ("y",)),
     )
     constants = {"w": np.arange(12).reshape(4, 3)}
-    graph = QdqGraph(
-        {"x": Port("float32", (2, 5, 3))}, (Output("y", Read("y")),), ops, constants, frozenset({"w"}), {}, 21
+    graph = Network(
+        {"x": Port("float32", (2, 5, 3))}, (Output("y", Operand("y")),), ops, constants, frozenset({"w"}), {}, 21
     )
-    assert with_linear_layers(graph).ops == (Op("Gemm", "product", (Read("x"), weight), ("y",), {"transB": 1}),)
+    assert with_linear_layers(graph).ops == (Op("Gemm", "product", (Operand("x"), weight), ("y",), {"transB": 1}),)
 
 
 def test_products_of_two_activations_stay() -> None:
@@ -56,11 +56,11 @@ def test_products_of_two_activations_stay() -> None:
 
 
 def test_weights_of_a_gemm_are_turned_as_well() -> None:
-    weight = Read("w", Encoding(np.full(4, 0.5, np.float32), np.zeros(4, np.int64), "int8", axis=1))
-    ops = (Op("Gemm", "layer", (Read("x"), weight, Read("b")), ("y",)),)
+    weight = Operand("w", Encoding(np.full(4, 0.5, np.float32), np.zeros(4, np.int64), "int8", axis=1))
+    ops = (Op("Gemm", "layer", (Operand("x"), weight, Operand("b")), ("y",)),)
     constants = {"w": np.arange(12).reshape(3, 4), "b": np.zeros(4, np.float32)}
     port = Port("float32", (2, 3))
-    graph = QdqGraph({"x": port}, (Output("y", Read("y")),), ops, constants, frozenset({"w"}), {}, 21)
+    graph = Network({"x": port}, (Output("y", Operand("y")),), ops, constants, frozenset({"w"}), {}, 21)
     turned = with_linear_layers(graph)
     (op,) = turned.ops
     read = op.inputs[1]
@@ -73,14 +73,14 @@ def test_weights_of_a_gemm_are_turned_as_well() -> None:
 
 def test_a_bias_may_stand_before_the_product() -> None:
     ops = (
-        Op("MatMul", "product", (Read("x"), Read("w")), ("p",)),
-        Op("Add", "bias", (Read("b"), Read("p")), ("y",)),
+        Op("MatMul", "product", (Operand("x"), Operand("w")), ("p",)),
+        Op("Add", "bias", (Operand("b"), Operand("p")), ("y",)),
     )
     constants = {"w": np.ones((3, 4), np.float32), "b": np.arange(4, dtype=np.float32)}
     port = Port("float32", (2, 3))
-    graph = QdqGraph({"x": port}, (Output("y", Read("y")),), ops, constants, frozenset(), {}, 21)
+    graph = Network({"x": port}, (Output("y", Operand("y")),), ops, constants, frozenset(), {}, 21)
     (op,) = with_linear_layers(graph).ops
-    assert op.inputs[2] == Read("b")
+    assert op.inputs[2] == Operand("b")
     (found,) = TorchGraph(with_linear_layers(graph), FloatGrids())(torch.ones(2, 3))
     assert found.tolist() == [[3.0, 4.0, 5.0, 6.0]] * 2
 
@@ -92,10 +92,10 @@ def test_a_convolution_of_volumes_becomes_ones_of_planes(pads: list[int], groups
     codes = rng.integers(-127, 128, (6, 4 // groups, 3, 2, 3))
     grid = Encoding(np.linspace(0.01, 0.02, 6, dtype=np.float32), np.zeros(6, np.int64), "int8", axis=0)
     attributes = {"pads": pads, "strides": [2, 1, 2], "dilations": [1, 2, 1], "group": groups}
-    ops = (Op("Conv", "conv", (Read("x"), Read("w", grid), Read("b")), ("y",), attributes),)
+    ops = (Op("Conv", "conv", (Operand("x"), Operand("w", grid), Operand("b")), ("y",), attributes),)
     constants = {"w": codes, "b": rng.normal(size=6).astype(np.float32)}
     port = Port("float32", (2, 4, 7, 8, 9))
-    graph = QdqGraph({"x": port}, (Output("y", Read("y")),), ops, constants, frozenset({"w"}), {}, 21)
+    graph = Network({"x": port}, (Output("y", Operand("y")),), ops, constants, frozenset({"w"}), {}, 21)
     planes = with_planes(graph)
     assert [op.type for op in planes.ops] == [CONV_BY_PLANES]
     x = torch.from_numpy(rng.normal(size=port.shape).astype(np.float32))
@@ -108,11 +108,11 @@ def test_a_constant_on_a_grid_is_put_on_it() -> None:
     """One that holds real numbers, such as an embedding of positions, and is read on a grid and as it is."""
     grid = Encoding(np.float32(0.5), np.int64(0), "int8")
     ops = (
-        Op("Add", "sum", (Read("x"), Read("c", grid)), ("y",)),
-        Op("Mul", "product", (Read("y"), Read("c")), ("z",)),
+        Op("Add", "sum", (Operand("x"), Operand("c", grid)), ("y",)),
+        Op("Mul", "product", (Operand("y"), Operand("c")), ("z",)),
     )
     constants = {"c": np.array([0.6, 1.1], np.float32)}
-    graph = QdqGraph({"x": Port("float32", (2,))}, (Output("z", Read("z")),), ops, constants, frozenset(), {}, 21)
+    graph = Network({"x": Port("float32", (2,))}, (Output("z", Operand("z")),), ops, constants, frozenset(), {}, 21)
     (found,) = TorchGraph(graph, FloatGrids())(torch.zeros(2))
     torch.testing.assert_close(found, torch.tensor([0.5 * 0.6, 1.0 * 1.1]))
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detent.ir import QdqGraph, read_qdq
+from detent.ir import Network, read_qdq
 from detent.targets.litert.file import model_to_tflite
 from detent.twin import Arithmetic, Twin
 from tests.targets.litert.nets import LITE
@@ -80,7 +80,7 @@ def differing(net: Net, arithmetic: Arithmetic, kernels: Kernels) -> tuple[int, 
     return _count(graph, engine.run(net.feeds), Twin(graph, arithmetic).run(net.feeds))
 
 
-def _count(graph: QdqGraph, ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[int, int]:
+def _count(graph: Network, ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[int, int]:
     wrong = total = 0
     for output in graph.outputs:
         grid = output.read.encoding

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from detent.ir import Encoding, Op, Output, Port, QdqGraph, Read
+from detent.ir import Encoding, Network, Op, Operand, Output, Port
 from detent.targets.mnn.scales import MnnScales
 
 
@@ -12,14 +12,14 @@ def grid(scale: float) -> Encoding:
     return Encoding(np.array(scale, np.float32), np.array(0), "int8", qmin=-127)
 
 
-def conv(read: Read, output: str) -> Op:
-    return Op("Conv", output, (read, Read("w", grid(1.0))), (output,), {"kernel_shape": [1, 1]})
+def conv(read: Operand, output: str) -> Op:
+    return Op("Conv", output, (read, Operand("w", grid(1.0))), (output,), {"kernel_shape": [1, 1]})
 
 
-def network(*ops: Op, output: Read) -> MnnScales:
+def network(*ops: Op, output: Operand) -> MnnScales:
     constants = {"w": np.ones((1, 1, 1, 1), np.int64), "two": np.array(2, np.float32)}
     shape = ("batch", 1, 4, 4)
-    graph = QdqGraph({"x": Port("float32", shape)}, (Output("y", output),), ops, constants, frozenset({"w"}), {}, 21)
+    graph = Network({"x": Port("float32", shape)}, (Output("y", output),), ops, constants, frozenset({"w"}), {}, 21)
     return MnnScales(graph)
 
 
@@ -29,10 +29,10 @@ def scales(found: MnnScales) -> dict[str, float]:
 
 def test_layers_have_scales_and_hand_them_on_through_what_moves_numbers() -> None:
     found = network(
-        conv(Read("x", grid(0.5)), "a"),
-        Op("AveragePool", "b", (Read("a", grid(0.25)),), ("b",), {"kernel_shape": [2, 2]}),
-        Op("Sigmoid", "c", (Read("b", grid(0.25)),), ("c",)),
-        output=Read("c"),
+        conv(Operand("x", grid(0.5)), "a"),
+        Op("AveragePool", "b", (Operand("a", grid(0.25)),), ("b",), {"kernel_shape": [2, 2]}),
+        Op("Sigmoid", "c", (Operand("b", grid(0.25)),), ("c",)),
+        output=Operand("c"),
     )
     assert scales(found) == {"x": 0.5, "a": 0.25, "b": 0.25}
     assert set(found.on_integers) == {"a", "b"}
@@ -42,11 +42,11 @@ def test_layers_have_scales_and_hand_them_on_through_what_moves_numbers() -> Non
 def test_a_max_pool_is_on_codes_if_none_is_negative() -> None:
     for function, on_codes in (("Relu", True), ("Tanh", False)):
         found = network(
-            conv(Read("x", grid(0.5)), "a"),
-            Op(function, "b", (Read("a"),), ("b",)),
-            Op("MaxPool", "c", (Read("b", grid(0.25)),), ("c",), {"kernel_shape": [2, 2]}),
-            conv(Read("c", grid(0.25)), "d"),
-            output=Read("d", grid(1.0)),
+            conv(Operand("x", grid(0.5)), "a"),
+            Op(function, "b", (Operand("a"),), ("b",)),
+            Op("MaxPool", "c", (Operand("b", grid(0.25)),), ("c",), {"kernel_shape": [2, 2]}),
+            conv(Operand("c", grid(0.25)), "d"),
+            output=Operand("d", grid(1.0)),
         )
         assert ("c" in found.on_integers) == on_codes
         assert found.never_on_codes == (set() if on_codes else {"c"})
@@ -61,10 +61,10 @@ def test_windows_need_equal_scales_and_a_resize_between_others_is_kept_from_code
         ("Resize", 0.5, False, True),
     ):
         found = network(
-            conv(Read("x", grid(0.5)), "a"),
-            Op(kind, "b", (Read("a", grid(0.25)),), ("b",), {"kernel_shape": [2, 2]}),
-            conv(Read("b", grid(scale)), "c"),
-            output=Read("c", grid(1.0)),
+            conv(Operand("x", grid(0.5)), "a"),
+            Op(kind, "b", (Operand("a", grid(0.25)),), ("b",), {"kernel_shape": [2, 2]}),
+            conv(Operand("b", grid(scale)), "c"),
+            output=Operand("c", grid(1.0)),
         )
         assert ("b" in found.on_integers, "b" in found.never_on_codes) == (on_codes, never)
 
@@ -72,11 +72,11 @@ def test_windows_need_equal_scales_and_a_resize_between_others_is_kept_from_code
 def test_a_clip_hands_scales_on_and_has_no_kernel() -> None:
     """So the sum before it is on the grid of what the clip goes into."""
     found = network(
-        conv(Read("x", grid(0.5)), "a"),
-        Op("Add", "b", (Read("a", grid(0.25)), Read("a", grid(0.25))), ("b",)),
-        Op("Clip", "c", (Read("b"), Read("two"), Read("two")), ("c",)),
-        conv(Read("c", grid(2.0)), "d"),
-        output=Read("d", grid(1.0)),
+        conv(Operand("x", grid(0.5)), "a"),
+        Op("Add", "b", (Operand("a", grid(0.25)), Operand("a", grid(0.25))), ("b",)),
+        Op("Clip", "c", (Operand("b"), Operand("two"), Operand("two")), ("c",)),
+        conv(Operand("c", grid(2.0)), "d"),
+        output=Operand("d", grid(1.0)),
     )
     assert scales(found)["b"] == 2.0
     assert "b" in found.on_integers
@@ -86,11 +86,11 @@ def test_a_clip_hands_scales_on_and_has_no_kernel() -> None:
 def test_a_sum_before_a_concatenation_has_the_scale_of_what_reads_that() -> None:
     """Whatever grid the network has for the sum."""
     found = network(
-        conv(Read("x", grid(0.5)), "a"),
-        Op("Add", "b", (Read("a", grid(0.25)), Read("a", grid(0.25))), ("b",)),
-        Op("Concat", "c", (Read("b", grid(0.125)), Read("a", grid(0.25))), ("c",), {"axis": 1}),
-        conv(Read("c", grid(2.0)), "d"),
-        output=Read("d", grid(1.0)),
+        conv(Operand("x", grid(0.5)), "a"),
+        Op("Add", "b", (Operand("a", grid(0.25)), Operand("a", grid(0.25))), ("b",)),
+        Op("Concat", "c", (Operand("b", grid(0.125)), Operand("a", grid(0.25))), ("c",), {"axis": 1}),
+        conv(Operand("c", grid(2.0)), "d"),
+        output=Operand("d", grid(1.0)),
     )
     assert scales(found)["b"] == 2.0
     assert "b" in found.on_integers
@@ -99,10 +99,10 @@ def test_a_sum_before_a_concatenation_has_the_scale_of_what_reads_that() -> None
 
 def test_a_function_runs_with_the_layer_before_it() -> None:
     found = network(
-        conv(Read("x", grid(0.5)), "a"),
-        Op("Relu", "b", (Read("a"),), ("b",)),
-        conv(Read("b", grid(0.25)), "c"),
-        output=Read("c", grid(1.0)),
+        conv(Operand("x", grid(0.5)), "a"),
+        Op("Relu", "b", (Operand("a"),), ("b",)),
+        conv(Operand("b", grid(0.25)), "c"),
+        output=Operand("c", grid(1.0)),
     )
     assert [[op.name for op in unit.ops] for unit in found.units] == [["a", "b"], ["c"]]
     assert scales(found) == {"x": 0.5, "b": 0.25, "c": 1.0}
@@ -110,10 +110,10 @@ def test_a_function_runs_with_the_layer_before_it() -> None:
 
 def test_a_constant_has_no_scale() -> None:
     found = network(
-        conv(Read("x", grid(0.5)), "a"),
-        Op("Mul", "b", (Read("a", grid(0.25)), Read("two")), ("b",)),
-        conv(Read("b", grid(2.0)), "c"),
-        output=Read("c", grid(1.0)),
+        conv(Operand("x", grid(0.5)), "a"),
+        Op("Mul", "b", (Operand("a", grid(0.25)), Operand("two")), ("b",)),
+        conv(Operand("b", grid(2.0)), "c"),
+        output=Operand("c", grid(1.0)),
     )
     assert set(found.on_integers) == {"a", "c"}
     assert found.missing(found.units[1]) == ["two"]
@@ -122,12 +122,12 @@ def test_a_constant_has_no_scale() -> None:
 def test_codes_that_several_read_in_float_are_made_real_once() -> None:
     """Layers read the codes as before."""
     found = network(
-        conv(Read("x", grid(0.5)), "a"),
-        Op("Sigmoid", "b", (Read("a", grid(0.25)),), ("b",)),
-        Op("Tanh", "c", (Read("a", grid(0.25)),), ("c",)),
-        conv(Read("a", grid(0.25)), "d"),
-        Op("Mul", "e", (Read("b"), Read("c")), ("e",)),
-        output=Read("d", grid(1.0)),
+        conv(Operand("x", grid(0.5)), "a"),
+        Op("Sigmoid", "b", (Operand("a", grid(0.25)),), ("b",)),
+        Op("Tanh", "c", (Operand("a", grid(0.25)),), ("c",)),
+        conv(Operand("a", grid(0.25)), "d"),
+        Op("Mul", "e", (Operand("b"), Operand("c")), ("e",)),
+        output=Operand("d", grid(1.0)),
     )
     assert found.casts == {"a": {"b", "c"}}
     assert scales(found) == {"x": 0.5, "a": 0.25, "d": 1.0}
@@ -136,16 +136,16 @@ def test_codes_that_several_read_in_float_are_made_real_once() -> None:
 
 def test_one_reader_in_float_needs_no_cast_of_its_own() -> None:
     found = network(
-        conv(Read("x", grid(0.5)), "a"),
-        Op("Sigmoid", "b", (Read("a", grid(0.25)),), ("b",)),
-        conv(Read("a", grid(0.25)), "d"),
-        output=Read("d", grid(1.0)),
+        conv(Operand("x", grid(0.5)), "a"),
+        Op("Sigmoid", "b", (Operand("a", grid(0.25)),), ("b",)),
+        conv(Operand("a", grid(0.25)), "d"),
+        output=Operand("d", grid(1.0)),
     )
     assert found.casts == {}
     assert set(found.on_integers) == {"a", "d"}
 
 
-def leaky(read: Read, output: str) -> Op:
+def leaky(read: Operand, output: str) -> Op:
     return Op("LeakyRelu", output, (read,), (output,), {"alpha": 0.01})
 
 
@@ -154,11 +154,11 @@ def test_a_sum_is_in_float_if_its_scale_would_be_that_of_other_numbers() -> None
     cuts off too."""
     for function, on_codes in (("LeakyRelu", False), ("Clip", True)):
         found = network(
-            conv(Read("x", grid(0.5)), "a"),
-            Op("Add", "b", (Read("a", grid(0.25)), Read("a", grid(0.25))), ("b",)),
-            Op(function, "c", (Read("b", grid(8.0) if function == "LeakyRelu" else None),), ("c",)),
-            conv(Read("c", grid(2.0)), "d"),
-            output=Read("d", grid(1.0)),
+            conv(Operand("x", grid(0.5)), "a"),
+            Op("Add", "b", (Operand("a", grid(0.25)), Operand("a", grid(0.25))), ("b",)),
+            Op(function, "c", (Operand("b", grid(8.0) if function == "LeakyRelu" else None),), ("c",)),
+            conv(Operand("c", grid(2.0)), "d"),
+            output=Operand("d", grid(1.0)),
         )
         assert ("b" in found.on_integers) == on_codes
         assert ("b" in found.never_on_codes) != on_codes
@@ -167,13 +167,13 @@ def test_a_sum_is_in_float_if_its_scale_would_be_that_of_other_numbers() -> None
 def test_an_average_is_in_float_if_what_it_reads_would_be_on_its_grid() -> None:
     """Averages are smaller than what they are taken of."""
     for scale, on_codes in ((0.25, False), (None, False), (0.125, True)):
-        read = Read("b", None if scale is None else grid(scale))
+        read = Operand("b", None if scale is None else grid(scale))
         found = network(
-            conv(Read("x", grid(0.5)), "a"),
-            Op("Sigmoid", "b", (Read("a", grid(0.25)),), ("b",)),
+            conv(Operand("x", grid(0.5)), "a"),
+            Op("Sigmoid", "b", (Operand("a", grid(0.25)),), ("b",)),
             Op("AveragePool", "c", (read,), ("c",), {"kernel_shape": [2, 2]}),
-            conv(Read("c", grid(0.125)), "d"),
-            output=Read("d", grid(1.0)),
+            conv(Operand("c", grid(0.125)), "d"),
+            output=Operand("d", grid(1.0)),
         )
         assert ("c" in found.on_integers) == on_codes
 
@@ -181,7 +181,7 @@ def test_an_average_is_in_float_if_what_it_reads_would_be_on_its_grid() -> None:
 def test_moves_one_behind_the_other_hold_no_scale_up() -> None:
     """`b` has two readers, but MNN goes from it to `d` and `f` at once, which have a scale: that goes back to `b`."""
     moves = [
-        Op(kind, output, (Read(read, grid(2.0)),), (output,))
+        Op(kind, output, (Operand(read, grid(2.0)),), (output,))
         for kind, read, output in (
             ("Reshape", "b", "c"),
             ("Transpose", "c", "d"),
@@ -190,13 +190,13 @@ def test_moves_one_behind_the_other_hold_no_scale_up() -> None:
         )
     ]
     found = network(
-        conv(Read("x", grid(0.5)), "a"),
-        Op("Add", "b", (Read("a", grid(0.25)), Read("a", grid(0.25))), ("b",)),
+        conv(Operand("x", grid(0.5)), "a"),
+        Op("Add", "b", (Operand("a", grid(0.25)), Operand("a", grid(0.25))), ("b",)),
         *moves,
-        conv(Read("d", grid(2.0)), "g"),
-        conv(Read("f", grid(2.0)), "h"),
-        Op("Concat", "i", (Read("g", grid(1.0)), Read("h", grid(1.0))), ("i",), {"axis": 1}),
-        output=Read("i", grid(1.0)),
+        conv(Operand("d", grid(2.0)), "g"),
+        conv(Operand("f", grid(2.0)), "h"),
+        Op("Concat", "i", (Operand("g", grid(1.0)), Operand("h", grid(1.0))), ("i",), {"axis": 1}),
+        output=Operand("i", grid(1.0)),
     )
     assert found.between_moves == {"c", "e"}
     assert scales(found)["b"] == 2.0
@@ -206,12 +206,12 @@ def test_moves_one_behind_the_other_hold_no_scale_up() -> None:
 def test_real_numbers_that_somebody_wants_do_not_have_the_scale_of_a_layer() -> None:
     """MNN would round them where it changes their layout: the layer reads a tensor of its own."""
     found = network(
-        conv(Read("x", grid(0.5)), "a"),
-        Op("Sigmoid", "b", (Read("a", grid(0.25)),), ("b",)),
-        conv(Read("b", grid(0.125)), "c"),
-        Op("Softmax", "d", (Read("b"),), ("d",)),
-        Op("Add", "e", (Read("c", grid(1.0)), Read("d")), ("e",)),
-        output=Read("e"),
+        conv(Operand("x", grid(0.5)), "a"),
+        Op("Sigmoid", "b", (Operand("a", grid(0.25)),), ("b",)),
+        conv(Operand("b", grid(0.125)), "c"),
+        Op("Softmax", "d", (Operand("b"),), ("d",)),
+        Op("Add", "e", (Operand("c", grid(1.0)), Operand("d")), ("e",)),
+        output=Operand("e"),
     )
     assert found.casts == {"b": {"c"}}
     assert "b" not in scales(found)
@@ -221,10 +221,10 @@ def test_real_numbers_that_somebody_wants_do_not_have_the_scale_of_a_layer() -> 
 
 def test_a_scale_that_comes_through_a_leaky_relu_ends_before_it_if_the_numbers_are_given_out() -> None:
     found = network(
-        conv(Read("x", grid(0.5)), "a"),
-        leaky(Read("a", grid(0.25)), "b"),
-        Op("Identity", "y", (Read("b"),), ("y",)),
-        output=Read("y"),
+        conv(Operand("x", grid(0.5)), "a"),
+        leaky(Operand("a", grid(0.25)), "b"),
+        Op("Identity", "y", (Operand("b"),), ("y",)),
+        output=Operand("y"),
     )
     assert found.casts == {"a": {"b"}}
     assert scales(found) == {"x": 0.5, "a": 0.25}
@@ -234,15 +234,15 @@ def test_scales_go_on_from_where_they_are_when_sizes_change() -> None:
     """At first `b` has two readers without a scale, so that none comes back to it. By the second time `c` has one, that
     goes back to `b` and on to the average: it is kept from codes at once."""
     found = network(
-        conv(Read("x", grid(0.5)), "a"),
-        Op("Sigmoid", "b", (Read("a", grid(0.25)),), ("b",)),
-        Op("Clip", "c", (Read("b", grid(0.125)), Read("two")), ("c",)),
-        Op("MaxPool", "d", (Read("c", grid(0.125)),), ("d",), {"kernel_shape": [2, 2]}),
-        conv(Read("d", grid(0.125)), "e"),
-        Op("GlobalAveragePool", "f", (Read("b", grid(0.125)),), ("f",)),
-        Op("Tanh", "g", (Read("f", grid(0.125)),), ("g",)),
-        Op("Add", "h", (Read("e", grid(1.0)), Read("g")), ("h",)),
-        output=Read("h"),
+        conv(Operand("x", grid(0.5)), "a"),
+        Op("Sigmoid", "b", (Operand("a", grid(0.25)),), ("b",)),
+        Op("Clip", "c", (Operand("b", grid(0.125)), Operand("two")), ("c",)),
+        Op("MaxPool", "d", (Operand("c", grid(0.125)),), ("d",), {"kernel_shape": [2, 2]}),
+        conv(Operand("d", grid(0.125)), "e"),
+        Op("GlobalAveragePool", "f", (Operand("b", grid(0.125)),), ("f",)),
+        Op("Tanh", "g", (Operand("f", grid(0.125)),), ("g",)),
+        Op("Add", "h", (Operand("e", grid(1.0)), Operand("g")), ("h",)),
+        output=Operand("h"),
     )
     assert "f" not in found.on_integers
     assert "f" in found.never_on_codes

@@ -10,7 +10,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from detent.errors import DeployError
-from detent.ir import Encoding, Op, Output, Port, QdqGraph, Read, read_qdq
+from detent.ir import Encoding, Network, Op, Operand, Output, Port, read_qdq
 from detent.rewrites import float_model
 from detent.targets import NCNN
 from detent.targets.base import Deployment
@@ -147,16 +147,16 @@ def grid(scale: float, least: int) -> Encoding:
 
 @pytest.mark.parametrize("kind", ["Flatten", "Gather", "DepthToSpace", "Tile"])
 def test_a_grid_before_a_move_goes_if_all_behind_it_have_it_again(kind: str) -> None:
-    def graph(*behind: Encoding | None) -> QdqGraph:
-        ops = [Op(kind, "move", (Read("x", grid(0.5, -128)),), ("y",))]
-        ops += [Op("Relu", f"use{index}", (Read("y", each),), (f"z{index}",)) for index, each in enumerate(behind)]
-        outputs = tuple(Output(op.outputs[0], Read(op.outputs[0])) for op in ops[1:])
-        return QdqGraph({"x": Port("float32", (1, 2, 2))}, outputs, tuple(ops), {}, frozenset(), {}, 21)
+    def graph(*behind: Encoding | None) -> Network:
+        ops = [Op(kind, "move", (Operand("x", grid(0.5, -128)),), ("y",))]
+        ops += [Op("Relu", f"use{index}", (Operand("y", each),), (f"z{index}",)) for index, each in enumerate(behind)]
+        outputs = tuple(Output(op.outputs[0], Operand(op.outputs[0])) for op in ops[1:])
+        return Network({"x": Port("float32", (1, 2, 2))}, outputs, tuple(ops), {}, frozenset(), {}, 21)
 
     again, other = grid(0.5, -127), grid(0.25, -127)
-    assert without_repetition(graph(again, again)).ops[0].inputs == (Read("x"),)
+    assert without_repetition(graph(again, again)).ops[0].inputs == (Operand("x"),)
     for behind in ((again, None), (again, other), (other,), (None,)):
-        assert without_repetition(graph(*behind)).ops[0].inputs[0] == Read("x", grid(0.5, -128))
+        assert without_repetition(graph(*behind)).ops[0].inputs[0] == Operand("x", grid(0.5, -128))
 
 
 @pytest.mark.parametrize(

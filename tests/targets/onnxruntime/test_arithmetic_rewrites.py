@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detent.ir import Encoding, Op, Output, QdqGraph, Read
+from detent.ir import Encoding, Network, Op, Operand, Output
 from detent.targets.onnxruntime.arithmetic.rewrites import (
     matrix_products_with_bias,
     merge_double_pairs,
@@ -20,12 +20,12 @@ B = Encoding(np.float32(0.05), np.int64(0), "uint8")
 WEIGHT = Encoding(np.float32(0.02), np.int64(0), "int8")
 
 
-def graph(*ops: Op, output: Read, constants: dict[str, np.ndarray] | None = None) -> QdqGraph:
+def graph(*ops: Op, output: Operand, constants: dict[str, np.ndarray] | None = None) -> Network:
     shapes: dict[str, tuple[int | str, ...]] = {"x": ("batch", 4)}
-    return QdqGraph({}, (Output("out", output),), ops, constants or {}, frozenset({"w"}), shapes, 21)
+    return Network({}, (Output("out", output),), ops, constants or {}, frozenset({"w"}), shapes, 21)
 
 
-def reads(result: QdqGraph) -> list[tuple[str, ...]]:
+def reads(result: Network) -> list[tuple[str, ...]]:
     """What every operation and then the output reads, with the grid's name."""
     names = {None: "float", A: "A", B: "B", WEIGHT: "W"}
     every = [op.inputs for op in result.ops] + [(output.read,) for output in result.outputs]
@@ -37,7 +37,7 @@ def reads(result: QdqGraph) -> list[tuple[str, ...]]:
 
 def test_two_pairs_in_a_row_become_one_on_the_range_both_have() -> None:
     """A reaches from -10 to 15.5 and B from 0 to 12.75: what is left is B's range, and so B's grid."""
-    net = graph(Op("Identity", "again", (Read("x", A),), ("y",)), output=Read("y", B))
+    net = graph(Op("Identity", "again", (Operand("x", A),), ("y",)), output=Operand("y", B))
     result = merge_double_pairs(net)
     assert not result.ops
     (output,) = result.outputs
@@ -50,7 +50,7 @@ def test_two_pairs_in_a_row_become_one_on_the_range_both_have() -> None:
 def test_ranges_that_overlap_make_a_third_grid() -> None:
     """-10 to 15.5 and -2.5 to 23: from -2.5 to 15.5 there are 255 steps of 18/255, and 0 is 35.4 steps above."""
     other = Encoding(np.float32(0.1), np.int64(25), "uint8")
-    net = graph(Op("Identity", "again", (Read("x", A),), ("y",)), output=Read("y", other))
+    net = graph(Op("Identity", "again", (Operand("x", A),), ("y",)), output=Operand("y", other))
     encoding = merge_double_pairs(net).outputs[0].read.encoding
     assert encoding is not None
     assert float(encoding.scale) == pytest.approx(18 / 255, rel=1e-6)
@@ -63,10 +63,10 @@ def test_ranges_that_overlap_make_a_third_grid() -> None:
     ids=["another-type", "read-by-another"],
 )
 def test_pairs_that_stay(second: Encoding, also: bool) -> None:
-    ops = [Op("Identity", "again", (Read("x", A),), ("y",))]
+    ops = [Op("Identity", "again", (Operand("x", A),), ("y",))]
     if also:
-        ops.append(Op("Relu", "relu", (Read("x", A),), ("z",)))
-    assert len(merge_double_pairs(graph(*ops, output=Read("y", second))).ops) == len(ops)
+        ops.append(Op("Relu", "relu", (Operand("x", A),), ("z",)))
+    assert len(merge_double_pairs(graph(*ops, output=Operand("y", second))).ops) == len(ops)
 
 
 # --- operations that do nothing ------------------------------------------------------------------------------
@@ -75,19 +75,19 @@ def test_pairs_that_stay(second: Encoding, also: bool) -> None:
 @pytest.mark.parametrize("kind", ["Identity", "Dropout"])
 def test_who_reads_what_an_identity_gives_reads_what_it_reads(kind: str) -> None:
     net = graph(
-        Op(kind, "i", (Read("x", A),), ("y",)),
-        Op("Conv", "c", (Read("y"), Read("w", WEIGHT)), ("z",)),
-        Op(kind, "j", (Read("z"),), ("t",)),
-        Op("Relu", "r", (Read("t", B),), ("end",)),
-        output=Read("end"),
+        Op(kind, "i", (Operand("x", A),), ("y",)),
+        Op("Conv", "c", (Operand("y"), Operand("w", WEIGHT)), ("z",)),
+        Op(kind, "j", (Operand("z"),), ("t",)),
+        Op("Relu", "r", (Operand("t", B),), ("end",)),
+        output=Operand("end"),
     )
     assert reads(remove_identities(net)) == [("x:A", "w:W"), ("z:B",), ("end:float",)]
 
 
 def test_a_relu_of_what_is_not_below_zero_does_nothing() -> None:
-    def net(before: Encoding, behind: Encoding) -> QdqGraph:
-        relu, conv = Op("Relu", "r", (Read("x", before),), ("y",)), Op("Conv", "c", (Read("y", behind),), ("z",))
-        return graph(relu, conv, output=Read("z"))
+    def net(before: Encoding, behind: Encoding) -> Network:
+        relu, conv = Op("Relu", "r", (Operand("x", before),), ("y",)), Op("Conv", "c", (Operand("y", behind),), ("z",))
+        return graph(relu, conv, output=Operand("z"))
 
     assert reads(remove_identities(net(B, B))) == [("x:B",), ("z:float",)]
     for stays in (net(A, A), net(B, A)):
@@ -97,9 +97,9 @@ def test_a_relu_of_what_is_not_below_zero_does_nothing() -> None:
 @pytest.mark.parametrize(("reader", "given"), [(B, "end"), (None, "y")], ids=["requantizes", "given"])
 def test_identities_that_stay(reader: Encoding | None, given: str) -> None:
     net = graph(
-        Op("Identity", "i", (Read("x", A),), ("y",)),
-        Op("Relu", "r", (Read("y", reader),), ("end",)),
-        output=Read(given),
+        Op("Identity", "i", (Operand("x", A),), ("y",)),
+        Op("Relu", "r", (Operand("y", reader),), ("end",)),
+        output=Operand(given),
     )
     assert reads(remove_identities(net)) == reads(net)
 
@@ -109,19 +109,19 @@ def test_identities_that_stay(reader: Encoding | None, given: str) -> None:
 
 def test_a_grid_spreads_forwards_over_moves() -> None:
     net = graph(
-        Op("Transpose", "t", (Read("x", A),), ("y",)),
-        Op("Reshape", "r", (Read("y"), Read("shape")), ("z",)),
-        Op("Relu", "relu", (Read("z"),), ("end",)),
-        output=Read("end"),
+        Op("Transpose", "t", (Operand("x", A),), ("y",)),
+        Op("Reshape", "r", (Operand("y"), Operand("shape")), ("z",)),
+        Op("Relu", "relu", (Operand("z"),), ("end",)),
+        output=Operand("end"),
     )
     assert reads(propagate(net)) == [("x:A",), ("y:A", "shape:float"), ("z:A",), ("end:float",)]
 
 
 def test_a_grid_spreads_backwards_over_moves() -> None:
     net = graph(
-        Op("Conv", "c", (Read("x", A), Read("w", WEIGHT)), ("y",)),
-        Op("MaxPool", "p", (Read("y"),), ("z",)),
-        output=Read("z", B),
+        Op("Conv", "c", (Operand("x", A), Operand("w", WEIGHT)), ("y",)),
+        Op("MaxPool", "p", (Operand("y"),), ("z",)),
+        output=Operand("z", B),
     )
     assert reads(propagate(net)) == [("x:A", "w:W"), ("y:B",), ("z:B",)]
 
@@ -129,19 +129,19 @@ def test_a_grid_spreads_backwards_over_moves() -> None:
 @pytest.mark.parametrize("kind", ["Flatten", "AveragePool", "Relu"])
 def test_it_does_not_spread_over_other_operations(kind: str) -> None:
     net = graph(
-        Op("Conv", "c", (Read("x", A), Read("w", WEIGHT)), ("y",)),
-        Op(kind, "o", (Read("y"),), ("z",)),
-        output=Read("z", B),
+        Op("Conv", "c", (Operand("x", A), Operand("w", WEIGHT)), ("y",)),
+        Op(kind, "o", (Operand("y"),), ("z",)),
+        output=Operand("z", B),
     )
     assert reads(propagate(net)) == reads(net)
 
 
 def test_it_does_not_spread_to_what_somebody_reads_in_float() -> None:
     net = graph(
-        Op("Conv", "c", (Read("x", A), Read("w", WEIGHT)), ("y",)),
-        Op("MaxPool", "p", (Read("y"),), ("z",)),
-        Op("Relu", "relu", (Read("y"),), ("end",)),
-        output=Read("z", B),
+        Op("Conv", "c", (Operand("x", A), Operand("w", WEIGHT)), ("y",)),
+        Op("MaxPool", "p", (Operand("y"),), ("z",)),
+        Op("Relu", "relu", (Operand("y"),), ("end",)),
+        output=Operand("z", B),
     )
     assert reads(propagate(net))[1] == ("y:float",)
 
@@ -149,10 +149,10 @@ def test_it_does_not_spread_to_what_somebody_reads_in_float() -> None:
 # --- biases --------------------------------------------------------------------------------------------------
 
 
-def layer(kind: str, weight: Encoding, output: Encoding | None, shape: tuple[int, ...], **attributes: int) -> QdqGraph:
-    op = Op(kind, "layer", (Read("x", A), Read("w", weight), Read("b")), ("y",), attributes)
+def layer(kind: str, weight: Encoding, output: Encoding | None, shape: tuple[int, ...], **attributes: int) -> Network:
+    op = Op(kind, "layer", (Operand("x", A), Operand("w", weight), Operand("b")), ("y",), attributes)
     constants = {"w": np.ones(shape, np.int64), "b": np.array([0.003, -0.005], np.float32)}
-    return graph(op, output=Read("y", output), constants=constants)
+    return graph(op, output=Operand("y", output), constants=constants)
 
 
 PER_CHANNEL = Encoding(np.array([0.02, 0.01], np.float32), np.zeros(2, np.int64), "int8", axis=0)
@@ -179,7 +179,7 @@ def test_a_float_bias_becomes_int32_ties_to_even() -> None:
     ],
     ids=["conv", "not-quantized-behind", "gemm", "scales-along-another-axis", "transposed", "no-bias-of-its-own"],
 )
-def test_where_biases_are_quantized(net: QdqGraph, changes: bool) -> None:
+def test_where_biases_are_quantized(net: Network, changes: bool) -> None:
     bias = quantize_biases(net).ops[0].inputs[2]
     assert bias is not None
     assert (bias.encoding is not None) is changes
@@ -188,10 +188,10 @@ def test_where_biases_are_quantized(net: QdqGraph, changes: bool) -> None:
 # --- float weights -------------------------------------------------------------------------------------------
 
 
-def float_layer(output: Encoding | None, bias: Encoding | None = None, data: Encoding | None = A) -> QdqGraph:
-    op = Op("Gemm", "layer", (Read("x", data), Read("v"), Read("b", bias)), ("y",), {"transB": 1})
+def float_layer(output: Encoding | None, bias: Encoding | None = None, data: Encoding | None = A) -> Network:
+    op = Op("Gemm", "layer", (Operand("x", data), Operand("v"), Operand("b", bias)), ("y",), {"transB": 1})
     constants = {"v": np.array([[-0.5, 0.2], [0.0, 0.52]], np.float32), "b": np.zeros(2, np.float32)}
-    return graph(op, output=Read("y", output), constants=constants)
+    return graph(op, output=Operand("y", output), constants=constants)
 
 
 def test_float_weights_become_int8_with_a_zero_point() -> None:
@@ -213,20 +213,20 @@ def test_float_weights_become_int8_with_a_zero_point() -> None:
     ],
     ids=["not-quantized-behind", "quantized-bias", "float-data"],
 )
-def test_where_weights_stay_float(net: QdqGraph) -> None:
-    assert quantize_weights(net).ops[0].inputs[1] == Read("v")
+def test_where_weights_stay_float(net: Network) -> None:
+    assert quantize_weights(net).ops[0].inputs[1] == Operand("v")
 
 
 # --- matrix products -----------------------------------------------------------------------------------------
 
 
-def product(bias: np.ndarray, rank: int = 2, first: bool = False) -> QdqGraph:
-    multiply = Op("MatMul", "m", (Read("x", A), Read("w", WEIGHT)), ("y",))
-    operands = (Read("b"), Read("y")) if first else (Read("y"), Read("b"))
+def product(bias: np.ndarray, rank: int = 2, first: bool = False) -> Network:
+    multiply = Op("MatMul", "m", (Operand("x", A), Operand("w", WEIGHT)), ("y",))
+    operands = (Operand("b"), Operand("y")) if first else (Operand("y"), Operand("b"))
     net = graph(
-        multiply, Op("Add", "a", operands, ("z",)), output=Read("z", B), constants={"w": np.ones((4, 2)), "b": bias}
+        multiply, Op("Add", "a", operands, ("z",)), output=Operand("z", B), constants={"w": np.ones((4, 2)), "b": bias}
     )
-    return net if rank == 2 else QdqGraph({}, net.outputs, net.ops, net.constants, net.coded, {"x": (1, 2, 4)}, 21)
+    return net if rank == 2 else Network({}, net.outputs, net.ops, net.constants, net.coded, {"x": (1, 2, 4)}, 21)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def product(bias: np.ndarray, rank: int = 2, first: bool = False) -> QdqGraph:
     ],
     ids=["bias", "bias-first", "three-dimensions", "a-matrix-is-added"],
 )
-def test_products_with_a_bias_become_one(net: QdqGraph, kinds: list[str]) -> None:
+def test_products_with_a_bias_become_one(net: Network, kinds: list[str]) -> None:
     result = matrix_products_with_bias(net)
     assert [op.type for op in result.ops] == kinds
     assert result.ops[-1].outputs == ("z",)

@@ -9,7 +9,7 @@ import torch
 from onnx import parser
 
 import detent
-from detent.ir import Encoding, Read, read_qdq
+from detent.ir import Encoding, Operand, read_qdq
 from detent.targets.openvino.arithmetic.openvino import OpenVino
 from detent.targets.openvino.arithmetic.ranges import carry
 from detent.targets.openvino.engine import OpenVino as Engine
@@ -296,7 +296,7 @@ def test_a_grid_is_carried_over_what_only_moves_values():
     """
     graph, carried = carry(read_qdq(parser.parse_model(text)))
     assert carried == {"p"}
-    assert graph.ops[1].inputs[0] == Read("p", Encoding(np.float32(0.5), np.int64(3), "uint8"))
+    assert graph.ops[1].inputs[0] == Operand("p", Encoding(np.float32(0.5), np.int64(3), "uint8"))
     assert [step.ran_as for step in OpenVino().lower(graph)] == ["moved", "integer"]
 
 

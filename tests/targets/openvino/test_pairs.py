@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from detent.cpus import CPUS
-from detent.ir import Encoding, Op, Read
+from detent.ir import Encoding, Op, Operand
 from detent.targets.openvino.arithmetic.cpu import lessened
 from detent.targets.openvino.arithmetic.openvino import OpenVino
 from detent.targets.openvino.arithmetic.pairs import paired, paired_matrices
@@ -31,7 +31,7 @@ WEIGHT = Encoding(np.float32(1), np.int64(0), "int8")
 
 
 def _sums(weights: Any, total: Callable[[torch.Tensor], torch.Tensor]) -> Accumulator:
-    return Accumulator(Read("x", GRID), WEIGHT, np.float32(1), np.array(weights, np.int64), (-1,), None, total)
+    return Accumulator(Operand("x", GRID), WEIGHT, np.float32(1), np.array(weights, np.int64), (-1,), None, total)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from torch import nn
 
 import detent
 from detent.deployment import deployment_of
-from detent.targets.base.float_network import Network
+from detent.targets.base.float_network import FloatNetwork
 from tests.compat.ppq_nets import batches, save_net
 
 
@@ -21,7 +21,7 @@ def test_parameters_have_their_names_in_the_float_network(backend, form, tmp_pat
     model = detent.load(save_net(tmp_path / "net.onnx")) if form == "file" else module
     prepared = detent.prepare(model, (batches()[0],), backend=backend)
     detent.calibrate(prepared, batches(2))
-    network = Network.of(deployment_of(prepared), "test")
+    network = FloatNetwork.of(deployment_of(prepared), "test")
     weights = [name for name, tensor in network.parameters.items() if tensor.role == "weight"]
     assert weights == (["w1", "w2", "w3"] if form == "file" else ["0.weight", "3.weight"])
     assert set(network.parameters) <= set(network.shapes)
@@ -33,7 +33,7 @@ def test_parameters_have_their_names_in_the_float_network(backend, form, tmp_pat
 def test_an_output_of_a_file_is_quantized_under_its_own_name(backend, tmp_path):
     prepared = detent.prepare(detent.load(save_net(tmp_path / "net.onnx")), (batches()[0],), backend=backend)
     detent.calibrate(prepared, batches(2))
-    network = Network.of(deployment_of(prepared), "test")
+    network = FloatNetwork.of(deployment_of(prepared), "test")
     (output,) = network.model.graph.output
     assert network.activations[output.name].tensor == output.name
     assert network.producer(output.name).op_type == "Gemm"

@@ -11,7 +11,7 @@ import torch
 from onnx import helper
 
 from detent.errors import ArtifactError, DeployError
-from detent.ir import Encoding, Op, Output, Port, QdqGraph, Read, read_qdq
+from detent.ir import Encoding, Network, Op, Operand, Output, Port, read_qdq
 from detent.ir.torch_module import FloatGrids, TorchGraph, with_linear_layers
 from detent.rewrites import float_model
 from detent.targets import BACKENDS
@@ -78,25 +78,25 @@ def test_clipping_becomes_codes() -> None:
     """Q(clip(x)) is the clip of Q(x): the bounds are codes of the output's grid."""
     grid = Encoding(np.float32(0.05), np.int64(10), "uint8")
     ops = (
-        Op("Add", "add", (Read("a", grid), Read("b", grid)), ("sum",)),
-        Op("Clip", "clip", (Read("sum"), Read("low"), Read("high")), ("y",)),
+        Op("Add", "add", (Operand("a", grid), Operand("b", grid)), ("sum",)),
+        Op("Clip", "clip", (Operand("sum"), Operand("low"), Operand("high")), ("y",)),
     )
     constants = {"low": np.float32(0), "high": np.float32(6)}
     ports = {name: Port("float32", ("batch", 3)) for name in "ab"}
-    graph = QdqGraph(ports, (Output("y", Read("y", grid)),), ops, constants, frozenset(), {}, 21)
+    graph = Network(ports, (Output("y", Operand("y", grid)),), ops, constants, frozenset(), {}, 21)
     assert lower(graph).program.steps[-1].attributes == {"clamp": [10, 130]}
 
 
 def test_a_reshape_between_a_pool_and_its_grid_runs_on_codes() -> None:
     grid = Encoding(np.float32(0.05), np.int64(10), "uint8")
     ops = (
-        Op("GlobalAveragePool", "pool", (Read("x", grid),), ("p",)),
-        Op("Squeeze", "squeeze", (Read("p"), Read("axes")), ("y",)),
+        Op("GlobalAveragePool", "pool", (Operand("x", grid),), ("p",)),
+        Op("Squeeze", "squeeze", (Operand("p"), Operand("axes")), ("y",)),
     )
     ports = {"x": Port("float32", ("batch", 3, 4, 4))}
     shapes: dict[str, tuple[int | str, ...]] = {"x": ("batch", 3, 4, 4)}
     constants = {"axes": np.array([2, 3])}
-    graph = QdqGraph(ports, (Output("y", Read("y", grid)),), ops, constants, frozenset(), shapes, 21)
+    graph = Network(ports, (Output("y", Operand("y", grid)),), ops, constants, frozenset(), shapes, 21)
     steps = lower(graph).program.steps
     assert [(step.call, step.outputs) for step in steps] == [
         ("quantize", ("x_quantized",)),
@@ -108,8 +108,8 @@ def test_a_reshape_between_a_pool_and_its_grid_runs_on_codes() -> None:
 def test_fewer_bits_are_clamped() -> None:
     """7 bits in an uint8: every step that gives codes leaves 0 to 127."""
     grid = Encoding(np.float32(0.05), np.int64(10), "uint8", qmin=0, qmax=127)
-    op = Op("Add", "add", (Read("a", grid), Read("a", grid)), ("y",))
-    graph = QdqGraph({"a": Port("float32", (3,))}, (Output("y", Read("y", grid)),), (op,), {}, frozenset(), {}, 21)
+    op = Op("Add", "add", (Operand("a", grid), Operand("a", grid)), ("y",))
+    graph = Network({"a": Port("float32", (3,))}, (Output("y", Operand("y", grid)),), (op,), {}, frozenset(), {}, 21)
     steps = lower(graph).program.steps
     assert [(step.call, step.attributes["clamp"]) for step in steps] == [
         ("quantize", [0, 127]),

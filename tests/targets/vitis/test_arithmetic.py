@@ -12,7 +12,7 @@ import torch
 import detent
 from detent.deployment import deployment_of
 from detent.errors import DeployError
-from detent.ir import QdqGraph, Read, read_qdq
+from detent.ir import Network, Operand, read_qdq
 from detent.targets.vitis.arithmetic import VitisDpu, pool_factor, position
 from detent.twin import Twin
 from tests.models import MODELS
@@ -32,13 +32,13 @@ def settle(totals: npt.NDArray[np.object_], by: int, low: int = -128) -> Codes:
     return np.array(flat, np.int64).reshape(totals.shape)
 
 
-def place(read: Read | None) -> int:
+def place(read: Operand | None) -> int:
     assert read is not None
     assert read.encoding is not None
     return position(read.encoding)
 
 
-def python_conv(graph: QdqGraph, codes: dict[str, Codes]) -> Codes:
+def python_conv(graph: Network, codes: dict[str, Codes]) -> Codes:
     """3x3, padded by 1: sums of Python integers."""
     op = graph.ops[0]
     x, weight, bias = op.inputs
@@ -59,7 +59,7 @@ def python_conv(graph: QdqGraph, codes: dict[str, Codes]) -> Codes:
     return settle(totals, at - place(graph.outputs[0].read), low)
 
 
-def python_pair(graph: QdqGraph, codes: dict[str, Codes]) -> Codes:
+def python_pair(graph: Network, codes: dict[str, Codes]) -> Codes:
     op = graph.ops[0]
     a, b = op.inputs
     assert a is not None
@@ -72,7 +72,7 @@ def python_pair(graph: QdqGraph, codes: dict[str, Codes]) -> Codes:
     return settle((x << (at - place(a))) + (y << (at - place(b))), at - to)
 
 
-def python_mean(graph: QdqGraph, codes: dict[str, Codes]) -> Codes:
+def python_mean(graph: Network, codes: dict[str, Codes]) -> Codes:
     """10 x 10: 41 / 2**12 is the nearest to a hundredth that the rule finds."""
     x = graph.ops[0].inputs[0]
     assert x is not None
@@ -90,7 +90,7 @@ def python_mean(graph: QdqGraph, codes: dict[str, Codes]) -> Codes:
         ("gap", python_mean),
     ],
 )
-def test_shifts_of_python_integers(kind: str, reference: Callable[[QdqGraph, dict[str, Codes]], Codes]) -> None:
+def test_shifts_of_python_integers(kind: str, reference: Callable[[Network, dict[str, Codes]], Codes]) -> None:
     for seed in range(3):
         style = Style(activation="int8", symmetric=True, scales="pot", per_channel=False, seed=seed)
         net = small_net(kind, style)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from detent.frontends.onnx.loading import import_model
 from detent.frontends.onnx.ports import example_inputs, ports_of, refuse_other_reals, types_of
 from detent.frontends.onnx.quantized.integer_products import refuse_codes
-from detent.frontends.onnx.quantized.qoperators import written_out
+from detent.frontends.onnx.quantized.qoperators import expand_qoperators
 from detent.frontends.onnx.skeleton import is_left_out
 from detent.frontends.onnx.source import OnnxEncoding, OnnxParameter, OnnxSource, is_imported, source_of
 from detent.ir.protos import without_initializers
@@ -21,6 +21,7 @@ __all__ = [
     "OnnxParameter",
     "OnnxSource",
     "example_inputs",
+    "expand_qoperators",
     "import_model",
     "is_imported",
     "is_left_out",
@@ -30,5 +31,4 @@ __all__ = [
     "source_of",
     "types_of",
     "without_initializers",
-    "written_out",
 ]

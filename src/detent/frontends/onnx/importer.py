@@ -22,7 +22,7 @@ from detent.frontends.onnx.canonicalize.standard import standardised
 from detent.frontends.onnx.quantized.code_clips import Ends, without_clips
 from detent.frontends.onnx.quantized.fake_quantize import with_pairs
 from detent.frontends.onnx.quantized.pairs import apart, with_relus
-from detent.frontends.onnx.quantized.qoperators import written_out
+from detent.frontends.onnx.quantized.qoperators import expand_qoperators
 from detent.frontends.onnx.reading.files import check_text
 from detent.frontends.onnx.reading.inference import Inference
 from detent.frontends.onnx.reading.opsets import expanded, opset_of, understood
@@ -75,7 +75,7 @@ def graph_module(model: ModelProto) -> fx.GraphModule:
 def _in_one_form(model: ModelProto) -> tuple[ModelProto, Ends]:
     """The same network as the walk takes it, and between which codes its Clips held tensors of codes."""
     try:
-        changed, ends = without_clips(with_pairs(written_out(without_sequences(flattened(standardised(model))))))
+        changed, ends = without_clips(with_pairs(expand_qoperators(without_sequences(flattened(standardised(model))))))
         return apart(changed, ends), ends
     except OnnxError:
         raise

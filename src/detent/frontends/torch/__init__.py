@@ -1,4 +1,4 @@
-"""fx -> ONNX: a prepared model written as QDQ, operation by operation, under its own names."""
+"""fx -> ONNX: exports a prepared model as QDQ, operation by operation, under its own names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What targets are made of: the interfaces, and what several of their files share."""
+"""The interfaces that targets implement, and what their files share."""
 
 from __future__ import annotations
 

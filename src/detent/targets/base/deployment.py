@@ -8,7 +8,7 @@ from functools import cached_property
 
 import onnx
 
-from detent.ir import DeployedTensor, QdqGraph, read_qdq
+from detent.ir import DeployedTensor, Network, read_qdq
 from detent.planning import Backend
 
 __all__ = ["DeployedTensor", "Deployment"]
@@ -29,7 +29,7 @@ class Deployment:
     names: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
-    def graph(self) -> QdqGraph:
+    def graph(self) -> Network:
         """The same network with Q and DQ dissolved."""
         return read_qdq(self.model)
 

@@ -20,7 +20,7 @@ from detent.targets.base.deployment import Deployment
 from detent.targets.base.format import Format, TensorFacts, Written, parameter_name
 from detent.targets.base.limits import by_name, float_readers
 
-__all__ = ["FLOAT_MODEL", "KEEPS_VALUES", "Network", "ParameterFormat", "initializer_facts"]
+__all__ = ["FLOAT_MODEL", "KEEPS_VALUES", "FloatNetwork", "ParameterFormat", "initializer_facts"]
 
 FLOAT_MODEL = "float.onnx"
 
@@ -32,7 +32,7 @@ KEEPS_VALUES = ops_with(Trait.RESHAPES) | {"Transpose"}
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class FloatNetwork:
     """`activations` and `parameters` are the tensors that are on a grid; `notes` say what that loses."""
 
     deployment: Deployment
@@ -42,7 +42,7 @@ class Network:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, deployment: Deployment, format_name: str) -> Network:
+    def of(cls, deployment: Deployment, format_name: str) -> FloatNetwork:
         parameters = {tensor.tensor: tensor for tensor in deployment.parameters}
         model = float_model(deployment.model)
         _name_stored(model.graph, [tensor.tensor for tensor in deployment.tensors])
@@ -119,7 +119,7 @@ class ParameterFormat(Format):
     """Qparams of tensors in one file or more, beside `float.onnx`."""
 
     @abstractmethod
-    def write_parameters(self, network: Network) -> Written:
+    def write_parameters(self, network: FloatNetwork) -> Written:
         """The files without `float.onnx`, and the notes on them."""
 
     @abstractmethod
@@ -127,7 +127,7 @@ class ParameterFormat(Format):
         """What one of them says."""
 
     def write(self, deployment: Deployment) -> Written:
-        network = Network.of(deployment, self.name)
+        network = FloatNetwork.of(deployment, self.name)
         written = self.write_parameters(network)
         return Written({**written.files, **network.file}, (*network.notes, *written.notes))
 

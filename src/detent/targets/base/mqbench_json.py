@@ -18,7 +18,7 @@ from detent.errors import DeployError
 from detent.targets import openppl as ppl_json
 from detent.targets import tensorrt as tensorrt_ranges
 from detent.targets.base.content import as_json, parse_json, unreadable
-from detent.targets.base.float_network import FLOAT_MODEL, Network, ParameterFormat
+from detent.targets.base.float_network import FLOAT_MODEL, FloatNetwork, ParameterFormat
 from detent.targets.base.format import Roles, TensorFacts, Written
 from detent.targets.base.limits import integers, on_one_scale
 from detent.targets.qualcomm import encodings as qualcomm_encodings
@@ -39,7 +39,7 @@ class MqbenchJsonFormat(ParameterFormat):
     name = _NAME
     files: Mapping[str, Roles | None] = {_FILE: ("activation",), FLOAT_MODEL: ()}
 
-    def write_parameters(self, network: Network) -> Written:
+    def write_parameters(self, network: FloatNetwork) -> Written:
         backend = network.deployment.backend.name
         dialect = _DIALECTS.get(backend)
         if dialect is None:
@@ -79,26 +79,26 @@ def read_clip_ranges(content: bytes) -> dict[str, Any]:
     return {name: entry["scale"] for name, entry in held["vitis"].items()}
 
 
-def _tensorrt(network: Network) -> bytes:
+def _tensorrt(network: FloatNetwork) -> bytes:
     return as_json({"tensorrt": {"blob_range": tensorrt_ranges.dynamic_ranges(network)}})
 
 
-def _snpe(network: Network) -> bytes:
+def _snpe(network: FloatNetwork) -> bytes:
     return as_json(qualcomm_encodings.ranges(network))
 
 
-def _vitis(network: Network) -> bytes:
+def _vitis(network: FloatNetwork) -> bytes:
     tensors = {**network.activations, **network.parameters}
     for tensor in tensors.values():
         on_one_scale(tensor, _NAME)
     return as_json({"vitis": {name: {"scale": float(tensor.scale)} for name, tensor in tensors.items()}})
 
 
-def _ppl(network: Network) -> bytes:
+def _ppl(network: FloatNetwork) -> bytes:
     return as_json(ppl_json.steps(network))
 
 
-def _ppl_cuda(network: Network) -> bytes:
+def _ppl_cuda(network: FloatNetwork) -> bytes:
     lines: list[str] = []
     for name, tensor in network.activations.items():
         integers(tensor, _NAME)
@@ -107,7 +107,7 @@ def _ppl_cuda(network: Network) -> bytes:
     return "".join(lines).encode()
 
 
-_DIALECTS: dict[str, Callable[[Network], bytes]] = {
+_DIALECTS: dict[str, Callable[[FloatNetwork], bytes]] = {
     "tensorrt": _tensorrt,
     "snpe": _snpe,
     "vitis": _vitis,

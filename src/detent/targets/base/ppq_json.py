@@ -21,7 +21,7 @@ from detent.errors import DeployError
 from detent.ir import DeployedTensor
 from detent.numerics import PerTensor
 from detent.targets.base.content import as_json, parse_json, plain, unreadable
-from detent.targets.base.float_network import FLOAT_MODEL, Network, ParameterFormat
+from detent.targets.base.float_network import FLOAT_MODEL, FloatNetwork, ParameterFormat
 from detent.targets.base.format import EVERY_ROLE, Roles, TensorFacts, Written
 from detent.targets.base.limits import integers, no_groups
 
@@ -91,7 +91,7 @@ class PpqJsonFormat(ParameterFormat):
     name = _NAME
     files: Mapping[str, Roles | None] = {PPQ_FILE: EVERY_ROLE, FLOAT_MODEL: ()}
 
-    def write_parameters(self, network: Network) -> Written:
+    def write_parameters(self, network: FloatNetwork) -> Written:
         platform = _platform(network.deployment.backend.name)
         tensors = {**network.activations, **network.parameters}
         ids = {name: str(index) for index, name in enumerate(tensors, 1)}
@@ -156,7 +156,7 @@ def _platform(backend: str) -> str:
     return _PLATFORMS.get(backend) or named.get(backend, _OWN)
 
 
-def _tensors(node: onnx.NodeProto, network: Network) -> Iterator[tuple[str, DeployedTensor]]:
+def _tensors(node: onnx.NodeProto, network: FloatNetwork) -> Iterator[tuple[str, DeployedTensor]]:
     for position, tensor in network.reads(node).items():
         yield node.input[position], tensor
     for name in node.output:

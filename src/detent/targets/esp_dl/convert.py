@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.ir import Encoding, Op, QdqGraph, Read, sole_float_reader
+from detent.ir import Encoding, Network, Op, Operand, sole_float_reader
 from detent.targets.esp_dl.container import EspModel, EspNode, EspTensor, EspValue
 from detent.targets.esp_dl.layout import CHANNELS_LAST
 from detent.targets.esp_dl.parameters import attributes_of, check_shift, parameters
@@ -36,14 +36,14 @@ Order = tuple[int, ...]
 class Converter:
     """One rewriting. A tensor is stored in an order of axes; `_orders` has it for each that exists."""
 
-    def __init__(self, graph: QdqGraph):
+    def __init__(self, graph: Network):
         self._graph = graph
         self._nodes: list[EspNode] = []
         self._tensors: dict[str, EspTensor] = {}
         self._values: dict[str, EspValue] = {}
         self._orders: dict[str, Order] = {}
         self._stored: dict[str, Encoding] = {}
-        self._aliases: dict[str, Read] = {}
+        self._aliases: dict[str, Operand] = {}
         self._turned: dict[tuple[str, Order], str] = {}
         self._fused: set[str] = set()
 
@@ -138,7 +138,7 @@ class Converter:
     def _constants(self) -> Mapping[str, Array]:
         return self._graph.constants
 
-    def _reads(self, op: Op) -> list[Read]:
+    def _reads(self, op: Op) -> list[Operand]:
         """What is computed and then read by `op`: all of it on a grid."""
         found = [self._read(op, read) for read in op.inputs if read is not None and read.tensor not in self._constants]
         for read in found:
@@ -147,12 +147,12 @@ class Converter:
             exponents(read.encoding, read.tensor)
         return found
 
-    def _read(self, op: Op, read: Read) -> Read:
+    def _read(self, op: Op, read: Operand) -> Operand:
         same = self._aliases.get(read.tensor)
         if same is not None and read.encoding in (None, same.encoding):
             return same
         # What only a ReLU or Clip reads is on the grid of what that gives: clipped codes are codes of what is clipped.
-        return Read(read.tensor, self._stored[read.tensor]) if op.type in CLIPS and read.encoding is None else read
+        return Operand(read.tensor, self._stored[read.tensor]) if op.type in CLIPS and read.encoding is None else read
 
     def _grid(self, op: Op, tensor: str) -> Encoding:
         clipping = self._alone_read_by(op, CLIPS) if tensor == op.outputs[0] else None
@@ -203,7 +203,7 @@ class Converter:
                 names.append(self._in_order(op, self._read(op, read), wanted, end))
         return order, names
 
-    def _in_order(self, op: Op, read: Read, order: Order, end: str) -> str:
+    def _in_order(self, op: Op, read: Operand, order: Order, end: str) -> str:
         """The tensor in that order of axes, and for a Concat on the grid of the result."""
         encoding = read.encoding
         assert encoding is not None
@@ -255,7 +255,7 @@ class Converter:
 
     # --- constants ---------------------------------------------------------------------------------------------
 
-    def _constant(self, op: Op, position: int, read: Read, order: Order) -> str:
+    def _constant(self, op: Op, position: int, read: Operand, order: Order) -> str:
         array = self._constants[read.tensor]
         powers: tuple[int, ...] = (0,)
         if read.encoding is not None:
@@ -276,7 +276,7 @@ class Converter:
         self._tensors[own.name] = own
         return own.name
 
-    def _table(self, ops: list[Op], data: Read, grid: Encoding) -> str:
+    def _table(self, ops: list[Op], data: Operand, grid: Encoding) -> str:
         name = f"{ops[-1].name}_lut"
         codes = table_of(ops, data, grid, self._constants)
         self._tensors[name] = EspTensor(name, codes, exponents(grid, ops[-1].outputs[0]), "")

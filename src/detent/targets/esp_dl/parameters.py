@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.ir import Encoding, Op, Read, attribute_value
+from detent.ir import Encoding, Op, Operand, attribute_value
 from detent.targets.esp_dl.container import EspTensor
 from detent.targets.esp_dl.layout import packed
 from detent.targets.esp_dl.rules import exponents, quant_type, refusal
@@ -47,7 +47,7 @@ def attributes_of(op: Op, order: tuple[int, ...], constants: Mapping[str, Array]
     return found
 
 
-def parameters(op: Op, data: Read, attributes: dict[str, Any], constants: Mapping[str, Array]) -> list[EspTensor]:
+def parameters(op: Op, data: Operand, attributes: dict[str, Any], constants: Mapping[str, Array]) -> list[EspTensor]:
     """The weight of a Conv, Gemm or MatMul, packed, and the bias; `attributes` are told of the packing."""
     weight = op.inputs[1]
     assert weight is not None
@@ -91,7 +91,7 @@ def check_shift(op: Op, grid: Encoding) -> None:
         )
 
 
-def _bias(op: Op, bias: Read, data: Encoding, weight: Encoding, constants: Mapping[str, Array]) -> EspTensor:
+def _bias(op: Op, bias: Operand, data: Encoding, weight: Encoding, constants: Mapping[str, Array]) -> EspTensor:
     if bias.tensor not in constants:
         raise refusal(f"{op.type} {op.name!r}", f"its bias {bias.tensor!r} is computed")
     values, encoding = constants[bias.tensor], bias.encoding

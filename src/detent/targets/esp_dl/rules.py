@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from detent.errors import DeployError
-from detent.ir import Encoding, Op, Read, Trait, ops_with
+from detent.ir import Encoding, Op, Operand, Trait, ops_with
 from detent.ir.reference import REFERENCE, Call
 
 __all__ = [
@@ -63,7 +63,7 @@ def refusal(what: str, found: str) -> DeployError:
     return DeployError(f"write {what} as espdl", found, f"keep it out of the network, or {other}")
 
 
-def table_of(ops: list[Op], data: Read, grid: Encoding, constants: Mapping[str, Array]) -> Array:
+def table_of(ops: list[Op], data: Operand, grid: Encoding, constants: Mapping[str, Array]) -> Array:
     """The codes that `ops`, one after the other, give for each of the 256 codes, from the least to the greatest."""
     assert data.encoding is not None
     values: dict[str, Any] = {data.tensor: torch.from_numpy(data.encoding.dequantize(np.arange(-128, 128)))}

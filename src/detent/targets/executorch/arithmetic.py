@@ -6,7 +6,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from detent.cpus import Cpu
-from detent.ir import Encoding, QdqGraph
+from detent.ir import Encoding, Network
 from detent.targets.executorch.kernels import runs_on_integers
 from detent.targets.litert.arithmetic.xnnpack import Xnnpack
 from detent.targets.litert.file.fusing import fused
@@ -30,6 +30,6 @@ class ExecuTorchXnnpack(Arithmetic):
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
         return self._kernels.quantize(values, encoding)
 
-    def lower(self, graph: QdqGraph) -> list[Step]:
+    def lower(self, graph: Network) -> list[Step]:
         nodes = fused(graph, before_activation=("Add", "Conv", "ConvTranspose", "Gemm"))
         return self._kernels.lower_nodes(graph, nodes, lambda node: runs_on_integers(graph, node.ops))

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detent.errors import EngineError
-from detent.ir import Output, Package, Port, QdqGraph, Read
+from detent.ir import Network, Operand, Output, Package, Port
 from detent.targets.base import Engine, Placement
 from detent.targets.base.engine import Arrays
 from detent.targets.base.ports import given
@@ -36,7 +36,7 @@ class ExecuTorch(Engine):
     extra: ClassVar[str | None] = "executorch"
     arithmetic = "executorch"
 
-    def __init__(self, content: bytes, graph: QdqGraph, places: Places, threads: int):
+    def __init__(self, content: bytes, graph: Network, places: Places, threads: int):
         self.require()
         self._graph, self._places, self._threads = graph, places, threads
         self._open: ExecuTorch | None = None
@@ -137,7 +137,7 @@ class ExecuTorch(Engine):
             for name, port in self._graph.inputs.items()
         }
 
-    def _batch_axis(self, read: Read) -> int:
+    def _batch_axis(self, read: Operand) -> int:
         """Which axis of a tensor samples are put together along: the one of a free size."""
         free = [axis for axis, size in enumerate(self._graph.shapes.get(read.tensor, ())) if isinstance(size, str)]
         return free[0] if free else 0
@@ -147,7 +147,7 @@ class ExecuTorch(Engine):
         return dict(zip((output.name for output in self._graph.outputs), self._answer(), strict=True))
 
 
-def _with_all_shown(graph: QdqGraph) -> QdqGraph:
+def _with_all_shown(graph: Network) -> Network:
     """The same network that gives every tensor which is read on one grid, and its outputs, by their names inside."""
     reads = [read for op in graph.ops for read in op.inputs if read is not None and read.tensor not in graph.constants]
     shown = {

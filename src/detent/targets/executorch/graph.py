@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from detent.ir import Op, QdqGraph, Read, Trait, constant_values, ops_with, sole_float_reader
+from detent.ir import Network, Op, Operand, Trait, constant_values, ops_with, sole_float_reader
 from detent.ir.torch_functions import CONV_BY_PLANES
 
 __all__ = ["with_float_weights", "with_own_biases", "with_planes"]
@@ -16,7 +16,7 @@ __all__ = ["with_float_weights", "with_own_biases", "with_planes"]
 _WEIGHTED = ops_with(Trait.WEIGHTED) - {"MatMul"}  # which has no bias
 
 
-def with_own_biases(graph: QdqGraph) -> QdqGraph:
+def with_own_biases(graph: Network) -> Network:
     """The same network, where layers do not share a bias: the delegate makes integers of one once, for the scales of
     the first layer that reads it."""
     constants, coded = dict(graph.constants), set(graph.coded)
@@ -35,7 +35,7 @@ def with_own_biases(graph: QdqGraph) -> QdqGraph:
     return replace(graph, ops=tuple(ops), constants=constants, coded=frozenset(coded))
 
 
-def with_float_weights(graph: QdqGraph, left: Set[str]) -> QdqGraph:
+def with_float_weights(graph: Network, left: Set[str]) -> Network:
     """The same network, where weights of layers that do not run on integers are floats: outside of an integer kernel
     ExecuTorch has no operator for codes with a scale for each channel. `left` are outputs of layers that the delegate
     is known not to take."""
@@ -47,12 +47,12 @@ def with_float_weights(graph: QdqGraph, left: Set[str]) -> QdqGraph:
         if weight is not None and codes and (op.outputs[0] in left or not _runs_on_codes(graph, op)):
             name = f"{weight.tensor}_dequantized"
             constants[name] = _real(graph, weight)
-            op = replace(op, inputs=(op.inputs[0], Read(name), *op.inputs[2:]))
+            op = replace(op, inputs=(op.inputs[0], Operand(name), *op.inputs[2:]))
         ops.append(op)
     return replace(graph, ops=tuple(ops), constants=constants)
 
 
-def _runs_on_codes(graph: QdqGraph, op: Op) -> bool:
+def _runs_on_codes(graph: Network, op: Op) -> bool:
     """Whether a layer gets codes and gives codes, perhaps through a ReLU or Clip."""
     if op.inputs[0] is None or op.inputs[0].encoding is None:
         return False
@@ -62,7 +62,7 @@ def _runs_on_codes(graph: QdqGraph, op: Op) -> bool:
     return graph.grid_of(op.outputs[0]) is not None
 
 
-def with_planes(graph: QdqGraph) -> QdqGraph:
+def with_planes(graph: Network) -> Network:
     """The same network, where convolutions of volumes are ones of planes: ExecuTorch has no kernel for volumes."""
     constants = dict(graph.constants)
     ops = []
@@ -73,12 +73,12 @@ def with_planes(graph: QdqGraph) -> QdqGraph:
             names = [f"{weight.tensor}_plane{place}" for place in range(real.shape[2])]
             constants.update({name: real[:, :, place].copy() for place, name in enumerate(names)})
             bias = op.inputs[2] if len(op.inputs) > 2 else None
-            op = replace(op, type=CONV_BY_PLANES, inputs=(op.inputs[0], bias, *map(Read, names)))
+            op = replace(op, type=CONV_BY_PLANES, inputs=(op.inputs[0], bias, *map(Operand, names)))
         ops.append(op)
     return replace(graph, ops=tuple(ops), constants=constants)
 
 
-def _real(graph: QdqGraph, read: Read) -> npt.NDArray[Any]:
+def _real(graph: Network, read: Operand) -> npt.NDArray[Any]:
     """The real numbers of a constant."""
     values = constant_values(graph, read)
     assert values is not None

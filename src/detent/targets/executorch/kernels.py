@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from detent.ir import Encoding, Op, QdqGraph, Read, Trait, ops_with
+from detent.ir import Encoding, Network, Op, Operand, Trait, ops_with
 
 __all__ = ["runs_on_integers", "would_mistake"]
 
@@ -28,7 +28,7 @@ _ADD, _PRODUCT, _SUM = (2.0**-10, 2.0**8), (2.0**-16, 2.0**8), (0.0, 2.0**8)
 """Between which bounds XNNPACK wants the ratio of the scales before and behind a kernel."""
 
 
-def runs_on_integers(graph: QdqGraph, ops: Sequence[Op]) -> bool:
+def runs_on_integers(graph: Network, ops: Sequence[Op]) -> bool:
     """Whether `ops`, an operation and what may be fused behind it, are a kernel on codes: what it reads is on grids,
     what it gives is read on one only, and XNNPACK has a kernel for the scales."""
     op = ops[0]
@@ -51,7 +51,7 @@ def runs_on_integers(graph: QdqGraph, ops: Sequence[Op]) -> bool:
     return _is_mean_of_planes(graph, op)
 
 
-def would_mistake(graph: QdqGraph, op: Op) -> bool:
+def would_mistake(graph: Network, op: Op) -> bool:
     """Whether ExecuTorch would take an operation for one on integers that XNNPACK has no kernel for: it writes a file
     then that it does not load."""
     if op.type not in _ON_INTEGERS:
@@ -63,13 +63,13 @@ def would_mistake(graph: QdqGraph, op: Op) -> bool:
     return on_grids and not runs_on_integers(graph, ops)
 
 
-def _data(op: Op) -> list[Read]:
+def _data(op: Op) -> list[Operand]:
     """What an operation reads that are values of the network, not sizes, axes or bounds."""
     count = 2 if op.type in ops_with(Trait.WEIGHTED) | {"Add", "Mul", "Sub"} else 1
     return [read for read in (op.inputs if op.type == "Concat" else op.inputs[:count]) if read is not None]
 
 
-def _weighted(graph: QdqGraph, ops: Sequence[Op], reads: Sequence[Read], grid: Encoding) -> bool:
+def _weighted(graph: Network, ops: Sequence[Op], reads: Sequence[Operand], grid: Encoding) -> bool:
     op, (data, weight) = ops[0], reads
     held, kind = graph.constants.get(weight.tensor), weight.encoding
     if held is None or kind is None or kind.dtype != "int8" or kind.block is not None or not kind.symmetric:
@@ -87,7 +87,7 @@ def _weighted(graph: QdqGraph, ops: Sequence[Op], reads: Sequence[Read], grid: E
     return _within(_SUM, _scale(data) * _scale(weight), grid)
 
 
-def _is_fused(graph: QdqGraph, op: Op, behind: Op) -> bool:
+def _is_fused(graph: Network, op: Op, behind: Op) -> bool:
     """Whether what is behind a layer is a part of it: the Add of its bias, a ReLU, a Clip with two bounds."""
     if behind.type == "Clip":
         bounds = [read.tensor for read in behind.inputs[1:] if read is not None]
@@ -95,7 +95,7 @@ def _is_fused(graph: QdqGraph, op: Op, behind: Op) -> bool:
     return behind.type == "Relu" or (behind.type == "Add" and op.type == "MatMul")
 
 
-def _is_plain(graph: QdqGraph, op: Op) -> bool:
+def _is_plain(graph: Network, op: Op) -> bool:
     """Whether it is a linear layer: nothing is scaled, and what is added is one number for each of its outputs."""
     factors = (op.attribute("alpha"), op.attribute("beta"))
     bias = op.inputs[2] if len(op.inputs) > 2 else None
@@ -104,7 +104,7 @@ def _is_plain(graph: QdqGraph, op: Op) -> bool:
     return added and factors == (1.0, 1.0) and not op.attribute("transA")
 
 
-def _is_mean_of_planes(graph: QdqGraph, op: Op) -> bool:
+def _is_mean_of_planes(graph: Network, op: Op) -> bool:
     data = op.inputs[0]
     rank = None if data is None else len(graph.shapes.get(data.tensor, ()))
     if op.type == "GlobalAveragePool":
@@ -120,7 +120,7 @@ def _is_full(encoding: Encoding | None) -> bool:
     return encoding is not None and encoding.per_tensor and encoding.full and encoding.dtype in ("int8", "uint8")
 
 
-def _scale(read: Read) -> np.float32:
+def _scale(read: Operand) -> np.float32:
     assert read.encoding is not None
     found: np.float32 = read.encoding.scale.max()
     return found

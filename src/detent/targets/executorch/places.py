@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from detent.ir import QdqGraph
+from detent.ir import Network
 from detent.targets.executorch.partition import is_dequantize, is_quantize
 
 __all__ = ["Reading", "operation_of", "places", "reading_of"]
@@ -39,7 +39,7 @@ def _path(node: Any) -> re.Match[str] | None:
     return None
 
 
-def places(graph: QdqGraph, linear: QdqGraph, program: Any) -> dict[str, tuple[str, str]]:
+def places(graph: Network, linear: Network, program: Any) -> dict[str, tuple[str, str]]:
     """By the ONNX name of each operation of `graph`: type, and where it runs: "integer", "folded" or "float ...".
 
     Operations of `linear`, which was lowered, that left no node behind count with the next one.
@@ -58,7 +58,7 @@ def places(graph: QdqGraph, linear: QdqGraph, program: Any) -> dict[str, tuple[s
     return {op.name: (op.type, ran.get(op.name, "folded")) for op in graph.ops}
 
 
-def _note(found: dict[str, str], graph: QdqGraph, node: Any, place: str) -> None:
+def _note(found: dict[str, str], graph: Network, node: Any, place: str) -> None:
     index = operation_of(node)
     if index is None or node.op != "call_function" or _is_conversion(node):
         return

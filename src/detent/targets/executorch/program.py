@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from detent.errors import DeployError, DetentError
-from detent.ir import QdqGraph
+from detent.ir import Network
 from detent.ir.fixed_sizes import with_fixed_sizes
 from detent.ir.torch_module import FloatGrids, Grids, TorchGraph, with_linear_layers
 from detent.targets.base import Deployment, Format, Written
@@ -53,7 +53,7 @@ class ExecutorchFormat(Format):
 FORMAT = ExecutorchFormat()
 
 
-def lower_executorch(graph: QdqGraph, *, as_float: bool = False) -> tuple[bytes, dict[str, tuple[str, str]]]:
+def lower_executorch(graph: Network, *, as_float: bool = False) -> tuple[bytes, dict[str, tuple[str, str]]]:
     """A .pte file, and for each operation its type and where it runs: "integer", "folded", "float ..."."""
     samples = tuple(_sample(name, port.dtype, port.shape) for name, port in graph.inputs.items())
     grids = FloatGrids() if as_float else DecomposedGrids()
@@ -70,7 +70,7 @@ def lower_executorch(graph: QdqGraph, *, as_float: bool = False) -> tuple[bytes,
         return content, found
 
 
-def _lowered(graph: QdqGraph, grids: Grids, samples: tuple[Tensor, ...]) -> tuple[QdqGraph, Any]:
+def _lowered(graph: Network, grids: Grids, samples: tuple[Tensor, ...]) -> tuple[Network, Any]:
     """The network as it was written in the end, and ExecuTorch's program, with what the delegate takes in it.
 
     What is in its way is seen only when ExecuTorch has chosen what goes to the delegate; then it is written again.
@@ -87,7 +87,7 @@ def _lowered(graph: QdqGraph, grids: Grids, samples: tuple[Tensor, ...]) -> tupl
 
 
 def _edge(
-    graph: QdqGraph, grids: Grids, samples: tuple[Tensor, ...], crossings: frozenset[Reading]
+    graph: Network, grids: Grids, samples: tuple[Tensor, ...], crossings: frozenset[Reading]
 ) -> tuple[Any, frozenset[Reading]]:
     """ExecuTorch's program with real numbers at `crossings`; or None, and further crossings."""
     from executorch.exir import to_edge_transform_and_lower
@@ -113,7 +113,7 @@ def _edge(
         return None, found
 
 
-def _left_outside(graph: QdqGraph, program: Any) -> frozenset[str]:
+def _left_outside(graph: Network, program: Any) -> frozenset[str]:
     """Outputs of the layers whose weights are still codes outside of the delegate."""
     restored = [node for node in program.graph.nodes if "dequantize_per_channel" in str(node.target)]
     indices = {operation_of(user) for node in restored for user in node.users}

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detent.errors import EngineError
-from detent.ir import Encoding, Package, Port, QdqGraph
+from detent.ir import Encoding, Network, Package, Port
 from detent.rewrites import float_model
 from detent.targets.base import Engine, Placement
 from detent.targets.base.engine import Arrays
@@ -34,9 +34,7 @@ class LiteRT(Engine):
     extra = "litert"
     arithmetic = "xnnpack"
 
-    def __init__(
-        self, content: bytes, *, graph: QdqGraph | None = None, threads: int = 1, kernels: Kernels = "xnnpack"
-    ):
+    def __init__(self, content: bytes, *, graph: Network | None = None, threads: int = 1, kernels: Kernels = "xnnpack"):
         """`content` is any .tflite file; `graph` the network it was made from, for the types of its codes."""
         self.require()
         if kernels not in _RESOLVERS:

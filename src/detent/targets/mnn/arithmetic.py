@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from detent.ir import Encoding, Op, QdqGraph, Read, clip_bounds, constant_values
+from detent.ir import Encoding, Network, Op, Operand, clip_bounds, constant_values
 from detent.ir.reference.windows import pool_windows
 from detent.targets.mnn.gelu import gelu, with_gelu
 from detent.targets.mnn.layers import BINARY, WEIGHTED, MnnUnit
@@ -44,7 +44,7 @@ class Mnn(Arithmetic):
     - average: of codes lifted by 128, with a reciprocal of 24 bits, rounded down; on the grid of what is read.
     - sums and products of two activations: in float32, then quantized.
 
-    Which operations run on integers, and on which grids, is what `deploy.mnn_scales` says.
+    Which operations run on integers, and on which grids, is what `mnn.scales` says.
     """
 
     name = "mnn"
@@ -59,10 +59,10 @@ class Mnn(Arithmetic):
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
         return _half_away(values * float(np.float32(1) / np.float32(encoding.scale)), encoding.qmin, encoding.qmax)
 
-    def rewrite(self, graph: QdqGraph) -> QdqGraph:
+    def rewrite(self, graph: Network) -> Network:
         return with_gelu(graph)
 
-    def lower(self, graph: QdqGraph) -> list[Step]:
+    def lower(self, graph: Network) -> list[Step]:
         known = MnnScales(graph)
         makers: dict[str, Maker] = {kind: partial(maker, known) for kind, maker in _MAKERS.items()}
         makers |= {kind: partial(float_step, function=own) for kind, own in self.functions.items()}
@@ -70,25 +70,25 @@ class Mnn(Arithmetic):
         return [shown for step in steps for shown in (step, *_real_numbers(graph, step))]
 
 
-def _as_mnn_reads(graph: QdqGraph, known: MnnScales) -> QdqGraph:
+def _as_mnn_reads(graph: Network, known: MnnScales) -> Network:
     """The network in which operations on integers read codes on MNN's grids, and all others real numbers."""
     coded = {op.outputs[0] for unit in known.on_integers.values() for op in unit.ops}
 
-    def seen(op: Op, read: Read | None) -> Read | None:
+    def seen(op: Op, read: Operand | None) -> Operand | None:
         if read is None or read.tensor in graph.constants:
             return read
-        return Read(read.tensor, known.read(op, read.tensor) if op.outputs[0] in coded else None)
+        return Operand(read.tensor, known.read(op, read.tensor) if op.outputs[0] in coded else None)
 
     ops = (replace(op, inputs=tuple(seen(op, read) for read in op.inputs)) for op in graph.ops)
     return replace(graph, ops=tuple(ops))
 
 
-def _real_numbers(graph: QdqGraph, step: Step) -> Iterator[Step]:
+def _real_numbers(graph: Network, step: Step) -> Iterator[Step]:
     """What is on another grid than the network has for it is shown as real numbers."""
     for form in step.writes:
         grid = form.encoding
         if grid is not None and grid not in graph.encodings(form.tensor):
-            yield Step((), (form,), (Read(form.tensor),), partial(dequantize, encoding=grid), "quantize")
+            yield Step((), (form,), (Operand(form.tensor),), partial(dequantize, encoding=grid), "quantize")
 
 
 def _half_away(values: Tensor, low: float, high: float) -> Tensor:
@@ -96,7 +96,7 @@ def _half_away(values: Tensor, low: float, high: float) -> Tensor:
     return limited.add_(torch.copysign(_HALF, limited)).trunc_()
 
 
-def _weighted(known: MnnScales, graph: QdqGraph, op: Op) -> Step | None:
+def _weighted(known: MnnScales, graph: Network, op: Op) -> Step | None:
     unit, acc = known.on_integers.get(op.outputs[0]), accumulator(graph, op)
     if unit is None or acc is None:
         return None
@@ -108,11 +108,11 @@ def _weighted(known: MnnScales, graph: QdqGraph, op: Op) -> Step | None:
         real = _depthwise(graph, op, acc, output)
     else:
         real = _dense(acc, _bias(graph, unit), output)
-    step = Step(unit.ops, (acc.read,), (Read(unit.output, output),), lambda codes: _half_away(real(codes), *bounds))
+    step = Step(unit.ops, (acc.read,), (Operand(unit.output, output),), lambda codes: _half_away(real(codes), *bounds))
     return _with_function(known, graph, step)
 
 
-def _with_function(known: MnnScales, graph: QdqGraph, step: Step) -> Step:
+def _with_function(known: MnnScales, graph: Network, step: Step) -> Step:
     """A function behind numbers that the network has no grid for is part of the step. It is computed on the real
     numbers of codes: a ReLU leaves codes, and what a clip leaves may lie between two."""
     function, grid = known.functions.get(step.ops[0].outputs[0]), step.writes[0].encoding
@@ -122,7 +122,7 @@ def _with_function(known: MnnScales, graph: QdqGraph, step: Step) -> Step:
     ops, output, codes_of = (*step.ops, function), function.outputs[0], step.kernel
     if function.type == "Relu":
         return replace(
-            step, ops=ops, writes=(Read(output, grid),), kernel=lambda *reads: codes_of(*reads).clamp_(min=0)
+            step, ops=ops, writes=(Operand(output, grid),), kernel=lambda *reads: codes_of(*reads).clamp_(min=0)
         )
     bounds = clip_bounds(graph, function)
     assert bounds is not None
@@ -130,12 +130,12 @@ def _with_function(known: MnnScales, graph: QdqGraph, step: Step) -> Step:
     return replace(
         step,
         ops=ops,
-        writes=(Read(output),),
+        writes=(Operand(output),),
         kernel=lambda *reads: dequantize(codes_of(*reads), grid).clamp_(low, high),
     )
 
 
-def _depthwise(graph: QdqGraph, op: Op, acc: Accumulator, output: Encoding) -> Callable[[Tensor], Tensor]:
+def _depthwise(graph: Network, op: Op, acc: Accumulator, output: Encoding) -> Callable[[Tensor], Tensor]:
     ratio, bias = np.float32(acc.input.scale) / np.float32(output.scale), bias_values(graph, op)
     multiplier = per_channel(np.broadcast_to(ratio * acc.weight.scale, (len(acc.weights),)), acc.channels)
     whole = np.zeros(len(acc.weights)) if bias is None else np.trunc(bias / acc.scale)
@@ -158,7 +158,7 @@ def _dense(acc: Accumulator, bias: Floats | None, output: Encoding) -> Callable[
     return real
 
 
-def _bias(graph: QdqGraph, unit: MnnUnit) -> Floats | None:
+def _bias(graph: Network, unit: MnnUnit) -> Floats | None:
     """Of the operation, or the constant that is added to a matrix product."""
     added = next((each for each in unit.ops[1:] if each.type == "Add"), None)
     if added is None:
@@ -167,7 +167,7 @@ def _bias(graph: QdqGraph, unit: MnnUnit) -> Floats | None:
     return np.asarray(constant_values(graph, read), np.float32)
 
 
-def _binary(known: MnnScales, graph: QdqGraph, op: Op) -> Step | None:
+def _binary(known: MnnScales, graph: Network, op: Op) -> Step | None:
     """In float32 on the real numbers of the codes, then quantized."""
     unit = known.on_integers.get(op.outputs[0])
     if unit is None:
@@ -180,19 +180,19 @@ def _binary(known: MnnScales, graph: QdqGraph, op: Op) -> Step | None:
     def kernel(x: Tensor, y: Tensor) -> Tensor:
         return _half_away(compute(x * a, y * b) * factor, low, output.qmax)
 
-    return _with_function(known, graph, Step(unit.ops, op.inputs, (Read(unit.output, output),), kernel))
+    return _with_function(known, graph, Step(unit.ops, op.inputs, (Operand(unit.output, output),), kernel))
 
 
-def _moved(known: MnnScales, graph: QdqGraph, op: Op) -> Step | None:
+def _moved(known: MnnScales, graph: Network, op: Op) -> Step | None:
     """Codes go where they go, and are read on the grid of where they are then."""
     unit = known.on_integers.get(op.outputs[0])
     if unit is None:
         return None
-    writes = tuple(Read(name, known.grids[name]) for name in op.outputs if name)
+    writes = tuple(Operand(name, known.grids[name]) for name in op.outputs if name)
     return Step((op,), op.inputs, writes, float_kernel(graph, op), "moved")
 
 
-def _average(known: MnnScales, _: QdqGraph, op: Op) -> Step | None:
+def _average(known: MnnScales, _: Network, op: Op) -> Step | None:
     """AveragePool and GlobalAveragePool."""
     if op.outputs[0] not in known.on_integers:
         return None
@@ -204,7 +204,7 @@ def _average(known: MnnScales, _: QdqGraph, op: Op) -> Step | None:
         places, counts = pool_windows(op.attributes, codes)
         return _mean(sum(places[1:], places[0]), counts)
 
-    return Step((op,), op.inputs, (Read(op.outputs[0], known.grids[op.outputs[0]]),), kernel)
+    return Step((op,), op.inputs, (Operand(op.outputs[0], known.grids[op.outputs[0]]),), kernel)
 
 
 def _mean(total: Tensor, count: Tensor) -> Tensor:
@@ -214,7 +214,7 @@ def _mean(total: Tensor, count: Tensor) -> Tensor:
     return (torch.floor(lifted * reciprocal / 2**24) - _OFFSET).to(torch.float32)
 
 
-_MAKERS: dict[str, Callable[[MnnScales, QdqGraph, Op], Step | None]] = {
+_MAKERS: dict[str, Callable[[MnnScales, Network, Op], Step | None]] = {
     **dict.fromkeys(BINARY, _binary),
     **dict.fromkeys(WEIGHTED, _weighted),
     **dict.fromkeys((*MOVES, "MaxPool", "Resize"), _moved),

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detent.errors import EngineError
-from detent.ir import Encoding, Package, Port, QdqGraph
+from detent.ir import Encoding, Network, Package, Port
 from detent.targets.base import Engine, Placement
 from detent.targets.base.engine import Arrays
 from detent.targets.base.ports import given
@@ -43,7 +43,7 @@ class Mnn(Engine):
     extra = "mnn"
     arithmetic = "mnn"
 
-    def __init__(self, model: bytes, compression: Compression | None, graph: QdqGraph, *, threads: int = 1):
+    def __init__(self, model: bytes, compression: Compression | None, graph: Network, *, threads: int = 1):
         self.require()
         self._graph = graph
         self._worker = _Worker()

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from detent.ir import Op, QdqGraph, Read, sole_float_reader
+from detent.ir import Network, Op, Operand, sole_float_reader
 
 __all__ = ["gelu", "with_gelu"]
 
@@ -24,7 +24,7 @@ def gelu(_op: Op, x: Tensor) -> Tensor:
     return ((over / under).clamp(-1, 1) + 1) * x * 0.5
 
 
-def with_gelu(graph: QdqGraph) -> QdqGraph:
+def with_gelu(graph: Network) -> Network:
     """The network with a Gelu for each `x * (erf(x / sqrt(2)) + 1) * 0.5`, if constants stand second as they do here:
     of the other orders MNN makes none."""
     made = {name: op for op in graph.ops for name in op.outputs}
@@ -35,7 +35,7 @@ def with_gelu(graph: QdqGraph) -> QdqGraph:
     return replace(graph, ops=ops) if found else graph
 
 
-def _spelled_out(graph: QdqGraph, made: Mapping[str, Op], op: Op) -> list[tuple[Read, list[str]]]:
+def _spelled_out(graph: Network, made: Mapping[str, Op], op: Op) -> list[tuple[Operand, list[str]]]:
     """What is read where `op` ends a GELU, and the tensors inside; nothing elsewhere."""
     product = _before(graph, made, op, "Mul", 0.5)
     if product is None or product.type != "Mul":
@@ -51,23 +51,23 @@ def _spelled_out(graph: QdqGraph, made: Mapping[str, Op], op: Op) -> list[tuple[
     return []
 
 
-def _before(graph: QdqGraph, made: Mapping[str, Op], op: Op, kind: str, number: float) -> Op | None:
+def _before(graph: Network, made: Mapping[str, Op], op: Op, kind: str, number: float) -> Op | None:
     """What makes the first of two inputs, if the second is that number."""
     if op.type != kind or op.inputs[0] is None or not _is(graph, op, number):
         return None
     return _only(graph, made, op.inputs[0])
 
 
-def _only(graph: QdqGraph, made: Mapping[str, Op], read: Read) -> Op | None:
+def _only(graph: Network, made: Mapping[str, Op], read: Operand) -> Op | None:
     """What makes a tensor that is read once, in float."""
     return None if sole_float_reader(graph, read.tensor) is None else made.get(read.tensor)
 
 
-def _scales(graph: QdqGraph, op: Op) -> bool:
+def _scales(graph: Network, op: Op) -> bool:
     return (op.type == "Div" and _is(graph, op, 1 / _HALF_ROOT)) or (op.type == "Mul" and _is(graph, op, _HALF_ROOT))
 
 
-def _is(graph: QdqGraph, op: Op, number: float) -> bool:
+def _is(graph: Network, op: Op, number: float) -> bool:
     """Whether its second input is that number."""
     second = op.inputs[1]
     held = None if second is None or second.encoding is not None else graph.constants.get(second.tensor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from detent.ir import Encoding, Op, QdqGraph, sole_reader
+from detent.ir import Encoding, Network, Op, sole_reader
 
 __all__ = [
     "BINARY",
@@ -52,7 +52,7 @@ class MnnUnit:
         return self.gives[0]
 
 
-def mnn_units(graph: QdqGraph) -> list[MnnUnit]:
+def mnn_units(graph: Network) -> list[MnnUnit]:
     """All of a network, in its order."""
     inside: set[str] = set()
     found = []
@@ -65,7 +65,7 @@ def mnn_units(graph: QdqGraph) -> list[MnnUnit]:
     return found
 
 
-def is_split(graph: QdqGraph, op: Op) -> bool:
+def is_split(graph: Network, op: Op) -> bool:
     """Whether MNN makes a convolution for each group: their scales are not those of the tensors around them."""
     weight = op.inputs[1] if op.type == "Conv" else None
     group = op.groups
@@ -74,9 +74,9 @@ def is_split(graph: QdqGraph, op: Op) -> bool:
     return graph.constants[weight.tensor].shape[:2] != (group, 1)
 
 
-def has_small_groups(graph: QdqGraph, op: Op) -> bool:
+def has_small_groups(graph: Network, op: Op) -> bool:
     """Whether MNN would make depthwise convolutions of it, under names that nobody can know and therefore in float:
-    `deploy.mnn_model` writes it without groups, with zeros between them."""
+    `mnn.model` writes it without groups, with zeros between them."""
     group, weight = op.groups, op.inputs[1] if op.type == "Conv" else None
     if weight is None or weight.tensor not in graph.constants:
         return False
@@ -85,7 +85,7 @@ def has_small_groups(graph: QdqGraph, op: Op) -> bool:
     return (each, inputs) != (1, 1) and each < min(4, group) and inputs < group
 
 
-def is_large(graph: QdqGraph, unit: MnnUnit) -> bool:
+def is_large(graph: Network, unit: MnnUnit) -> bool:
     """Whether it is a matrix product whose weights `mnnconvert` puts aside before it quantizes: it then makes codes of
     memory that holds something else."""
     if unit.head.type not in PRODUCTS or not _has_codes(graph, unit.head):
@@ -94,12 +94,12 @@ def is_large(graph: QdqGraph, unit: MnnUnit) -> bool:
     return weight is not None and graph.constants[weight.tensor].size >= _LARGE
 
 
-def integer_layers(graph: QdqGraph) -> list[MnnUnit]:
+def integer_layers(graph: Network) -> list[MnnUnit]:
     """Layers with integer weights that read codes."""
     return [unit for unit in mnn_units(graph) if _has_codes(graph, unit.head)]
 
 
-def function_behind(graph: QdqGraph, unit: MnnUnit) -> Op | None:
+def function_behind(graph: Network, unit: MnnUnit) -> Op | None:
     """The ReLU or clip that is all that reads what a unit gives, and that is computed apart from it."""
     after = _joined_reader(graph, unit.output) if unit.head.type in (*WEIGHTED, *BINARY) else None
     if after is None or after.type not in _FUNCTIONS:
@@ -108,14 +108,14 @@ def function_behind(graph: QdqGraph, unit: MnnUnit) -> Op | None:
     return after if all(bounds) else None
 
 
-def layer_grid(graph: QdqGraph, unit: MnnUnit) -> Encoding | None:
+def layer_grid(graph: Network, unit: MnnUnit) -> Encoding | None:
     """The grid of what a layer gives, or of what a function behind it leaves over: numbers beyond that are cut off by
     both."""
     function, own = function_behind(graph, unit), graph.grid_of(unit.output)
     return graph.grid_of(function.outputs[0]) if own is None and function is not None else own
 
 
-def is_taken_in(graph: QdqGraph, op: Op) -> bool:
+def is_taken_in(graph: Network, op: Op) -> bool:
     """Whether MNN computes a function within the convolution before it: a ReLU, or a clip from 0 to 6."""
     bounds = [graph.constants.get(read.tensor) for read in op.inputs[1:] if read is not None]
     return op.type == "Relu" or (
@@ -123,13 +123,13 @@ def is_taken_in(graph: QdqGraph, op: Op) -> bool:
     )
 
 
-def _has_codes(graph: QdqGraph, op: Op) -> bool:
+def _has_codes(graph: Network, op: Op) -> bool:
     if op.type not in (*WEIGHTED, "ConvTranspose") or op.inputs[1] is None:
         return False
     return op.inputs[1].tensor in graph.coded and op.inputs[0] is not None and op.inputs[0].encoding is not None
 
 
-def _joined(graph: QdqGraph, op: Op) -> Iterator[Op]:
+def _joined(graph: Network, op: Op) -> Iterator[Op]:
     yield op
     if op.type in WEIGHTED or op.type == "ConvTranspose":
         after = _joined_reader(graph, op.outputs[0])
@@ -148,11 +148,11 @@ def _joined(graph: QdqGraph, op: Op) -> Iterator[Op]:
             yield after  # a SiLU
 
 
-def _adds_constant(graph: QdqGraph, op: Op) -> bool:
+def _adds_constant(graph: Network, op: Op) -> bool:
     return any(read is not None and read.tensor in graph.constants for read in op.inputs)
 
 
-def _joined_reader(graph: QdqGraph, tensor: str) -> Op | None:
+def _joined_reader(graph: Network, tensor: str) -> Op | None:
     """A grid of its own does not keep MNN from joining two operations: what the second gives must have one then."""
     found = sole_reader(graph, tensor)
     if found is None:

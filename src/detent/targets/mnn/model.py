@@ -19,7 +19,7 @@ import onnx
 from onnx import helper
 
 from detent.errors import DeployError
-from detent.ir import QdqGraph, attribute_value
+from detent.ir import Network, attribute_value
 from detent.rewrites import float_model
 from detent.targets.mnn.layers import PRODUCT
 from detent.targets.mnn.scale_propagation import REAL
@@ -37,7 +37,7 @@ _FUNCTIONS = ("Clip", "LeakyRelu", "Relu", "Sigmoid", "Tanh", "Abs", "Neg", "Exp
 """What MNN may compute before a change of layout that stands before it."""
 
 
-def mnn_model(model: onnx.ModelProto, graph: QdqGraph) -> onnx.ModelProto:
+def mnn_model(model: onnx.ModelProto, graph: Network) -> onnx.ModelProto:
     """The float network of a QDQ model, as MNN is to read it; all tensors keep their names and numbers."""
     found = float_model(model)
     scope = MnnScope(found, graph)

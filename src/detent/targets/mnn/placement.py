@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from detent.ir import Op, QdqGraph
+from detent.ir import Network, Op
 from detent.targets.base import Placement
 from detent.targets.mnn.layers import BINARY, PRODUCT, MnnUnit
 from detent.targets.mnn.scale_propagation import WINDOWS
@@ -23,7 +23,7 @@ _ON_CODES = "DT_INT8"
 _LOADED_SO = "the network was loaded without quantization"
 
 
-def kept_tensors(graph: QdqGraph, converted: Mapping[str, Any]) -> set[str]:
+def kept_tensors(graph: Network, converted: Mapping[str, Any]) -> set[str]:
     """Tensors that a converted model holds the same numbers of.
 
     MNN computes functions before changes of layout that came before them, and leaves the names where they were: a
@@ -49,7 +49,7 @@ def _computed_by(made: Mapping[int, Mapping[str, Any]], index: int) -> str:
     return str(maker["name"])
 
 
-def placements(graph: QdqGraph, commands: Iterable[tuple[str, str]], *, as_float: bool) -> list[Placement]:
+def placements(graph: Network, commands: Iterable[tuple[str, str]], *, as_float: bool) -> list[Placement]:
     """`commands` are names and types, as MNN reports them in a run."""
     ran: dict[str, list[str]] = {}
     for name, kind in commands:

@@ -1,7 +1,7 @@
-"""How scales go on in MNN, from the tensors of its integer layers through operations that move or pool numbers.
+"""How MNN propagates scales, from the tensors of its integer layers through data movement and pools.
 
-Operations that only move numbers, one behind the other, are one command to MNN: the tensors between them do not exist,
-and neither hold a scale nor keep one from going on.
+Consecutive data movement is one command to MNN: the tensors in between do not exist, and neither hold a scale nor stop
+one from propagating.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from detent.ir import Encoding, Op, QdqGraph, Read, Trait, ops_with
+from detent.ir import Encoding, Network, Op, Operand, Trait, ops_with
 from detent.targets.mnn.layers import PRODUCTS, WEIGHTED, MnnUnit, integer_layers, is_split, layer_grid
 
 __all__ = [
@@ -166,15 +166,15 @@ def with_casts(units: Iterable[MnnUnit], casts: Casts) -> Iterator[MnnUnit]:
         yield replace(unit, reads=tuple(read_as(name, unit.head.outputs[0], casts) for name in unit.reads))
         for name in unit.gives:
             for one, other in pairwise(forms(name, casts)):
-                yield MnnUnit((Op("Max", other, (Read(one),), (other,)),), (one,))
+                yield MnnUnit((Op("Max", other, (Operand(one),), (other,)),), (one,))
 
 
-def reads_moved(graph: QdqGraph, unit: MnnUnit) -> bool:
+def reads_moved(graph: Network, unit: MnnUnit) -> bool:
     """Whether MNN moves what a layer reads: to a matrix of places, or to its groups."""
     return unit.head.type in PRODUCTS or is_split(graph, unit.head)
 
 
-def layer_ends(graph: QdqGraph, unit: MnnUnit) -> tuple[Encoding, Encoding] | None:
+def layer_ends(graph: Network, unit: MnnUnit) -> tuple[Encoding, Encoding] | None:
     """The grids of what an integer layer reads and gives, if MNN can have it on integers."""
     data, given = unit.head.inputs[0], layer_grid(graph, unit)
     if unit.head.type not in WEIGHTED or data is None or data.encoding is None or given is None:
@@ -182,7 +182,7 @@ def layer_ends(graph: QdqGraph, unit: MnnUnit) -> tuple[Encoding, Encoding] | No
     return data.encoding, given
 
 
-def first_scales(graph: QdqGraph, casts: Casts) -> dict[str, Scale]:
+def first_scales(graph: Network, casts: Casts) -> dict[str, Scale]:
     """Those of the converted model: a tensor keeps the first that is given to it."""
     scales: dict[str, Scale] = {}
     for unit in with_casts(integer_layers(graph), casts):

@@ -1,15 +1,16 @@
 """Which tensors MNN has a scale for, and which operations it therefore runs on integers.
 
-A converted model has scales for what its integer layers read and give, and MNN hands them on (`deploy.mnn_spread`). An
-operation with a kernel for codes uses it if everything that it reads and gives has a scale; what it reads is put on
-that scale, whatever it was before. So a sum before a concatenation is on the grid of what the concatenation goes into.
+A converted model has scales for the inputs and outputs of its integer layers, and MNN propagates them
+(`scale_propagation`). An operation with a kernel for codes uses it if all its inputs and outputs have a scale; an input
+is requantized to that scale, whatever it was before. So a sum before a concatenation is on the grid of the reader of
+the concatenation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from detent.ir import Encoding, Op, QdqGraph
+from detent.ir import Encoding, Network, Op
 from detent.targets.mnn.layers import (
     BINARY,
     PRODUCTS,
@@ -50,24 +51,24 @@ class MnnScales:
     """`grids` by tensor, and by the output of its first operation each unit that runs on integers.
 
     `casts` are tensors that some operations read in another form, with the outputs of those operations:
-    `deploy.mnn_model` writes a maximum that makes it, because that hands no scale on. Some are in float and have a
+    `mnn.model` writes a maximum that makes it, because that hands no scale on. Some are in float and have a
     scale (`_real_with_a_scale`); others are codes that several operations read in float. MNN 3.6.1 makes real numbers
     of codes once, for the first that reads them, and keeps them for the others; when sizes change it makes them anew,
     but most of the others still read the old ones, which are gone: the process ends.
 
     `never_on_codes` are outputs of operations that would run on codes and give other numbers than the network does:
-    `deploy.mnn_model` writes them such that MNN computes them in float. x86 compares codes in a max pool without their
+    `mnn.model` writes them such that MNN computes them in float. x86 compares codes in a max pool without their
     sign. A resize to the nearest copies codes whatever their scales, and others mix up channels. And a scale that came
     from elsewhere need not be that of the network: a sum before a leaky ReLU would be cut off where the numbers behind
     it end, a sigmoid before an average where the averages do.
 
     `functions` stand behind units whose numbers have no grid in the network: MNN has them on that of the function.
     `behind_products` are outputs of functions behind matrix products, or behind moves of what a convolution gives:
-    MNN would take them into the layer. `deploy.mnn_model` writes them such that they stay where they are, and hand no
+    MNN would take them into the layer. `mnn.model` writes them such that they stay where they are, and hand no
     scale on.
     """
 
-    def __init__(self, graph: QdqGraph):
+    def __init__(self, graph: Network):
         self.units = mnn_units(graph)
         self._graph = graph
         self._own = {
@@ -308,7 +309,7 @@ class MnnScales:
             yield from self._first_readers(part, self._makers[tensor])
 
 
-def _would_be_moved(graph: QdqGraph, op: Op) -> bool:
+def _would_be_moved(graph: Network, op: Op) -> bool:
     """Whether MNN may compute a clip before the moves before it, within a convolution, under a name that nobody can
     know."""
     before = None if op.type != "Clip" or op.inputs[0] is None else graph.producer(op.inputs[0].tensor)
@@ -319,7 +320,7 @@ def _are_equal(one: Encoding | None, other: Encoding | None) -> bool:
     return one is not None and other is not None and float(one.scale) == float(other.scale)
 
 
-def _is_from_zero(graph: QdqGraph, tensor: str) -> bool:
+def _is_from_zero(graph: Network, tensor: str) -> bool:
     op = graph.producer(tensor)
     if op is None or op.inputs[0] is None:
         return False
@@ -330,7 +331,7 @@ def _is_from_zero(graph: QdqGraph, tensor: str) -> bool:
     return op.type in ("Relu", "Sigmoid", "Softmax") or (least is not None and float(least) >= 0)
 
 
-def _is_wrong(graph: QdqGraph, op: Op) -> bool:
+def _is_wrong(graph: Network, op: Op) -> bool:
     if op.type == "Resize":
         return bool(op.attribute("mode") != "nearest")
     return op.type == "MaxPool" and op.inputs[0] is not None and not _is_from_zero(graph, op.inputs[0].tensor)

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from detent.ir import QdqGraph
+from detent.ir import Network
 from detent.targets.mnn.layers import BINARY, MnnUnit, has_small_groups, is_large
 from detent.targets.mnn.scale_propagation import REAL, forms, read_as
 from detent.targets.mnn.scales import MnnScales
@@ -22,7 +22,7 @@ _FLOATS = np.finfo(np.float32)
 class MnnScope:
     """The nodes and constants of a network by name, and which of them MNN has to read in another form."""
 
-    def __init__(self, model: onnx.ModelProto, graph: QdqGraph):
+    def __init__(self, model: onnx.ModelProto, graph: Network):
         self._model = model
         self.constants = {each.name: each for each in model.graph.initializer}
         self.outputs = {each.name for each in model.graph.output}

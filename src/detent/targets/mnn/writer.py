@@ -15,7 +15,7 @@ from typing import NoReturn
 import numpy as np
 
 from detent.errors import DeployError
-from detent.ir import Encoding, Op, QdqGraph, Read
+from detent.ir import Encoding, Network, Op, Operand
 from detent.targets.base import Deployment, Format, TensorFacts, Written
 from detent.targets.base.format import Roles
 from detent.targets.mnn.compression import PART, ActivationGrid, Compression, CompressionLayer, WeightGrid
@@ -61,7 +61,7 @@ def read_mnn(files: Mapping[str, bytes]) -> Compression:
     return Compression.from_message(files[BINARY])
 
 
-def mnn_compression(graph: QdqGraph) -> Compression:
+def mnn_compression(graph: Network) -> Compression:
     """A layer for each convolution and linear layer on integers; what stands between them follows from their grids.
 
     MNN finds a layer by the name of what it gives, after its own optimizations: these names are what MNN 3.6 makes of
@@ -72,7 +72,7 @@ def mnn_compression(graph: QdqGraph) -> Compression:
     )
 
 
-def _require_runnable(graph: QdqGraph, op: Op) -> None:
+def _require_runnable(graph: Network, op: Op) -> None:
     """Refuse what MNN 3.6 converts and cannot run, in float either: it stops, or the process ends."""
     if op.type in ("LSTM", "GRU", "RNN"):
         _refuse(op, "MNN makes a loop of it and finds no size for that", "replace it, or choose another target")
@@ -80,7 +80,7 @@ def _require_runnable(graph: QdqGraph, op: Op) -> None:
         _refuse(op, "MNN has no pool over 3 axes", "pool over two of them, then over the third")
 
 
-def _parts(layer: CompressionLayer, unit: MnnUnit, graph: QdqGraph) -> list[CompressionLayer]:
+def _parts(layer: CompressionLayer, unit: MnnUnit, graph: Network) -> list[CompressionLayer]:
     """A layer, or one for each group."""
     if not is_split(graph, unit.head):
         return [layer]
@@ -96,7 +96,7 @@ def _parts(layer: CompressionLayer, unit: MnnUnit, graph: QdqGraph) -> list[Comp
     ]
 
 
-def _layer(graph: QdqGraph, unit: MnnUnit) -> CompressionLayer:
+def _layer(graph: Network, unit: MnnUnit) -> CompressionLayer:
     op, output = unit.head, unit.output
     data, weight = op.inputs[:2]
     assert data is not None
@@ -115,7 +115,7 @@ def _layer(graph: QdqGraph, unit: MnnUnit) -> CompressionLayer:
     )
 
 
-def _conv_name(graph: QdqGraph, output: str) -> str:
+def _conv_name(graph: Network, output: str) -> str:
     """Of what a convolution gives in MNN: before the layout of an output is made."""
     outputs = [each.name for each in graph.outputs if each.read.tensor == output]
     return f"{outputs[0]}{_BEFORE_LAYOUT}" if outputs else output
@@ -132,7 +132,7 @@ def _activation(op: Op, name: str, encoding: Encoding | None) -> ActivationGrid:
     return ActivationGrid(name, float(encoding.scale), 0, encoding.qmin, encoding.qmax)
 
 
-def _weight(graph: QdqGraph, op: Op, read: Read) -> WeightGrid:
+def _weight(graph: Network, op: Op, read: Operand) -> WeightGrid:
     encoding, codes = read.encoding, graph.constants[read.tensor]
     assert encoding is not None
     axis = 0 if op.type == "Conv" or (op.type == "Gemm" and op.attribute("transB")) else 1

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detent.ir import Encoding, Op, QdqGraph, Read
+from detent.ir import Encoding, Network, Op, Operand
 from detent.ir.reference.windows import pool_windows
 from detent.targets.ncnn.file import FUSED, requantized
 from detent.twin import Arithmetic, Step
@@ -53,7 +53,7 @@ class Ncnn(Arithmetic):
             end[plane[..., -left:].abs() == _BELOW_HALF] = 0
         return codes.clamp_(encoding.qmin, encoding.qmax)
 
-    def lower(self, graph: QdqGraph) -> list[Step]:
+    def lower(self, graph: Network) -> list[Step]:
         return lower(graph, {**_MAKERS, "Conv": partial(_conv, fused=self.cpu.name != "avx2")})
 
 
@@ -62,7 +62,7 @@ def _factor(encoding: Encoding) -> np.float32:
     return found
 
 
-def _conv(graph: QdqGraph, op: Op, *, fused: bool) -> Step | None:
+def _conv(graph: Network, op: Op, *, fused: bool) -> Step | None:
     """`fused`: the fast depthwise kernels round once."""
     acc = accumulator(graph, op)
     if acc is None:
@@ -77,10 +77,10 @@ def _conv(graph: QdqGraph, op: Op, *, fused: bool) -> Step | None:
         total = acc(codes).to(torch.float32)
         return total.mul_(unit) if shift is None else fma(total, unit, shift)
 
-    return Step((op,), (acc.read,), (Read(op.outputs[0]),), kernel)
+    return Step((op,), (acc.read,), (Operand(op.outputs[0]),), kernel)
 
 
-def _activation(graph: QdqGraph, op: Op) -> Op | None:
+def _activation(graph: Network, op: Op) -> Op | None:
     """The function that ncnn computes within a convolution."""
     ops = chain(graph, op, FUSED).ops
     return ops[1] if len(ops) > 1 else None
@@ -101,7 +101,7 @@ def _is_fast(op: Op, weights: tuple[int, ...], activation: Op | None) -> bool:
 
 
 def _rounded_twice(
-    graph: QdqGraph, op: Op, activation: Op | None, acc: Accumulator, unit: Tensor, shift: Tensor | None
+    graph: Network, op: Op, activation: Op | None, acc: Accumulator, unit: Tensor, shift: Tensor | None
 ) -> Step:
     """The product is rounded before the bias is added; codes for the next layer are rounded without detour."""
 
@@ -112,7 +112,7 @@ def _rounded_twice(
     ops = (op,) if activation is None else (op, activation)
     given = requantized(graph, ops[-1].outputs[0])
     if given is None:
-        return Step((op,), (acc.read,), (Read(op.outputs[0]),), real)
+        return Step((op,), (acc.read,), (Operand(op.outputs[0]),), real)
     factor, encoding = float(_factor(given)), given
     follow = None if activation is None else float_step(graph, activation)
     constants = () if follow is None else follow.reads[1:]
@@ -124,10 +124,10 @@ def _rounded_twice(
         away = torch.sign(value).mul_((value - whole).abs_() >= 0.5)
         return whole.add_(away).clamp_(encoding.qmin, encoding.qmax)
 
-    return Step(ops, (acc.read, *constants), (Read(ops[-1].outputs[0], encoding),), kernel)
+    return Step(ops, (acc.read, *constants), (Operand(ops[-1].outputs[0], encoding),), kernel)
 
 
-def _linear(graph: QdqGraph, op: Op) -> Step | None:
+def _linear(graph: Network, op: Op) -> Step | None:
     acc = accumulator(graph, op)
     if acc is None:
         return None
@@ -139,7 +139,7 @@ def _linear(graph: QdqGraph, op: Op) -> Step | None:
         total = acc(codes).to(torch.float32).mul_(unit)
         return total if shift is None else total.add_(shift)
 
-    return Step((op,), (acc.read,), (Read(op.outputs[0]),), kernel)
+    return Step((op,), (acc.read,), (Operand(op.outputs[0]),), kernel)
 
 
 def _unit(acc: Accumulator) -> Tensor:
@@ -153,14 +153,14 @@ def _float_kernel(op: Op, kernel: Kernel) -> Step | None:
     """A step that reads and gives floats; none for one that somebody wants on a grid, which ncnn does not have."""
     if any(read is not None and read.encoding is not None for read in op.inputs):
         return None
-    return Step((op,), op.inputs, (Read(op.outputs[0]),), kernel, "float")
+    return Step((op,), op.inputs, (Operand(op.outputs[0]),), kernel, "float")
 
 
-def _global_mean(_graph: QdqGraph, op: Op) -> Step | None:
+def _global_mean(_graph: Network, op: Op) -> Step | None:
     return _float_kernel(op, lambda x: _mean(x.flatten(2)).reshape(*x.shape[:2], *(1,) * (x.ndim - 2)))
 
 
-def _reduce_mean(graph: QdqGraph, op: Op) -> Step | None:
+def _reduce_mean(graph: Network, op: Op) -> Step | None:
     """Of height and width, which ncnn does as a pool."""
     read = op.inputs[1] if len(op.inputs) > 1 else None
     if read is None or read.tensor not in graph.constants or op.outputs[0] not in graph.shapes:
@@ -184,7 +184,7 @@ def _mean(x: Tensor) -> Tensor:
     return total * float(np.float32(1) / np.float32(x.shape[-1]))
 
 
-def _average_pool(_graph: QdqGraph, op: Op) -> Step | None:
+def _average_pool(_graph: Network, op: Op) -> Step | None:
     """One that counts its padding multiplies with the reciprocal of the area; others divide."""
     if not op.attribute("count_include_pad"):
         return None
@@ -197,12 +197,12 @@ def _average_pool(_graph: QdqGraph, op: Op) -> Step | None:
     return _float_kernel(op, kernel)
 
 
-def _hard_sigmoid(_graph: QdqGraph, op: Op) -> Step | None:
+def _hard_sigmoid(_graph: Network, op: Op) -> Step | None:
     alpha, beta = float(op.attribute("alpha")), float(op.attribute("beta"))
     return _float_kernel(op, lambda x: _gate(x, alpha, beta))
 
 
-def _hard_swish(_graph: QdqGraph, op: Op) -> Step | None:
+def _hard_swish(_graph: Network, op: Op) -> Step | None:
     return _float_kernel(op, lambda x: _gate(x, 1 / 6, 0.5).mul_(x))
 
 

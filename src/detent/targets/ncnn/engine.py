@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detent.errors import EngineError
-from detent.ir import Op, Package, QdqGraph
+from detent.ir import Network, Op, Package
 from detent.rewrites import float_model
 from detent.targets.base import Engine, Placement
 from detent.targets.base.engine import Arrays
@@ -37,7 +37,7 @@ class Ncnn(Engine):
     extra = "ncnn"
     arithmetic = "ncnn"
 
-    def __init__(self, model: NcnnModel, graph: QdqGraph, *, threads: int = 1, packing: bool = True):
+    def __init__(self, model: NcnnModel, graph: Network, *, threads: int = 1, packing: bool = True):
         self.require()
         import ncnn  # type: ignore[import-untyped, unused-ignore]
 

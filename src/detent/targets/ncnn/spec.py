@@ -1,4 +1,4 @@
-"""ncnn, x86 and arm."""
+"""ncnn, on x86 and Arm."""
 
 from __future__ import annotations
 

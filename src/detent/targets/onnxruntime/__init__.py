@@ -1,4 +1,4 @@
-"""ONNX Runtime's CPU provider."""
+"""ONNX Runtime on a CPU (MLAS)."""
 
 from __future__ import annotations
 

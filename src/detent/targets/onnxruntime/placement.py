@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 import onnx
 
-from detent.ir import CLIPPED, Encoding, Op, QdqGraph, Read, Trait, ops_with
+from detent.ir import CLIPPED, Encoding, Network, Op, Operand, Trait, ops_with
 
 __all__ = ["FusedGraph", "why_float"]
 
@@ -55,7 +55,7 @@ class FusedGraph:
         on_codes = _is_integer_kernel(node) or any(name in self._codes for name in node.input)
         return "integer" if on_codes and node.op_type != "DequantizeLinear" else "float"
 
-    def codes_of(self, graph: QdqGraph) -> dict[str, tuple[str, Encoding]]:
+    def codes_of(self, graph: Network) -> dict[str, tuple[str, Encoding]]:
         """For each activation, the name that its codes have now, and the grid they are on."""
         grids = _grids(graph)
         found: dict[str, tuple[str, Encoding]] = {}
@@ -91,7 +91,7 @@ class FusedGraph:
         return None
 
 
-def _grids(graph: QdqGraph) -> dict[str, Encoding]:
+def _grids(graph: Network) -> dict[str, Encoding]:
     reads = [read for op in graph.ops for read in op.inputs if read is not None]
     reads += [output.read for output in graph.outputs]
     return {read.tensor: read.encoding for read in reversed(reads) if read.encoding and read.tensor not in graph.coded}
@@ -124,7 +124,7 @@ def _behind_moved_transposes(original: onnx.GraphProto, fused: onnx.GraphProto) 
     return turned
 
 
-def why_float(graph: QdqGraph, op: Op) -> str:
+def why_float(graph: Network, op: Op) -> str:
     """The rule of ONNX Runtime's that kept an operation in float; empty if it is none that is known here."""
     if op.type in _ACTIVATIONS:
         return _why_not_dropped(graph, op)
@@ -148,7 +148,7 @@ def _of_bias(op: Op) -> str:
     return "" if fits else "the scale of its bias is not that of input times weight"
 
 
-def _of_output(graph: QdqGraph, op: Op) -> str:
+def _of_output(graph: Network, op: Op) -> str:
     end = op
     readers = graph.readers(op.outputs[0])
     if len(readers) == 1 and readers[0][0].type in _ACTIVATIONS and readers[0][1].encoding is None:
@@ -169,7 +169,7 @@ def _of_output(graph: QdqGraph, op: Op) -> str:
     return "" if grids[0].full else _too_few(grids[0])
 
 
-def _why_not_dropped(graph: QdqGraph, op: Op) -> str:
+def _why_not_dropped(graph: Network, op: Op) -> str:
     """Why an activation function between an operation and a QuantizeLinear was not made part of the grid."""
     grid = graph.grid_of(op.outputs[0])
     if grid is None:
@@ -192,8 +192,8 @@ def _too_few(grid: Encoding) -> str:
     return f"its output keeps {grid.qmin} to {grid.qmax} of {grid.dtype} by a Clip, which ends the fusion"
 
 
-def _of_type(graph: QdqGraph, op: Op) -> str:
-    for read in (*op.inputs, *(Read(name, graph.grid_of(name)) for name in op.outputs)):
+def _of_type(graph: Network, op: Op) -> str:
+    for read in (*op.inputs, *(Operand(name, graph.grid_of(name)) for name in op.outputs)):
         if read is None or read.encoding is None or read.tensor in graph.coded:
             continue
         if read.encoding.dtype not in ("uint8", "int8"):

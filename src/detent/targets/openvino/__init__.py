@@ -1,4 +1,4 @@
-"""OpenVINO's CPU plugin."""
+"""OpenVINO on a CPU (oneDNN)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detent.errors import EngineError
-from detent.ir import Encoding, Op, Package, QdqGraph, Trait, ops_with
+from detent.ir import Encoding, Network, Op, Package, Trait, ops_with
 from detent.rewrites import float_model
 from detent.targets.base import Engine, Placement
 from detent.targets.base.ports import given, real
@@ -239,7 +239,7 @@ def _kernels(compiled: Any) -> list[_Kernel]:
     return found
 
 
-def _placements(graph: QdqGraph, kernels: list[_Kernel]) -> list[Placement]:
+def _placements(graph: Network, kernels: list[_Kernel]) -> list[Placement]:
     """The first operation of each kernel ran in its precision, and so did products behind it, as in attention."""
     kinds = {op.name: op.type for op in graph.ops}
     heads: dict[str, _Kernel] = {}
@@ -260,7 +260,7 @@ def _placements(graph: QdqGraph, kernels: list[_Kernel]) -> list[Placement]:
     return placed
 
 
-def _why_float(graph: QdqGraph, op: Op) -> str:
+def _why_float(graph: Network, op: Op) -> str:
     for read in op.inputs:
         if read is not None and read.encoding is None and read.tensor not in graph.constants:
             return f"its input {read.tensor!r} is not quantized"

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import onnx
 
 from detent.errors import DeployError
-from detent.ir import CLIPPED, Encoding, QdqGraph
+from detent.ir import CLIPPED, Encoding, Network
 from detent.ir.qparams import BOUNDS
 from detent.targets.base import Deployment, Format, TensorFacts, Written, parameter_name
 from detent.targets.base.content import unreadable
@@ -117,7 +117,7 @@ def _constant(layer: ElementTree.Element, numbers: bytes) -> npt.NDArray[Any] | 
     return np.frombuffer(numbers[start : start + size], _NUMBERS[data.attrib["element_type"]])
 
 
-def _grids(model: onnx.ModelProto, graph: QdqGraph) -> dict[str, Encoding]:
+def _grids(model: onnx.ModelProto, graph: Network) -> dict[str, Encoding]:
     """The grid of each QuantizeLinear, by the name of the codes. It may be known by the tensor before a Clip that says
     which codes are used."""
     makers = {name: node for node in model.graph.node for name in node.output}

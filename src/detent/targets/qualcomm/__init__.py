@@ -1,4 +1,4 @@
-"""Qualcomm SNPE and QNN."""
+"""Qualcomm: SNPE, and QNN on the Hexagon tensor processor."""
 
 from __future__ import annotations
 

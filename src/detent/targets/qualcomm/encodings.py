@@ -22,7 +22,7 @@ from detent.ir import DeployedTensor
 from detent.numerics import PerTensor
 from detent.targets.base import TensorFacts, Written
 from detent.targets.base.content import as_json, parse_json, unreadable
-from detent.targets.base.float_network import FLOAT_MODEL, Network, ParameterFormat
+from detent.targets.base.float_network import FLOAT_MODEL, FloatNetwork, ParameterFormat
 from detent.targets.base.format import Roles
 from detent.targets.base.limits import integers, no_groups
 
@@ -91,7 +91,7 @@ class QualcommEncodingsFormat(ParameterFormat):
     name = _NAME
     files: Mapping[str, Roles | None] = {_NEW: _ROLES, _OLD: _ROLES, _RANGES: _ROLES, FLOAT_MODEL: ()}
 
-    def write_parameters(self, network: Network) -> Written:
+    def write_parameters(self, network: FloatNetwork) -> Written:
         activations, parameters = _encodings(network)
         notes: list[str] = []
         if any(tensor.role == "bias" for tensor in network.deployment.parameters):
@@ -159,13 +159,13 @@ def range_facts(content: bytes) -> Iterator[TensorFacts]:
         yield TensorFacts(name, {"full_range": full, "bits": given[0].bits})
 
 
-def ranges(network: Network) -> dict[str, Any]:
+def ranges(network: FloatNetwork) -> dict[str, Any]:
     """The form of MQBench."""
     activations, parameters = _encodings(network)
     return {"activation_encodings": _as_ranges(activations), "param_encodings": _as_ranges(parameters)}
 
 
-def _encodings(network: Network) -> tuple[dict[str, QualcommEncoding], dict[str, QualcommEncoding]]:
+def _encodings(network: FloatNetwork) -> tuple[dict[str, QualcommEncoding], dict[str, QualcommEncoding]]:
     activations = {name: _encoding(tensor) for name, tensor in network.activations.items()}
     weights = {name: _encoding(tensor) for name, tensor in network.parameters.items() if tensor.role == "weight"}
     return activations, weights

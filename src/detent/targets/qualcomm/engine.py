@@ -13,7 +13,7 @@ import numpy.typing as npt
 import onnx
 
 from detent.errors import EngineError
-from detent.ir import Encoding, Package, QdqGraph
+from detent.ir import Encoding, Network, Package
 from detent.rewrites import float_model
 from detent.targets.base import Engine, Placement
 from detent.targets.base.ports import given, real
@@ -168,7 +168,7 @@ def _shapes(inputs: Arrays) -> Shapes:
     return tuple((name, tuple(array.shape)) for name, array in inputs.items())
 
 
-def _least(graph: QdqGraph) -> Shapes:
+def _least(graph: Network) -> Shapes:
     """The shapes of the inputs where every free size is 1."""
     shape = {
         name: tuple(1 if isinstance(size, str) else size for size in port.shape) for name, port in graph.inputs.items()

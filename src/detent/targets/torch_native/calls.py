@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from detent.ir import Encoding, Op, Read, clip_bounds
+from detent.ir import Encoding, Op, Operand, clip_bounds
 from detent.targets.torch_native.lowering import Lowering
 
 __all__ = ["activation_of", "add_call"]
@@ -27,7 +27,7 @@ def add_call(
     low: Lowering,
     call: str,
     ops: tuple[Op, ...],
-    reads: tuple[Read | None, ...],
+    reads: tuple[Operand | None, ...],
     grid: Encoding,
     clip: tuple[float, float] | None,
     relu: bool,
@@ -43,7 +43,7 @@ def add_call(
         least, greatest = max(least, int(codes[0])), min(greatest, int(codes[1]))
     if (least, greatest) != (0, 255):
         attributes = {**attributes, "clamp": [least, greatest]}
-    low.add(kernel, ops, reads, (Read(ops[-1].outputs[0], grid),), constants=constants, attributes=attributes)
+    low.add(kernel, ops, reads, (Operand(ops[-1].outputs[0], grid),), constants=constants, attributes=attributes)
 
 
 def _span(grid: Encoding) -> tuple[float, float]:

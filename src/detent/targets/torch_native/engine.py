@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from detent.errors import EngineError
-from detent.ir import Op, Package, Read
+from detent.ir import Op, Operand, Package
 from detent.ir.torch_functions import call
 from detent.ir.torch_module import FloatGrids, TorchGraph
 from detent.targets.base import Engine, Placement
@@ -215,7 +215,7 @@ def _only(step: Step) -> str:
 
 def _onnx(step: Step, kind: str, arrays: Mapping[str, npt.NDArray[Any]]) -> Run:
     names = step.inputs
-    reads = tuple(None if name is None else Read(name) for name in names)
+    reads = tuple(None if name is None else Operand(name) for name in names)
     op = Op(kind, step.ops[0][0] if step.ops else kind, reads, step.outputs, step.attributes)
     return lambda values: call(op, [None if name is None else values[name] for name in names], arrays)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from detent.ir import Op, QdqGraph, Read, Trait, clip_bounds, ops_with
+from detent.ir import Network, Op, Operand, Trait, clip_bounds, ops_with
 from detent.targets.torch_native.calls import activation_of, add_call
 from detent.targets.torch_native.lowering import Lowering, Maker, NoKernelError
 from detent.targets.torch_native.weighted import conv, conv_transpose, gemm, matmul
@@ -24,7 +24,7 @@ _UNARY = {"Elu": ("elu", "alpha"), "HardSwish": ("hardswish", ""), "LeakyRelu": 
 """Torch's kernel, and what it calls alpha."""
 
 
-def lower(graph: QdqGraph) -> Lowering:
+def lower(graph: Network) -> Lowering:
     """Every operation of `graph` as a call."""
     return Lowering(graph, MAKERS)
 
@@ -64,8 +64,8 @@ def _same_grid(low: Lowering, op: Op) -> None:
     for each in ops:
         data = each.inputs[0]
         assert data is not None
-        writes = tuple(Read(name, grid) for name in each.outputs if name)
-        reads = (Read(data.tensor, grid), *each.inputs[1:])
+        writes = tuple(Operand(name, grid) for name in each.outputs if name)
+        reads = (Operand(data.tensor, grid), *each.inputs[1:])
         low.add(f"onnx.{each.type}", (each,), reads, writes, attributes=each.attributes)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detent.errors import DeployError
-from detent.ir import Encoding, Op, QdqGraph, Read, constant_values, sole_float_reader
+from detent.ir import Encoding, Network, Op, Operand, constant_values, sole_float_reader
 from detent.ir.qparams import BOUNDS
 from detent.ir.torch_functions import FUNCTIONS
 from detent.targets.torch_native.program import Grid, Program, Step
@@ -28,8 +28,8 @@ class Lowered:
 
     step: Step
     ops: tuple[Op, ...]
-    reads: tuple[Read | None, ...]
-    writes: tuple[Read, ...]
+    reads: tuple[Operand | None, ...]
+    writes: tuple[Operand, ...]
 
 
 class NoKernelError(Exception):
@@ -43,14 +43,14 @@ Maker = Callable[["Lowering", Op], None]
 class Lowering:
     """A walk over a network. `lowered` holds the steps that stand for operations; `program` all of them."""
 
-    def __init__(self, graph: QdqGraph, makers: Mapping[str, Maker]):
+    def __init__(self, graph: Network, makers: Mapping[str, Maker]):
         self.graph = graph
         self._makers = makers
         self.lowered: list[Lowered] = []
         self._steps: list[Step] = []
         self._grids: dict[str, Grid] = {}
         self._tensors: dict[str, Array] = {}
-        self._forms: dict[Read, str] = {Read(name): name for name in graph.inputs}
+        self._forms: dict[Operand, str] = {Operand(name): name for name in graph.inputs}
         self._pending: dict[str, Op] = {}
         self._taken: set[str] = set()
         for op in graph.ops:
@@ -83,20 +83,20 @@ class Lowering:
 
     # --- what makers look at -----------------------------------------------------------------------------
 
-    def is_constant(self, read: Read | None) -> bool:
+    def is_constant(self, read: Operand | None) -> bool:
         return read is not None and read.tensor in self.graph.constants
 
-    def constant(self, read: Read) -> Array:
+    def constant(self, read: Operand) -> Array:
         """Its real numbers (or integers that are no codes)."""
         values = constant_values(self.graph, read)
         assert values is not None
         return values
 
-    def pending(self, read: Read | None) -> Op | None:
+    def pending(self, read: Operand | None) -> Op | None:
         """The operation on constants that gives what is read, if nothing has asked for it yet."""
         return None if read is None else self._pending.get(read.tensor)
 
-    def grid(self, read: Read | None) -> Encoding:
+    def grid(self, read: Operand | None) -> Encoding:
         """The uint8 grid a computed tensor is read on."""
         if read is None or read.encoding is None:
             raise NoKernelError("it reads floats")
@@ -109,18 +109,18 @@ class Lowering:
         found = self.graph.grid_of(tensor)
         if found is None:
             raise NoKernelError("what it gives is read in float, or on several grids")
-        return self.grid(Read(tensor, found))
+        return self.grid(Operand(tensor, found))
 
     def behind(self, op: Op, types: Container[str]) -> Op | None:
         """The one operation that reads what `op` gives, in float and first, if it is of such a type."""
         follower = sole_float_reader(self.graph, op.outputs[0])
-        if follower is None or follower.inputs[0] != Read(op.outputs[0]):
+        if follower is None or follower.inputs[0] != Operand(op.outputs[0]):
             return None
         return follower if follower.type in types else None
 
     # --- what makers do ----------------------------------------------------------------------------------
 
-    def form(self, read: Read) -> str:
+    def form(self, read: Operand) -> str:
         """The value that is this form of a tensor, converted if need be."""
         if read in self._forms:
             return self._forms[read]
@@ -135,7 +135,7 @@ class Lowering:
             raise DeployError(
                 f"write the network input {read.tensor!r} for torch", "it is given as integers", "give it in float"
             )
-        source = Read(read.tensor)
+        source = Operand(read.tensor)
         if source not in self._forms:
             codes = next(value for form, value in self._forms.items() if form.tensor == read.tensor)
             self._convert("dequantize", codes, source, read.tensor)
@@ -155,8 +155,8 @@ class Lowering:
         self,
         call: str,
         ops: tuple[Op, ...],
-        reads: tuple[Read | None, ...],
-        writes: tuple[Read, ...],
+        reads: tuple[Operand | None, ...],
+        writes: tuple[Operand, ...],
         *,
         constants: tuple[str | None, ...] = (),
         attributes: Mapping[str, Any] | None = None,
@@ -187,24 +187,24 @@ class Lowering:
             )
         self._pending.pop(op.outputs[0], None)
         reads = tuple(None if read is None else self._real(read) for read in op.inputs)
-        writes = tuple(Read(name) for name in op.outputs if name)
+        writes = tuple(Operand(name) for name in op.outputs if name)
         self.add(f"onnx.{op.type}", (op,), reads, writes, attributes=op.attributes, why=why)
 
-    def _real(self, read: Read) -> Read:
+    def _real(self, read: Operand) -> Operand:
         """The floats of what is read: of the codes, if it is read on a grid."""
         if read.encoding is None:
             return read
         if self.is_constant(read):
-            real = Read(f"{read.tensor}_dequantized")
+            real = Operand(f"{read.tensor}_dequantized")
             self._forms[real] = self.hold(real.tensor, self.constant(read))
             return real
         value = self.form(read)
-        real = Read(f"{value}_dequantized")
+        real = Operand(f"{value}_dequantized")
         if real not in self._forms:
             self._convert("dequantize", value, real, real.tensor)
         return real
 
-    def _convert(self, call: str, source: str, form: Read, value: str) -> None:
+    def _convert(self, call: str, source: str, form: Operand, value: str) -> None:
         clamp = {}
         if call == "quantize" and not self._grids[value].full:
             clamp = {"clamp": [self._grids[value].low, self._grids[value].high]}

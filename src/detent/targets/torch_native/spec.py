@@ -1,4 +1,4 @@
-"""Torch's own quantized kernels, and MMRazor's `native` scheme for them."""
+"""torch's own quantized kernels, and MMRazor's `native` scheme for them."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from detent.ir import Op, Read
+from detent.ir import Op, Operand
 from detent.ir.qparams import BOUNDS
 from detent.targets.torch_native.calls import activation_of, add_call
 from detent.targets.torch_native.lowering import Lowering, NoKernelError
@@ -69,14 +69,14 @@ def matmul(low: Lowering, op: Op) -> None:
         weight, ops = turned.inputs[0], (turned, op)
     elif weight is None or not low.is_constant(weight):
         raise NoKernelError("torch multiplies two computed matrices in float")
-    bias: tuple[Read | None, ...] = ()
+    bias: tuple[Operand | None, ...] = ()
     add = low.behind(op, ("Add",))
     if add is not None and low.is_constant(add.inputs[1]) and _is_bias(low, add.inputs[1], weight, turned is not None):
         ops, bias = (*ops, add), (add.inputs[1],)
     _weighted(low, "linear", ops, x, weight, bias, axis=0 if turned is not None else 1)
 
 
-def _is_bias(low: Lowering, bias: Read | None, weight: Read | None, turned: bool) -> bool:
+def _is_bias(low: Lowering, bias: Operand | None, weight: Operand | None, turned: bool) -> bool:
     shape = _shape(low, weight)
     return _shape(low, bias) == (shape[0 if turned else 1],)
 
@@ -85,9 +85,9 @@ def _weighted(
     low: Lowering,
     kernel: str,
     ops: tuple[Op, ...],
-    x: Read | None,
-    weight: Read | None,
-    bias: tuple[Read | None, ...],
+    x: Operand | None,
+    weight: Operand | None,
+    bias: tuple[Operand | None, ...],
     *,
     axis: int,
     attributes: dict[str, Any] | None = None,
@@ -119,7 +119,7 @@ def _weighted(
     add_call(low, f"quantized.{kernel}", chain, (x,), grid, clamp, relu, attributes or {}, constants)
 
 
-def _shape(low: Lowering, read: Read | None) -> tuple[int, ...]:
+def _shape(low: Lowering, read: Operand | None) -> tuple[int, ...]:
     if read is None or not low.is_constant(read):
         raise NoKernelError("its weight is computed")
     return low.graph.constants[read.tensor].shape

@@ -1,4 +1,4 @@
-"""TVM, through QOperator ONNX."""
+"""Apache TVM, through the quantized operators of ONNX."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from detent.ir import Encoding, Op, QdqGraph, Read, TensorNames, clip_bounds, sole_float_reader
+from detent.ir import Encoding, Network, Op, Operand, TensorNames, clip_bounds, sole_float_reader
 from detent.ir.qparams import BOUNDS
 
 __all__ = ["Builder", "Kernel"]
@@ -28,7 +28,7 @@ class Builder:
     `float_ops` are those that read codes and nevertheless compute on real numbers.
     """
 
-    def __init__(self, graph: QdqGraph, kernels: Mapping[str, Kernel]):
+    def __init__(self, graph: Network, kernels: Mapping[str, Kernel]):
         self.graph = graph
         self.float_ops: list[str] = []
         self._kernels = kernels
@@ -69,7 +69,7 @@ class Builder:
         """A name that no tensor has."""
         return self._names.unique(name)
 
-    def codes(self, read: Read) -> str:
+    def codes(self, read: Operand) -> str:
         """The tensor with the codes of what is read on a grid."""
         encoding = read.encoding
         assert encoding is not None, read
@@ -86,7 +86,7 @@ class Builder:
                 self._codes[key] = self.within(made, encoding.qmin, encoding.qmax, encoding)
         return self._codes[key]
 
-    def scale(self, read: Read) -> list[str]:
+    def scale(self, read: Operand) -> list[str]:
         """The names of scale and zero point."""
         encoding = read.encoding
         assert encoding is not None, read
@@ -121,7 +121,7 @@ class Builder:
         encoding = self.graph.grid_of(end)
         if encoding is None:
             return False
-        made = kernel(self, op, Read(end, encoding))
+        made = kernel(self, op, Operand(end, encoding))
         if made is None:
             return False
         least, greatest = encoding.qmin, encoding.qmax
@@ -151,7 +151,7 @@ class Builder:
             helper.make_node(op.type, inputs, list(op.outputs), name=op.name, domain=op.domain, **op.onnx_attributes)
         )
 
-    def _real(self, read: Read) -> str:
+    def _real(self, read: Operand) -> str:
         """The tensor with the real numbers of what is read."""
         if read.encoding is None:
             return self._float(read.tensor)
@@ -161,7 +161,7 @@ class Builder:
             self._reals[key] = self._dequantize(read, read.encoding, made)
         return self._reals[key]
 
-    def _dequantize(self, read: Read, encoding: Encoding, output: str) -> str:
+    def _dequantize(self, read: Operand, encoding: Encoding, output: str) -> str:
         inputs = [self.codes(read), *self.scale(read)]
         return self.node("DequantizeLinear", inputs, output, name=output, **_axis(encoding))
 
@@ -170,7 +170,7 @@ class Builder:
             self.constant(tensor, self.graph.constants[tensor])
         return tensor
 
-    def _output(self, name: str, read: Read, as_codes: bool) -> onnx.ValueInfoProto:
+    def _output(self, name: str, read: Operand, as_codes: bool) -> onnx.ValueInfoProto:
         dtype = "float32"
         if read.encoding is not None and as_codes:
             dtype = read.encoding.dtype
@@ -182,7 +182,7 @@ class Builder:
         return _value_info(name, dtype, self.graph.shapes.get(name) or self.graph.shapes.get(read.tensor))
 
 
-Kernel = Callable[[Builder, Op, Read], "str | None"]
+Kernel = Callable[[Builder, Op, Operand], "str | None"]
 """Gets the builder, the operation, and what is to be given: a tensor on a grid. Gives the tensor of codes it wrote."""
 
 

@@ -1,4 +1,4 @@
-"""AMD Vitis AI DPUs."""
+"""AMD (Xilinx) DPUs, through Vitis AI."""
 
 from __future__ import annotations
 

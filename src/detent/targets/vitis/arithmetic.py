@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from detent.errors import DeployError
-from detent.ir import Encoding, Op, QdqGraph, Read, Trait, ops_with
+from detent.ir import Encoding, Network, Op, Operand, Trait, ops_with
 from detent.twin import Arithmetic, Step
 from detent.twin.accumulate import accumulator
 from detent.twin.arithmetic import Kernel, Maker
@@ -53,7 +53,7 @@ class VitisDpu(Arithmetic):
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
         return half_up(values.double() / float(encoding.scale)).clamp_(encoding.qmin, encoding.qmax).float()
 
-    def lower(self, graph: QdqGraph) -> list[Step]:
+    def lower(self, graph: Network) -> list[Step]:
         _check(graph)
         return [*_entries(graph), *lower(graph, _MAKERS)]
 
@@ -84,7 +84,7 @@ def pool_factor(kernel: Sequence[int]) -> tuple[int, int]:
     return min(found, key=lambda pair: abs(pair[0] / 2 ** pair[1] - 1 / size))
 
 
-def _check(graph: QdqGraph) -> None:
+def _check(graph: Network) -> None:
     reads = [read for op in graph.ops for read in op.inputs if read is not None]
     for read in (*reads, *(output.read for output in graph.outputs)):
         encoding = read.encoding
@@ -99,13 +99,13 @@ def _check(graph: QdqGraph) -> None:
             )
 
 
-def _entries(graph: QdqGraph) -> list[Step]:
+def _entries(graph: Network) -> list[Step]:
     """Network inputs, which are rounded like parameters."""
     found = []
     for name in graph.inputs:
         for encoding in graph.encodings(name):
             if encoding is not None and name not in graph.coded:
-                found.append(Step((), (Read(name),), (Read(name, encoding),), _half_away(encoding), "quantize"))
+                found.append(Step((), (Operand(name),), (Operand(name, encoding),), _half_away(encoding), "quantize"))
     return found
 
 
@@ -117,7 +117,7 @@ def _half_away(encoding: Encoding) -> Kernel:
     return kernel
 
 
-def _requantized(graph: QdqGraph, ops: Sequence[Op], reads: Sequence[Read], total: Kernel, at: int) -> Step | None:
+def _requantized(graph: Network, ops: Sequence[Op], reads: Sequence[Operand], total: Kernel, at: int) -> Step | None:
     """A step that sums exactly, at a position, and then shifts; `ops` end with the ReLU or Clip behind it."""
     output = ops[-1].outputs[0]
     encoding = graph.grid_of(output)
@@ -131,10 +131,10 @@ def _requantized(graph: QdqGraph, ops: Sequence[Op], reads: Sequence[Read], tota
     def kernel(*codes: Tensor) -> Tensor:
         return half_up(total(*codes) * factor).clamp_(*bounds).float()
 
-    return Step(tuple(ops), tuple(reads), (Read(output, encoding),), kernel)
+    return Step(tuple(ops), tuple(reads), (Operand(output, encoding),), kernel)
 
 
-def _weighted(graph: QdqGraph, op: Op) -> Step | None:
+def _weighted(graph: Network, op: Op) -> Step | None:
     sums = accumulator(graph, op)
     if sums is None:
         return None
@@ -158,7 +158,7 @@ def _weighted(graph: QdqGraph, op: Op) -> Step | None:
 def _pair(combine: Callable[[Tensor, Tensor], Tensor]) -> Maker:
     """Add and Mul: of codes at one position, or of codes as they are."""
 
-    def make(graph: QdqGraph, op: Op) -> Step | None:
+    def make(graph: Network, op: Op) -> Step | None:
         reads = [read for read in op.inputs if read is not None and read.encoding is not None]
         if len(reads) != 2:
             return None
@@ -174,7 +174,7 @@ def _pair(combine: Callable[[Tensor, Tensor], Tensor]) -> Maker:
     return make
 
 
-def _of_one(graph: QdqGraph, op: Op, total: Kernel) -> Step | None:
+def _of_one(graph: Network, op: Op, total: Kernel) -> Step | None:
     """An operation on the codes of its first input, at their position."""
     data = op.inputs[0]
     if data is None or data.encoding is None or any(read is not None and read.encoding for read in op.inputs[1:]):
@@ -182,7 +182,7 @@ def _of_one(graph: QdqGraph, op: Op, total: Kernel) -> Step | None:
     return _requantized(graph, (op,), (data,), total, position(data.encoding))
 
 
-def _pool(graph: QdqGraph, op: Op) -> Step | None:
+def _pool(graph: Network, op: Op) -> Step | None:
     pads = op.attribute("pads")
     uneven = any(pads) and not op.attribute("count_include_pad")
     if uneven or op.attribute("ceil_mode") or len(op.attributes["kernel_shape"]) != 2 or pads[:2] != pads[2:]:
@@ -196,7 +196,7 @@ def _pool(graph: QdqGraph, op: Op) -> Step | None:
     return _of_one(graph, op, total)
 
 
-def _global_pool(graph: QdqGraph, op: Op) -> Step | None:
+def _global_pool(graph: Network, op: Op) -> Step | None:
     def total(x: Tensor) -> Tensor:
         factor, shift = pool_factor(x.shape[2:])
         return x.double().sum(tuple(range(2, x.ndim)), keepdim=True) * (factor * 2.0**-shift)
@@ -204,15 +204,15 @@ def _global_pool(graph: QdqGraph, op: Op) -> Step | None:
     return _of_one(graph, op, total)
 
 
-def _leaky(graph: QdqGraph, op: Op) -> Step | None:
+def _leaky(graph: Network, op: Op) -> Step | None:
     return _of_one(graph, op, lambda x: torch.where(x < 0, x.double() * _LEAKY, x.double()))
 
 
-def _clipped(graph: QdqGraph, op: Op) -> Step | None:
+def _clipped(graph: Network, op: Op) -> Step | None:
     return _of_one(graph, op, lambda x: x.double())
 
 
-def _moved(graph: QdqGraph, op: Op) -> Step | None:
+def _moved(graph: Network, op: Op) -> Step | None:
     """On the codes; to another grid by a shift."""
     step = move_step(graph, op)
     data = op.inputs[0]
@@ -226,10 +226,10 @@ def _moved(graph: QdqGraph, op: Op) -> Step | None:
     def kernel(x: Tensor, *others: Tensor | None) -> Tensor:
         return half_up(move(x, *others).double() * factor).clamp_(encoding.qmin, encoding.qmax).float()
 
-    return Step((op,), op.inputs, (Read(op.outputs[0], encoding),), kernel)
+    return Step((op,), op.inputs, (Operand(op.outputs[0], encoding),), kernel)
 
 
-def _concat(graph: QdqGraph, op: Op) -> Step | None:
+def _concat(graph: Network, op: Op) -> Step | None:
     encodings = [read.encoding for read in op.inputs if read is not None and read.encoding is not None]
     output = graph.grid_of(op.outputs[0])
     if len(encodings) != len(op.inputs) or output is None:
@@ -240,7 +240,7 @@ def _concat(graph: QdqGraph, op: Op) -> Step | None:
         shifted = [half_up(part.double() * factor) for part, factor in zip(parts, factors, strict=True)]
         return torch.cat(shifted, op.attributes["axis"]).clamp_(output.qmin, output.qmax).float()
 
-    return Step((op,), op.inputs, (Read(op.outputs[0], output),), kernel)
+    return Step((op,), op.inputs, (Operand(op.outputs[0], output),), kernel)
 
 
 # An Identity requantizes; the other three Vitis AI says nothing of.

@@ -1,4 +1,4 @@
-"""AMD (Xilinx) DPU through Vitis AI."""
+"""AMD (Xilinx) DPUs, through Vitis AI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brings a file into one form before it is imported."""
+"""Canonicalizes a file before it is imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a file that was quantized before says."""
+"""Reads the quantization of a file that is already quantized."""
 
 from __future__ import annotations
 

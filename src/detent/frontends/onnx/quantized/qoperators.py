@@ -16,7 +16,7 @@ from detent.frontends.onnx.call import label
 from detent.ir import Trait, ops_with
 from detent.ir.protos import without_initializers
 
-__all__ = ["written_out"]
+__all__ = ["expand_qoperators"]
 
 _VENDOR = "com.microsoft"
 _MOVING = ops_with(Trait.MOVES_VALUES) | {"MaxPool", "Pad", "Resize"}
@@ -25,7 +25,7 @@ _ORDERING = frozenset({"ArgMax", "ArgMin"})
 """Operators that ask only which of the values is larger."""
 
 
-def written_out(model: ModelProto) -> ModelProto:
+def expand_qoperators(model: ModelProto) -> ModelProto:
     """`model` itself if it has no such operators."""
     codes = {node.output[0] for node in model.graph.node if node.op_type == "QuantizeLinear"}
     if not any(_writer(node) or (_moves(node) and node.input[0] in codes) for node in model.graph.node):

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 import numpy.typing as npt
 
-from detent.ir import Encoding, Op, QdqGraph
+from detent.ir import Encoding, Network, Op
 from detent.twin.accumulate import Accumulator
 from detent.twin.arithmetic import Kernel
 from detent.twin.requantize import Requantizer
@@ -51,5 +51,5 @@ class TfliteKernels(ABC):
         """Along the last axis."""
 
     @abstractmethod
-    def resize(self, graph: QdqGraph, op: Op, x: Encoding) -> Kernel | None:
+    def resize(self, graph: Network, op: Op, x: Encoding) -> Kernel | None:
         """Bilinear, on one grid."""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from detent.ir import Encoding, Op, QdqGraph, Read
+from detent.ir import Encoding, Network, Op, Operand
 from detent.ir.reference.windows import pool_windows
 from detent.targets.litert.file.fusing import Node
 from detent.targets.litert.file.kernels import is_wide
@@ -35,7 +35,7 @@ def table_kernel(table: Integers, x: Encoding) -> Kernel:
     return lambda codes: held[(codes - x.qmin).long()]
 
 
-def accumulator_bias(graph: QdqGraph, node: Node, acc: Accumulator) -> Integers | None:
+def accumulator_bias(graph: Network, node: Node, acc: Accumulator) -> Integers | None:
     """The integers of the bias, on the scale of the accumulator; a float one is put there as the writer does."""
     inputs = node.main.inputs
     read = node.bias or (inputs[2] if len(inputs) > 2 else None)
@@ -52,9 +52,9 @@ def accumulator_bias(graph: QdqGraph, node: Node, acc: Accumulator) -> Integers 
     return bias_codes(np.broadcast_to(real, (channels,)), scale, read.tensor, wide=wide).astype(np.int64)
 
 
-def move(graph: QdqGraph, op: Op, x: Encoding) -> Step | None:
+def move(graph: Network, op: Op, x: Encoding) -> Step | None:
     """On codes, whatever grid they are read on behind it; what is padded with is put on the grid."""
-    writes = tuple(Read(name, x) for name in op.outputs if name)
+    writes = tuple(Operand(name, x) for name in op.outputs if name)
     if op.type != "Pad":
         return Step((op,), op.inputs, writes, float_kernel(graph, op), "moved")
     value = op.inputs[2] if len(op.inputs) > 2 else None
@@ -72,7 +72,7 @@ def move(graph: QdqGraph, op: Op, x: Encoding) -> Step | None:
     return Step((op,), reads, writes, kernel, "moved")
 
 
-def mean_axes(graph: QdqGraph, op: Op, rank: int) -> tuple[int, ...]:
+def mean_axes(graph: Network, op: Op, rank: int) -> tuple[int, ...]:
     if op.type == "GlobalAveragePool":
         return tuple(range(2, rank))
     given = op.attributes.get("axes")

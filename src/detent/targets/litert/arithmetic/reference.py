@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from detent.cpus import CPUS
-from detent.ir import Encoding, Op, QdqGraph
+from detent.ir import Encoding, Network, Op
 from detent.targets.litert.arithmetic.fixed import (
     add_kernel,
     convert_kernel,
@@ -77,5 +77,5 @@ class TfliteReference(TfliteFamily):
     def softmax(self, x: Encoding, y: Encoding) -> Kernel:
         return float_softmax(x, y)
 
-    def resize(self, graph: QdqGraph, op: Op, x: Encoding) -> Kernel | None:
+    def resize(self, graph: Network, op: Op, x: Encoding) -> Kernel | None:
         return own_resize(graph, op, x)

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from detent.ir import Encoding, Op, QdqGraph
+from detent.ir import Encoding, Network, Op
 from detent.targets.litert.arithmetic.pieces import shift_of
 from detent.twin.arithmetic import Kernel
 
@@ -19,7 +19,7 @@ f32 = np.float32
 _BITS, _OWN_BITS = 11, 10
 
 
-def _way(graph: QdqGraph, op: Op) -> tuple[int, int, str] | None:
+def _way(graph: Network, op: Op) -> tuple[int, int, str] | None:
     """Rows and columns of the result and where its pixels lie; None if that is another way, or not known."""
     sizes = graph.shapes.get(op.outputs[0], ())[2:]
     where = str(op.attribute("coordinate_transformation_mode"))
@@ -30,7 +30,7 @@ def _way(graph: QdqGraph, op: Op) -> tuple[int, int, str] | None:
     return (rows, columns, where) if isinstance(rows, int) and isinstance(columns, int) else None
 
 
-def xnnpack_resize(graph: QdqGraph, op: Op) -> Kernel | None:
+def xnnpack_resize(graph: Network, op: Op) -> Kernel | None:
     way = _way(graph, op)
     if way is None:
         return None
@@ -64,7 +64,7 @@ def _places(size: int, count: int, where: str) -> tuple[Integers, Integers, Inte
     return before, behind, np.rint((position - before.astype(f32)) * 2**_BITS).astype(np.int64)
 
 
-def own_resize(graph: QdqGraph, op: Op, x: Encoding) -> Kernel | None:
+def own_resize(graph: Network, op: Op, x: Encoding) -> Kernel | None:
     way = _way(graph, op)
     if way is None:
         return None

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detent.ir import Encoding, Op, QdqGraph, Read, Trait, clip_bounds, ops_with
+from detent.ir import Encoding, Network, Op, Operand, Trait, clip_bounds, ops_with
 from detent.targets.litert.arithmetic.kernels import Bounds, TfliteKernels
 from detent.targets.litert.arithmetic.pieces import (
     accumulator_bias,
@@ -68,10 +68,10 @@ class TfliteFamily(Arithmetic, TfliteKernels):
         """The kernels that compute on these grids."""
         return _WIDE if any(map(is_wide, grids)) else self
 
-    def lower(self, graph: QdqGraph) -> list[Step]:
+    def lower(self, graph: Network) -> list[Step]:
         return self.lower_nodes(graph, fused(graph), lambda _: True)
 
-    def lower_nodes(self, graph: QdqGraph, nodes: Iterable[Node], takes: Callable[[Node], bool]) -> list[Step]:
+    def lower_nodes(self, graph: Network, nodes: Iterable[Node], takes: Callable[[Node], bool]) -> list[Step]:
         """As `lower`, for a runtime that fuses in its own way and gives these kernels only what `takes` says."""
         steps: list[Step] = []
         for node in nodes:
@@ -80,10 +80,10 @@ class TfliteFamily(Arithmetic, TfliteKernels):
                 steps += [each, *self._conversions(graph, each)]
         return steps
 
-    def _conversions(self, graph: QdqGraph, step: Step) -> list[Step]:
+    def _conversions(self, graph: Network, step: Step) -> list[Step]:
         """To the other grids that a tensor is read on, straight from its codes."""
         return [
-            Step((), (made,), (Read(made.tensor, other),), self._converted(made.encoding, other), "quantize")
+            Step((), (made,), (Operand(made.tensor, other),), self._converted(made.encoding, other), "quantize")
             for made in step.writes
             if made.encoding is not None
             for other in graph.encodings(made.tensor)
@@ -93,7 +93,7 @@ class TfliteFamily(Arithmetic, TfliteKernels):
     def _converted(self, x: Encoding, y: Encoding) -> Kernel:
         return self._for(x, y).convert(x, y)
 
-    def _integer(self, graph: QdqGraph, node: Node) -> Step | None:
+    def _integer(self, graph: Network, node: Node) -> Step | None:
         op = node.main
         data = op.inputs[0]
         if data is None or data.encoding is None or not is_held(data.encoding):
@@ -111,7 +111,7 @@ class TfliteFamily(Arithmetic, TfliteKernels):
             return self._binary(graph, node, y)
         return self._unary(graph, node, data, y)
 
-    def _weighted(self, graph: QdqGraph, node: Node, y: Encoding) -> Step | None:
+    def _weighted(self, graph: Network, node: Node, y: Encoding) -> Step | None:
         op, weight = node.main, node.main.inputs[1]
         assert weight is not None
         if weight.tensor not in graph.constants:
@@ -125,7 +125,7 @@ class TfliteFamily(Arithmetic, TfliteKernels):
         assert acc is not None
         kernels = self if self._adds_in_32_bits(op, acc) else self._for(y)
         requantize = kernels.product(op, acc, y, bounds)
-        return Step(node.ops, (acc.read,), (Read(node.output, y),), lambda codes: requantize(acc(codes)))
+        return Step(node.ops, (acc.read,), (Operand(node.output, y),), lambda codes: requantize(acc(codes)))
 
     def _matmul(self, op: Op, y: Encoding) -> Step | None:
         grids = _grids(op)
@@ -139,9 +139,9 @@ class TfliteFamily(Arithmetic, TfliteKernels):
             sums = matmul_accumulate(left - int(a.zero_point), right - int(b.zero_point), *largest)
             return requantize(sums)
 
-        return Step((op,), op.inputs, (Read(op.outputs[0], y),), kernel)
+        return Step((op,), op.inputs, (Operand(op.outputs[0], y),), kernel)
 
-    def _binary(self, graph: QdqGraph, node: Node, y: Encoding) -> Step | None:
+    def _binary(self, graph: Network, node: Node, y: Encoding) -> Step | None:
         op, grids = node.main, _grids(node.main)
         bounds = clamp_bounds(graph, _activation(node), y)
         if grids is None or bounds is None:
@@ -151,9 +151,9 @@ class TfliteFamily(Arithmetic, TfliteKernels):
             kernel = self._for(y).multiply(a, b, y, bounds)
         else:
             kernel = self.add(a, b, y, bounds, 1 if op.type == "Add" else -1)
-        return Step(node.ops, op.inputs, (Read(node.output, y),), kernel)
+        return Step(node.ops, op.inputs, (Operand(node.output, y),), kernel)
 
-    def _concat(self, graph: QdqGraph, op: Op) -> Step | None:
+    def _concat(self, graph: Network, op: Op) -> Step | None:
         grids = _grids(op)
         if grids is None:
             return None
@@ -167,9 +167,9 @@ class TfliteFamily(Arithmetic, TfliteKernels):
             moved = [each if to is None else to(each) for each, to in zip(codes, kernels, strict=True)]
             return torch.cat(moved, axis)
 
-        return Step((op,), op.inputs, (Read(op.outputs[0], y),), kernel)
+        return Step((op,), op.inputs, (Operand(op.outputs[0], y),), kernel)
 
-    def _unary(self, graph: QdqGraph, node: Node, data: Read, y: Encoding) -> Step | None:
+    def _unary(self, graph: Network, node: Node, data: Operand, y: Encoding) -> Step | None:
         op, x = node.main, data.encoding
         assert x is not None
         kernel: Kernel | None = None
@@ -185,9 +185,9 @@ class TfliteFamily(Arithmetic, TfliteKernels):
             kernel = self._for(y).resize(graph, op, x)
         if kernel is None:
             return None
-        return Step(node.ops, (data,), (Read(node.output, y),), kernel)
+        return Step(node.ops, (data,), (Operand(node.output, y),), kernel)
 
-    def _table(self, graph: QdqGraph, op: Op, x: Encoding, y: Encoding) -> Kernel | None:
+    def _table(self, graph: Network, op: Op, x: Encoding, y: Encoding) -> Kernel | None:
         bounds = clip_bounds(graph, op)
         known = _FUNCTIONS[:2] if is_wide(y) else _FUNCTIONS
         if op.type == "Clip" and bounds not in known:
@@ -196,7 +196,7 @@ class TfliteFamily(Arithmetic, TfliteKernels):
         table = self._for(y).table(op, x, y, bounds)
         return None if table is None else table_kernel(table, x)
 
-    def _mean(self, graph: QdqGraph, op: Op, data: Read, y: Encoding) -> Step | None:
+    def _mean(self, graph: Network, op: Op, data: Operand, y: Encoding) -> Step | None:
         assert data.encoding is not None
         x, shift = data.encoding, shift_of(data.encoding)
         sizes = graph.shapes.get(data.tensor, ())
@@ -215,10 +215,10 @@ class TfliteFamily(Arithmetic, TfliteKernels):
                 kernels[count] = self._for(y).mean(x, y, count, spatial=spatial)
             return kernels[count](sums)
 
-        return Step((op,), (data,), (Read(op.outputs[0], y),), kernel)
+        return Step((op,), (data,), (Operand(op.outputs[0], y),), kernel)
 
 
-def _read_grids(graph: QdqGraph, op: Op) -> list[Encoding]:
+def _read_grids(graph: Network, op: Op) -> list[Encoding]:
     """The grids of the activations that it reads: weights are judged with the sums."""
     weighted = op.type in ops_with(Trait.WEIGHTED)
     reads = [read for read in op.inputs if read is not None and not (weighted and read.tensor in graph.constants)]

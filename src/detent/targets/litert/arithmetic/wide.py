@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detent.ir import Encoding, Op, QdqGraph
+from detent.ir import Encoding, Network, Op
 from detent.targets.litert.arithmetic.fixed import (
     convert_kernel,
     fixed_requantizer,
@@ -87,5 +87,5 @@ class WideKernels(TfliteKernels):
 
         return kernel
 
-    def resize(self, graph: QdqGraph, op: Op, x: Encoding) -> Kernel | None:
+    def resize(self, graph: Network, op: Op, x: Encoding) -> Kernel | None:
         return own_resize(graph, op, x)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from detent.cpus import CPUS, Cpu
-from detent.ir import Encoding, Op, QdqGraph
+from detent.ir import Encoding, Network, Op
 from detent.targets.litert.arithmetic.fixed import multiply_kernel
 from detent.targets.litert.arithmetic.gemmlowp import neon_multiply
 from detent.targets.litert.arithmetic.kernels import Bounds, Integers
@@ -140,7 +140,7 @@ class Xnnpack(TfliteFamily):
     def softmax(self, x: Encoding, y: Encoding) -> Kernel:
         return self._own.softmax(x, y)
 
-    def resize(self, graph: QdqGraph, op: Op, x: Encoding) -> Kernel | None:
+    def resize(self, graph: Network, op: Op, x: Encoding) -> Kernel | None:
         del x
         return xnnpack_resize(graph, op)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detent.ir import Encoding, Op, QdqGraph, Read, clip_bounds, sole_float_reader
+from detent.ir import Encoding, Network, Op, Operand, clip_bounds, sole_float_reader
 
 __all__ = ["Node", "fused"]
 
@@ -21,7 +21,7 @@ class Node:
 
     ops: tuple[Op, ...]
     activation: str = "NONE"
-    bias: Read | None = None
+    bias: Operand | None = None
     bounds: tuple[float, float] | None = None
     """What is still to be clipped to, where LiteRT has no such activation function."""
 
@@ -34,7 +34,7 @@ class Node:
         return self.ops[-1].outputs[0]
 
 
-def fused(graph: QdqGraph, before_activation: Sequence[str] = _BEFORE_ACTIVATION) -> list[Node]:
+def fused(graph: Network, before_activation: Sequence[str] = _BEFORE_ACTIVATION) -> list[Node]:
     """Every operation of `graph` in one node. A node stands where its first operation stood: what else it reads is
     constant. `before_activation` are the types that an activation is made a part of, besides linear layers."""
     nodes: list[Node] = []
@@ -48,7 +48,7 @@ def fused(graph: QdqGraph, before_activation: Sequence[str] = _BEFORE_ACTIVATION
     return nodes
 
 
-def _with_bias(graph: QdqGraph, node: Node) -> Node:
+def _with_bias(graph: Network, node: Node) -> Node:
     """A product with a constant matrix and the Add of a constant vector are a linear layer."""
     if not _is_linear(graph, node.main):
         return node
@@ -61,17 +61,17 @@ def _with_bias(graph: QdqGraph, node: Node) -> Node:
     return Node((*node.ops, add), bias=bias)
 
 
-def _is_linear(graph: QdqGraph, op: Op) -> bool:
+def _is_linear(graph: Network, op: Op) -> bool:
     """Whether it is a product with a constant matrix."""
     weight = op.inputs[-1]
     return op.type == "MatMul" and _axes_of_constant(graph, weight) == 2
 
 
-def _axes_of_constant(graph: QdqGraph, read: Read | None) -> int | None:
+def _axes_of_constant(graph: Network, read: Operand | None) -> int | None:
     return graph.constants[read.tensor].ndim if read is not None and read.tensor in graph.constants else None
 
 
-def _with_activation(graph: QdqGraph, node: Node, before: Sequence[str]) -> Node:
+def _with_activation(graph: Network, node: Node, before: Sequence[str]) -> Node:
     if node.main.type not in before and not _is_linear(graph, node.main):
         return node
     clip = sole_float_reader(graph, node.output)

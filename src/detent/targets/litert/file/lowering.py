@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detent.errors import DeployError
-from detent.ir import Encoding, Op, QdqGraph, Read, constant_values
+from detent.ir import Encoding, Network, Op, Operand, constant_values
 from detent.ir.shapes import BatchSizes
 from detent.targets.litert.file.container import Operator, TfliteTensor
 from detent.targets.litert.file.fusing import Node
@@ -56,7 +56,7 @@ class Lowering:
     """Grows by `emit`; `current` are the names of the operations that are being written. `short_sums`: whether
     convolutions of 16-bit codes add up in 32 bits where these suffice."""
 
-    def __init__(self, graph: QdqGraph, sizes: BatchSizes, *, short_sums: bool):
+    def __init__(self, graph: Network, sizes: BatchSizes, *, short_sums: bool):
         self.graph, self.short_sums = graph, short_sums
         self.tensors: list[TfliteTensor] = []
         self.operators: list[Operator] = []
@@ -88,18 +88,18 @@ class Lowering:
     def rank(self, tensor: str) -> int:
         return len(self.shape(tensor))
 
-    def made_last(self, read: Read | None) -> bool:
+    def made_last(self, read: Operand | None) -> bool:
         """Whether a tensor was made with its channels last."""
         return read is not None and read.tensor in self._forms and next(iter(self._forms[read.tensor])).last
 
-    def is_constant(self, read: Read | None) -> bool:
+    def is_constant(self, read: Operand | None) -> bool:
         return read is not None and read.tensor in self.graph.constants
 
-    def values(self, read: Read | None) -> Array | None:
+    def values(self, read: Operand | None) -> Array | None:
         """The real numbers of a constant; None if it is none."""
         return constant_values(self.graph, read)
 
-    def integer_output(self, node: Node, *data: Read | None, weight: Read | None = None) -> Encoding | None:
+    def integer_output(self, node: Node, *data: Operand | None, weight: Operand | None = None) -> Encoding | None:
         """The encoding a node gives, if it can run on integers: everything it reads and gives is on a grid, and LiteRT
         has a kernel for codes of their widths."""
         given = self.graph.grid_of(node.output)
@@ -110,7 +110,7 @@ class Lowering:
         encoding = activation_encoding(given, node.output)
         return encoding if has_kernel(node.main.type, grids, encoding) else None
 
-    def encoding(self, read: Read) -> Encoding:
+    def encoding(self, read: Operand) -> Encoding:
         """The encoding that an activation is read with."""
         assert read.encoding is not None
         return activation_encoding(read.encoding, read.tensor)
@@ -192,7 +192,7 @@ class Lowering:
 
     # Reading
 
-    def take(self, read: Read, *, last: bool, integer: bool) -> int:
+    def take(self, read: Operand, *, last: bool, integer: bool) -> int:
         """What an operator reads: codes if it runs on integers, else real numbers."""
         if read.tensor in self.graph.constants:
             return self._constant(read, last, integer)
@@ -206,14 +206,14 @@ class Lowering:
             self._reals[key] = self._converted(codes, f"{read.tensor}_dequantized", None)
         return self._reals[key]
 
-    def requantized(self, read: Read, encoding: Encoding, *, last: bool) -> int:
+    def requantized(self, read: Operand, encoding: Encoding, *, last: bool) -> int:
         """The codes of a read on the grid of another tensor."""
         codes = self.take(read, last=last, integer=True)
         if self.tensors[codes].encoding == encoding:
             return codes
         return self._converted(codes, f"{read.tensor}_requantized", encoding)
 
-    def _constant(self, read: Read, last: bool, integer: bool) -> int:
+    def _constant(self, read: Operand, last: bool, integer: bool) -> int:
         held = self.graph.constants[read.tensor]
         if not integer or read.encoding is None:
             real = self.values(read)

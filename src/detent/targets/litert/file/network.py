@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from detent.errors import DeployError
-from detent.ir import Op, QdqGraph, Read
+from detent.ir import Network, Op, Operand
 from detent.targets.litert.file.container import Operator, TfliteModel, read_tflite
 from detent.targets.litert.file.kernels import SHORT_SUMS
 from detent.targets.litert.file.other_kernels import refuse_other_kernels
@@ -21,12 +21,12 @@ from detent.targets.litert.file.translation import FROM_LAST, TO_LAST, Translati
 __all__ = ["network_of", "read_network"]
 
 
-def read_network(content: bytes) -> QdqGraph:
+def read_network(content: bytes) -> Network:
     """The network of a .tflite file."""
     return network_of(read_tflite(content))
 
 
-def network_of(model: TfliteModel) -> QdqGraph:
+def network_of(model: TfliteModel) -> Network:
     """The network of a file that was read. It takes and gives codes where the file does."""
     translation = Translation(model)
     for operator in model.operators:
@@ -97,7 +97,7 @@ def _fully_connected(t: Translation, operator: Operator) -> None:
             t.emit("MatMul", operator, read, weight)
             return
         t.ops.append(Op("MatMul", f"{name}.MatMul", (read, weight), (f"{name}_product",)))
-        t.emit("Add", operator, Read(f"{name}_product"), *bias)
+        t.emit("Add", operator, Operand(f"{name}_product"), *bias)
         return
     if t.rank(x) != 2:
         read = t.reshaped(read, f"{read.tensor}_rows", [-1, t.tensor(w).shape[1]])

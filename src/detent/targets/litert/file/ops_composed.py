@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from detent.ir import Read
+from detent.ir import Operand
 from detent.targets.litert.file.fusing import Node
 from detent.targets.litert.file.lowering import Form, Lowerer, Lowering, last_order, refusal
 from detent.targets.litert.file.ops_elementwise import unary
@@ -116,11 +116,11 @@ def batch_norm(low: Lowering, node: Node) -> None:
     )
 
 
-def _affine(node: Node) -> list[tuple[str, Read]]:
+def _affine(node: Node) -> list[tuple[str, Operand]]:
     return [(kind, read) for kind, read in zip(("MUL", "ADD"), node.main.inputs[1:], strict=True) if read is not None]
 
 
-def _for_channels(steps: _Steps, read: Read, rank: int) -> int:
+def _for_channels(steps: _Steps, read: Operand, rank: int) -> int:
     """A constant with one number for each channel, lined up with them."""
     values = steps.low.values(read)
     if values is None:

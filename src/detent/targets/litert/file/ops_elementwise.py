@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from detent.ir import Read, clip_bounds
+from detent.ir import Operand, clip_bounds
 from detent.targets.litert.file.fusing import Node
 from detent.targets.litert.file.kernels import is_wide
 from detent.targets.litert.file.lowering import Form, Lowerer, Lowering, last_order, refusal
@@ -37,14 +37,14 @@ def _binary(kind: str, *, integer: bool = True, activation: bool = True) -> Lowe
     return write
 
 
-def _layout(low: Lowering, node: Node, reads: Sequence[Read]) -> bool:
+def _layout(low: Lowering, node: Node, reads: Sequence[Operand]) -> bool:
     """Channels last if one operand is so, unless another has fewer axes: that lines up with the order of ONNX."""
     rank = low.rank(node.output)
     shorter = any(low.rank(read.tensor) != rank and not low.is_constant(read) for read in reads)
     return any(low.made_last(read) for read in reads) and not shorter
 
 
-def _operand(low: Lowering, read: Read, rank: int, last: bool, integer: bool) -> int:
+def _operand(low: Lowering, read: Operand, rank: int, last: bool, integer: bool) -> int:
     if not low.is_constant(read) or not last:
         return low.take(read, last=last, integer=integer)
     # A constant of fewer axes gets the missing ones before its channels move to the end.

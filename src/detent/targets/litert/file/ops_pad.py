@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from detent.ir import Read
+from detent.ir import Operand
 from detent.targets.litert.file.fusing import Node
 from detent.targets.litert.file.lowering import Form, Lowerer, Lowering, last_order, refusal
 from detent.targets.litert.file.ops_shape import constants, moved, picked, taken
@@ -78,7 +78,7 @@ def _emit(low: Lowering, node: Node, index: int, form: Form, around: Around, mod
         low.emit("PADV2", [index, table, low.constant("filler", held, form.encoding)], [made])
 
 
-def _number(low: Lowering, node: Node, read: Read) -> float:
+def _number(low: Lowering, node: Node, read: Operand) -> float:
     values = low.values(read)
     if values is None:
         raise refusal(node.main, "what it pads with is computed", "pad with a constant")

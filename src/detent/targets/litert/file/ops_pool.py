@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detent.ir import Encoding, Read, clip_bounds
+from detent.ir import Encoding, Operand, clip_bounds
 from detent.targets.litert.file.fusing import Node
 from detent.targets.litert.file.kernels import is_wide, sums_fit
 from detent.targets.litert.file.lowering import Form, Lowerer, Lowering, last_order, refusal
@@ -22,7 +22,7 @@ __all__ = ["POOLS", "axes_of"]
 class _Window:
     """What a pool slides over, as an image, and how; `pads` are its paddings with those that rounding sizes up adds."""
 
-    read: Read
+    read: Operand
     spatial: int
     sizes: tuple[int, ...]
     kernel: list[int]
@@ -86,7 +86,7 @@ def max_pool(low: Lowering, node: Node) -> None:
     _pool(low, node, "MAX_POOL_2D", window, index, encoding, padding)
 
 
-def _never_negative(low: Lowering, read: Read) -> bool:
+def _never_negative(low: Lowering, read: Operand) -> bool:
     if read.encoding is not None and low.encoding(read).zero_point == low.encoding(read).qmin:
         return True
     maker = low.graph.producer(read.tensor)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.ir import Read, is_output
+from detent.ir import Operand, is_output
 from detent.targets.litert.file.fusing import Node
 from detent.targets.litert.file.kernels import is_wide
 from detent.targets.litert.file.lowering import Form, Lowerer, Lowering, last_order, refusal
@@ -16,13 +16,13 @@ from detent.targets.litert.file.lowering import Form, Lowerer, Lowering, last_or
 __all__ = ["SHAPES", "constants", "moved", "picked", "taken"]
 
 
-def _data(node: Node) -> Read:
+def _data(node: Node) -> Operand:
     read = node.main.inputs[0]
     assert read is not None
     return read
 
 
-def taken(low: Lowering, read: Read, *, last: bool, wide: bool = True) -> tuple[int, Form]:
+def taken(low: Lowering, read: Operand, *, last: bool, wide: bool = True) -> tuple[int, Form]:
     """Codes where it is on a grid; `wide` if the operator moves those of 16 bits, rather than real numbers."""
     codes = read.encoding is not None and (wide or not is_wide(low.encoding(read)))
     index = low.take(read, last=last, integer=codes)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.ir import Encoding, Op, Read
+from detent.ir import Encoding, Op, Operand
 from detent.targets.litert.file.fusing import Node
 from detent.targets.litert.file.kernels import has_short_sums, is_wide
 from detent.targets.litert.file.lowering import Form, Lowerer, Lowering, refusal
@@ -25,7 +25,7 @@ ACTIVATIONS = {"NONE": 0, "RELU": 1, "RELU_N1_TO_1": 2, "RELU6": 3}
 
 
 def _weight(
-    low: Lowering, op: Op, read: Read, order: Sequence[int], encoding: Encoding | None, *, int4: bool = True
+    low: Lowering, op: Op, read: Operand, order: Sequence[int], encoding: Encoding | None, *, int4: bool = True
 ) -> tuple[Array, Encoding | None]:
     """A constant weight with its axes in `order`: codes and their encoding for integers, else real numbers. `int4` if
     the operator has a kernel for weights of four bits."""
@@ -45,9 +45,9 @@ def _weight(
 def _bias(
     low: Lowering,
     node: Node,
-    read: Read | None,
+    read: Operand | None,
     channels: int,
-    x: Read,
+    x: Operand,
     weight: Encoding | None,
     *,
     of: Array | None = None,
@@ -201,7 +201,7 @@ def matmul(low: Lowering, node: Node) -> None:
 
 
 def _fully_connected(
-    low: Lowering, node: Node, x: Read | None, w: Read | None, bias: Read | None, *, transposed: bool
+    low: Lowering, node: Node, x: Operand | None, w: Operand | None, bias: Operand | None, *, transposed: bool
 ) -> None:
     assert x is not None
     assert w is not None

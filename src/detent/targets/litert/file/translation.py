@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detent.errors import DeployError
-from detent.ir import Encoding, Op, Output, Port, QdqGraph, Read
+from detent.ir import Encoding, Network, Op, Operand, Output, Port
 from detent.targets.litert.file.container import Operator, TfliteModel, TfliteTensor
 from detent.targets.litert.file.padding import SAME
 from detent.targets.litert.file.writer import tensor_names
@@ -37,7 +37,7 @@ class Translation:
         self.constants: dict[str, Array] = {}
         self._coded: set[str] = set()
 
-    def graph(self) -> QdqGraph:
+    def graph(self) -> Network:
         """What has been translated so far."""
         model = self.model
         inputs = {self.names[index]: Port(self.tensor(index).dtype, self.sizes(index)) for index in model.inputs}
@@ -48,7 +48,7 @@ class Translation:
         )
         shapes = {self.names[index]: self.sizes(index) for index, t in enumerate(model.tensors) if t.data is None}
         held = frozenset(self._coded | coded)
-        return QdqGraph(inputs, outputs, tuple(self.ops), self.constants, held, shapes, _OPSET)
+        return Network(inputs, outputs, tuple(self.ops), self.constants, held, shapes, _OPSET)
 
     def tensor(self, index: int) -> TfliteTensor:
         return self.model.tensors[index]
@@ -60,21 +60,21 @@ class Translation:
         sizes: list[int | str] = ["batch" if size < 0 else size for size in self.tensor(index).signature]
         return (sizes[0], sizes[3], sizes[1], sizes[2]) if len(sizes) == 4 else tuple(sizes)
 
-    def read(self, index: int) -> Read:
+    def read(self, index: int) -> Operand:
         """What an operator reads; a constant of four axes is turned as activations are."""
         tensor = self.tensor(index)
         if tensor.data is not None:
             data = tensor.data.transpose(FROM_LAST) if tensor.data.ndim == 4 else tensor.data
             return self.constant(self.names[index], data, tensor.encoding)
-        return Read(self.names[index], tensor.encoding)
+        return Operand(self.names[index], tensor.encoding)
 
-    def constant(self, name: str, data: Array, encoding: Encoding | None) -> Read:
+    def constant(self, name: str, data: Array, encoding: Encoding | None) -> Operand:
         if encoding is None:
             self.constants[name] = data
         else:
             self.constants[name] = data.astype(np.int64)
             self._coded.add(name)
-        return Read(name, encoding)
+        return Operand(name, encoding)
 
     def integers(self, index: int) -> list[int]:
         data = self.tensor(index).data
@@ -86,16 +86,16 @@ class Translation:
             )
         return [int(value) for value in data.reshape(-1)]
 
-    def emit(self, kind: str, operator: Operator, *inputs: Read | None, **attributes: Any) -> None:
+    def emit(self, kind: str, operator: Operator, *inputs: Operand | None, **attributes: Any) -> None:
         """An operation, and behind it what the operator has as its activation function."""
         name = self.names[operator.outputs[0]]
         bounds = _ACTIVATIONS[int(operator.options.get("fusedActivationFunction", 0))]
         made = name if bounds is None else f"{name}_linear"
         self.ops.append(Op(kind, f"{name}.{kind}", inputs, (made,), attributes))
         if bounds is not None:
-            self.clip(name, Read(made), bounds)
+            self.clip(name, Operand(made), bounds)
 
-    def clip(self, name: str, read: Read, bounds: tuple[float, float]) -> None:
+    def clip(self, name: str, read: Operand, bounds: tuple[float, float]) -> None:
         if bounds == (0.0, np.inf):
             self.ops.append(Op("Relu", f"{name}.Relu", (read,), (name,)))
             return
@@ -112,12 +112,12 @@ class Translation:
             "auto_pad": "SAME_UPPER" if options["padding"] == SAME else "VALID",
         }
 
-    def bias(self, operator: Operator, position: int = 2) -> tuple[Read, ...]:
+    def bias(self, operator: Operator, position: int = 2) -> tuple[Operand, ...]:
         if len(operator.inputs) <= position or operator.inputs[position] < 0:
             return ()
         return (self.read(operator.inputs[position]),)
 
-    def weight(self, index: int, order: tuple[int, ...]) -> Read:
+    def weight(self, index: int, order: tuple[int, ...]) -> Operand:
         tensor = self.tensor(index)
         if tensor.data is None:
             raise DeployError(f"read the weight {self.names[index]!r}", "it is computed", "give constant weights")
@@ -126,7 +126,7 @@ class Translation:
             encoding = Encoding(encoding.scale, encoding.zero_point, encoding.dtype, order.index(encoding.axis))
         return self.constant(self.names[index], tensor.data.transpose(order), encoding)
 
-    def in_file_order(self, index: int) -> Read:
+    def in_file_order(self, index: int) -> Operand:
         """A tensor with its channels last, if it is an image in which that matters."""
         read, shape = self.read(index), self.tensor(index).shape
         if len(shape) != 4 or shape[3] == 1 or shape[1] * shape[2] == 1:
@@ -134,9 +134,9 @@ class Translation:
         made = f"{read.tensor}_channels_last"
         if not any(op.outputs[0] == made for op in self.ops):
             self.ops.append(Op("Transpose", f"{made}.Transpose", (read,), (made,), {"perm": list(TO_LAST)}))
-        return Read(made, read.encoding)
+        return Operand(made, read.encoding)
 
-    def reshaped(self, read: Read, name: str, shape: list[int]) -> Read:
+    def reshaped(self, read: Operand, name: str, shape: list[int]) -> Operand:
         target = self.constant(f"{name}_shape", np.array(shape, np.int64), None)
         self.ops.append(Op("Reshape", f"{name}.Reshape", (read, target), (name,)))
-        return Read(name, read.encoding)
+        return Operand(name, read.encoding)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy.typing as npt
 import onnx
 
-from detent.ir import Op, QdqGraph, Read, read_qdq
+from detent.ir import Network, Op, Operand, read_qdq
 from detent.ir.shapes import BatchSizes
 from detent.targets.base import Deployment, Format, TensorFacts, Written, parameter_name
 from detent.targets.base.format import Roles
@@ -146,7 +146,7 @@ def tensor_names(model: TfliteModel) -> list[str]:
 class _Written(Lowering):
     """A network while it is written, from its inputs to its outputs."""
 
-    def __init__(self, graph: QdqGraph, sizes: BatchSizes, *, short_sums: bool):
+    def __init__(self, graph: Network, sizes: BatchSizes, *, short_sums: bool):
         super().__init__(graph, sizes, short_sums=short_sums)
         self.inputs = [self._input(name) for name in graph.inputs]
         for node in fused(graph):
@@ -178,7 +178,7 @@ class _Written(Lowering):
         return index
 
 
-def _lowered(graph: QdqGraph, sizes: BatchSizes, *, short_sums: bool) -> _Written:
+def _lowered(graph: Network, sizes: BatchSizes, *, short_sums: bool) -> _Written:
     data = _data_only(_computed(graph, sizes.value))
     if all(op.type not in _FROM_SIZES for op in data.ops):
         return _Written(data, sizes, short_sums=short_sums)
@@ -188,7 +188,7 @@ def _lowered(graph: QdqGraph, sizes: BatchSizes, *, short_sums: bool) -> _Writte
     return written
 
 
-def _computed(graph: QdqGraph, value: Callable[[str], Array | None]) -> QdqGraph:
+def _computed(graph: Network, value: Callable[[str], Array | None]) -> Network:
     """The network with constants in the place of what is computed from sizes and constants."""
     constants, coded = dict(graph.constants), set(graph.coded)
     kept: list[Op] = []
@@ -206,7 +206,7 @@ def _computed(graph: QdqGraph, value: Callable[[str], Array | None]) -> QdqGraph
     return replace(graph, ops=tuple(kept), constants=constants, coded=frozenset(coded))
 
 
-def _data_only(graph: QdqGraph) -> QdqGraph:
+def _data_only(graph: Network) -> Network:
     """The network without the operations that only compute shapes."""
     wanted = {output.read.tensor for output in graph.outputs}
     kept: list[Op] = []
@@ -214,7 +214,7 @@ def _data_only(graph: QdqGraph) -> QdqGraph:
         if wanted.intersection(op.outputs):
             kept.append(op)
             data = op.inputs[: _SHAPE_INPUTS.get(op.type, len(op.inputs))]
-            wanted.update(read.tensor for read in data if isinstance(read, Read))
+            wanted.update(read.tensor for read in data if isinstance(read, Operand))
     return replace(graph, ops=tuple(reversed(kept)))
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import onnx
 
 from detent.errors import DeployError
-from detent.ir import Op, QdqGraph, Read, constant_values, is_output, sole_float_reader
+from detent.ir import Network, Op, Operand, constant_values, is_output, sole_float_reader
 from detent.ir.shapes import known_sizes
 from detent.targets.ncnn.file.model import NcnnLayer, NcnnModel, Value
 
@@ -57,7 +57,7 @@ def sample_shapes(model: onnx.ModelProto) -> dict[str, Dims]:
 class Lowering:
     """One network on its way to ncnn. Rules call `blob` or `view` for what a layer reads, `layer` for what it is."""
 
-    def __init__(self, graph: QdqGraph, shapes: Mapping[str, Dims]):
+    def __init__(self, graph: Network, shapes: Mapping[str, Dims]):
         self.graph = graph
         self._shapes = shapes
         self._layers: list[NcnnLayer] = []
@@ -95,7 +95,7 @@ class Lowering:
         found = axis % len(shape) - self.drops(tensor)
         return found if found >= 0 and len(shape) - self.drops(tensor) <= _MOST_DIMS else None
 
-    def constant(self, read: Read | None) -> Array | None:
+    def constant(self, read: Operand | None) -> Array | None:
         return constant_values(self.graph, read)
 
     def data(self, op: Op, index: int = 0) -> str:
@@ -129,7 +129,7 @@ class Lowering:
     def blob(self, tensor: str) -> str:
         """The blob of a tensor; constants are put into the model on first use."""
         if tensor in self.graph.constants and tensor not in self._made:
-            read = next((r for _, r in self.graph.readers(tensor)), Read(tensor))
+            read = next((r for _, r in self.graph.readers(tensor)), Operand(tensor))
             held = self.constant(read)
             assert held is not None
             self._append(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from detent.ir import Encoding, QdqGraph, Read, Trait, ops_with
+from detent.ir import Encoding, Network, Operand, Trait, ops_with
 
 __all__ = ["without_repetition"]
 
 
-def without_repetition(graph: QdqGraph) -> QdqGraph:
+def without_repetition(graph: Network) -> Network:
     """No grid before an operation that only moves numbers, where all that read these put them on that grid again.
 
     The second rounding gives back what the first one gave, so that one of them is enough.
@@ -29,7 +29,7 @@ def without_repetition(graph: QdqGraph) -> QdqGraph:
             )
         ]
         if readers and all(_again(data.encoding, encoding) for encoding in readers):
-            ops[index] = replace(op, inputs=(Read(data.tensor), *op.inputs[1:]))
+            ops[index] = replace(op, inputs=(Operand(data.tensor), *op.inputs[1:]))
     return replace(graph, ops=tuple(ops))
 
 

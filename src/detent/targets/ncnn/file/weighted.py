@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.ir import Encoding, Op, QdqGraph, is_output
+from detent.ir import Encoding, Network, Op, is_output
 from detent.targets.ncnn.file.lowering import ONE_SAMPLE, Dims, Lowering, refuse
 from detent.targets.ncnn.file.model import Value
 from detent.targets.ncnn.file.pointwise import finite_bounds
@@ -225,7 +225,7 @@ def _even(scales: npt.NDArray[np.float32], group: int) -> bool:
     return bool((rows == rows[:, :1]).all())
 
 
-def requantized(graph: QdqGraph, tensor: str) -> Encoding | None:
+def requantized(graph: Network, tensor: str) -> Encoding | None:
     """The grid on which a convolution gives `tensor` as codes: the one of all that read it, if these are integer
     convolutions of 2 dimensions that are written as one layer. None if it gives floats."""
     encoding = graph.grid_of(tensor)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import onnx
 
-from detent.ir import Op, QdqGraph, Trait, ops_with, read_qdq
+from detent.ir import Network, Op, Trait, ops_with, read_qdq
 from detent.ir.folding import fold_constants
 from detent.targets.base import Deployment, Format, TensorFacts, Written
 from detent.targets.base.format import Roles
@@ -136,7 +136,7 @@ def read_ncnn(files: Mapping[str, bytes]) -> NcnnModel:
     return NcnnModel.read(files[PARAM], files[BIN])
 
 
-def _lowered(graph: QdqGraph, model: onnx.ModelProto) -> NcnnModel:
+def _lowered(graph: Network, model: onnx.ModelProto) -> NcnnModel:
     shapes = sample_shapes(model)
     low = Lowering(without_repetition(fold_constants(graph, shapes)), shapes)
     for op in low.graph.ops:

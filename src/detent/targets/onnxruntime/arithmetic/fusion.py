@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor
 
-from detent.ir import Encoding, Op, QdqGraph, Read, Trait, ops_with
+from detent.ir import Encoding, Network, Op, Operand, Trait, ops_with
 from detent.twin import Step
 from detent.twin.accumulate import Accumulator, accumulator, bias_codes, matmul_accumulate
 from detent.twin.arithmetic import Maker
@@ -98,26 +98,26 @@ class Fusion:
     lifts: bool
     saturates: bool = False
 
-    def stored(self, graph: QdqGraph, read: Read | None) -> Stored | None:
+    def stored(self, graph: Network, read: Operand | None) -> Stored | None:
         """How the runtime holds what is read; None if it is in float, wider, or has several scales."""
         dtype = self.dtype(graph, read)
         if dtype is None or read is None or read.encoding is None or not read.encoding.per_tensor:
             return None
         return Stored(read.encoding, 0 if dtype == read.encoding.dtype else 128)
 
-    def dtype(self, graph: QdqGraph, read: Read | None) -> str | None:
+    def dtype(self, graph: Network, read: Operand | None) -> str | None:
         """The type of the codes that the runtime holds; None if it holds floats, or wider ones."""
         if read is None or read.encoding is None or read.encoding.dtype not in _BYTES:
             return None
         return "uint8" if self.lifts and self._is_lifted(graph, read.tensor) else read.encoding.dtype
 
-    def _is_lifted(self, graph: QdqGraph, tensor: str) -> bool:
+    def _is_lifted(self, graph: Network, tensor: str) -> bool:
         if tensor in graph.coded:
             return False
         given = sum(output.read.tensor == tensor for output in graph.outputs)
         return len(graph.readers(tensor)) + given == 1
 
-    def group(self, graph: QdqGraph, op: Op, inputs: int | None = None) -> Group | None:
+    def group(self, graph: Network, op: Op, inputs: int | None = None) -> Group | None:
         """`op` up to the Q behind it, if its types are those of an integer kernel; `inputs` says how many of its
         inputs have to be on a grid of one type (all)."""
         found = chain(graph, op, _CLIPS, most=1)
@@ -132,16 +132,16 @@ class Fusion:
             return None
         return Group(found, tuple(read for read in reads if read is not None), output)
 
-    def ends_in_float(self, graph: QdqGraph, op: Op) -> bool:
+    def ends_in_float(self, graph: Network, op: Op) -> bool:
         """Whether nothing quantizes what `op` gives, nor a Relu or Clip that alone reads it is in the way."""
         return graph.encodings(op.outputs[0]) == (None,) and len(chain(graph, op, _CLIPS, most=1).ops) == 1
 
-    def takes(self, graph: QdqGraph, read: Read | None) -> bool:
+    def takes(self, graph: Network, read: Operand | None) -> bool:
         """Whether convolutions and matrix products have integer kernels for data like this."""
         stored = self.stored(graph, read)
         return stored is not None and (stored.dtype == "uint8" or not self.lifts)
 
-    def sums(self, graph: QdqGraph, op: Op) -> Accumulator | None:
+    def sums(self, graph: Network, op: Op) -> Accumulator | None:
         """The integer sums of a weighted operation with a bias of int32, or none: with other types it runs in float."""
         weight = op.inputs[1]
         if weight is None or weight.encoding is None or weight.encoding.dtype not in _BYTES:
@@ -176,7 +176,7 @@ class Fusion:
     def unary(self, make: UnaryKernel) -> Maker:
         """A maker for operations on one activation."""
 
-        def maker(graph: QdqGraph, op: Op) -> Step | None:
+        def maker(graph: Network, op: Op) -> Step | None:
             group = self.group(graph, op, inputs=1)
             if group is None:
                 return None
@@ -188,7 +188,7 @@ class Fusion:
     def binary(self, make: BinaryKernel) -> Maker:
         """A maker for operations on two activations."""
 
-        def maker(graph: QdqGraph, op: Op) -> Step | None:
+        def maker(graph: Network, op: Op) -> Step | None:
             group = self.group(graph, op)
             if group is None:
                 return None

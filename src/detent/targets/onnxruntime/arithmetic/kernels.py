@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detent.ir import Encoding, Op, QdqGraph, Read
+from detent.ir import Encoding, Network, Op, Operand
 from detent.ir.reference.windows import pool_windows
 from detent.ir.windows import SlidingWindow
 from detent.targets.onnxruntime.arithmetic.functions import sigmoid, tanh
@@ -45,7 +45,7 @@ def makers(fusion: Fusion, *, add: BinaryKernel, multiply: BinaryKernel) -> dict
 # --- weighted operations -------------------------------------------------------------------------------------
 
 
-def _conv(fusion: Fusion, graph: QdqGraph, op: Op) -> Step | None:
+def _conv(fusion: Fusion, graph: Network, op: Op) -> Step | None:
     """QLinearConv, for a bias whose scale is that of input times weight, or nearly."""
     if not fusion.takes(graph, op.inputs[0]) or not _bias_fits(op):
         return None
@@ -63,7 +63,7 @@ def _bias_fits(op: Op) -> bool:
     return bool(np.isclose(bias.encoding.scale, expected, rtol=1e-2, atol=1e-6).all())
 
 
-def _gemm(fusion: Fusion, graph: QdqGraph, op: Op) -> Step | None:
+def _gemm(fusion: Fusion, graph: Network, op: Op) -> Step | None:
     """QGemm, which gives floats where no Q follows. Signed data want signed weights."""
     data, weight = op.inputs[:2]
     if fusion.dtype(graph, data) == "int8" != fusion.dtype(graph, weight):
@@ -71,14 +71,14 @@ def _gemm(fusion: Fusion, graph: QdqGraph, op: Op) -> Step | None:
     return _quantized(fusion, graph, op) or _to_float(fusion, graph, op) or _of_activations(fusion, graph, op)
 
 
-def _matmul(fusion: Fusion, graph: QdqGraph, op: Op) -> Step | None:
+def _matmul(fusion: Fusion, graph: Network, op: Op) -> Step | None:
     """QLinearMatMul, or MatMulIntegerToFloat where no Q follows; of weights or of two activations."""
     if not fusion.takes(graph, op.inputs[0]):
         return None
     return _quantized(fusion, graph, op) or _to_float(fusion, graph, op) or _of_activations(fusion, graph, op)
 
 
-def _quantized(fusion: Fusion, graph: QdqGraph, op: Op) -> Step | None:
+def _quantized(fusion: Fusion, graph: Network, op: Op) -> Step | None:
     """`clip(rne(f32(acc) * f32(f32(sx * sw) / sy)) + zy)`."""
     group, sums = fusion.group(graph, op, inputs=1), fusion.sums(graph, op)
     if group is None or sums is None:
@@ -88,16 +88,16 @@ def _quantized(fusion: Fusion, graph: QdqGraph, op: Op) -> Step | None:
     return Step(group.chain.ops, (sums.read,), group.chain.writes, lambda x: requantize(sums(x)))
 
 
-def _to_float(fusion: Fusion, graph: QdqGraph, op: Op) -> Step | None:
+def _to_float(fusion: Fusion, graph: Network, op: Op) -> Step | None:
     """`f32(acc) * f32(sx * sw)`."""
     sums = fusion.sums(graph, op)
     if sums is None or not fusion.ends_in_float(graph, op):
         return None
     scale = per_channel(sums.scale, sums.channels)
-    return Step((op,), (sums.read,), (Read(op.outputs[0]),), lambda x: sums(x).to(torch.float32).mul_(scale))
+    return Step((op,), (sums.read,), (Operand(op.outputs[0]),), lambda x: sums(x).to(torch.float32).mul_(scale))
 
 
-def _of_activations(fusion: Fusion, graph: QdqGraph, op: Op) -> Step | None:
+def _of_activations(fusion: Fusion, graph: Network, op: Op) -> Step | None:
     a, b = (fusion.stored(graph, read) for read in op.inputs[:2])
     if a is None or b is None or len(op.inputs) > 2:
         return None
@@ -110,14 +110,14 @@ def _of_activations(fusion: Fusion, graph: QdqGraph, op: Op) -> Step | None:
         return Step(group.chain.ops, op.inputs, group.chain.writes, lambda x, y: requantize(sums(x, y)))
     if not fusion.ends_in_float(graph, op):
         return None
-    writes = (Read(op.outputs[0]),)
+    writes = (Operand(op.outputs[0]),)
     return Step((op,), op.inputs, writes, lambda x, y: sums(x, y).to(torch.float32).mul_(float(scale)))
 
 
 # --- one activation ------------------------------------------------------------------------------------------
 
 
-def _sigmoid(fusion: Fusion, graph: QdqGraph, op: Op) -> Step:
+def _sigmoid(fusion: Fusion, graph: Network, op: Op) -> Step:
     return fusion.unary(partial(table, sigmoid))(graph, op) or float_step(graph, op, sigmoid)
 
 
@@ -207,7 +207,7 @@ def global_average_pool(_op: Op, grid: Stored, output: Stored) -> Kernel:
 # --- several activations -------------------------------------------------------------------------------------
 
 
-def _concat(fusion: Fusion, graph: QdqGraph, op: Op) -> Step | None:
+def _concat(fusion: Fusion, graph: Network, op: Op) -> Step | None:
     """QLinearConcat: each input that has another grid goes through a table."""
     group = fusion.group(graph, op)
     if group is None:

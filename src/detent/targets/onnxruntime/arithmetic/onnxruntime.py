@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from detent.cpus import CPUS, Cpu
-from detent.ir import Encoding, QdqGraph
+from detent.ir import Encoding, Network
 from detent.targets.onnxruntime.arithmetic.arm64 import ARM64_MAKERS
 from detent.targets.onnxruntime.arithmetic.rewrites import rewritten
 from detent.targets.onnxruntime.arithmetic.x86 import SATURATING_MAKERS, X86_MAKERS
@@ -44,8 +44,8 @@ class OnnxRuntime(Arithmetic):
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
         return requantize.quantize(values, encoding)
 
-    def rewrite(self, graph: QdqGraph) -> QdqGraph:
+    def rewrite(self, graph: Network) -> Network:
         return rewritten(graph)
 
-    def lower(self, graph: QdqGraph) -> list[Step]:
+    def lower(self, graph: Network) -> list[Step]:
         return lower(graph, self._makers)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.ir import Encoding, Op, QdqGraph, Read, Trait, is_output, ops_with, sole_float_reader
+from detent.ir import Encoding, Network, Op, Operand, Trait, is_output, ops_with, sole_float_reader
 from detent.twin.lowering import chain
 
 __all__ = [
@@ -28,21 +28,21 @@ _NOTHING = ("Identity", "Dropout")
 _PROPAGATES = ("MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice")
 
 
-def rewritten(graph: QdqGraph) -> QdqGraph:
+def rewritten(graph: Network) -> Network:
     """All of it, in the runtime's order."""
     graph = merge_double_pairs(matrix_products_with_bias(remove_identities(graph)))
     return quantize_biases(quantize_weights(propagate(graph)))
 
 
-def remove_identities(graph: QdqGraph) -> QdqGraph:
+def remove_identities(graph: Network) -> Network:
     """EliminateIdentity, EliminateDropout: who reads their output reads their input, and a layer behind one finds the
     DequantizeLinear in front of it. A pair of Q and DQ that requantizes is none. ReluQuantFusion: a Relu of codes that
     are none below 0, given on the same grid, is one."""
     given = {output.read.tensor for output in graph.outputs}
-    sources: dict[str, Read] = {}
+    sources: dict[str, Operand] = {}
     kept: list[Op] = []
 
-    def read(old: Read | None) -> Read | None:
+    def read(old: Operand | None) -> Operand | None:
         source = None if old is None else sources.get(old.tensor)
         return old if old is None or source is None else replace(source, encoding=source.encoding or old.encoding)
 
@@ -56,14 +56,14 @@ def remove_identities(graph: QdqGraph) -> QdqGraph:
     return replace(graph, ops=tuple(kept))
 
 
-def _does_nothing(graph: QdqGraph, op: Op, encoding: Encoding | None) -> bool:
+def _does_nothing(graph: Network, op: Op, encoding: Encoding | None) -> bool:
     if op.type == "Relu":
         starts_at_zero = encoding is not None and encoding.per_tensor and int(encoding.zero_point) == encoding.qmin
         return starts_at_zero and graph.grid_of(op.outputs[0]) == encoding
     return encoding is None or all(graph.encodings(name) in ((), (None,)) for name in op.outputs)
 
 
-def matrix_products_with_bias(graph: QdqGraph) -> QdqGraph:
+def matrix_products_with_bias(graph: Network) -> Network:
     """MatMulAddFusion: a product of two matrices and an addition of one number per column are one Gemm."""
     for op in graph.ops:
         if op.type != "MatMul" or not all(read is not None and _rank(graph, read.tensor) == 2 for read in op.inputs):
@@ -80,12 +80,12 @@ def matrix_products_with_bias(graph: QdqGraph) -> QdqGraph:
     return graph
 
 
-def _rank(graph: QdqGraph, tensor: str) -> int:
+def _rank(graph: Network, tensor: str) -> int:
     held = graph.constants.get(tensor)
     return len(graph.shapes.get(tensor, ())) if held is None else held.ndim
 
 
-def merge_double_pairs(graph: QdqGraph) -> QdqGraph:
+def merge_double_pairs(graph: Network) -> Network:
     """DoubleQDQPairsRemover: Q, DQ, Q, DQ in a row become one pair on a *third* grid, that of the range both have.
 
     A tensor that is requantized for one reader is therefore rounded once, on another grid than the model says.
@@ -101,7 +101,7 @@ def merge_double_pairs(graph: QdqGraph) -> QdqGraph:
             continue
         merged = _common(first.encoding, second)
         if merged is not None:
-            graph = _without(graph, op, Read(first.tensor, merged))
+            graph = _without(graph, op, Operand(first.tensor, merged))
     return graph
 
 
@@ -126,22 +126,22 @@ def _reach(encoding: Encoding) -> tuple[np.float32, np.float32]:
     return np.float32(low * np.float32(encoding.scale)), np.float32(high * np.float32(encoding.scale))
 
 
-def _without(graph: QdqGraph, gone: Op, instead: Read) -> QdqGraph:
+def _without(graph: Network, gone: Op, instead: Operand) -> Network:
     """The network without an operation, `instead` read wherever its output was."""
 
-    def read(old: Read) -> Read:
+    def read(old: Operand) -> Operand:
         return instead if old.tensor == gone.outputs[0] else old
 
     rest = replace(graph, ops=tuple(op for op in graph.ops if op is not gone))
-    return _with_reads(rest, lambda _op, old: read(old), read)
+    return _with_operands(rest, lambda _op, old: read(old), read)
 
 
-def propagate(graph: QdqGraph) -> QdqGraph:
+def propagate(graph: Network) -> Network:
     """QDQPropagation: a grid spreads over operations that only move values, forwards to readers that have none, and
     backwards to where the values were computed, which then gives them on that grid."""
     forward: dict[str, Encoding] = {}
 
-    def read_forward(read: Read) -> Read:
+    def read_forward(read: Operand) -> Operand:
         return (
             replace(read, encoding=forward[read.tensor]) if read.encoding is None and read.tensor in forward else read
         )
@@ -150,7 +150,7 @@ def propagate(graph: QdqGraph) -> QdqGraph:
         first = read_forward(op.inputs[0]) if op.inputs and op.inputs[0] is not None else None
         if op.type in _PROPAGATES and first is not None and first.encoding is not None and first.encoding.per_tensor:
             forward[op.outputs[0]] = first.encoding
-    graph = _with_reads(graph, lambda _op, read: read_forward(read), read_forward)
+    graph = _with_operands(graph, lambda _op, read: read_forward(read), read_forward)
     for op in reversed(graph.ops):
         grid = graph.grid_of(op.outputs[0])
         data = op.inputs[0] if op.inputs else None
@@ -159,15 +159,17 @@ def propagate(graph: QdqGraph) -> QdqGraph:
         if data.encoding is None and graph.encodings(data.tensor) == (None,) and len(graph.readers(data.tensor)) == 1:
             if is_output(graph, data.tensor):
                 continue
-            graph = _with_reads(graph, _reading(op, Read(data.tensor, grid)), lambda read: read)
+            graph = _with_operands(graph, _reading(op, Operand(data.tensor, grid)), lambda read: read)
     return graph
 
 
-def _reading(target: Op, instead: Read) -> Callable[[Op, Read], Read]:
+def _reading(target: Op, instead: Operand) -> Callable[[Op, Operand], Operand]:
     return lambda op, read: instead if op is target and read.tensor == instead.tensor else read
 
 
-def _with_reads(graph: QdqGraph, of_op: Callable[[Op, Read], Read], of_output: Callable[[Read], Read]) -> QdqGraph:
+def _with_operands(
+    graph: Network, of_op: Callable[[Op, Operand], Operand], of_output: Callable[[Operand], Operand]
+) -> Network:
     ops = tuple(
         replace(op, inputs=tuple(None if read is None else of_op(op, read) for read in op.inputs)) for op in graph.ops
     )
@@ -175,18 +177,18 @@ def _with_reads(graph: QdqGraph, of_op: Callable[[Op, Read], Read], of_output: C
     return replace(graph, ops=ops, outputs=outputs)
 
 
-def quantize_weights(graph: QdqGraph) -> QdqGraph:
+def quantize_weights(graph: Network) -> Network:
     """WeightBiasQuantization: *float* weights between quantized data and output become int8, with one scale and a zero
     point. A layer is not kept in float by leaving its weights alone."""
     return _with_codes(graph, 1, _weight_encoding, lambda values, encoding: encoding.quantize(values))
 
 
 def _with_codes(
-    graph: QdqGraph,
+    graph: Network,
     index: int,
-    encoding_of: Callable[[QdqGraph, Op], Encoding | None],
+    encoding_of: Callable[[Network, Op], Encoding | None],
     quantize: Callable[[Array, Encoding], Array],
-) -> QdqGraph:
+) -> Network:
     """The network with the constant input `index` of operations on a grid, where `encoding_of` has one for it."""
     constants, coded, ops = dict(graph.constants), set(graph.coded), []
     for op in graph.ops:
@@ -198,11 +200,11 @@ def _with_codes(
         name = f"{held.tensor}/{op.outputs[0]}/{encoding.dtype}"
         constants[name] = quantize(graph.constants[held.tensor], encoding)
         coded.add(name)
-        ops.append(replace(op, inputs=(*op.inputs[:index], Read(name, encoding), *op.inputs[index + 1 :])))
+        ops.append(replace(op, inputs=(*op.inputs[:index], Operand(name, encoding), *op.inputs[index + 1 :])))
     return replace(graph, ops=tuple(ops), constants=constants, coded=frozenset(coded))
 
 
-def _weight_encoding(graph: QdqGraph, op: Op) -> Encoding | None:
+def _weight_encoding(graph: Network, op: Op) -> Encoding | None:
     if op.type not in _BIASED:
         return None
     data, weight, bias = (*op.inputs, None)[:3]
@@ -222,7 +224,7 @@ def _weight_encoding(graph: QdqGraph, op: Op) -> Encoding | None:
     return Encoding(scale, np.int64(zero_point), "int8")
 
 
-def quantize_biases(graph: QdqGraph) -> QdqGraph:
+def quantize_biases(graph: Network) -> Network:
     """WeightBiasQuantization: a float bias between quantized data, weights and output becomes int32 on the scale
     `f32(sx * sw)`, ties to even, also where the operation then runs in float."""
     return _with_codes(graph, 2, _bias_encoding, _in_steps)
@@ -232,7 +234,7 @@ def _in_steps(values: Array, encoding: Encoding) -> Array:
     return np.asarray(np.rint(np.asarray(values, np.float32) / encoding.scale), np.int64)
 
 
-def _bias_encoding(graph: QdqGraph, op: Op) -> Encoding | None:
+def _bias_encoding(graph: Network, op: Op) -> Encoding | None:
     if op.type not in _BIASED or len(op.inputs) < 3:
         return None
     data, weight, bias = op.inputs
@@ -261,7 +263,7 @@ def _scale_axis(op: Op) -> int:
     return 1 if op.type == "Gemm" and not op.attribute("transB") else 0
 
 
-def _reaches_grid(graph: QdqGraph, op: Op) -> bool:
+def _reaches_grid(graph: Network, op: Op) -> bool:
     """Whether what `op` gives goes to a Q, through nothing but Relu and Clip."""
     found = chain(graph, op, ("Relu", "Clip"))
     return found.encoding is not None

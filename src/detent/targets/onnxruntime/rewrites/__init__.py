@@ -1,4 +1,4 @@
-"""What ONNX Runtime runs on integers only in another form."""
+"""Rewrites into what ONNX Runtime runs on integers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the CPU plugin computes, kind of operation by kind."""
+"""How the CPU plugin computes, by kind of operation."""
 
 from __future__ import annotations
 

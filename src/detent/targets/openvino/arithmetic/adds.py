@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detent.ir import Op, QdqGraph, Read, clip_bounds
+from detent.ir import Network, Op, Operand, clip_bounds
 from detent.targets.openvino.arithmetic.outputs import Target, snippet
 from detent.targets.openvino.arithmetic.ranges import (
     CLIPS,
@@ -41,7 +41,7 @@ Finish = Callable[[Tensor], Tensor]
 """From a sum in steps of one of its summands to codes."""
 
 
-def fused_add(carried: Carried, graph: QdqGraph, op: Op, sums: Accumulator, bias: Floats | None) -> Step | None:
+def fused_add(carried: Carried, graph: Network, op: Op, sums: Accumulator, bias: Floats | None) -> Step | None:
     """Convolution, grid, residual add or difference, perhaps a ReLU, grid: run as one, the first grid clamps only."""
     first = chain(graph, op, CLIPS)
     branch = _added(graph, first.output)
@@ -70,7 +70,7 @@ def fused_add(carried: Carried, graph: QdqGraph, op: Op, sums: Accumulator, bias
     return Step((*first.ops, *made.ops), (sums.read, branch.other), made.writes, kernel)
 
 
-def _added(graph: QdqGraph, tensor: str) -> Branch | None:
+def _added(graph: Network, tensor: str) -> Branch | None:
     """The branch that ends in a tensor, if an addition or difference alone reads it and is run inside of it."""
     readers = graph.readers(tensor)
     if len(readers) != 1 or readers[0][0].type not in ("Add", "Sub"):
@@ -78,7 +78,7 @@ def _added(graph: QdqGraph, tensor: str) -> Branch | None:
     return summed_branch(graph, readers[0][0])
 
 
-def _unrounded_bounds(graph: QdqGraph, first: Chain) -> tuple[int, int] | None:
+def _unrounded_bounds(graph: Network, first: Chain) -> tuple[int, int] | None:
     """The least and greatest code of a grid behind a convolution that is not rounded to: only if nothing is left
     between them. A Clip becomes part of the grid, a ReLU does if the grid begins at zero."""
     assert first.encoding is not None
@@ -88,7 +88,7 @@ def _unrounded_bounds(graph: QdqGraph, first: Chain) -> tuple[int, int] | None:
     return clamp_bounds(graph, first.ops[1:], first.encoding)
 
 
-def added_in_float(carried: Carried, graph: QdqGraph, op: Op, sums: Accumulator, bias: Floats | None) -> Step | None:
+def added_in_float(carried: Carried, graph: Network, op: Op, sums: Accumulator, bias: Floats | None) -> Step | None:
     """Convolution, perhaps clipped, no grid, residual add, perhaps a ReLU, grid. It is run as one if the residue comes
     out of a convolution too; else the convolution gives float32, in steps of the residue."""
     first = chain(graph, op, CLIPS)
@@ -118,7 +118,7 @@ def added_in_float(carried: Carried, graph: QdqGraph, op: Op, sums: Accumulator,
     return Step((*first.ops, *made.ops), (sums.read, other), made.writes, kernel)
 
 
-def plain_add(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
+def plain_add(carried: Carried, graph: Network, op: Op) -> Step | None:
     """An add or difference of two quantized activations that no convolution is fused with. One behind a convolution is
     kept for it when snippets are made, and scales and shifts as it would have done."""
     made = chain(graph, op, CLIPS)
@@ -140,7 +140,7 @@ def plain_add(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
     return Step(made.ops, pair.reads, made.writes, kernel)
 
 
-def moved_low(carried: Carried, graph: QdqGraph, tensor: str) -> int:
+def moved_low(carried: Carried, graph: Network, tensor: str) -> int:
     """What is added to the codes of a tensor, if an add alone reads it, and reads it in its own steps: the grid that
     makes it then gives `code + low`."""
     readers = graph.readers(tensor)
@@ -155,14 +155,14 @@ class _Pair:
     """The summands of an add. One of them, the mover, is brought to the steps of the other: by the grid that made it if
     that has no other reader (`in_range`), else in the kernel."""
 
-    reads: tuple[Read, ...]
+    reads: tuple[Operand, ...]
     moving: int
     mover: Stored
     base: Stored
     in_range: bool
 
     @classmethod
-    def of(cls, carried: Carried, graph: QdqGraph, op: Op) -> _Pair | None:
+    def of(cls, carried: Carried, graph: Network, op: Op) -> _Pair | None:
         reads = tuple(read for read in op.inputs if read is not None)
         if len(reads) != 2 or not all(is_activation(graph, read) for read in reads):
             return None
@@ -182,7 +182,7 @@ class _Pair:
         return fma(codes - self.mover.grid.least, self.moved.step, self.moved.low)
 
 
-def _summands(carried: Carried, graph: QdqGraph, op: Op) -> list[Stored]:
+def _summands(carried: Carried, graph: Network, op: Op) -> list[Stored]:
     """What an add or difference reads, in order; what is subtracted has steps below zero."""
     grids = [(read.tensor, read.encoding) for read in op.inputs if read is not None and read.encoding is not None]
     stored = [Stored.of(graph, tensor, encoding, carried) for tensor, encoding in grids]
@@ -231,7 +231,7 @@ def _in_snippet(target: Target, step: float) -> Finish:
 # --- where a summand comes from ------------------------------------------------------------------------------
 
 
-def moving(carried: Carried, graph: QdqGraph, tensors: Sequence[str]) -> int:
+def moving(carried: Carried, graph: Network, tensors: Sequence[str]) -> int:
     """Which of two summands is brought to the steps of the other: what a grid stands behind, then what nothing else
     reads, then what is broadcast, then what comes out of a product."""
     joined = [made_by is not None and made_by.type == "Concat" for made_by in map(graph.producer, tensors)]
@@ -245,17 +245,17 @@ def moving(carried: Carried, graph: QdqGraph, tensors: Sequence[str]) -> int:
     return next((pair.index(True) for pair in wanted if pair[0] != pair[1]), 0)
 
 
-def read_once(graph: QdqGraph, tensor: str) -> bool:
+def read_once(graph: Network, tensor: str) -> bool:
     """Whether a tensor has a grid of its own, and one reader: what that one does can be part of the grid."""
     return _has_grid(graph, tensor) and _readers(graph, tensor) == 1
 
 
-def _readers(graph: QdqGraph, tensor: str) -> int:
+def _readers(graph: Network, tensor: str) -> int:
     """How many read a tensor, the user of the network among them."""
     return len(graph.readers(tensor)) + sum(output.read.tensor == tensor for output in graph.outputs)
 
 
-def _has_grid(graph: QdqGraph, tensor: str) -> bool:
+def _has_grid(graph: Network, tensor: str) -> bool:
     """Whether codes come from a grid of their own, and not from an operation that keeps one, such as a pool."""
     made_by, grid = graph.producer(tensor), graph.grid_of(tensor)
     if made_by is None or made_by.type == "Concat":
@@ -267,7 +267,7 @@ def _has_grid(graph: QdqGraph, tensor: str) -> bool:
     return kept_grid(made_by) != grid
 
 
-def _is_product(graph: QdqGraph, tensor: str) -> bool:
+def _is_product(graph: Network, tensor: str) -> bool:
     """Whether a convolution or a product of matrices made it; a ReLU is gone before a grid that begins at zero."""
     made_by, grid = graph.producer(tensor), graph.grid_of(tensor)
     while made_by is not None and made_by.inputs[0] is not None:
@@ -278,6 +278,6 @@ def _is_product(graph: QdqGraph, tensor: str) -> bool:
     return made_by is not None and made_by.type in ("Conv", "Gemm", "MatMul")
 
 
-def _is_broadcast(graph: QdqGraph, tensor: str) -> bool:
+def _is_broadcast(graph: Network, tensor: str) -> bool:
     shape = graph.shapes.get(tensor, ())
     return bool(shape) and all(size == 1 for size in shape[min(len(shape) - 1, 2) :])

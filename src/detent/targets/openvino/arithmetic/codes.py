@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detent.ir import Encoding, Op, QdqGraph, Read, clip_bounds, constant_values
+from detent.ir import Encoding, Network, Op, Operand, clip_bounds, constant_values
 from detent.targets.openvino.arithmetic.outputs import Target, snippet
 from detent.targets.openvino.arithmetic.ranges import (
     CLIPS,
@@ -42,7 +42,7 @@ Requantize = Callable[[Tensor], Tensor]
 """From codes as they are stored to codes."""
 
 
-def moved(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
+def moved(carried: Carried, graph: Network, op: Op) -> Step | None:
     """An operation that only moves values, to the same grid or another."""
     step = move_step(graph, op)
     if step is not None or kept_grid(op) is None or len(op.outputs) != 1:
@@ -50,12 +50,12 @@ def moved(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
     return _elementwise(carried, graph, op, lambda stored, _: stored, float_kernel(graph, op))
 
 
-def rectified(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
+def rectified(carried: Carried, graph: Network, op: Op) -> Step | None:
     """A ReLU that reads codes."""
     return _elementwise(carried, graph, op, lambda stored, source: stored.clamp(min=source.zero))
 
 
-def clipped(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
+def clipped(carried: Carried, graph: Network, op: Op) -> Step | None:
     """A Clip that reads codes. Its bounds are brought to whole codes as they are stored, wherever between two they
     lie: inwards by a kernel that makes what is clipped, else towards zero."""
     read = op.inputs[0]
@@ -67,7 +67,7 @@ def clipped(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
     )
 
 
-def stored_bounds(graph: QdqGraph, clip: Op, source: Stored, *, inwards: bool) -> tuple[float, float]:
+def stored_bounds(graph: Network, clip: Op, source: Stored, *, inwards: bool) -> tuple[float, float]:
     """The bounds of a Clip of integers, among these as they are stored. One that leaves over all that the grid behind
     it holds is left out."""
     bounds, behind = clip_bounds(graph, clip), graph.grid_of(clip.outputs[0])
@@ -82,7 +82,7 @@ def stored_bounds(graph: QdqGraph, clip: Op, source: Stored, *, inwards: bool) -
     return low if math.isinf(low) else down(low), high if math.isinf(high) else up(high)
 
 
-def scaled(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
+def scaled(carried: Carried, graph: Network, op: Op) -> Step | None:
     """A product with one positive constant, or one for each channel."""
     reads = [read for read in op.inputs if read is not None]
     data = [read for read in reads if is_activation(graph, read)]
@@ -101,14 +101,14 @@ def scaled(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
     return Step(made.ops, tuple(data), made.writes, lambda codes: finish(codes - source.offset))
 
 
-def joined(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
+def joined(carried: Carried, graph: Network, op: Op) -> Step | None:
     """A Concat: what is on one grid stays there, else each part is brought to the grid behind it."""
     grid = graph.grid_of(op.outputs[0])
     reads = [read for read in op.inputs if read is not None]
     if grid is None or not all(is_activation(graph, read) for read in reads):
         return None
     if kept_grid(op) == grid:
-        return Step((op,), op.inputs, (Read(op.outputs[0], grid),), float_kernel(graph, op), "moved")
+        return Step((op,), op.inputs, (Operand(op.outputs[0], grid),), float_kernel(graph, op), "moved")
     target = Target.of(graph, Chain((op,), op.outputs[0], grid), carried, stored=True)
     if target is None:
         return None
@@ -122,7 +122,7 @@ def joined(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
     def kernel(*codes: Tensor) -> Any:
         return join(*(part(each) for part, each in zip(parts, codes, strict=True)))
 
-    return Step((op,), tuple(reads), (Read(op.outputs[0], grid),), kernel)
+    return Step((op,), tuple(reads), (Operand(op.outputs[0], grid),), kernel)
 
 
 def _brought(finish: Requantize, offset: int, codes: Tensor) -> Tensor:
@@ -136,7 +136,7 @@ def _for_each_channel(factor: Floats, rank: int) -> bool:
 
 def _elementwise(
     carried: Carried,
-    graph: QdqGraph,
+    graph: Network,
     op: Op,
     function: Callable[[Tensor, Stored], Tensor],
     move: Callable[..., Any] | None = None,
@@ -162,12 +162,12 @@ def _elementwise(
 
 
 def _on_its_grid(
-    op: Op, read: Read, grid: Encoding, source: Stored, function: Callable[[Tensor, Stored], Tensor]
+    op: Op, read: Operand, grid: Encoding, source: Stored, function: Callable[[Tensor, Stored], Tensor]
 ) -> Step:
     def kernel(codes: Tensor) -> Tensor:
         return function(codes - source.offset, source).round_().add_(source.offset)
 
-    return Step((op,), (read,), (Read(op.outputs[0], grid),), kernel)
+    return Step((op,), (read,), (Operand(op.outputs[0], grid),), kernel)
 
 
 def _requantizer(target: Target, source: Stored, kernel: Op | None, factor: Floats | None = None) -> Requantize:

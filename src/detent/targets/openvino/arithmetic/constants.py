@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detent.ir import Encoding, Op, QdqGraph
+from detent.ir import Encoding, Network, Op
 from detent.targets.openvino.arithmetic.ranges import Range
 from detent.twin import Step
 from detent.twin.lowering import chain, float_step
@@ -17,7 +17,7 @@ from detent.twin.lowering import chain, float_step
 __all__ = ["folded", "known_before"]
 
 
-def known_before(graph: QdqGraph) -> frozenset[str]:
+def known_before(graph: Network) -> frozenset[str]:
     """The tensors that operations make of constants and sizes alone."""
     known: set[str] = set()
     for op in graph.ops:
@@ -27,7 +27,7 @@ def known_before(graph: QdqGraph) -> frozenset[str]:
     return frozenset(known)
 
 
-def folded(known: frozenset[str], graph: QdqGraph, op: Op) -> Step | None:
+def folded(known: frozenset[str], graph: Network, op: Op) -> Step | None:
     """An operation whose result is known before, and read on one grid."""
     made = chain(graph, op)
     grid = made.encoding

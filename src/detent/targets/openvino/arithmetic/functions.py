@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from detent.ir import Op, QdqGraph
+from detent.ir import Network, Op
 from detent.targets.openvino.arithmetic.adds import moving, read_once
 from detent.targets.openvino.arithmetic.outputs import Target, read_on_reals, snippet
 from detent.targets.openvino.arithmetic.ranges import CLIPS, Carried, Range
@@ -25,7 +25,7 @@ __all__ = ["function", "multiplied", "on_reals"]
 _f32 = np.float32
 
 
-def function(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
+def function(carried: Carried, graph: Network, op: Op) -> Step | None:
     """A function of the real numbers of a quantized tensor, between two grids: of each element, or an average of those
     in a window, which has a kernel of its own, as HardSigmoid has."""
     read = op.inputs[0]
@@ -47,7 +47,7 @@ def function(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
     return Step(made.ops, (read,), made.writes, kernel, "float")
 
 
-def on_reals(carried: Carried, graph: QdqGraph, op: Op) -> Step:
+def on_reals(carried: Carried, graph: Network, op: Op) -> Step:
     """An operation of real numbers, as the grids before it give them."""
     step, compute = float_step(graph, op), float_kernel(graph, op)
     real = [
@@ -66,7 +66,7 @@ def on_reals(carried: Carried, graph: QdqGraph, op: Op) -> Step:
     return step if constant else replace(step, kernel=kernel)
 
 
-def multiplied(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
+def multiplied(carried: Carried, graph: Network, op: Op) -> Step | None:
     """A product of two activations. The one that a sum would leave where it is is taken as it
     is stored if its zero is at 0, and its scale goes into the grid of the other; else both are real numbers."""
     reads = tuple(read for read in op.inputs if read is not None)

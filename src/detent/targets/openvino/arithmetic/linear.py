@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detent.ir import Op, QdqGraph, Read, constant_values
+from detent.ir import Network, Op, Operand, constant_values
 from detent.targets.openvino.arithmetic.outputs import Target
 from detent.targets.openvino.arithmetic.pairs import paired_matrices
 from detent.targets.openvino.arithmetic.products import Finish, after_bias, moved_range, product
@@ -43,7 +43,7 @@ _f32 = np.float32
 Requantize = Callable[[Tensor], Tensor]
 
 
-def linear(carried: Carried, graph: QdqGraph, op: Op, sums: Accumulator) -> Step:
+def linear(carried: Carried, graph: Network, op: Op, sums: Accumulator) -> Step:
     """A Gemm, or a MatMul and perhaps an Add of a constant, with what clips behind them."""
     made, bias = _chain(graph, op)
     zero = Stored.of(graph, sums.read.tensor, sums.input, carried).zero
@@ -54,7 +54,7 @@ def linear(carried: Carried, graph: QdqGraph, op: Op, sums: Accumulator) -> Step
     return product(carried, graph, sums, bias, made, finish, composed=not apart)
 
 
-def matrices(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
+def matrices(carried: Carried, graph: Network, op: Op) -> Step | None:
     """A product of two activations on a CPU where pairs of products saturate; None where it is computed in float: the
     zero of both is at 0, and the second is stored as int8."""
     reads = tuple(read for read in op.inputs if read is not None)
@@ -71,10 +71,10 @@ def matrices(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
         zeros = (weights * moved).to(torch.float64).sum(-2, keepdim=True)
         return (sums + zeros).to(torch.float32) * float(unit)
 
-    return Step((op,), reads, (Read(op.outputs[0]),), kernel)
+    return Step((op,), reads, (Operand(op.outputs[0]),), kernel)
 
 
-def _chain(graph: QdqGraph, op: Op) -> tuple[Chain, Floats | None]:
+def _chain(graph: Network, op: Op) -> tuple[Chain, Floats | None]:
     if op.type == "Gemm":
         return chain(graph, op, CLIPS), bias_values(graph, op)
     made = chain(graph, op, ("Add", *CLIPS))
@@ -85,7 +85,7 @@ def _chain(graph: QdqGraph, op: Op) -> tuple[Chain, Floats | None]:
     return made, added[0] if added else None
 
 
-def _constant_bias(graph: QdqGraph, op: Op) -> Floats | None:
+def _constant_bias(graph: Network, op: Op) -> Floats | None:
     read = op.inputs[1]
     values = constant_values(graph, read)
     return None if values is None or values.ndim > 1 else np.asarray(values, _f32)

@@ -1,6 +1,6 @@
 """OpenVINO on an x86 CPU: the IR that Detent writes, as its transformations and oneDNN's kernels run it.
 
-The numbers that it multiplies with and adds come from the ranges of FakeQuantize (`openvino_ranges`).
+The numbers that it multiplies with and adds come from the ranges of FakeQuantize (`ranges`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from detent.cpus import Cpu
-from detent.ir import Encoding, Op, QdqGraph
+from detent.ir import Encoding, Network, Op
 from detent.targets.openvino.arithmetic.adds import added_in_float, fused_add, plain_add
 from detent.targets.openvino.arithmetic.codes import clipped, joined, moved, rectified, scaled
 from detent.targets.openvino.arithmetic.constants import folded, known_before
@@ -37,7 +37,7 @@ from detent.twin.requantize import clamp_bounds
 __all__ = ["OpenVino"]
 
 _f32 = np.float32
-SumsOf = Callable[[QdqGraph, Op], "Accumulator | None"]
+SumsOf = Callable[[Network, Op], "Accumulator | None"]
 
 
 class OpenVino(Arithmetic):
@@ -84,7 +84,7 @@ class OpenVino(Arithmetic):
         parts = zip(values.unbind(axis), channels, strict=True)
         return torch.stack([self.quantize(part, channel) for part, channel in parts], axis)
 
-    def lower(self, graph: QdqGraph) -> list[Step]:
+    def lower(self, graph: Network) -> list[Step]:
         whole, carried = carry(graph)
         makers: dict[str, Maker] = dict.fromkeys(MOVES, partial(moved, carried))
         makers["Concat"] = partial(joined, carried)
@@ -102,24 +102,24 @@ class OpenVino(Arithmetic):
         known = known_before(whole)
         return lower(whole, {op.type: partial(_taken, known, makers.get(op.type)) for op in whole.ops})
 
-    def _sums(self, graph: QdqGraph, op: Op) -> Accumulator | None:
+    def _sums(self, graph: Network, op: Op) -> Accumulator | None:
         if not self.cpu.saturates:
             return _accumulator(graph, op)
         even = with_even_weights(graph, op) if op.type == "Conv" else graph
         sums = _accumulator(even, op)
         return sums if sums is None or even is not graph else paired(sums, op)
 
-    def _matmul(self, carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
+    def _matmul(self, carried: Carried, graph: Network, op: Op) -> Step | None:
         step = _linear(self._sums, carried, graph, op)
         return matrices(carried, graph, op) if step is None and self.cpu.saturates else step
 
 
-def _taken(known: frozenset[str], maker: Maker | None, graph: QdqGraph, op: Op) -> Step | None:
+def _taken(known: frozenset[str], maker: Maker | None, graph: Network, op: Op) -> Step | None:
     step = folded(known, graph, op)
     return step if step is not None or maker is None else maker(graph, op)
 
 
-def _convolution(sums_of: SumsOf, carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
+def _convolution(sums_of: SumsOf, carried: Carried, graph: Network, op: Op) -> Step | None:
     sums = sums_of(graph, op)
     if sums is None:
         return None
@@ -131,11 +131,11 @@ def _convolution(sums_of: SumsOf, carried: Carried, graph: QdqGraph, op: Op) -> 
     )
 
 
-def _product(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
+def _product(carried: Carried, graph: Network, op: Op) -> Step | None:
     return scaled(carried, graph, op) or multiplied(carried, graph, op)
 
 
-def _transposed(sums_of: SumsOf, carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
+def _transposed(sums_of: SumsOf, carried: Carried, graph: Network, op: Op) -> Step | None:
     """Its kernel has no zero points: data that is stored with one is multiplied in float."""
     sums = sums_of(graph, op)
     if sums is None or Stored.of(graph, sums.read.tensor, sums.input, carried).zero:
@@ -143,12 +143,12 @@ def _transposed(sums_of: SumsOf, carried: Carried, graph: QdqGraph, op: Op) -> S
     return _of_channels(carried, graph, op, sums)
 
 
-def _linear(sums_of: SumsOf, carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
+def _linear(sums_of: SumsOf, carried: Carried, graph: Network, op: Op) -> Step | None:
     sums = sums_of(graph, op)
     return None if sums is None else linear(carried, graph, op, sums)
 
 
-def _accumulator(graph: QdqGraph, op: Op) -> Accumulator | None:
+def _accumulator(graph: Network, op: Op) -> Accumulator | None:
     """None where it multiplies in float: by weights that have a zero point too, and what stays float."""
     sums = accumulator(graph, op)
     if sums is None or sums.input.dtype not in ("uint8", "int8") or not sums.weight.symmetric:
@@ -156,13 +156,13 @@ def _accumulator(graph: QdqGraph, op: Op) -> Accumulator | None:
     return None if op.type == "Conv" and is_second_factor(graph, sums.read.tensor) else sums
 
 
-def _of_channels(carried: Carried, graph: QdqGraph, op: Op, sums: Accumulator) -> Step:
+def _of_channels(carried: Carried, graph: Network, op: Op, sums: Accumulator) -> Step:
     made, bias = chain(graph, op, CLIPS), bias_values(graph, op)
     in_range = bias is None or _is_one_number(graph, bias, made)
     return product(carried, graph, sums, bias, made, moved_range if in_range else after_bias)
 
 
-def _is_one_number(graph: QdqGraph, bias: Floats, made: Chain) -> bool:
+def _is_one_number(graph: Network, bias: Floats, made: Chain) -> bool:
     """Whether a convolution has one bias, which goes into the range behind it if nothing stands between them. What
     clips nothing of that range does not."""
     if bias.size != 1 or made.ops[0].type != "Conv" or made.encoding is None:

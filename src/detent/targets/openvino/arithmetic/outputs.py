@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detent.ir import Encoding, Op, QdqGraph, constant_values
+from detent.ir import Encoding, Network, Op, constant_values
 from detent.ir.qparams import BOUNDS
 from detent.targets.openvino.arithmetic.ranges import CLIPS, Carried, Floats, Range, kept_grid, without_nothing
 from detent.targets.openvino.arithmetic.stored import is_int8
@@ -47,7 +47,7 @@ class Target:
 
     @classmethod
     def of(
-        cls, graph: QdqGraph, made: Chain, carried: Carried, *, stored: bool = False, composed: bool = True
+        cls, graph: Network, made: Chain, carried: Carried, *, stored: bool = False, composed: bool = True
     ) -> Target | None:
         """Where a chain ends; with `stored` it is stored as codes even if the network gives it."""
         if made.encoding is None or not made.encoding.per_tensor:
@@ -107,14 +107,14 @@ def snippet(target: Target, low: Floats, high: Floats) -> Callable[[Tensor], Ten
     return finish
 
 
-def read_on_reals(graph: QdqGraph, tensor: str) -> bool:
+def read_on_reals(graph: Network, tensor: str) -> bool:
     """Whether nothing reads a tensor as codes: its grid gives real numbers then."""
     made_by = graph.producer(tensor)
     kept = made_by is not None and kept_grid(made_by) is not None
     return not kept and all(_on_reals(graph, op) for op, _ in graph.readers(tensor))
 
 
-def _on_reals(graph: QdqGraph, op: Op) -> bool:
+def _on_reals(graph: Network, op: Op) -> bool:
     if op.type in _ON_REALS or (op.type == "AveragePool" and op.attribute("ceil_mode")):
         return True
     factors = [read for read in op.inputs if op.type == "Mul" and read is not None and read.tensor in graph.constants]

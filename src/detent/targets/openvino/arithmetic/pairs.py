@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detent.ir import Encoding, Op, QdqGraph, Trait, ops_with
+from detent.ir import Encoding, Network, Op, Trait, ops_with
 from detent.ir.reference.padding import window_places
 from detent.ir.windows import SlidingWindow
 from detent.targets.openvino.arithmetic.ranges import Range
@@ -75,7 +75,7 @@ def paired_matrices(first: Tensor, second: Tensor) -> Tensor:
     return left @ right - lost_in_pairs(left, right)
 
 
-def with_even_weights(graph: QdqGraph, op: Op) -> QdqGraph:
+def with_even_weights(graph: Network, op: Op) -> Network:
     """Convolutions in groups over three dimensions whose data is stored as int8 are computed with half of the weights,
     rounded to even, and what they give is doubled; others are left as they are."""
     data, weight = op.inputs[0], op.inputs[1]
@@ -88,7 +88,7 @@ def with_even_weights(graph: QdqGraph, op: Op) -> QdqGraph:
     return replace(graph, constants={**graph.constants, weight.tensor: np.rint(codes / 2).astype(np.int16) * 2})
 
 
-def _is_grouped_3d(graph: QdqGraph, op: Op) -> bool:
+def _is_grouped_3d(graph: Network, op: Op) -> bool:
     return op.groups > 1 and len(graph.shapes.get(op.outputs[0], ())) == 5
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from detent.ir import Op, QdqGraph
+from detent.ir import Network, Op
 from detent.ir.reference.windows import pool_counts, pool_sums
 from detent.targets.openvino.arithmetic.codes import stored_bounds
 from detent.targets.openvino.arithmetic.functions import function
@@ -23,7 +23,7 @@ from detent.twin.requantize import fma
 __all__ = ["average"]
 
 
-def average(carried: Carried, graph: QdqGraph, op: Op) -> Step | None:
+def average(carried: Carried, graph: Network, op: Op) -> Step | None:
     """AveragePool and GlobalAveragePool between two grids. What a pool gives counts as integers, although it is not
     rounded, so that the bounds of a Clip behind it are brought to integers. In `ceil_mode` it averages real numbers."""
     read = op.inputs[0]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detent.ir import Op, QdqGraph, Read
+from detent.ir import Network, Op, Operand
 from detent.targets.openvino.arithmetic.adds import moved_low
 from detent.targets.openvino.arithmetic.outputs import Target
 from detent.targets.openvino.arithmetic.ranges import Carried, Floats, Range, divided, one_shift, real_sums, unit_of
@@ -28,7 +28,7 @@ Finish = Callable[[Target, Accumulator, "Floats | None"], Requantize]
 
 def product(
     carried: Carried,
-    graph: QdqGraph,
+    graph: Network,
     sums: Accumulator,
     bias: Floats | None,
     made: Chain,
@@ -52,7 +52,7 @@ def product(
 def _in_float(sums: Accumulator, bias: Floats | None, op: Op) -> Step:
     """Integers in, real numbers out: `f32(f32(acc * unit) + bias)`."""
     real = real_sums(sums, unit_of(sums), bias)
-    return Step((op,), (sums.read,), (Read(op.outputs[0]),), lambda codes: real(sums(codes)))
+    return Step((op,), (sums.read,), (Operand(op.outputs[0]),), lambda codes: real(sums(codes)))
 
 
 def after_bias(target: Target, sums: Accumulator, bias: Floats | None) -> Requantize:

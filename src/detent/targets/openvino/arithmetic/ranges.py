@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from detent.ir import Encoding, Op, QdqGraph, Read
+from detent.ir import Encoding, Network, Op, Operand
 from detent.ir.qparams import BOUNDS
 from detent.twin.accumulate import Accumulator
 from detent.twin.float_ops import only_moves
@@ -50,7 +50,7 @@ _SAME_SHIFT = 5e-5  # shifts of channels that differ by less are taken for one
 NO_SHIFT = 1e-5  # a shift of less than this share of the codes is dropped
 
 
-def carry(graph: QdqGraph) -> tuple[QdqGraph, Carried]:
+def carry(graph: Network) -> tuple[Network, Carried]:
     """`graph` with grids carried over operations that only move values, to readers that take floats."""
     grids: dict[str, Encoding] = {}
     given = {output.read.tensor for output in graph.outputs}
@@ -76,10 +76,10 @@ def kept_grid(op: Op) -> Encoding | None:
     return grid if grid is not None and grid.per_tensor else None
 
 
-def _on_grid(read: Read | None, grids: dict[str, Encoding]) -> Read | None:
+def _on_grid(read: Operand | None, grids: dict[str, Encoding]) -> Operand | None:
     if read is None or read.encoding is not None or read.tensor not in grids:
         return read
-    return Read(read.tensor, grids[read.tensor])
+    return Operand(read.tensor, grids[read.tensor])
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detent.ir import Encoding, Op, QdqGraph
+from detent.ir import Encoding, Network, Op
 from detent.targets.openvino.arithmetic.ranges import NO_SHIFT, Carried, Floats, Range, kept_grid
 
 __all__ = ["Moved", "Stored", "is_int8", "is_second_factor", "range_of_stored"]
@@ -26,7 +26,7 @@ class Stored:
     sign: int = 1
 
     @classmethod
-    def of(cls, graph: QdqGraph, tensor: str, encoding: Encoding, carried: Carried) -> Stored:
+    def of(cls, graph: Network, tensor: str, encoding: Encoding, carried: Carried) -> Stored:
         grid = Range.of(encoding)
         if is_int8(graph, tensor, encoding, carried):
             return cls(grid, int(encoding.zero_point), grid.least - int(encoding.zero_point), 0.0)
@@ -80,13 +80,13 @@ def range_of_stored(grid: Range, source: Stored, factor: Floats | None = None) -
     return np.asarray(low + _f32(source.zero), _f32), np.asarray(high + _f32(source.zero), _f32)
 
 
-def is_int8(graph: QdqGraph, tensor: str, encoding: Encoding, carried: Carried) -> bool:
+def is_int8(graph: Network, tensor: str, encoding: Encoding, carried: Carried) -> bool:
     if encoding.dtype not in ("int8", "uint8") or int(encoding.zero_point) - Range.of(encoding).least != 128:
         return False
     return not _reaches_convolution(graph, tensor, carried)
 
 
-def is_second_factor(graph: QdqGraph, tensor: str) -> bool:
+def is_second_factor(graph: Network, tensor: str) -> bool:
     """Whether a product of two activations reads a tensor, or what was only moved from it, as its second factor: that
     takes int8 alone, and a convolution uint8 alone, so that what both read stays float."""
     for op, _ in graph.readers(tensor):
@@ -97,12 +97,12 @@ def is_second_factor(graph: QdqGraph, tensor: str) -> bool:
     return False
 
 
-def _reaches_convolution(graph: QdqGraph, tensor: str, carried: Carried) -> bool:
+def _reaches_convolution(graph: Network, tensor: str, carried: Carried) -> bool:
     """Whether a convolution reads a tensor, or what was only moved from it: it takes uint8 alone."""
     return any(_takes_uint8(graph, op, carried) for op, _ in graph.readers(tensor))
 
 
-def _takes_uint8(graph: QdqGraph, op: Op, carried: Carried) -> bool:
+def _takes_uint8(graph: Network, op: Op, carried: Carried) -> bool:
     if op.type == "Conv":
         return True
     return any(name in carried and _reaches_convolution(graph, name, carried) for name in op.outputs)

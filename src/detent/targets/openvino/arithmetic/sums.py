@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from detent.ir import Op, QdqGraph, Read, Trait, is_output, ops_with, sole_reader
+from detent.ir import Network, Op, Operand, Trait, is_output, ops_with, sole_reader
 from detent.targets.openvino.arithmetic.ranges import CLIPS
 
 __all__ = [
@@ -43,14 +43,14 @@ class Branch:
 
     convolution: Op
     behind: tuple[Op, ...]
-    other: Read
+    other: Operand
 
     @property
     def tensor(self) -> str:
         return (self.convolution, *self.behind)[-1].outputs[0]
 
 
-def summed_branch(graph: QdqGraph, add: Op) -> Branch | None:
+def summed_branch(graph: Network, add: Op) -> Branch | None:
     """The convolution that an Add, or a Sub, is run inside of, if there is one."""
     reads = [read for read in add.inputs if read is not None]
     if len(reads) != 2 or reads[0].tensor == reads[1].tensor or not _same_shape(graph, reads):
@@ -64,11 +64,11 @@ def summed_branch(graph: QdqGraph, add: Op) -> Branch | None:
     return chosen if chosen is not None and _may_write_over(graph, add, chosen) else None
 
 
-def is_activation(graph: QdqGraph, read: Read) -> bool:
+def is_activation(graph: Network, read: Operand) -> bool:
     return read.encoding is not None and read.encoding.per_tensor and read.tensor not in graph.constants
 
 
-def _same_shape(graph: QdqGraph, reads: Iterable[Read]) -> bool:
+def _same_shape(graph: Network, reads: Iterable[Operand]) -> bool:
     """Free sizes are taken for the same, whatever they are called."""
     first, second = (graph.shapes.get(read.tensor) for read in reads)
     if first is None or second is None or len(first) != len(second):
@@ -76,7 +76,7 @@ def _same_shape(graph: QdqGraph, reads: Iterable[Read]) -> bool:
     return all(a == b or (isinstance(a, str) and isinstance(b, str)) for a, b in zip(first, second, strict=True))
 
 
-def _branch(graph: QdqGraph, read: Read, other: Read) -> Branch | None:
+def _branch(graph: Network, read: Operand, other: Operand) -> Branch | None:
     behind: list[Op] = []
     op = graph.producer(read.tensor)
     while op is not None and op.type != "Conv":
@@ -88,13 +88,13 @@ def _branch(graph: QdqGraph, read: Read, other: Read) -> Branch | None:
     return None if op is None else Branch(op, tuple(behind), other)
 
 
-def _data(graph: QdqGraph, op: Op) -> Read | None:
+def _data(graph: Network, op: Op) -> Operand | None:
     """What is not constant of what a function of elements reads."""
     reads = [read for read in op.inputs if read is not None and read.tensor not in graph.constants]
     return reads[0] if len(reads) == 1 and op.type in (*_FUNCTIONS, *_OF_TWO) else None
 
 
-def _may_write_over(graph: QdqGraph, add: Op, branch: Branch) -> bool:
+def _may_write_over(graph: Network, add: Op, branch: Branch) -> bool:
     if sole_reader(graph, branch.tensor) is None:
         return False
     kernel = set(_made_together(graph, branch.other.tensor))
@@ -107,7 +107,7 @@ def _may_write_over(graph: QdqGraph, add: Op, branch: Branch) -> bool:
     return readers <= before | kernel
 
 
-def _made_together(graph: QdqGraph, tensor: str) -> Iterator[str]:
+def _made_together(graph: Network, tensor: str) -> Iterator[str]:
     """The tensors of the kernel that makes a tensor."""
     made_by = graph.producer(tensor)
     yield from (tensor,) if made_by is None else made_by.outputs
@@ -121,7 +121,7 @@ def _made_together(graph: QdqGraph, tensor: str) -> Iterator[str]:
             yield from _made_together(graph, read.tensor)
 
 
-def _is_in_convolution(graph: QdqGraph, tensor: str) -> bool:
+def _is_in_convolution(graph: Network, tensor: str) -> bool:
     """Whether a convolution makes a tensor, with what it takes in behind it."""
     made_by = graph.producer(tensor)
     while made_by is not None and made_by.type in (*_FUNCTIONS, *_OF_TWO):
@@ -134,7 +134,7 @@ def _is_in_convolution(graph: QdqGraph, tensor: str) -> bool:
     return made_by is not None and made_by.type == "Conv"
 
 
-def taken_in(graph: QdqGraph, tensor: str) -> Op | None:
+def taken_in(graph: Network, tensor: str) -> Op | None:
     """The operation whose kernel also does what is done to each element of a tensor; None if that has its own."""
     while sole_reader(graph, tensor) is not None:
         made_by = graph.producer(tensor)
@@ -150,7 +150,7 @@ def taken_in(graph: QdqGraph, tensor: str) -> Op | None:
     return None
 
 
-def is_bias_apart(graph: QdqGraph, op: Op) -> bool:
+def is_bias_apart(graph: Network, op: Op) -> bool:
     """Whether an operation adds a bias to a product of matrices of more than three dimensions: the plugin looks for
     its channels on another axis then, and adds it in a kernel of its own."""
     data = _data(graph, op) if op.type == "Add" else None
@@ -158,7 +158,7 @@ def is_bias_apart(graph: QdqGraph, op: Op) -> bool:
     return source is not None and source.type == "MatMul" and len(graph.shapes.get(source.outputs[0], ())) > 3
 
 
-def out_of_convolution(graph: QdqGraph, tensor: str) -> bool:
+def out_of_convolution(graph: Network, tensor: str) -> bool:
     """Whether a convolution made a tensor, perhaps with a ReLU behind it."""
     made_by = graph.producer(tensor)
     while made_by is not None and made_by.type in CLIPS and made_by.inputs[0] is not None:
@@ -166,7 +166,7 @@ def out_of_convolution(graph: QdqGraph, tensor: str) -> bool:
     return made_by is not None and made_by.type == "Conv"
 
 
-def _ancestors(graph: QdqGraph, op: Op) -> set[str]:
+def _ancestors(graph: Network, op: Op) -> set[str]:
     """The first outputs of an operation and of all that it depends on."""
     makers = {name: each for each in graph.ops for name in each.outputs}
     found, left = {op.outputs[0]}, [op]

@@ -1,4 +1,4 @@
-"""What the CPU plugin needs to be written otherwise."""
+"""Rewrites for OpenVINO's CPU plugin."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detent.ir import Encoding, QdqGraph
+from detent.ir import Encoding, Network
 from detent.targets.qualcomm.arithmetic import fixed as htp_fixed
 from detent.targets.qualcomm.arithmetic.steps import entries, makers
 from detent.targets.qualcomm.arithmetic.wide import quantize_wide
@@ -43,5 +43,5 @@ class Htp(Arithmetic):
         codes = (values / torch.from_numpy(scale)).double().add_(0.5).floor_().add_(torch.from_numpy(zero_point))
         return codes.clamp_(encoding.qmin, encoding.qmax).to(torch.float32)
 
-    def lower(self, graph: QdqGraph) -> list[Step]:
+    def lower(self, graph: Network) -> list[Step]:
         return [*entries(graph), *lower(graph, makers(graph))]

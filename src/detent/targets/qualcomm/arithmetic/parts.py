@@ -1,4 +1,4 @@
-"""The operations that the HTP computes on integers, with the formulas of `htp_fixed` and, for 16 bits, `htp_wide`."""
+"""The operations that the HTP computes on integers, with the formulas of `fixed` and, for 16 bits, `wide`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detent.ir import Encoding, Op, QdqGraph, Read, Trait, constant_values, ops_with
+from detent.ir import Encoding, Network, Op, Operand, Trait, constant_values, ops_with
 from detent.ir.reference.windows import pool_counts, pool_sums
 from detent.targets.qualcomm.arithmetic import fixed as htp_fixed
 from detent.targets.qualcomm.arithmetic.fixed import Bounds
@@ -34,22 +34,22 @@ class Part:
     """What computes codes of a grid from what it reads; `off` as that of a step, where the emulator was seen to have
     other codes."""
 
-    reads: tuple[Read | None, ...]
+    reads: tuple[Operand | None, ...]
     kernel: Kernel
     off: float = 0.0
 
-    def step(self, ops: tuple[Op, ...], writes: tuple[Read, ...]) -> Step:
+    def step(self, ops: tuple[Op, ...], writes: tuple[Operand, ...]) -> Step:
         """No equality is claimed of steps in float, as which those that are off count."""
         return Step(ops, self.reads, writes, self.kernel, "float" if self.off else "integer", self.off)
 
 
-def grid_of(read: Read | None, *also: str) -> Encoding | None:
+def grid_of(read: Operand | None, *also: str) -> Encoding | None:
     """The grid of what is read, if it has one scale and is for uint8, or for another type that is named."""
     encoding = None if read is None else read.encoding
     return encoding if encoding is not None and encoding.per_tensor and encoding.dtype in ("uint8", *also) else None
 
 
-def _weighted(graph: QdqGraph, op: Op, output: Encoding, bounds: Bounds) -> Part | None:
+def _weighted(graph: Network, op: Op, output: Encoding, bounds: Bounds) -> Part | None:
     data, weight = op.inputs[:2]
     grid = grid_of(data, "uint16")
     if grid is None or weight is None or weight.encoding is None or grid.dtype != output.dtype:
@@ -72,7 +72,7 @@ def _weighted(graph: QdqGraph, op: Op, output: Encoding, bounds: Bounds) -> Part
     return Part((sums.read,), lambda codes: requantize(sums(codes)))
 
 
-def _wide(graph: QdqGraph, op: Op, output: Encoding, bounds: Bounds, biases: Integers | None) -> Part | None:
+def _wide(graph: Network, op: Op, output: Encoding, bounds: Bounds, biases: Integers | None) -> Part | None:
     """On 16-bit codes."""
     sums = accumulator(graph, op)
     if sums is None:
@@ -90,14 +90,14 @@ def _wide(graph: QdqGraph, op: Op, output: Encoding, bounds: Bounds, biases: Int
     return Part((sums.read,), lambda codes: requantize(sums(codes)))
 
 
-def _bias_of(graph: QdqGraph, op: Op) -> Read | None:
+def _bias_of(graph: Network, op: Op) -> Operand | None:
     adding = bias_behind(graph, op)
     if adding is not None:
         return adding.inputs[1]
     return op.inputs[2] if len(op.inputs) > 2 else None
 
 
-def _in_sums(graph: QdqGraph, op: Op, bias: Read) -> Integers:
+def _in_sums(graph: Network, op: Op, bias: Operand) -> Integers:
     """A bias in units of the sums: an integer one as it is stored, another rounded."""
     held, encoding = graph.constants[bias.tensor], bias.encoding
     if encoding is not None and encoding.dtype == "int32":
@@ -108,7 +108,7 @@ def _in_sums(graph: QdqGraph, op: Op, bias: Read) -> Integers:
     return np.asarray(np.floor(real / unit + 0.5), np.int64)
 
 
-def bias_behind(graph: QdqGraph, op: Op) -> Op | None:
+def bias_behind(graph: Network, op: Op) -> Op | None:
     """The addition of a number for each output behind a MatMul with constant weights, which is part of it."""
     weight = op.inputs[1] if op.type == "MatMul" else None
     ops = chain(graph, op, ("Add",), most=1).ops
@@ -143,7 +143,7 @@ def _on_vectors(op: Op, weights: tuple[int, ...]) -> bool:
     return alone and op.attribute("strides", len(weights) - 2) == [2, 2] and min(weights[2:]) > 1
 
 
-def _elementwise(graph: QdqGraph, op: Op, output: Encoding, bounds: Bounds) -> Part | None:
+def _elementwise(graph: Network, op: Op, output: Encoding, bounds: Bounds) -> Part | None:
     a, b = (grid_of(read, output.dtype) for read in op.inputs)
     if a is None or b is None or {a.dtype, b.dtype} != {output.dtype}:
         return None
@@ -157,12 +157,12 @@ def _elementwise(graph: QdqGraph, op: Op, output: Encoding, bounds: Bounds) -> P
     return Part(op.inputs, htp_fixed.sum_of_two(a, b, output, bounds, sign)) if sign else None
 
 
-def _one(graph: QdqGraph, op: Op) -> bool:
+def _one(graph: Network, op: Op) -> bool:
     """Whether an input is one number."""
     return any(read is not None and graph.constants.get(read.tensor, np.empty(0)).size == 1 for read in op.inputs)
 
 
-def number_of(graph: QdqGraph, op: Op) -> float | None:
+def number_of(graph: Network, op: Op) -> float | None:
     """The one number among two inputs, if it is a code."""
     for read in op.inputs:
         held = None if read is None else graph.constants.get(read.tensor)
@@ -172,7 +172,7 @@ def number_of(graph: QdqGraph, op: Op) -> float | None:
     return None
 
 
-def _scaled(graph: QdqGraph, op: Op, output: Encoding, bounds: Bounds) -> Part | None:
+def _scaled(graph: Network, op: Op, output: Encoding, bounds: Bounds) -> Part | None:
     """Times or by a positive number: the codes stay, on a grid that is as much wider, and go on to that of the result.
     None for other operations, and a number that is divided."""
     number = number_of(graph, op)
@@ -187,7 +187,7 @@ def _scaled(graph: QdqGraph, op: Op, output: Encoding, bounds: Bounds) -> Part |
     return Part((data,), lambda codes: convert(codes).clamp_(*bounds))
 
 
-def _average(graph: QdqGraph, op: Op, output: Encoding, bounds: Bounds) -> Part | None:
+def _average(graph: Network, op: Op, output: Encoding, bounds: Bounds) -> Part | None:
     del graph
     data = grid_of(op.inputs[0], output.dtype)
     if data is None or data.dtype != output.dtype:
@@ -229,7 +229,7 @@ def _twice(op: Op) -> bool:
 WIDE = ops_with(Trait.WEIGHTED) | {"Add", "AveragePool", "GlobalAveragePool", "Sub"}
 """What is computed on 16-bit codes as well."""
 
-PARTS: dict[str, Callable[[QdqGraph, Op, Encoding, Bounds], Part | None]] = {
+PARTS: dict[str, Callable[[Network, Op, Encoding, Bounds], Part | None]] = {
     **dict.fromkeys(ops_with(Trait.WEIGHTED), _weighted),
     **dict.fromkeys(ops_with(Trait.ARITHMETIC), _elementwise),
     **dict.fromkeys(("AveragePool", "GlobalAveragePool"), _average),

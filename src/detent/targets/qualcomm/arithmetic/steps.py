@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detent.ir import Encoding, Op, QdqGraph, Read, Trait, ops_with
+from detent.ir import Encoding, Network, Op, Operand, Trait, ops_with
 from detent.targets.qualcomm.arithmetic import fixed as htp_fixed
 from detent.targets.qualcomm.arithmetic.parts import CUT, FITTED, PARTS, WIDE, Part, bias_behind, grid_of, number_of
 from detent.targets.qualcomm.arithmetic.wide import quantize_wide
@@ -23,7 +23,7 @@ __all__ = ["entries", "makers"]
 _CLIPS = ("Relu", "Clip")
 
 
-def _alone(graph: QdqGraph, op: Op) -> Step | None:
+def _alone(graph: Network, op: Op) -> Step | None:
     """An operation, and the bias and clipping behind it that are part of it."""
     adding = bias_behind(graph, op)
     made = chain(graph, adding or op, _CLIPS)
@@ -41,7 +41,7 @@ def _alone(graph: QdqGraph, op: Op) -> Step | None:
     return replace(part, off=off).step(ops, made.writes)
 
 
-def _is_rounded_later(graph: QdqGraph, read: Read | None) -> bool:
+def _is_rounded_later(graph: Network, read: Operand | None) -> bool:
     """Whether it is the result of an operation on real numbers, which the HTP need not have rounded to the codes that
     it shows when it reads it."""
     maker = None if read is None else graph.producer(read.tensor)
@@ -49,10 +49,10 @@ def _is_rounded_later(graph: QdqGraph, read: Read | None) -> bool:
     return any(each is not None and each.encoding is None and each.tensor not in graph.constants for each in given)
 
 
-def _concat(graph: QdqGraph, op: Op) -> Step | None:
+def _concat(graph: Network, op: Op) -> Step | None:
     """Everything comes on the grid of the result at once: what computes an input computes it for that grid, without
     the rounding to the grid that others read the input on."""
-    output = grid_of(Read(op.outputs[0], graph.grid_of(op.outputs[0])), "uint16")
+    output = grid_of(Operand(op.outputs[0], graph.grid_of(op.outputs[0])), "uint16")
     if output is None or any(grid_of(read, output.dtype) is None for read in op.inputs):
         return None
     parts = [_on_grid(graph, read, output) for read in op.inputs if read is not None]
@@ -65,10 +65,10 @@ def _concat(graph: QdqGraph, op: Op) -> Step | None:
     reads = tuple(read for part in parts for read in part.reads)
     known = output.dtype == "uint8" and not any(_is_rounded_later(graph, read) for read in reads)
     whole = Part(reads, kernel, max([0.0 if known else FITTED, *(part.off for part in parts)]))
-    return whole.step((op,), (Read(op.outputs[0], output),))
+    return whole.step((op,), (Operand(op.outputs[0], output),))
 
 
-def _on_grid(graph: QdqGraph, read: Read, output: Encoding) -> Part:
+def _on_grid(graph: Network, read: Operand, output: Encoding) -> Part:
     """The codes of a tensor on another grid than its own."""
     grid = grid_of(read, output.dtype)
     assert grid is not None
@@ -76,7 +76,7 @@ def _on_grid(graph: QdqGraph, read: Read, output: Encoding) -> Part:
         return Part((read,), lambda codes: codes)
     if read.tensor in graph.inputs and read.tensor not in graph.coded:
         quantize = htp_fixed.quantize if output.dtype == "uint8" else quantize_wide
-        return Part((Read(read.tensor),), lambda values: quantize(values, output), FITTED)
+        return Part((Operand(read.tensor),), lambda values: quantize(values, output), FITTED)
     maker = graph.producer(read.tensor)
     if maker is not None and maker.type in PARTS:
         part = PARTS[maker.type](graph, maker, output, (output.qmin, output.qmax))
@@ -86,7 +86,7 @@ def _on_grid(graph: QdqGraph, read: Read, output: Encoding) -> Part:
     return Part((read,), htp_fixed.convert(grid, output, exact=exact), 0.0 if exact else FITTED)
 
 
-def _clips(graph: QdqGraph, maker: Op | None) -> bool:
+def _clips(graph: Network, maker: Op | None) -> bool:
     """Whether it is the clipping of something computed on integers."""
     if maker is None or maker.type not in _CLIPS or maker.inputs[0] is None:
         return False
@@ -110,7 +110,7 @@ _FUNCTIONS = ("Clip", "Div", "LeakyRelu", "Mul", "PRelu")
 """Computed for each element, by multiplying or cutting it."""
 
 
-def _other(graph: QdqGraph, op: Op) -> Step:
+def _other(graph: Network, op: Op) -> Step:
     """On grids before and behind it: what it gives in real numbers, halves up. Else in float, on what the HTP takes its
     inputs for."""
     made = chain(graph, op, _CLIPS) if op.type in _IN_FLOAT else chain(graph, op)
@@ -136,14 +136,14 @@ def _other(graph: QdqGraph, op: Op) -> Step:
     return Part(op.inputs, kernel, off).step(made.ops, made.writes)
 
 
-def _as_given(graph: QdqGraph, read: Read | None) -> Read | None:
+def _as_given(graph: Network, read: Operand | None) -> Operand | None:
     """A float input of the network is read as it is, not from its grid."""
     if read is None or read.tensor not in graph.inputs or read.tensor in graph.coded:
         return read
-    return Read(read.tensor)
+    return Operand(read.tensor)
 
 
-def _misread(graph: QdqGraph, op: Op, kernel: Kernel) -> Kernel:
+def _misread(graph: Network, op: Op, kernel: Kernel) -> Kernel:
     """An operation in float takes codes that the HTP has just computed for others (`htp_fixed.misread`); not those of
     the network's inputs, or that were moved before."""
     grids = [grid_of(read) if read is not None and _is_computed(graph, read.tensor) else None for read in op.inputs]
@@ -159,34 +159,34 @@ def _misread(graph: QdqGraph, op: Op, kernel: Kernel) -> Kernel:
     return misread
 
 
-def _is_computed(graph: QdqGraph, tensor: str) -> bool:
+def _is_computed(graph: Network, tensor: str) -> bool:
     maker = graph.producer(tensor)
     return maker is not None and not only_moves(maker)
 
 
-def makers(graph: QdqGraph) -> dict[str, Maker]:
+def makers(graph: Network) -> dict[str, Maker]:
     """A maker for every type of operation of the network."""
     moves = dict.fromkeys(MOVES, move_step)
     special: dict[str, Maker] = {**moves, **dict.fromkeys(PARTS, _alone), "Concat": _concat}
 
-    def maker(graph: QdqGraph, op: Op) -> Step:
+    def maker(graph: Network, op: Op) -> Step:
         found = special[op.type](graph, op) if op.type in special else None
         return found or _other(graph, op)
 
     return {op.type: maker for op in graph.ops}
 
 
-def entries(graph: QdqGraph) -> list[Step]:
+def entries(graph: Network) -> list[Step]:
     """How the float inputs of the network become codes."""
     found = []
     for name in graph.inputs:
         for grid in dict.fromkeys(graph.encodings(name)):
-            if name not in graph.coded and grid_of(Read(name, grid)) is not None:
-                found.append(_entry(Read(name), Read(name, grid)))
+            if name not in graph.coded and grid_of(Operand(name, grid)) is not None:
+                found.append(_entry(Operand(name), Operand(name, grid)))
     return found
 
 
-def _entry(given: Read, coded: Read) -> Step:
+def _entry(given: Operand, coded: Operand) -> Step:
     grid = coded.encoding
     assert grid is not None
     return Step((), (given,), (coded,), lambda values: htp_fixed.quantize(values, grid), "quantize")

@@ -1,4 +1,4 @@
-"""The HTP's formulas for 16 bits, found as those of `htp_fixed` for 8.
+"""The HTP's formulas for 16 bits, found like those of `fixed` for 8.
 
 The unit for products of matrices takes bytes: it has the upper and the lower bytes of the activations, and of what the
 lower ones add it keeps what is above 8 bits.

@@ -1,4 +1,4 @@
-"""What the Hexagon tensor processor needs to be written otherwise."""
+"""Rewrites for the Hexagon tensor processor."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from detent import cpus
 from detent.cpus import Cpu
-from detent.ir import Encoding, Op, QdqGraph, Read, Trait, constant_values, ops_with
+from detent.ir import Encoding, Network, Op, Operand, Trait, constant_values, ops_with
 from detent.ir.torch_functions import call
 from detent.targets.torch_native.kernels import lower
 from detent.targets.torch_native.lowering import Lowered
@@ -73,7 +73,7 @@ class TorchArithmetic(Arithmetic):
         shifted = fma(values, torch.tensor(inverse(encoding.scale)), torch.tensor(float(encoding.zero_point)))
         return shifted.round_().clamp_(encoding.qmin, encoding.qmax)
 
-    def lower(self, graph: QdqGraph) -> list[Step]:
+    def lower(self, graph: Network) -> list[Step]:
         return [self._step(graph, lowered) for lowered in lower(graph).lowered]
 
     @property
@@ -102,7 +102,7 @@ class TorchArithmetic(Arithmetic):
 
     # --- steps --------------------------------------------------------------------------------------------
 
-    def _step(self, graph: QdqGraph, lowered: Lowered) -> Step:
+    def _step(self, graph: Network, lowered: Lowered) -> Step:
         ops, writes, step = lowered.ops, lowered.writes, lowered.step
         output = writes[0].encoding
         if output is None:
@@ -128,11 +128,11 @@ class TorchArithmetic(Arithmetic):
         low = max(low, int(output.zero_point)) if name.endswith(_FUSED_RELU) else low
         return Step(ops, lowered.reads, writes, _clamped(kernel, low, high))
 
-    def _on_codes(self, graph: QdqGraph, op: Op, writes: tuple[Read, ...], grid: Encoding) -> Step:
+    def _on_codes(self, graph: Network, op: Op, writes: tuple[Operand, ...], grid: Encoding) -> Step:
         """Operations that keep the grid."""
         zero_point = int(grid.zero_point)
         assert op.inputs[0] is not None
-        reads = (Read(op.inputs[0].tensor, grid), *op.inputs[1:])
+        reads = (Operand(op.inputs[0].tensor, grid), *op.inputs[1:])
 
         def moved(codes: Tensor, *others: Tensor | None) -> Any:
             made = call(op, [codes - zero_point, *others], graph.constants)
@@ -151,7 +151,7 @@ class TorchArithmetic(Arithmetic):
             return Step((op,), reads, writes, _clamped(averaged, 0, 255))
         return Step((op,), reads, writes, moved, "integer" if op.type == "Relu" else "moved")
 
-    def _weighted(self, graph: QdqGraph, ops: tuple[Op, ...], output: Encoding) -> Kernel:
+    def _weighted(self, graph: Network, ops: tuple[Op, ...], output: Encoding) -> Kernel:
         op, bias = _as_weighted(graph, ops)
         sums = accumulator(graph, op)
         assert sums is not None, op
@@ -265,7 +265,7 @@ _FUNCTIONS: dict[str, Callable[[Any], Callable[[Tensor], Tensor]]] = {
 """By the name of the kernel, from the attributes of its step."""
 
 
-def _as_weighted(graph: QdqGraph, ops: tuple[Op, ...]) -> tuple[Op, np.ndarray[Any, np.dtype[np.float32]] | None]:
+def _as_weighted(graph: Network, ops: tuple[Op, ...]) -> tuple[Op, np.ndarray[Any, np.dtype[np.float32]] | None]:
     """The convolution or linear layer of a fused step, with the constant weights as its second input, and its bias."""
     head = next(op for op in ops if op.type in ops_with(Trait.WEIGHTED))
     bias = head.inputs[2] if len(head.inputs) > 2 else None
@@ -280,7 +280,7 @@ def _as_weighted(graph: QdqGraph, ops: tuple[Op, ...]) -> tuple[Op, np.ndarray[A
     return head, np.array(constant_values(graph, bias), np.float32).reshape(-1)
 
 
-def _float_step(graph: QdqGraph, op: Op, writes: tuple[Read, ...]) -> Step:
+def _float_step(graph: Network, op: Op, writes: tuple[Operand, ...]) -> Step:
     """With the functions and the memory layout of the engine, so that its float sums come out alike."""
     encodings = [None if read is None else read.encoding for read in op.inputs]
 

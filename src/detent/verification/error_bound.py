@@ -1,4 +1,4 @@
-"""Numbers of which another float32 computation may have slightly others."""
+"""Values and bounds on their float32 round-off."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["FUNCTION", "UNIT", "Possible"]
+__all__ = ["FUNCTION", "UNIT", "ErrorBound"]
 
 UNIT = 2.0**-24
 """What one rounding to float32 is off by at most, relatively."""
@@ -17,8 +17,8 @@ FUNCTION = 16 * UNIT
 of the engines are off by 1 to 4 units in the last place each."""
 
 
-class Possible(NamedTuple):
-    """Numbers as one computation has them, and how far another may be from each; None: it has the same."""
+class ErrorBound(NamedTuple):
+    """The values of one computation, and how far those of another may be from each; None: not at all."""
 
     value: Tensor
     error: Tensor | None = None
