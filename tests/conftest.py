@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -10,8 +11,7 @@ from detent.algorithms import ALGORITHMS
 from detent.errors import DetentError
 from detent.observers import OBSERVERS
 from detent.quantizers import QUANTIZERS
-from detent.targets import BACKENDS
-from detent.targets.formats import FORMATS
+from detent.targets import BACKENDS, TARGETS
 from tests.pairwise import mark_full
 
 # The same examples on every run: a suite that fails once in fifty runs tells nobody anything.
@@ -27,7 +27,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True, scope="module")
 def _what_a_module_registers_goes_with_it() -> Iterator[None]:
     """Some tests compare the tables with what a fresh process has."""
-    tables = [table._table for table in (ALGORITHMS, BACKENDS, OBSERVERS, QUANTIZERS)] + [FORMATS]
+    parts = (BACKENDS, TARGETS, TARGETS.rewrites, TARGETS.formats, TARGETS.engines, TARGETS.arithmetics)
+    tables: list[dict[str, Any]] = [table._table for table in (ALGORITHMS, OBSERVERS, QUANTIZERS, *parts)]
     before = [dict(table) for table in tables]
     yield
     for table, held in zip(tables, before, strict=True):

@@ -4,36 +4,67 @@ from __future__ import annotations
 
 import difflib
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
 from detent.errors import RegistrationError, UnknownNameError
 
-__all__ = ["Registry", "Table"]
+__all__ = ["Lazy", "NamedRegistry", "Registry", "Table"]
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Lazy:
+    """A thing by its place, "module:object" as in an entry point."""
+
+    place: str
+
+    def load(self) -> Any:
+        """Import it.
+
+        >>> Lazy("fractions:Fraction").load()
+        <class 'fractions.Fraction'>
+        """
+        module, _, name = self.place.partition(":")
+        return getattr(import_module(module), name)
 
 
 class Table(Mapping[str, T], Generic[T]):
     """Names to things of one kind; reads like a dict.
 
     An unknown name raises `UnknownNameError` with the nearest known one. A package may offer a thing through the entry
-    point group `detent.<kind>s`; it is loaded when its name is first asked for.
+    point group `detent.<kind>s`; it is loaded when its name is first asked for. `find_more`, if set, is called before a
+    name is given up, and may add things.
     """
 
     def __init__(self, kind: str):
         self.kind = kind
-        self._table: dict[str, T] = {}
+        self.find_more: Callable[[], None] | None = None
+        self._table: dict[str, T | Lazy] = {}
+        self._places: dict[str, str] = {}
 
     @abstractmethod
-    def _load(self, name: str, offered: Any) -> None:
-        """Take in what an entry point of that name offers, or refuse it."""
+    def _check(self, name: str, thing: Any) -> None:
+        """Refuse what cannot stand under that name."""
+
+    def register_place(self, name: str, place: str) -> None:
+        """Add what is at `place`, "module:object", under `name`; it is imported when it is first asked for."""
+        if name in self._table and self._places.get(name) != place:
+            raise RegistrationError(f"register {self.kind} {name!r}", "the name is taken", "choose another")
+        self._places[name] = place
+        self._table.setdefault(name, Lazy(place))
 
     def __getitem__(self, name: str) -> T:
         if name not in self._table:
             self._look_for(name)
-        return self._table[name]
+        found = self._table[name]
+        if isinstance(found, Lazy):
+            found = self._put(name, found.load())
+        return found
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._table)
@@ -41,9 +72,19 @@ class Table(Mapping[str, T], Generic[T]):
     def __len__(self) -> int:
         return len(self._table)
 
+    def _put(self, name: str, thing: Any) -> T:
+        self._check(name, thing)
+        checked: T = thing
+        self._table[name] = checked
+        return checked
+
     def _look_for(self, name: str) -> None:
         for point in entry_points(group=f"detent.{self.kind}s", name=name):
-            self._load(name, point.load())
+            self._put(name, point.load())
+            return
+        if self.find_more is not None:
+            self.find_more()
+        if name in self._table:
             return
         near = difflib.get_close_matches(str(name), self._table, n=1)
         to_do = f"did you mean {near[0]!r}?" if near else f"use one of these, or register your own {self.kind} first"
@@ -71,17 +112,47 @@ class Registry(Table[type[T]], Generic[T]):
 
     def register(self, name: str, cls: type[T]) -> None:
         """Add `cls` under `name`; refuse a name taken by another, a class of another kind, an abstract class."""
-        asked = f"register {self.kind} {name!r}"
-        if not (isinstance(cls, type) and issubclass(cls, self._base)):
+        self._check(name, cls)
+        if name in self._table and self[name] is not cls:
             raise RegistrationError(
-                asked, f"{cls!r} is not a subclass of {self._base.__name__}", f"derive it from {self._base.__name__}"
+                f"register {self.kind} {name!r}", f"the name is taken by {self[name].__qualname__}", "choose another"
             )
-        missing = getattr(cls, "__abstractmethods__", None)
-        if missing:
-            raise RegistrationError(asked, f"{cls.__name__} lacks {', '.join(sorted(missing))}", "implement them")
-        if name in self._table and self._table[name] is not cls:
-            raise RegistrationError(asked, f"the name is taken by {self._table[name].__qualname__}", "choose another")
         self._table[name] = cls
 
-    def _load(self, name: str, offered: Any) -> None:
-        self.register(name, offered)
+    def _check(self, name: str, thing: Any) -> None:
+        asked = f"register {self.kind} {name!r}"
+        if not (isinstance(thing, type) and issubclass(thing, self._base)):
+            raise RegistrationError(
+                asked, f"{thing!r} is not a subclass of {self._base.__name__}", f"derive it from {self._base.__name__}"
+            )
+        missing = getattr(thing, "__abstractmethods__", None)
+        if missing:
+            raise RegistrationError(asked, f"{thing.__name__} lacks {', '.join(sorted(missing))}", "implement them")
+
+
+class NamedRegistry(Table[T], Generic[T]):
+    """Holds values of type `base`, which know their own names. A name is never rebound."""
+
+    def __init__(self, kind: str, base: type, values: Iterable[T] = ()):
+        super().__init__(kind)
+        self._base = base
+        for value in values:
+            self.register(value)
+
+    def register(self, value: T) -> None:
+        """Add `value` under its name; refuse a taken name and what is of another type."""
+        name = str(getattr(value, "name", ""))
+        self._check(name, value)
+        if name in self._table and self[name] != value:
+            raise RegistrationError(f"register {self.kind} {name!r}", "the name is taken", "choose another")
+        self._table[name] = value
+
+    def _check(self, name: str, thing: Any) -> None:
+        if not isinstance(thing, self._base):
+            found = f"it is a {type(thing).__name__}"
+            raise RegistrationError(f"register {thing!r}", found, f"give a {self._base.__name__}(...)")
+        called = getattr(thing, "name", name)
+        if called != name:
+            raise RegistrationError(
+                f"{self.kind} {name!r} of an entry point", f"it calls itself {called!r}", "give both one name"
+            )

@@ -116,7 +116,7 @@ def failing(_deployment):
 
 
 def test_a_writer_that_fails_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setitem(FORMATS, "failing", Own(failing))
+    monkeypatch.setitem(FORMATS._table, "failing", Own(failing))
     with pytest.raises(DeployError, match="it always fails"):
         write(small(), tmp_path / "out", files=["failing"])
     assert list(tmp_path.iterdir()) == []
@@ -125,7 +125,7 @@ def test_a_writer_that_fails_leaves_nothing(tmp_path, monkeypatch):
 def test_a_writer_that_fails_leaves_the_old_artifact(tmp_path, monkeypatch):
     write(small(), tmp_path / "out")
     before = (tmp_path / "out" / MANIFEST).read_bytes()
-    monkeypatch.setitem(FORMATS, "failing", Own(failing))
+    monkeypatch.setitem(FORMATS._table, "failing", Own(failing))
     with pytest.raises(DeployError):
         write(small(factor=2.0), tmp_path / "out", files=["failing"])
     assert (tmp_path / "out" / MANIFEST).read_bytes() == before
@@ -302,7 +302,7 @@ def test_a_folder_that_a_library_needs_for_a_moment_and_has_not(tmp_path, monkey
     def full(_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setitem(FORMATS, "mine", Own(full))
+    monkeypatch.setitem(FORMATS._table, "mine", Own(full))
     with pytest.raises(DeployError, match="No space left on device") as caught:
         write(small(), tmp_path / "out", files=["mine"])
     assert "TMPDIR" in caught.value.to_do
@@ -393,13 +393,13 @@ def test_an_unknown_format_is_refused_with_those_that_are_known(tmp_path):
 
 @pytest.mark.parametrize("file", ["../outside.txt", "/etc/outside.txt", "model.onnx", MANIFEST])
 def test_a_writer_may_not_leave_the_folder_or_replace_a_file(file, tmp_path, monkeypatch):
-    monkeypatch.setitem(FORMATS, "mine", Own(lambda _: {file: b""}))
+    monkeypatch.setitem(FORMATS._table, "mine", Own(lambda _: {file: b""}))
     with pytest.raises(DeployError, match="write the format 'mine'"):
         write(small(), tmp_path / "out", files=["mine"])
 
 
 def test_a_file_in_a_folder_of_its_own_is_written(tmp_path, monkeypatch):
-    monkeypatch.setitem(FORMATS, "mine", Own(lambda deployment: {"inner/notes.txt": deployment.name.encode()}))
+    monkeypatch.setitem(FORMATS._table, "mine", Own(lambda deployment: {"inner/notes.txt": deployment.name.encode()}))
     write(small(), tmp_path / "out", files=["mine"])
     assert (tmp_path / "out" / "inner" / "notes.txt").read_bytes() == b"model"
     Package.load(tmp_path / "out")

@@ -11,10 +11,10 @@ import onnx
 import pytest
 
 from detent.ir import Package
-from detent.targets import OPENVINO
 from detent.targets.base import Deployment
 from detent.targets.openvino.engine import OpenVino
 from detent.targets.openvino.ir_file import FORMAT
+from detent.targets.openvino.spec import OPENVINO
 from detent.targets.rewrites import legalize
 from tests.rewrites.quantized_op import RELU, Writing, X, Y, run, types
 

@@ -32,7 +32,7 @@ def users(name: str) -> list[str]:
 def table() -> list[str]:
     return [
         f"| `{each.name}` | {', '.join(users(each.name))} | {each.why} | {', '.join(each.needed_for)} |"
-        for each in REWRITES.values()
+        for _, each in sorted(REWRITES.items())
     ]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -47,13 +45,8 @@ def test_every_backend_names_formats_that_are_known(backend):
     assert set(BACKENDS[backend].files) <= set(FORMATS)
 
 
-def test_importing_backends_imports_no_format():
-    code = "import sys, detent.targets; sys.exit(any(name.startswith('detent.deploy') for name in sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 def test_an_unknown_format_answers_with_those_that_are_known():
-    with pytest.raises(UnknownNameError, match="the file format 'onyx'") as caught:
+    with pytest.raises(UnknownNameError, match="format 'onyx'") as caught:
         find_format("onyx")
     assert "onnx" in caught.value.found
     assert "vitis_quant_info" in caught.value.found

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from detent import twin
 from detent.errors import DeployError, RegistrationError, TensorError, UnknownNameError
 from detent.ir import read_qdq
-from detent.targets.arithmetics import ARITHMETICS
+from detent.targets.arithmetics import ARITHMETICS, register
 from detent.twin import Arithmetic, Twin
 from detent.twin.float_ops import FLOAT_OPS
 from detent.twin.interpreter import graph_of
@@ -158,9 +158,9 @@ def test_arithmetics_go_by_name_and_say_what_is_proven() -> None:
         assert arithmetic.name == name
         assert arithmetic.claim
     with pytest.raises(RegistrationError):
-        twin.register("onnx_spec", ARITHMETICS["onnxruntime"])
+        register("onnx_spec", ARITHMETICS["onnxruntime"])
     with pytest.raises(RegistrationError, match="quantize"):
-        twin.register("half", type("Half", (Arithmetic,), {"lower": lambda *_: []}))
+        register("half", type("Half", (Arithmetic,), {"lower": lambda *_: []}))
 
 
 def test_running_twice_gives_the_same_and_leaves_the_inputs() -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from detent.errors import DeployError
 from detent.ir import read_qdq
-from detent.targets import OPENVINO
 from detent.targets.arithmetics import ARITHMETICS
 from detent.targets.litert.file import model_to_tflite
+from detent.targets.openvino.spec import OPENVINO
 from detent.targets.rewrites import legalize
 from detent.twin import Twin
 from tests.targets.ncnn.nets import ncnn_form

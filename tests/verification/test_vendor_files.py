@@ -289,7 +289,7 @@ def test_what_cannot_be_read_back_is_said_to_be_unchecked(tmp_path, monkeypatch)
     artifact = detent.deploy(prepared, tmp_path / "out", files=["own_scales"])
     note = "own.json: not checked, because the format 'own_scales' is not read back"
     assert note in artifact.verify([entry.inputs()], latency=False).notes
-    monkeypatch.delitem(FORMATS, "own_scales")  # as in a process that did not register it
+    monkeypatch.delitem(FORMATS._table, "own_scales")  # as in a process that did not register it
     assert list(unchecked_files(artifact)) == [note]
 
 

@@ -45,21 +45,21 @@ class AlgorithmRegistry(Table[Algorithm]):
 
     def register(self, name: str, algorithm: Algorithm) -> None:
         """Add `algorithm` under `name`; refuse a taken name, what is no algorithm, and a phase that there is not."""
-        asked = f"register algorithm {name!r}"
-        if not isinstance(algorithm, Algorithm):
+        self._check(name, algorithm)
+        if name in self._table and self[name] != algorithm:
             raise RegistrationError(
-                asked, f"it is a {type(algorithm).__name__}", "give an Algorithm(run, phase, about)"
+                f"register algorithm {name!r}", f"the name is taken: {self[name].about}", "choose another"
             )
-        if algorithm.phase not in get_args(Phase):
-            raise RegistrationError(
-                asked, f"its phase is {algorithm.phase!r}", f"use one of {', '.join(map(repr, get_args(Phase)))}"
-            )
-        if self._table.get(name, algorithm) != algorithm:
-            raise RegistrationError(asked, f"the name is taken: {self._table[name].about}", "choose another")
         self._table[name] = algorithm
 
-    def _load(self, name: str, offered: Any) -> None:
-        self.register(name, offered)
+    def _check(self, name: str, thing: Any) -> None:
+        asked = f"register algorithm {name!r}"
+        if not isinstance(thing, Algorithm):
+            raise RegistrationError(asked, f"it is a {type(thing).__name__}", "give an Algorithm(run, phase, about)")
+        if thing.phase not in get_args(Phase):
+            raise RegistrationError(
+                asked, f"its phase is {thing.phase!r}", f"use one of {', '.join(map(repr, get_args(Phase)))}"
+            )
 
 
 _BEFORE: Phase = "before calibration"

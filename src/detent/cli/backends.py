@@ -20,8 +20,9 @@ def backends(
 
     Example: detent backends --json
     """
-    from detent.targets import BACKENDS
+    from detent.targets import BACKENDS, TARGETS
 
+    TARGETS.load_installed()
     rows = {name: _facts(backend) for name, backend in BACKENDS.items()}
     if json:
         print(json_format.dumps(rows, indent=2))

@@ -116,7 +116,7 @@ def _formats_of(files: list[str]) -> dict[str, list[str]]:
 
     found: dict[str, list[str]] = {}
     known: set[str] = set()
-    for name in FORMATS:
+    for name in sorted(FORMATS):
         own = sorted(find_format(name).files)
         if own and set(own) <= set(files) and not set(own) <= known:
             found[name] = own

@@ -2,97 +2,54 @@
 
 from __future__ import annotations
 
-from detent.targets.academic import ACADEMIC, ACADEMIC_NLP
-from detent.targets.acl import ACL
-from detent.targets.ascend import ASCEND
-from detent.targets.base.registry import BackendRegistry
-from detent.targets.esp_dl.spec import ESP_DL
-from detent.targets.executorch.spec import EXECUTORCH_XNNPACK
-from detent.targets.fpga import FPGA
-from detent.targets.litert.spec import LITERT, TFLITE_MICRO
-from detent.targets.metax import METAX
-from detent.targets.mnn.spec import MNN
-from detent.targets.ncnn.spec import NCNN
-from detent.targets.nnie import NNIE
-from detent.targets.nxp import NXP
-from detent.targets.onnxruntime.spec import ONNXRUNTIME
-from detent.targets.openppl import PPL_CUDA, PPL_DSP, PPL_W8A16
-from detent.targets.openvino.spec import OPENVINO
-from detent.targets.qualcomm.spec import QNN, SNPE
-from detent.targets.rknn import RKNN
-from detent.targets.stpu import STPU
-from detent.targets.tengine import TENGINE
-from detent.targets.tensorrt import TENSORRT
-from detent.targets.torch_native.spec import NATIVE, TORCH_X86
-from detent.targets.tvm.spec import TVM
-from detent.targets.vitis.spec import VITIS
+from detent.planning import Backend
+from detent.targets.base.registry import BackendRegistry, TargetRegistry
+from detent.targets.base.target import Target
 
-__all__ = [
-    "ACADEMIC",
-    "ACADEMIC_NLP",
-    "ACL",
-    "ASCEND",
-    "BACKENDS",
-    "ESP_DL",
-    "EXECUTORCH_XNNPACK",
-    "FPGA",
-    "LITERT",
-    "METAX",
-    "MNN",
-    "NATIVE",
-    "NCNN",
-    "NNIE",
-    "NXP",
-    "ONNXRUNTIME",
-    "OPENVINO",
-    "PPL_CUDA",
-    "PPL_DSP",
-    "PPL_W8A16",
-    "QNN",
-    "RKNN",
-    "SNPE",
-    "STPU",
-    "TENGINE",
-    "TENSORRT",
-    "TFLITE_MICRO",
-    "TORCH_X86",
-    "TVM",
-    "VITIS",
-    "BackendRegistry",
-    "register",
-]
+__all__ = ["BACKENDS", "TARGETS", "BackendRegistry", "Target", "TargetRegistry", "register"]
 
-BACKENDS = BackendRegistry(
-    (
-        ONNXRUNTIME,
-        OPENVINO,
-        TENSORRT,
-        NCNN,
-        MNN,
-        LITERT,
-        TFLITE_MICRO,
-        EXECUTORCH_XNNPACK,
-        TORCH_X86,
-        SNPE,
-        QNN,
-        VITIS,
-        PPL_CUDA,
-        PPL_W8A16,
-        PPL_DSP,
-        TENGINE,
-        NNIE,
-        ACL,
-        ASCEND,
-        TVM,
-        NXP,
-        FPGA,
-        RKNN,
-        STPU,
-        METAX,
-        ESP_DL,
-        ACADEMIC,
-        ACADEMIC_NLP,
-        NATIVE,
-    )
+TARGETS = TargetRegistry(
+    {
+        "onnxruntime": "detent.targets.onnxruntime.spec:TARGET",
+        "openvino": "detent.targets.openvino.spec:TARGET",
+        "tensorrt": "detent.targets.tensorrt:TARGET",
+        "ncnn": "detent.targets.ncnn.spec:TARGET",
+        "mnn": "detent.targets.mnn.spec:TARGET",
+        "litert": "detent.targets.litert.spec:TARGET",
+        "tflite_micro": "detent.targets.litert.spec:MICRO_TARGET",
+        "executorch_xnnpack": "detent.targets.executorch.spec:TARGET",
+        "torch_x86": "detent.targets.torch_native.spec:TARGET",
+        "snpe": "detent.targets.qualcomm.spec:SNPE_TARGET",
+        "qnn": "detent.targets.qualcomm.spec:QNN_TARGET",
+        "vitis": "detent.targets.vitis.spec:TARGET",
+        "ppl_cuda": "detent.targets.openppl:CUDA_TARGET",
+        "ppl_w8a16": "detent.targets.openppl:W8A16_TARGET",
+        "ppl_dsp": "detent.targets.openppl:DSP_TARGET",
+        "tengine": "detent.targets.tengine:TARGET",
+        "nnie": "detent.targets.nnie:TARGET",
+        "acl": "detent.targets.acl:TARGET",
+        "ascend": "detent.targets.ascend:TARGET",
+        "tvm": "detent.targets.tvm.spec:TARGET",
+        "nxp": "detent.targets.nxp:TARGET",
+        "fpga": "detent.targets.fpga:TARGET",
+        "rknn": "detent.targets.rknn:TARGET",
+        "stpu": "detent.targets.stpu:TARGET",
+        "metax": "detent.targets.metax:TARGET",
+        "esp_dl": "detent.targets.esp_dl.spec:TARGET",
+        "academic": "detent.targets.academic:TARGET",
+        "academic_nlp": "detent.targets.academic:NLP_TARGET",
+        "native": "detent.targets.torch_native.spec:NATIVE_TARGET",
+    }
 )
-register = BACKENDS.register
+"""Every target, by name: a line for each."""
+
+BACKENDS = TARGETS.backends
+"""What the planner reads of each."""
+
+
+def register(target: Target | Backend) -> None:
+    """Make a target known under its name, with what it brings; a Backend is one that brings nothing."""
+    if isinstance(target, Target):
+        TARGETS.register(target)
+    else:
+        BACKENDS.register(target)

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from detent.numerics import ApotGrid, IntGrid, LogGrid, PerChannel, PerGroup, PerTensor, Rounding
 from detent.planning import Backend, Offer, Rule, takes
+from detent.targets.base import Target
 
-__all__ = ["ACADEMIC", "ACADEMIC_NLP"]
+__all__ = ["ACADEMIC", "ACADEMIC_NLP", "NLP_TARGET", "TARGET"]
 
 _ANY = Offer(
     grids=(IntGrid, ApotGrid, LogGrid),
@@ -32,6 +33,8 @@ ACADEMIC = Backend(
     batch_norm=-1,
 )
 
+TARGET = Target(backend=ACADEMIC)
+
 ACADEMIC_NLP = Backend(
     name="academic_nlp",
     about="papers on language: linear layers, matrix products, embeddings",
@@ -42,3 +45,5 @@ ACADEMIC_NLP = Backend(
     shares=(),
     batch_norm=-1,
 )
+
+NLP_TARGET = Target(backend=ACADEMIC_NLP)

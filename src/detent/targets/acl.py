@@ -17,12 +17,12 @@ import numpy as np
 from detent.ir import DeployedTensor
 from detent.numerics import PerChannel, PerTensor
 from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
-from detent.targets.base import Deployment, Format, TensorFacts, Written
+from detent.targets.base import Deployment, Format, Target, TensorFacts, Written
 from detent.targets.base.content import as_json, parse_json, unreadable
 from detent.targets.base.format import EVERY_ROLE, Roles
 from detent.targets.base.limits import by_name, float_readers, integers, no_groups, refusal
 
-__all__ = ["ACL", "FORMAT", "AclFormat", "AclTensor", "read_acl"]
+__all__ = ["ACL", "FORMAT", "TARGET", "AclFormat", "AclTensor", "read_acl"]
 
 ACL = Backend(
     name="acl",
@@ -65,6 +65,8 @@ ACL = Backend(
     arithmetic="tflite_reference",
     files=("tflite_micro", "acl"),
 )
+
+TARGET = Target(backend=ACL, formats={"acl": "detent.targets.acl:FORMAT"})
 
 
 _NAME = "acl"

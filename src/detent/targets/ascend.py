@@ -27,13 +27,13 @@ import numpy as np
 from detent.ir import DeployedTensor, Trait, ops_with
 from detent.numerics import PerChannel, PerTensor, Rounding
 from detent.planning import Backend, Offer, takes
-from detent.targets.base import TensorFacts, Written
+from detent.targets.base import Target, TensorFacts, Written
 from detent.targets.base.content import shortest, unreadable
 from detent.targets.base.float_network import FLOAT_MODEL, KEEPS_VALUES, FloatNetwork, ParameterFormat
 from detent.targets.base.format import Roles
 from detent.targets.base.limits import integers, no_groups, on_one_scale, refusal, symmetric
 
-__all__ = ["ASCEND", "FORMAT", "AscendRecord", "AscendRecordFormat", "read_records"]
+__all__ = ["ASCEND", "FORMAT", "TARGET", "AscendRecord", "AscendRecordFormat", "read_records"]
 
 ASCEND = Backend(
     name="ascend",
@@ -47,6 +47,8 @@ ASCEND = Backend(
     shares=(),
     files=("onnx", "ascend_record"),
 )
+
+TARGET = Target(backend=ASCEND, formats={"ascend_record": "detent.targets.ascend:FORMAT"})
 
 
 _NAME = "ascend_record"

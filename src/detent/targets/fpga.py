@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
+from detent.targets.base import Target
 from detent.targets.base.power_of_two import POWER_OF_TWO, RULES
 
-__all__ = ["FPGA"]
+__all__ = ["FPGA", "TARGET"]
 
 FPGA = Backend(
     name="fpga",
@@ -21,3 +22,5 @@ FPGA = Backend(
     arithmetic="onnx_spec",
     files=("onnx", "ppq_json"),
 )
+
+TARGET = Target(backend=FPGA)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from detent.numerics import PerChannel, PerTensor
 from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
+from detent.targets.base import Target
 from detent.targets.base.ppq_kinds import CUDA_KINDS
 
-__all__ = ["METAX"]
+__all__ = ["METAX", "TARGET"]
 
 # PPQ's METAX_INT8_C. Its METAX_INT8_T is affine uint8 with one scale for all tensors and a float bias.
 METAX = Backend(
@@ -21,3 +22,5 @@ METAX = Backend(
     quantize_outputs=True,
     files=("onnx", "ppq_json"),
 )
+
+TARGET = Target(backend=METAX)

@@ -18,13 +18,13 @@ import onnx
 from detent.ir import DeployedTensor
 from detent.numerics import LogGrid
 from detent.planning import Backend, Offer, takes
-from detent.targets.base import TensorFacts, Written
+from detent.targets.base import Target, TensorFacts, Written
 from detent.targets.base.content import as_json, parse_json, unreadable
 from detent.targets.base.float_network import FLOAT_MODEL, FloatNetwork, ParameterFormat
 from detent.targets.base.format import Roles
 from detent.targets.base.limits import on_one_scale, refusal
 
-__all__ = ["FORMAT", "NNIE", "GfpqParameters", "NnieGfpqFormat", "gfpq_entries", "read_gfpq"]
+__all__ = ["FORMAT", "NNIE", "TARGET", "GfpqParameters", "NnieGfpqFormat", "gfpq_entries", "read_gfpq"]
 
 _LOGARITHMS = Offer(grids=(LogGrid,), narrow=(False,), scales=("float",))
 
@@ -39,6 +39,8 @@ NNIE = Backend(
     arithmetic="onnx_spec",
     files=("onnx", "nnie_gfpq"),
 )
+
+TARGET = Target(backend=NNIE, formats={"nnie_gfpq": "detent.targets.nnie:FORMAT"})
 
 
 _NAME = "nnie_gfpq"

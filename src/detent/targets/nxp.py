@@ -16,14 +16,14 @@ from onnx import helper, numpy_helper
 from detent.ir import DeployedTensor
 from detent.numerics import PerChannel, PerTensor, Rounding
 from detent.planning import FUSED, MOVES, Backend, Offer, chains
-from detent.targets.base import Deployment, Format, TensorFacts, Written
+from detent.targets.base import Deployment, Format, Target, TensorFacts, Written
 from detent.targets.base.content import unreadable
 from detent.targets.base.float_network import FloatNetwork, initializer_facts
 from detent.targets.base.format import Roles
 from detent.targets.base.limits import exponents, integers, on_one_scale, refusal, symmetric
 from detent.targets.base.power_of_two import POWER_OF_TWO, RULES
 
-__all__ = ["FORMAT", "NXP", "NxpRange", "NxpRangesFormat", "read_nxp"]
+__all__ = ["FORMAT", "NXP", "TARGET", "NxpRange", "NxpRangesFormat", "read_nxp"]
 
 NXP = Backend(
     name="nxp",
@@ -41,6 +41,8 @@ NXP = Backend(
     arithmetic="shift_half_up",
     files=("onnx", "nxp_ranges"),
 )
+
+TARGET = Target(backend=NXP, formats={"nxp_ranges": "detent.targets.nxp:FORMAT"})
 
 _NAME = "nxp_ranges"
 _FILE = "nxp.onnx"

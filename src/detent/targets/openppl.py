@@ -23,7 +23,7 @@ from typing import Any
 from detent.ir import DeployedTensor
 from detent.numerics import PerChannel, PerTensor
 from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
-from detent.targets.base import TensorFacts, Written
+from detent.targets.base import Target, TensorFacts, Written
 from detent.targets.base.content import as_json, parse_json, plain, unreadable
 from detent.targets.base.float_network import FLOAT_MODEL, FloatNetwork, ParameterFormat
 from detent.targets.base.format import Roles
@@ -32,11 +32,14 @@ from detent.targets.base.ppq_kinds import CUDA_KINDS, DSP_KINDS
 
 __all__ = [
     "CUDA_FORMAT",
+    "CUDA_TARGET",
     "DSP_FORMAT",
+    "DSP_TARGET",
     "PPL_CUDA",
     "PPL_DSP",
     "PPL_W8A16",
     "W8A16_FORMAT",
+    "W8A16_TARGET",
     "PplJsonFormat",
     "PplTensor",
     "PplTensors",
@@ -59,6 +62,8 @@ PPL_CUDA = Backend(
     files=("onnx", "ppl_json"),
 )
 
+CUDA_TARGET = Target(backend=PPL_CUDA, formats={"ppl_json": "detent.targets.openppl:CUDA_FORMAT"})
+
 PPL_DSP = Backend(
     name="ppl_dsp",
     about="OpenPPL, Hexagon DSP",
@@ -73,6 +78,8 @@ PPL_DSP = Backend(
     files=("onnx", "ppl_dsp_json"),
 )
 
+DSP_TARGET = Target(backend=PPL_DSP, formats={"ppl_dsp_json": "detent.targets.openppl:DSP_FORMAT"})
+
 # Known from MQBench only, which leaves the bias float.
 PPL_W8A16 = Backend(
     name="ppl_w8a16",
@@ -86,6 +93,8 @@ PPL_W8A16 = Backend(
     quantize_outputs=True,
     files=("onnx", "ppl_w8a16_json"),
 )
+
+W8A16_TARGET = Target(backend=PPL_W8A16, formats={"ppl_w8a16_json": "detent.targets.openppl:W8A16_FORMAT"})
 
 
 _NAME = "ppl_json"

@@ -18,13 +18,13 @@ import yaml
 from detent.ir import DeployedTensor
 from detent.numerics import PerChannel, PerTensor
 from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
-from detent.targets.base import TensorFacts, Written
+from detent.targets.base import Target, TensorFacts, Written
 from detent.targets.base.content import unreadable
 from detent.targets.base.float_network import FLOAT_MODEL, FloatNetwork, ParameterFormat
 from detent.targets.base.format import Roles
 from detent.targets.base.limits import integers, no_groups
 
-__all__ = ["FORMAT", "RKNN", "RknnFormat", "RknnGrid", "read_rknn"]
+__all__ = ["FORMAT", "RKNN", "TARGET", "RknnFormat", "RknnGrid", "read_rknn"]
 
 RKNN = Backend(
     name="rknn",
@@ -53,6 +53,8 @@ RKNN = Backend(
     quantize_outputs=True,
     files=("onnx", "rknn", "ppq_json"),
 )
+
+TARGET = Target(backend=RKNN, formats={"rknn": "detent.targets.rknn:FORMAT"})
 
 
 _NAME = "rknn"

@@ -20,13 +20,13 @@ import onnx
 
 from detent.ir import DeployedTensor, Trait, ops_with
 from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
-from detent.targets.base import TensorFacts, Written
+from detent.targets.base import Target, TensorFacts, Written
 from detent.targets.base.content import as_json, parse_json
 from detent.targets.base.float_network import FLOAT_MODEL, FloatNetwork, ParameterFormat
 from detent.targets.base.format import Roles
 from detent.targets.base.limits import integers, on_one_scale, symmetric
 
-__all__ = ["FORMAT", "STPU", "StpuEntry", "StpuMinmaxFormat", "read_stpu"]
+__all__ = ["FORMAT", "STPU", "TARGET", "StpuEntry", "StpuMinmaxFormat", "read_stpu"]
 
 STPU = Backend(
     name="stpu",
@@ -44,6 +44,8 @@ STPU = Backend(
     quantize_outputs=True,
     files=("onnx", "stpu_minmax"),
 )
+
+TARGET = Target(backend=STPU, formats={"stpu_minmax": "detent.targets.stpu:FORMAT"})
 
 
 _NAME = "stpu_minmax"

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 from detent.ir import DeployedTensor
 from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
-from detent.targets.base import TensorFacts, Written
+from detent.targets.base import Target, TensorFacts, Written
 from detent.targets.base.content import shortest, unreadable
 from detent.targets.base.float_network import FLOAT_MODEL, FloatNetwork, ParameterFormat
 from detent.targets.base.format import Roles
 from detent.targets.base.limits import integers, on_one_scale, refusal
 
-__all__ = ["FORMAT", "TENGINE", "TengineGrid", "TengineScaleFormat", "read_scales"]
+__all__ = ["FORMAT", "TARGET", "TENGINE", "TengineGrid", "TengineScaleFormat", "read_scales"]
 
 TENGINE = Backend(
     name="tengine",
@@ -57,6 +57,8 @@ TENGINE = Backend(
     quantize_outputs=True,
     files=("onnx", "tengine_scale"),
 )
+
+TARGET = Target(backend=TENGINE, formats={"tengine_scale": "detent.targets.tengine:FORMAT"})
 
 
 _NAME = "tengine_scale"

@@ -20,7 +20,7 @@ import numpy as np
 
 from detent.numerics import PerChannel, PerTensor
 from detent.planning import FUSED, MOVES, Backend, Offer, chains, takes
-from detent.targets.base import Deployment, TensorFacts, Written
+from detent.targets.base import Deployment, Target, TensorFacts, Written
 from detent.targets.base.content import as_json, parse_json, unreadable
 from detent.targets.base.float_network import FLOAT_MODEL, FloatNetwork, ParameterFormat
 from detent.targets.base.format import Roles
@@ -28,6 +28,7 @@ from detent.targets.base.limits import integers, on_one_scale, symmetric
 
 __all__ = [
     "FORMAT",
+    "TARGET",
     "TENSORRT",
     "CalibrationCache",
     "TensorrtRangesFormat",
@@ -71,6 +72,8 @@ TENSORRT = Backend(
     any_place=True,
     files=("onnx", "tensorrt_ranges"),
 )
+
+TARGET = Target(backend=TENSORRT, formats={"tensorrt_ranges": "detent.targets.tensorrt:FORMAT"})
 
 
 _NAME = "tensorrt_ranges"

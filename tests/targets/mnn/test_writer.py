@@ -18,10 +18,10 @@ import detent
 from detent.errors import DeployError
 from detent.ir import read_qdq
 from detent.rewrites import float_model
-from detent.targets import MNN
 from detent.targets.base import Deployment
 from detent.targets.mnn.compression import ActivationGrid, Compression, CompressionLayer, WeightGrid
 from detent.targets.mnn.model import mnn_model
+from detent.targets.mnn.spec import MNN
 from detent.targets.mnn.writer import FORMAT, mnn_compression, read_mnn
 from tests.twin.nets import Builder, Net, Style, conv, linear, small_net
 

@@ -12,10 +12,10 @@ from onnx import helper, numpy_helper
 from detent.errors import DeployError
 from detent.ir import Encoding, Network, Op, Operand, Output, Port, read_qdq
 from detent.rewrites import float_model
-from detent.targets import NCNN
 from detent.targets.base import Deployment
 from detent.targets.ncnn.file import FORMAT, TABLE_FORMAT, NcnnModel, ncnn_model, read_ncnn, read_ncnn_table
 from detent.targets.ncnn.file.simplify import without_repetition
+from detent.targets.ncnn.spec import NCNN
 from tests.targets.ncnn.nets import followed, ncnn_form
 from tests.twin.nets import Builder, Net, Style, conv, small_net
 

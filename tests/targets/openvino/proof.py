@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from detent.ir import Package
-from detent.targets import OPENVINO
 from detent.targets.base import Deployment
 from detent.targets.openvino.arithmetic.openvino import OpenVino
 from detent.targets.openvino.engine import OpenVino as Engine
 from detent.targets.openvino.ir_file import FORMAT
+from detent.targets.openvino.spec import OPENVINO
 from detent.twin import Twin
 from tests.twin.builder import Net
 

@@ -15,10 +15,10 @@ from torch import nn
 import detent
 from detent.errors import EngineError
 from detent.ir import Package, read_qdq
-from detent.targets import OPENVINO
 from detent.targets.base import Deployment
 from detent.targets.openvino.engine import OpenVino, _hides_tiles, _Kernel, _placements
 from detent.targets.openvino.ir_file import FORMAT
+from detent.targets.openvino.spec import OPENVINO
 from tests.twin.nets import Net, Style, resnet18, small_net
 
 pytest.importorskip("openvino", reason="pip install 'detent[openvino]'")

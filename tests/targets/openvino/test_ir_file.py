@@ -13,10 +13,10 @@ from onnx import helper, numpy_helper, parser
 
 from detent.errors import DeployError
 from detent.ir import Package
-from detent.targets import OPENVINO
 from detent.targets.base import Deployment
 from detent.targets.openvino.engine import OpenVino
 from detent.targets.openvino.ir_file import FORMAT
+from detent.targets.openvino.spec import OPENVINO
 from detent.twin import OnnxSpec, Twin
 from tests.twin.nets import Style, resnet18, small_net
 

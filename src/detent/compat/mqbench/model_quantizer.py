@@ -13,7 +13,7 @@ from detent.compat.mqbench.qconfig import checked_keys
 from detent.errors import RecipeError
 from detent.graph import kind_of
 from detent.planning import Backend, takes
-from detent.targets import TENSORRT
+from detent.targets.tensorrt import TENSORRT
 
 __all__ = ["QUANTIZERS", "ModelQuantizer", "kind_named", "register_model_quantizer"]
 

@@ -12,7 +12,7 @@ from detent.graph import KINDS, capture
 from detent.planning import VANISHES
 from detent.planning.ends import end_layers
 from detent.planning.view import GraphView, views
-from detent.targets import VITIS
+from detent.targets.vitis.spec import VITIS
 
 __all__ = ["TYPES", "Layer", "layers_of"]
 

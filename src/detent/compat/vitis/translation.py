@@ -15,7 +15,7 @@ from detent.errors import RecipeError
 from detent.numerics import PerChannel, PerTensor, Rounding
 from detent.planning import Backend, Offer
 from detent.recipes import AlgorithmRequest, BatchNorm, Match, Recipe, Rule, TensorRequest
-from detent.targets import VITIS
+from detent.targets.vitis.spec import VITIS
 
 __all__ = ["VITIS_CPU", "backend_of", "recipe_of", "tensors_of"]
 

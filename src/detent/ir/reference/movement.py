@@ -15,6 +15,8 @@ from detent.ir.reference.padding import torch_pads
 
 __all__ = ["MOVEMENT"]
 
+_FAR = 2**62  # beyond any size; torch warns of the least int64, by which exporters say "from the beginning"
+
 
 def _reshape(call: Call) -> Tensor:
     x, keeps = call[0], not call.get("allowzero", 0)
@@ -40,7 +42,8 @@ def _slice(call: Call) -> Tensor:
         if step < 0:
             x = _backwards(x, axis % x.ndim, slice(start, end, step))
         elif (start, end, step) != (0, x.shape[axis], 1):
-            x = x[(slice(None),) * (axis % x.ndim) + (slice(start, end, step),)]
+            part = slice(max(start, -_FAR), min(end, _FAR), step)
+            x = x[(slice(None),) * (axis % x.ndim) + (part,)]
     return x
 
 

@@ -29,7 +29,7 @@ class TensorFacts(NamedTuple):
       `byte_range`: those of all codes of the bytes that hold it;
     - `greatest`: the largest absolute real number; `magnitude`: the real number of the code 127;
     - `offset`: the least code of the type minus the zero point; `factor`: one divided by the scale;
-    - `numbers`: the values of a parameter, as codes or as real numbers, in any order.
+    - `numbers`: the values of a parameter, an array of codes or of real numbers, in any order.
     """
 
     name: str

@@ -1,37 +1,90 @@
-"""The table of targets: names to `Backend` values, extended only by an explicit call or an entry point."""
+"""The table of targets, and the tables of what they bring with them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from importlib.metadata import entry_points
 from typing import Any
 
-from detent.errors import RegistrationError
 from detent.planning import Backend
-from detent.registry import Table
+from detent.registry import Lazy, NamedRegistry, Registry
+from detent.rewrites import Rewrite
+from detent.targets.base.engine import Engine
+from detent.targets.base.format import Format
+from detent.targets.base.target import Target
+from detent.twin import Arithmetic
 
-__all__ = ["BackendRegistry"]
+__all__ = ["BackendRegistry", "TargetRegistry"]
+
+_FORMATS = {
+    "onnx": "detent.targets.base.qdq_file:FORMAT",
+    "ppq_json": "detent.targets.base.ppq_json:FORMAT",
+    "mqbench_json": "detent.targets.base.mqbench_json:FORMAT",
+}
+_ARITHMETICS = {
+    "onnx_spec": "detent.twin:OnnxSpec",
+    "shift_half_up": "detent.twin:ShiftHalfUp",
+}
 
 
-class BackendRegistry(Table[Backend]):
-    """Holds values, which know their own names. A name is never rebound."""
+class BackendRegistry(NamedRegistry[Backend]):
+    """What the planner reads of each target, by name."""
 
     def __init__(self, backends: Iterable[Backend] = ()):
-        super().__init__("backend")
-        for backend in backends:
-            self.register(backend)
+        super().__init__("backend", Backend, backends)
 
-    def register(self, backend: Backend) -> None:
-        """Add `backend` under its name; refuse a taken name and what is no backend."""
-        if not isinstance(backend, Backend):
-            raise RegistrationError(f"register {backend!r}", f"it is a {type(backend).__name__}", "give a Backend(...)")
-        if backend.name in self._table and self._table[backend.name] != backend:
-            raise RegistrationError(f"register backend {backend.name!r}", "the name is taken", "choose another")
-        self._table[backend.name] = backend
 
-    def _load(self, name: str, offered: Any) -> None:
-        called = getattr(offered, "name", name)
-        if called != name:
-            raise RegistrationError(
-                f"backend {name!r} of an entry point", f"it calls itself {called!r}", "give both one name"
-            )
-        self.register(offered)
+class TargetRegistry(NamedRegistry[Target]):
+    """Targets by name. Registering one makes known all it brings with it: `backends`, `rewrites`, `formats`, `engines`
+    and `arithmetics` have those of every target, and what belongs to none.
+
+    `places` is the literal table: name to "module:object". Packages offer a `Target` through the entry point group
+    `detent.targets`; all of them are loaded when a name is asked for that no table has.
+    """
+
+    def __init__(self, places: Mapping[str, str]):
+        super().__init__("target", Target)
+        self.backends = BackendRegistry()
+        self.rewrites: NamedRegistry[Rewrite] = NamedRegistry("rewrite", Rewrite)
+        self.formats: NamedRegistry[Format] = NamedRegistry("format", Format)
+        self.engines: Registry[Engine] = Registry("engine", Engine, {})
+        self.arithmetics: Registry[Arithmetic] = Registry("arithmetic", Arithmetic, {})
+        self._bring(_FORMATS, {}, _ARITHMETICS)
+        for name, place in places.items():
+            self._put(name, Lazy(place).load())
+        for table in (self.backends, self.rewrites, self.formats, self.engines, self.arithmetics):
+            table.find_more = self.load_installed
+
+    def register(self, value: Target) -> None:
+        """Add a target and what it brings with it; refuse names that are taken by another."""
+        self._check(value.name, value)
+        engine = value.backend.engine
+        self._bring(
+            value.formats,
+            {} if value.engine is None or engine is None else {engine: value.engine},
+            value.arithmetics,
+        )
+        for rewrite in value.rewrites:
+            self.rewrites.register(rewrite)
+        self.backends.register(value.backend)
+        super().register(value)
+
+    def load_installed(self) -> None:
+        """Register the targets that installed packages offer."""
+        for point in entry_points(group="detent.targets"):
+            if point.name not in self._table:
+                self._put(point.name, point.load())
+
+    def _put(self, name: str, thing: Any) -> Target:
+        self._check(name, thing)
+        target: Target = thing
+        self.register(target)
+        return target
+
+    def _bring(self, formats: Mapping[str, str], engines: Mapping[str, str], arithmetics: Mapping[str, str]) -> None:
+        for name, place in formats.items():
+            self.formats.register_place(name, place)
+        for name, place in engines.items():
+            self.engines.register_place(name, place)
+        for name, place in arithmetics.items():
+            self.arithmetics.register_place(name, place)

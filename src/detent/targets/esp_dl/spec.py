@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from detent.numerics import PerChannel, PerTensor, Rounding
 from detent.planning import FUSED, MOVES, Backend, Offer, both, chains, takes
+from detent.targets.base import Target
 from detent.targets.base.power_of_two import POWER_OF_TWO, RULES
 
-__all__ = ["ESP_DL"]
+__all__ = ["ESP_DL", "TARGET"]
 
 # The ESP32-P4. For an S3 or C chip ask for per-tensor weights and half_up; the biases of an S3 have 20 bits.
 ESP_DL = Backend(
@@ -49,3 +50,5 @@ ESP_DL = Backend(
     arithmetic="onnx_spec",
     files=("onnx", "espdl"),
 )
+
+TARGET = Target(backend=ESP_DL, formats={"espdl": "detent.targets.esp_dl.file:FORMAT"})

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from detent.numerics import PerChannel, PerTensor
 from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
+from detent.targets.base import Target
 
-__all__ = ["EXECUTORCH_XNNPACK"]
+__all__ = ["EXECUTORCH_XNNPACK", "TARGET"]
 
 EXECUTORCH_XNNPACK = Backend(
     name="executorch_xnnpack",
@@ -24,4 +25,11 @@ EXECUTORCH_XNNPACK = Backend(
     arithmetic="executorch",
     files=("pte",),
     engine="executorch",
+)
+
+TARGET = Target(
+    backend=EXECUTORCH_XNNPACK,
+    formats={"pte": "detent.targets.executorch.program:FORMAT"},
+    engine="detent.targets.executorch.engine:ExecuTorch",
+    arithmetics={"executorch": "detent.targets.executorch.arithmetic:ExecuTorchXnnpack"},
 )

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 from detent.numerics import PerChannel, PerTensor
 from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
+from detent.rewrites.fuse_activation_functions import fuse_activation_functions
+from detent.targets.base import Target
 
-__all__ = ["LITERT", "TFLITE_MICRO"]
+__all__ = ["LITERT", "MICRO_TARGET", "TARGET", "TFLITE_MICRO"]
 
 # The names in the comments are those of the 8-bit quantization specification.
 _MICRO_RULES = both(
@@ -62,11 +64,22 @@ LITERT = Backend(
     },
     wide_ranges={"sigmoid": (0.0, _UP_TO_ONE), "softmax": (0.0, _UP_TO_ONE), "tanh": (-_UP_TO_ONE, _UP_TO_ONE)},
     quantize_outputs=True,
-    rewrites=("fuse_activation_functions",),
+    rewrites=(fuse_activation_functions.name,),
     opset=21,
     arithmetic="xnnpack",
     files=("tflite",),
     engine="litert",
+)
+
+TARGET = Target(
+    backend=LITERT,
+    rewrites=(fuse_activation_functions,),
+    formats={"tflite": "detent.targets.litert.file.writer:FORMAT"},
+    engine="detent.targets.litert.engine:LiteRT",
+    arithmetics={
+        "xnnpack": "detent.targets.litert.arithmetic.xnnpack:Xnnpack",
+        "ruy": "detent.targets.litert.arithmetic.ruy:Ruy",
+    },
 )
 
 # The reference kernels round twice, half away from zero. Many ports have one scale for FULLY_CONNECTED.
@@ -78,4 +91,11 @@ TFLITE_MICRO = replace(
     per_tensor_weights=("linear",),
     arithmetic="tflite_reference",
     files=("tflite_micro",),
+)
+
+MICRO_TARGET = Target(
+    backend=TFLITE_MICRO,
+    rewrites=(fuse_activation_functions,),
+    formats={"tflite_micro": "detent.targets.litert.file.writer:MICRO_FORMAT"},
+    arithmetics={"tflite_reference": "detent.targets.litert.arithmetic.reference:TfliteReference"},
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from detent.numerics import PerChannel, PerTensor, Rounding
 from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
+from detent.targets.base import Target
 
-__all__ = ["MNN"]
+__all__ = ["MNN", "TARGET"]
 
 MNN = Backend(
     name="mnn",
@@ -25,4 +26,11 @@ MNN = Backend(
     arithmetic="mnn",
     files=("onnx", "mnn_compression"),
     engine="mnn",
+)
+
+TARGET = Target(
+    backend=MNN,
+    formats={"mnn_compression": "detent.targets.mnn.writer:FORMAT"},
+    engine="detent.targets.mnn.engine:Mnn",
+    arithmetics={"mnn": "detent.targets.mnn.arithmetic:Mnn"},
 )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from detent.numerics import PerChannel, PerTensor, Rounding
 from detent.planning import Backend, Offer, takes
+from detent.rewrites.fuse_activation_functions import fuse_activation_functions
+from detent.targets.base import Target
 
-__all__ = ["NCNN"]
+__all__ = ["NCNN", "TARGET"]
 
 NCNN = Backend(
     name="ncnn",
@@ -17,9 +19,20 @@ NCNN = Backend(
     rules=takes("conv", "linear"),
     shares=(),
     conv_axes=(1, 2),
-    rewrites=("fuse_activation_functions",),
+    rewrites=(fuse_activation_functions.name,),
     opset=21,
     arithmetic="ncnn",
     files=("ncnn", "ncnn_table"),
     engine="ncnn",
+)
+
+TARGET = Target(
+    backend=NCNN,
+    rewrites=(fuse_activation_functions,),
+    formats={
+        "ncnn": "detent.targets.ncnn.file.writer:FORMAT",
+        "ncnn_table": "detent.targets.ncnn.file.writer:TABLE_FORMAT",
+    },
+    engine="detent.targets.ncnn.engine:Ncnn",
+    arithmetics={"ncnn": "detent.targets.ncnn.arithmetic:Ncnn"},
 )

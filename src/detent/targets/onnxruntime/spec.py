@@ -7,8 +7,22 @@ from dataclasses import replace
 from detent.numerics import PerChannel, PerTensor
 from detent.planning import FUSED, Backend, Offer, both, chains
 from detent.planning.offer import EVERY_ACTIVATION, EVERY_WEIGHT
+from detent.rewrites.avgpool_ceil_mode_explicit_pad import avgpool_ceil_mode_explicit_pad
+from detent.rewrites.conv_transpose_as_conv import conv_transpose_as_conv
+from detent.rewrites.space_to_depth_strided_conv import space_to_depth_strided_conv
+from detent.targets.base import Target
+from detent.targets.onnxruntime.rewrites.expand_resize_axes import expand_resize_axes
+from detent.targets.onnxruntime.rewrites.linear_to_gemm import linear_to_gemm
 
-__all__ = ["ONNXRUNTIME"]
+__all__ = ["ONNXRUNTIME", "TARGET"]
+
+_REWRITES = (
+    conv_transpose_as_conv,
+    avgpool_ceil_mode_explicit_pad,
+    linear_to_gemm,
+    expand_resize_axes,
+    space_to_depth_strided_conv,
+)
 
 ONNXRUNTIME = Backend(
     name="onnxruntime",
@@ -51,13 +65,7 @@ ONNXRUNTIME = Backend(
     quantize_outputs=True,
     # Its integer matrix products, and these alone, have a variant that gives real numbers; there are no ties of logits.
     float_outputs=("linear", "matmul"),
-    rewrites=(
-        "conv_transpose_as_conv",
-        "avgpool_ceil_mode_explicit_pad",
-        "linear_to_gemm",
-        "expand_resize_axes",
-        "space_to_depth_strided_conv",
-    ),
+    rewrites=tuple(each.name for each in _REWRITES),
     # From 21 on 1.31.1 does not load codes of int8 that are only moved (docs/deploying.md). Its graphs are the same.
     opset=20,
     any_place=True,
@@ -65,4 +73,11 @@ ONNXRUNTIME = Backend(
     file_activation=replace(EVERY_ACTIVATION, bits=(*EVERY_ACTIVATION.bits, 16)),
     arithmetic="onnxruntime",
     engine="onnxruntime",
+)
+
+TARGET = Target(
+    backend=ONNXRUNTIME,
+    rewrites=_REWRITES,
+    engine="detent.targets.onnxruntime.engine:OnnxRuntime",
+    arithmetics={"onnxruntime": "detent.targets.onnxruntime.arithmetic.onnxruntime:OnnxRuntime"},
 )

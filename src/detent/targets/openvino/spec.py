@@ -7,8 +7,44 @@ from dataclasses import replace
 from detent.numerics import PerChannel, PerTensor
 from detent.planning import FUSED, MOVES, Backend, Offer, chains, takes
 from detent.planning.offer import EVERY_ACTIVATION, EVERY_WEIGHT
+from detent.rewrites.avgpool_ceil_mode_explicit_pad import avgpool_ceil_mode_explicit_pad
+from detent.rewrites.avgpool_count_include_pad import avgpool_count_include_pad
+from detent.rewrites.conv_transpose_as_conv import conv_transpose_as_conv
+from detent.targets.base import Target
+from detent.targets.openvino.rewrites.add_epsilon_bias import add_epsilon_bias
+from detent.targets.openvino.rewrites.barrier_after_minmax_reduction import barrier_after_minmax_reduction
+from detent.targets.openvino.rewrites.barrier_around_linear_constants import barrier_around_linear_constants
+from detent.targets.openvino.rewrites.barrier_before_channel_constants import barrier_before_channel_constants
+from detent.targets.openvino.rewrites.barrier_before_negation import barrier_before_negation
+from detent.targets.openvino.rewrites.barrier_before_normalization import barrier_before_normalization
+from detent.targets.openvino.rewrites.barrier_before_pad import barrier_before_pad
+from detent.targets.openvino.rewrites.drop_single_window_stride import drop_single_window_stride
+from detent.targets.openvino.rewrites.maxpool_ceil_mode_explicit_pad import maxpool_ceil_mode_explicit_pad
+from detent.targets.openvino.rewrites.split_clip_into_max_min import split_clip_into_max_min
+from detent.targets.openvino.rewrites.split_permuting_gather import split_permuting_gather
+from detent.targets.openvino.rewrites.unsqueeze_1x1_matmul import unsqueeze_1x1_matmul
+from detent.targets.openvino.rewrites.use_global_avgpool import use_global_avgpool
 
-__all__ = ["OPENVINO"]
+__all__ = ["OPENVINO", "TARGET"]
+
+_REWRITES = (
+    conv_transpose_as_conv,
+    avgpool_count_include_pad,
+    avgpool_ceil_mode_explicit_pad,
+    use_global_avgpool,
+    unsqueeze_1x1_matmul,
+    maxpool_ceil_mode_explicit_pad,
+    barrier_before_normalization,
+    drop_single_window_stride,
+    barrier_before_pad,
+    split_clip_into_max_min,
+    barrier_after_minmax_reduction,
+    barrier_before_channel_constants,
+    add_epsilon_bias,
+    barrier_around_linear_constants,
+    barrier_before_negation,
+    split_permuting_gather,
+)
 
 OPENVINO = Backend(
     name="openvino",
@@ -32,24 +68,7 @@ OPENVINO = Backend(
     repeats_grids=False,
     # Its transposed convolutions on integers leave the bias out, or give other numbers, for strides longer than the
     # kernel and for some sizes of images.
-    rewrites=(
-        "conv_transpose_as_conv",
-        "avgpool_count_include_pad",
-        "avgpool_ceil_mode_explicit_pad",
-        "use_global_avgpool",
-        "unsqueeze_1x1_matmul",
-        "maxpool_ceil_mode_explicit_pad",
-        "barrier_before_normalization",
-        "drop_single_window_stride",
-        "barrier_before_pad",
-        "split_clip_into_max_min",
-        "barrier_after_minmax_reduction",
-        "barrier_before_channel_constants",
-        "add_epsilon_bias",
-        "barrier_around_linear_constants",
-        "barrier_before_negation",
-        "split_permuting_gather",
-    ),
+    rewrites=tuple(each.name for each in _REWRITES),
     # From 21 on ONNX Runtime 1.31.1 does not load codes of int8 that are only moved (docs/deploying.md).
     opset=20,
     any_place=True,
@@ -60,4 +79,12 @@ OPENVINO = Backend(
     arithmetic="openvino",
     files=("onnx", "openvino_ir"),
     engine="openvino",
+)
+
+TARGET = Target(
+    backend=OPENVINO,
+    rewrites=_REWRITES,
+    formats={"openvino_ir": "detent.targets.openvino.ir_file:FORMAT"},
+    engine="detent.targets.openvino.engine:OpenVino",
+    arithmetics={"openvino": "detent.targets.openvino.arithmetic.openvino:OpenVino"},
 )

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from detent.numerics import PerChannel, PerTensor
 from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
+from detent.targets.base import Target
 
-__all__ = ["NATIVE", "TORCH_X86"]
+__all__ = ["NATIVE", "NATIVE_TARGET", "TARGET", "TORCH_X86"]
 
 TORCH_X86 = Backend(
     name="torch_x86",
@@ -59,6 +60,17 @@ TORCH_X86 = Backend(
     engine="torch",
 )
 
+TARGET = Target(
+    backend=TORCH_X86,
+    formats={"torch": "detent.targets.torch_native.writer:FORMAT"},
+    engine="detent.targets.torch_native.engine:TorchNative",
+    arithmetics={
+        "fbgemm": "detent.targets.torch_native.arithmetic.fbgemm:Fbgemm",
+        "qnnpack": "detent.targets.torch_native.arithmetic.qnnpack:Qnnpack",
+        "onednn": "detent.targets.torch_native.arithmetic.onednn:Onednn",
+    },
+)
+
 # MMRazor: weights in [-127, 127], a bias that stays float.
 NATIVE = replace(
     TORCH_X86,
@@ -70,3 +82,5 @@ NATIVE = replace(
     activation=Offer(signed=(False,), symmetric=(False,)),
     bias="float",
 )
+
+NATIVE_TARGET = Target(backend=NATIVE)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
+from detent.targets.base import Target
 
-__all__ = ["TVM"]
+__all__ = ["TARGET", "TVM"]
 
 _UINT8 = Offer(signed=(False, True), symmetric=(False, True))
 
@@ -22,3 +23,5 @@ TVM = Backend(
     quantize_outputs=True,
     files=("onnx", "onnx_qlinear"),
 )
+
+TARGET = Target(backend=TVM, formats={"onnx_qlinear": "detent.targets.tvm.qlinear:FORMAT"})

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from detent.numerics import Rounding
 from detent.planning import FUSED, Backend, Offer, both, chains
+from detent.targets.base import Target
 
-__all__ = ["VITIS"]
+__all__ = ["TARGET", "VITIS"]
 
 # The public parser demands all of this of a DPU, also `narrow_range` false, which the document has as true.
 _PARAMETER = Offer(narrow=(False,), scales=("power_of_two",), roundings=(Rounding.HALF_AWAY,), observer="pow2_sse")
@@ -45,4 +46,10 @@ VITIS = Backend(
     quantize_outputs=True,
     arithmetic="vitis_dpu",
     files=("onnx", "vitis_quant_info", "mqbench_json"),
+)
+
+TARGET = Target(
+    backend=VITIS,
+    formats={"vitis_quant_info": "detent.targets.vitis.quant_info:FORMAT"},
+    arithmetics={"vitis_dpu": "detent.targets.vitis.arithmetic:VitisDpu"},
 )

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from detent.targets import OPENVINO
+from detent.targets.openvino.spec import OPENVINO
 from detent.targets.rewrites import legalize
 from tests.rewrites.quantized_op import Writing, X, run, types
 from tests.twin.builder import Builder, Net, Style
