@@ -67,7 +67,7 @@ class Table(Mapping[str, T], Generic[T]):
         return found
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._table)
+        return iter(tuple(self._table))  # a name that is asked for meanwhile may add others
 
     def __len__(self) -> int:
         return len(self._table)

@@ -64,7 +64,7 @@ def _runs_on(facts: dict[str, Any]) -> str:
     engine, version = facts["engine"], facts["installed"]
     if engine not in ENGINES:
         return "the twin only"
-    return f"{engine} {version}" if version else f"{engine}: pip install 'detent[{ENGINES[engine].extra}]'"
+    return f"{engine} {version}" if version else f"{engine}: {ENGINES[engine].installation()}"
 
 
 def _print_table(rows: dict[str, dict[str, Any]]) -> None:

@@ -134,7 +134,7 @@ class _Verification:
             return None
         kind = ENGINES[name]
         if asked is None and kind.version() is None:
-            self.notes.append(f"{name} is not installed (pip install 'detent[{kind.extra}]'): it was not run")
+            self.notes.append(f"{name} is not installed ({kind.installation()}): it was not run")
             return None
         kind.require()
         return kind.load(self.package, **kind.options_for(arithmetic))

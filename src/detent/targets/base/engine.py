@@ -81,8 +81,12 @@ class Engine(ABC):
         return {}
 
     @classmethod
+    def installation(cls) -> str:
+        """The command that installs it."""
+        return f"pip install 'detent[{cls.extra}]'" if cls.extra else f"pip install {cls.name}"
+
+    @classmethod
     def require(cls) -> None:
-        """An error that names the extra, if the runtime is not installed."""
+        """An error that says how to install it, if the runtime is not here."""
         if cls.version() is None:
-            extra = f"pip install 'detent[{cls.extra}]'" if cls.extra else f"pip install {cls.name}"
-            raise EngineError(f"run on {cls.name}", "it is not installed", extra)
+            raise EngineError(f"run on {cls.name}", "it is not installed", cls.installation())
