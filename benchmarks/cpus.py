@@ -1,12 +1,16 @@
 """What it costs to be the same on every CPU: accuracy of W8A8 on the engines, with and without bounded pairs.
 
     python benchmarks/cpus.py [resnet20 resnet56 mobilenet_v2 efficientnet_lite0] [--backends onnxruntime openvino]
+    python benchmarks/cpus.py --time [resnet20 ...]
 
 For each network and backend: the simulation with whole 8-bit weights (`cpu="vnni"`), which is what a CPU with VNNI
 computes; with plain 7-bit weights; and as Detent deploys by default, simulated and on the engine on this CPU. Beside
 them NNCF with overflow_fix and quantize_static with reduce_range, on the same engines, data and CPU, where they are
 installed. The difference is to whole 8 bits, image by image, with its standard error; SQNR is of the logits against the
 float network's. Calibrated on 1,024 images of CIFAR-10, or 128 of ImageNet.
+
+With `--time`: latency of the default file and the time that deploying takes, to those of whole 8-bit weights,
+as ratios of runs that take turns in one process.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import argparse
 import importlib.util
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,9 +28,10 @@ from torch import Tensor
 import detent
 from detent import cpus
 from detent.recipes import Recipe
-from detent.targets.engines import ENGINES
+from detent.targets.engines import ENGINES, compare_latency
 from ptq_data import Task, load, missing
 from ptq_peers import nncf_on_openvino, onnxruntime_static
+from timing import medians
 
 TASKS = ("resnet20", "resnet56", "mobilenet_v2", "efficientnet_lite0")
 PLAIN = {"name": "plain", "weight": {"quantizer": "fixed"}, "activation": {"quantizer": "fixed"}}
@@ -39,8 +45,12 @@ def prepared(task: Task, backend: str, recipe: dict[str, Any], cpu: str | None =
     return model
 
 
+def deployed(model: Any) -> detent.Artifact:
+    return detent.deploy(model, tempfile.mkdtemp() + "/net")
+
+
 def on_engine(model: Any) -> Callable[[Tensor], Any]:
-    artifact = detent.deploy(model, tempfile.mkdtemp() + "/net")
+    artifact = deployed(model)
     engine = ENGINES[artifact.manifest["engine"]].load(artifact)
     (name,) = artifact.graph.inputs
     return lambda x: next(iter(engine.run({name: x.numpy()}).values()))
@@ -83,11 +93,26 @@ def measure(task: Task, backend: str) -> None:
         print(f"  {name:32} {task.accuracy(chosen):6.2f}  {apart:+.2f} +- {spread:.2f}  {noise:5.2f} dB", flush=True)
 
 
+def measure_time(task: Task, backend: str) -> None:
+    models = {"default": prepared(task, backend, PLAIN), "8 bits": prepared(task, backend, PLAIN, "vnni")}
+    taken = medians({name: partial(deployed, model) for name, model in models.items()}, 5, warm_up=1)
+    artifacts = [deployed(model) for model in models.values()]
+    default, whole = (ENGINES[each.manifest["engine"]].load(each) for each in artifacts)
+    (name,) = artifacts[0].graph.inputs
+    latency = compare_latency(default, whole, {name: task.images[:1].numpy()}, repeats=200)
+    print(
+        f"{task.name}, {backend}: latency {latency.ratio:.3f} (medians {latency.median_ratio:.3f}), "
+        f"deploying {taken['default'] / taken['8 bits']:.3f} of that of whole 8-bit weights",
+        flush=True,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", default=TASKS)
     parser.add_argument("--backends", nargs="+", default=("onnxruntime", "openvino"))
     parser.add_argument("--images", type=int)
+    parser.add_argument("--time", action="store_true", help="latency and deploying, not accuracy")
     asked = parser.parse_args()
     print(f"CPU: {cpus.here().about}")
     for name in asked.tasks:
@@ -97,7 +122,7 @@ def main() -> None:
             continue
         task = load(name, images=asked.images)
         for backend in asked.backends:
-            measure(task, backend)
+            (measure_time if asked.time else measure)(task, backend)
 
 
 if __name__ == "__main__":

@@ -138,37 +138,37 @@ def indented(source: str, line: int) -> bool:
     return source.splitlines()[line - 1].startswith(" ")
 
 
-def violations(room: str, source: str) -> list[str]:
-    """What `source`, a file of `room`, imports against the table; one line each.
+def violations(package: str, source: str) -> list[str]:
+    """What `source`, a file of `package`, imports against the table; one line each.
 
     >>> violations("observers", "from detent.numerics import Scheme")
     []
     >>> violations("numerics", "from detent.observers import MinMax")
     ['line 1: numerics may not import observers']
     """
-    if room not in ALLOWED:
-        return [f"{room} is not a room of the table ALLOWED"]
-    allowed = ALLOWED[room] | {room} | (EVERYWHERE if room not in EVERYWHERE else set())
+    if package not in ALLOWED:
+        return [f"{package} is not a package of the table ALLOWED"]
+    allowed = ALLOWED[package] | {package} | (EVERYWHERE if package not in EVERYWHERE else set())
     for_types = type_checking_lines(source)
     found = []
     for line, name in imported(source):
         if name.startswith("."):
             found.append(f"line {line}: relative import of {name}, write it out")
             continue
-        package, _, rest = name.partition(".")
-        if package != "detent":
+        top, _, rest = name.partition(".")
+        if top != "detent":
             continue
-        # `from detent import Scheme` asks the root; `from detent import numerics` asks a room.
+        # `from detent import Scheme` asks the root; `from detent import numerics` asks a package.
         head, _, tail = rest.partition(".")
         target = head if head in ALLOWED or tail else "detent"
-        looked_up = indented(source, line) and (room, target) in LOOKED_UP
-        if target not in allowed | (TYPES.get(room, set()) if line in for_types else set()) and not looked_up:
-            found.append(f"line {line}: {room} may not import {target}")
+        looked_up = indented(source, line) and (package, target) in LOOKED_UP
+        if target not in allowed | (TYPES.get(package, set()) if line in for_types else set()) and not looked_up:
+            found.append(f"line {line}: {package} may not import {target}")
     return sorted(found)
 
 
 @pytest.mark.parametrize(
-    ("room", "source", "found"),
+    ("package", "source", "found"),
     [
         ("graph", "import torch\nfrom detent.quantizers import LSQ", []),
         ("graph", "from detent.graph.plan import Plan", []),
@@ -193,22 +193,22 @@ def violations(room: str, source: str) -> list[str]:
         ("graph", "from detent import prepare", ["line 1: graph may not import detent"]),
         ("graph", "from ..backends import BACKENDS", ["line 1: relative import of ..backends, write it out"]),
         ("graph", "from detent.attic import x", ["line 1: graph may not import attic"]),
-        ("attic", "", ["attic is not a room of the table ALLOWED"]),
+        ("attic", "", ["attic is not a package of the table ALLOWED"]),
     ],
 )
-def test_violations_are_found(room: str, source: str, found: list[str]) -> None:
-    assert violations(room, source) == found
+def test_violations_are_found(package: str, source: str, found: list[str]) -> None:
+    assert violations(package, source) == found
 
 
 def test_the_table_has_no_circle() -> None:
-    rest = {room: allowed - EVERYWHERE for room, allowed in ALLOWED.items()}
+    rest = {package: allowed - EVERYWHERE for package, allowed in ALLOWED.items()}
     while rest:
-        ground = [room for room, allowed in rest.items() if not allowed & rest.keys()]
-        assert ground, f"these rooms stand on each other: {sorted(rest)}"
-        rest = {room: allowed for room, allowed in rest.items() if room not in ground}
+        ground = [package for package, allowed in rest.items() if not allowed & rest.keys()]
+        assert ground, f"these packages stand on each other: {sorted(rest)}"
+        rest = {package: allowed for package, allowed in rest.items() if package not in ground}
 
 
-def room_of(file: Path) -> str:
+def package_of(file: Path) -> str:
     first = file.relative_to(SOURCE).parts[0]
     return "detent" if first == "__init__.py" else first.removesuffix(".py")
 
@@ -216,7 +216,7 @@ def room_of(file: Path) -> str:
 def test_imports_go_downwards() -> None:
     files = sorted(SOURCE.rglob("*.py"))
     assert SOURCE / "numerics" / "__init__.py" in files
-    found = [f"{file.relative_to(ROOT)}: {v}" for file in files for v in violations(room_of(file), file.read_text())]
+    found = [f"{file.relative_to(ROOT)}: {v}" for file in files for v in violations(package_of(file), file.read_text())]
     assert not found, "\n".join(found)
 
 
