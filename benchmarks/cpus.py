@@ -27,14 +27,14 @@ from torch import Tensor
 
 import detent
 from detent import cpus
-from detent.recipes import Recipe
+from detent.recipes import BUILTIN, Recipe
 from detent.targets.engines import ENGINES, compare_latency
 from ptq_data import Task, load, missing
 from ptq_peers import nncf_on_openvino, onnxruntime_static
 from timing import medians
 
 TASKS = ("resnet20", "resnet56", "mobilenet_v2", "efficientnet_lite0")
-PLAIN = {"name": "plain", "weight": {"quantizer": "fixed"}, "activation": {"quantizer": "fixed"}}
+PLAIN = BUILTIN["ptq"].recipe.to_dict()
 SEVEN = {**PLAIN, "name": "seven", "weight": {"quantizer": "fixed", "bits": 7, "narrow": False}}
 
 

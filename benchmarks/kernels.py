@@ -36,7 +36,7 @@ LIMITS = {
 
 def calibrated(name: str, scheme: Scheme, x: torch.Tensor) -> Quantizer:
     quantizer = QUANTIZERS[name](scheme, x.shape, role="activation")
-    quantizer.initialise(QParams.symmetric(torch.full(quantizer.scale_shape, 0.02)))
+    quantizer.initialize(QParams.symmetric(torch.full(quantizer.scale_shape, 0.02)))
     return quantizer
 
 

@@ -44,9 +44,12 @@ class Task:
     images: Tensor
     labels: Tensor
 
-    @torch.no_grad()
     def predictions(self, model: Callable[[Tensor], Any], batch: int = 100) -> Tensor:
-        return torch.cat([torch.as_tensor(model(part)).argmax(1) for part in self.images.split(batch)])
+        return self.scores(model, batch).argmax(1)
+
+    @torch.no_grad()
+    def scores(self, model: Callable[[Tensor], Any], batch: int = 100) -> Tensor:
+        return torch.cat([torch.as_tensor(model(part)) for part in self.images.split(batch)])
 
     def accuracy(self, predictions: Tensor) -> float:
         return 100 * float((predictions == self.labels).double().mean())
@@ -76,6 +79,12 @@ def load(task: str, *, calibration: int | None = None, images: int | None = None
     if task in WEIGHTS:
         return _imagenet(task, calibration or 128, images or 372)
     return _cifar(task, calibration or 1024, images or 10_000)
+
+
+def training_images(count: int) -> tuple[Tensor, Tensor]:
+    """The first images of CIFAR-10's training set, at most 10,000, and their labels."""
+    labels = json.loads((DATA / "cifar10" / "train_labels.json").read_text())[:count]
+    return _rows("train_0", count), torch.tensor(labels)
 
 
 def _cifar(name: str, calibration: int, images: int) -> Task:

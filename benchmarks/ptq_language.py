@@ -61,7 +61,7 @@ class Layer(nn.Module):
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary positions: each pair of neighbours is turned by its angle."""
+    """Rotary positions: each pair of neighbors is turned by its angle."""
     even, odd = x[..., 0::2], x[..., 1::2]
     return torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
 

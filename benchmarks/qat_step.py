@@ -68,7 +68,7 @@ def saved_bytes(model: nn.Module, x: torch.Tensor) -> int:
 def coded_bytes(prepared: nn.Module, x: torch.Tensor) -> int:
     """The same with codes kept. What hooks have packed are Python objects, so they can be counted as such."""
     before = live_storages()
-    with detent.keeping_codes(prepared):
+    with detent.compress_saved_activations(prepared):
         out = prepared(x)
     after = live_storages()
     kept = sum(size for pointer, size in after.items() if pointer not in before)

@@ -18,10 +18,10 @@ def shrink_scales(prepared, batches, *, least: float = 0.7, tries: int = 31) -> 
         start = layer.quantizer.qparams()
         errors = {}
         for factor in torch.linspace(1, least, tries).tolist():
-            layer.quantizer.initialise(QParams(start.scale * factor, start.zero_point))
+            layer.quantizer.initialize(QParams(start.scale * factor, start.zero_point))
             errors[factor] = float((layer.quantized_weight() - layer.weight.detach()).square().sum())
         best = min(errors, key=errors.get)
-        layer.quantizer.initialise(QParams(start.scale * best, start.zero_point))
+        layer.quantizer.initialize(QParams(start.scale * best, start.zero_point))
         changes.append(Change(place=layer.name, before=errors[1.0], after=errors[best], kept=True))
     report = Report(algorithm="shrink_scales", metric="error of weights", changes=tuple(changes), skipped=skipped)
     return record(prepared, report)

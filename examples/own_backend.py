@@ -7,11 +7,11 @@ from torch import nn
 
 import detent
 from detent.numerics import Rounding
-from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
+from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_io
 
 # A chip that shifts instead of multiplying: symmetric int8 with one power-of-two scale for each tensor, rounding half
 # away from zero, and float biases. What a recipe does not ask for is the first of each list.
-POWERS = Offer(scales=("power_of_two",), roundings=(Rounding.HALF_AWAY,), observer="pow2_sse")
+POWERS = SupportedSchemes(scales=("power_of_two",), roundings=(Rounding.HALF_AWAY,), observer="pow2_sse")
 
 NPU = Backend(
     name="my_npu",
@@ -19,9 +19,9 @@ NPU = Backend(
     weight=POWERS,
     activation=POWERS,
     bias="float",
-    rules=both("conv", "linear", "add", "avgpool", "global_avgpool"),  # these get and give integers
+    rules=quantize_io("conv", "linear", "add", "avgpool", "global_avgpool"),  # these get and give integers
     fusions=(*FUSED, *chains(("add",))),  # conv + batch norm + ReLU, and add + ReLU, run as one
-    shares=MOVES,  # max pooling, reshaping, ... keep the scale of their input
+    passthrough=MOVES,  # max pooling, reshaping, ... keep the scale of their input
     quantize_outputs=True,
 )
 detent.targets.register(NPU)

@@ -15,7 +15,7 @@ class Noisy(Quantizer):
         self.register_buffer("scale", self._unset())
         self.register_buffer("zero_point", torch.zeros(self.scale_shape, dtype=torch.int64))
 
-    def _initialise(self, observed):
+    def _initialize(self, observed):
         self.scale.copy_(observed.scale)
         self.zero_point.copy_(observed.zero_point)
 
@@ -32,5 +32,5 @@ detent.quantizers.register("noisy", Noisy)
 
 if __name__ == "__main__":
     quantizer = QUANTIZERS["noisy"](Scheme(IntGrid(4)), (4,), role="weight", name="fc.weight")
-    quantizer.initialise(QParams.symmetric(torch.tensor(0.25)))
+    quantizer.initialize(QParams.symmetric(torch.tensor(0.25)))
     print(quantizer.eval()(torch.tensor([0.3, -0.6, 5.0, 0.0])).tolist())

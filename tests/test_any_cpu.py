@@ -59,6 +59,19 @@ def test_weights_of_one_sign_do_not_saturate(backend: str, net: str, tmp_path: P
 
 
 @pytest.mark.parametrize("backend", TARGETS)
+def test_odd_numbers_of_channels_do_not_saturate(backend: str, tmp_path: Path) -> None:
+    """Some kernels pad the channels of each place, others take a window as one row."""
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(3, 5, 7, padding=3), nn.Conv2d(5, 9, 2), nn.Conv2d(9, 15, 3, groups=3), nn.Conv2d(15, 7, 1))
+    rows = (nn.Flatten(), nn.Linear(7 * 9 * 9, 65), nn.Linear(65, 33))
+    net = nn.Sequential(*(part for layer in layers for part in (layer, nn.ReLU())), *rows)
+    model = prepared(skewed(net.eval()), torch.rand(8, 3, 12, 12), backend)
+    orders = [model.plan[f"{index}.weight"].pairs.order for index in (0, 2, 4, 6, 9, 10)]
+    assert orders == ["memory"] * 6
+    assert_the_same_everywhere(detent.deploy(model, tmp_path / "net"))
+
+
+@pytest.mark.parametrize("backend", TARGETS)
 def test_whole_8_bits_are_for_those_who_name_a_cpu(backend: str, tmp_path: Path) -> None:
     model = prepared(*skewed_net("convolutions"), backend, cpu="vnni")
     assert all(entry.pairs is None for entry in model.plan.quantized)
@@ -86,7 +99,7 @@ def test_the_plan_says_which_weights_and_by_how_much() -> None:
     net, batch = skewed_net("separable")
     model = detent.prepare(net, (batch,), backend="onnxruntime")
     entries = {entry.tensor: entry for entry in model.plan.quantized if entry.role == "weight"}
-    assert entries["0.weight"].pairs == Pairs(0, 1, settled=False)  # three channels
+    assert entries["0.weight"].pairs == Pairs(0, 1, order="memory")  # three channels
     assert entries["2.weight"].pairs is None  # depthwise
     assert entries["4.weight"].pairs == Pairs(0, 1)
     detent.calibrate(model, [batch])

@@ -63,7 +63,7 @@ ALLOWED: dict[str, set[str]] = {
     "preparing": TRAINING_LEVEL | {"frontends", "targets", "algorithms", "adopting"},
     "deployment": TRAINING_LEVEL | {"ir", "frontends", "rewrites", "targets"},
     # A file that was deployed is read as the model was before its rewrites.
-    "loading": {"frontends", "rewrites"},
+    "loading": {"frontends", "ir", "rewrites"},
     "retargeting": TRAINING_LEVEL | {"ir", "frontends", "targets", "deployment", "adopting", "loading", "preparing"},
     "zoo": set(),
     "verification": TRAINING_LEVEL | {"ir", "frontends", "rewrites", "twin", "targets", "deployment"},

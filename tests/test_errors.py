@@ -47,8 +47,8 @@ def test_every_error_but_the_root_is_also_one_of_python_s_own():
     assert own == set(DEFINED) - {"DetentError"}
 
 
-def test_the_public_names_are_the_errors_that_are_defined_and_one_warning():
-    assert set(errors.__all__) == {*DEFINED, "FloatModelWarning"}
+def test_the_public_names_are_the_errors_that_are_defined_and_two_warnings():
+    assert set(errors.__all__) == {*DEFINED, "FloatModelWarning", "NotQuantizedWarning"}
 
 
 def test_the_picture_at_the_top_of_the_module_shows_every_error():

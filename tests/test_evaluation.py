@@ -1,4 +1,4 @@
-"""`detent.exact`: a prepared model under the arithmetic of its target equals the twin and the engine."""
+"""`detent.bit_exact`: a prepared model under the arithmetic of its target equals the twin and the engine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def built(name: str, backend: str = "onnxruntime"):
 @pytest.mark.parametrize("name", ["residual_cnn", "mobile_cnn", "linear_bn", "reused_module"])
 def test_it_is_what_the_twin_and_the_engine_give(name, tmp_path):
     prepared, inputs = built(name)
-    found = tensors_of(detent.exact(prepared)(*inputs))
+    found = tensors_of(detent.bit_exact(prepared)(*inputs))
     artifact = detent.deploy(prepared, tmp_path / "out")
     feeds = dict(zip(artifact.graph.inputs, (t.numpy() for t in tensors_of(inputs)), strict=True))
     twin = Twin(artifact.graph, ARITHMETICS["onnxruntime"]()).run(feeds)
@@ -38,7 +38,7 @@ def test_it_is_what_the_twin_and_the_engine_give(name, tmp_path):
 @pytest.mark.parametrize("name", ["dict_io", "dataclass_io", "yolo_head", "bert_encoder", "lstm_tagger"])
 def test_what_comes_out_is_structured_as_before(name):
     prepared, _ = built(name)
-    exact, inputs = detent.exact(prepared), MODELS[name].inputs()  # others than it was made with
+    exact, inputs = detent.bit_exact(prepared), MODELS[name].inputs()  # others than it was made with
     with torch.no_grad():
         wanted = prepared(*inputs)
     found = exact(*inputs)
@@ -54,17 +54,17 @@ def test_what_comes_out_is_structured_as_before(name):
 
 def test_it_is_a_picture_of_one_moment():
     prepared, (x,) = built("linear_bn")
-    exact = detent.exact(prepared)
+    exact = detent.bit_exact(prepared)
     before = exact(x)
     with torch.no_grad():
         prepared.get_submodule("fc2").parametrizations.weight.original.mul_(-1)
     assert torch.equal(exact(x), before)
-    assert not torch.equal(detent.exact(prepared)(x), before)
+    assert not torch.equal(detent.bit_exact(prepared)(x), before)
 
 
 def test_another_arithmetic_may_be_named():
     prepared, (x,) = built("residual_cnn")
-    exact = detent.exact(prepared, "onnx_spec")
+    exact = detent.bit_exact(prepared, "onnx_spec")
     assert "onnx_spec" in repr(exact)
     assert exact(x).shape == prepared(x).shape
 
@@ -73,14 +73,14 @@ def test_the_model_stays_in_the_mode_it_was_in():
     prepared, (x,) = built("linear_bn")
     prepared.train()
     statistics = {name: buffer.clone() for name, buffer in prepared.named_buffers()}
-    detent.exact(prepared)(x)
+    detent.bit_exact(prepared)(x)
     assert all(module.training for module in prepared.modules())
     assert all(torch.equal(buffer, statistics[name]) for name, buffer in prepared.named_buffers())
 
 
 def test_keywords_are_taken():
     prepared, (x,) = built("linear_bn")
-    exact = detent.exact(prepared)
+    exact = detent.bit_exact(prepared)
     assert torch.equal(exact(x=x), exact(x))
 
 
@@ -89,18 +89,18 @@ def test_arguments_in_another_order_are_matched_by_name():
     entry = MODELS["conv1d_3d"]
     sequence, volume = entry.inputs()
     prepared = prepared_for(entry.build(), (sequence, volume), "onnxruntime")
-    exact = detent.exact(prepared)
+    exact = detent.bit_exact(prepared)
     assert torch.equal(exact(volume=volume, sequence=sequence), exact(sequence, volume))
 
 
 def test_the_wrong_number_of_inputs_is_refused():
     prepared, (x,) = built("linear_bn")
     with pytest.raises(TensorError, match="the network takes x"):
-        detent.exact(prepared)(x, x)
+        detent.bit_exact(prepared)(x, x)
 
 
 def test_a_model_without_scales_is_refused():
     entry = MODELS["linear_bn"]
     prepared = detent.prepare(entry.build(), entry.inputs(), backend="onnxruntime")
     with pytest.raises(NotCalibratedError):
-        detent.exact(prepared)
+        detent.bit_exact(prepared)

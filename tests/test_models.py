@@ -46,7 +46,7 @@ def test_eval_gives_finite_outputs_that_depend_on_the_input(name):
     for output in outputs:
         assert output.shape[0] == 2
         assert output.isfinite().all()
-        # With torch's own initialisation the logits of a MobileNet are its last bias, up to 1e-6 of their size.
+        # With torch's own initialization the logits of a MobileNet are its last bias, up to 1e-6 of their size.
         assert (output[0] - output[1]).std() > 0.01 * output.std()
 
 

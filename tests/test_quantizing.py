@@ -75,8 +75,8 @@ def test_data_that_is_no_batches_is_an_error(tmp_path):
 
 
 def test_labels_behind_the_inputs_of_a_file_are_left_alone(tmp_path):
-    labelled = [(batch, torch.zeros(2, dtype=torch.int64)) for batch in images()]
-    artifact = detent.quantize(file_of_a_network(), labelled, backend="onnxruntime", folder=tmp_path / "out")
+    labeled = [(batch, torch.zeros(2, dtype=torch.int64)) for batch in images()]
+    artifact = detent.quantize(file_of_a_network(), labeled, backend="onnxruntime", folder=tmp_path / "out")
     assert len(artifact.graph.inputs) == 1
 
 

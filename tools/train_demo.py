@@ -1,6 +1,6 @@
 """Trains the network of `detent demo` and writes its weights and images into the package.
 
-The data is Fashion-MNIST (MIT licence), as the Debian package `dataset-fashion-mnist` installs it:
+The data is Fashion-MNIST (MIT license), as the Debian package `dataset-fashion-mnist` installs it:
 
     python tools/train_demo.py --data /usr/share/datasets/fashion-mnist
 """
@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 
-from detent.demo import DemoNet, normalised
+from detent.demo import DemoNet, normalized
 
 TARGET = Path(__file__).resolve().parents[1] / "src" / "detent" / "demo"
 CALIBRATION, TEST = 256, 1000
@@ -35,7 +35,7 @@ def idx(path: Path) -> np.ndarray:
 def moved(images: torch.Tensor) -> torch.Tensor:
     """Each image mirrored or not, and shifted by up to two pixels: both look like other clothes of the kind."""
     mirrored = torch.where(torch.rand(len(images), 1, 1, 1) < 0.5, images.flip(3), images)
-    padded = F.pad(mirrored, (2, 2, 2, 2), value=float(normalised(np.zeros(1, np.uint8))))
+    padded = F.pad(mirrored, (2, 2, 2, 2), value=float(normalized(np.zeros(1, np.uint8))))
     y, x = (int(offset) for offset in torch.randint(0, 5, (2,)))
     return padded[:, :, y : y + 28, x : x + 28]
 
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=12)
     options = parser.parse_args()
     torch.manual_seed(0)
-    train, test = (normalised(idx(options.data / f"{part}-images-idx3-ubyte")) for part in ("train", "t10k"))
+    train, test = (normalized(idx(options.data / f"{part}-images-idx3-ubyte")) for part in ("train", "t10k"))
     train_labels, test_labels = (
         torch.from_numpy(idx(options.data / f"{part}-labels-idx1-ubyte").astype(np.int64)) for part in ("train", "t10k")
     )

@@ -22,16 +22,16 @@ if TYPE_CHECKING:
         twin,
         zoo,
     )
-    from detent.algorithms import analyse
+    from detent.algorithms import analyze
     from detent.artifact import Artifact, deploy
-    from detent.evaluation import exact
+    from detent.evaluation import bit_exact
     from detent.graph import (
         DeQuantStub,
         Plan,
         PreparedModel,
         QuantStub,
+        compress_saved_activations,
         float_state_dict,
-        keeping_codes,
         observing,
         wrap,
     )
@@ -49,12 +49,12 @@ __all__ = [
     "QuantStub",
     "Recipe",
     "Verdict",
-    "analyse",
+    "analyze",
+    "bit_exact",
     "calibrate",
+    "compress_saved_activations",
     "deploy",
-    "exact",
     "float_state_dict",
-    "keeping_codes",
     "load",
     "observing",
     "prepare",
@@ -80,16 +80,16 @@ _PACKAGES = (
     "zoo",
 )
 _HOMES = {
-    "detent.algorithms": ("analyse",),
+    "detent.algorithms": ("analyze",),
     "detent.artifact": ("Artifact", "deploy"),
-    "detent.evaluation": ("exact",),
+    "detent.evaluation": ("bit_exact",),
     "detent.graph": (
         "DeQuantStub",
         "Plan",
         "PreparedModel",
         "QuantStub",
+        "compress_saved_activations",
         "float_state_dict",
-        "keeping_codes",
         "observing",
         "wrap",
     ),
@@ -102,7 +102,14 @@ _HOMES = {
 }
 
 
+_RENAMED = {"analyse": "analyze", "exact": "bit_exact", "keeping_codes": "compress_saved_activations"}
+
+
 def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        from detent.deprecation import warn_renamed
+
+        name = warn_renamed("detent", name, _RENAMED)
     if name in _PACKAGES:
         return import_module(f"detent.{name}")
     for home, names in _HOMES.items():

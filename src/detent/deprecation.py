@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
-__all__ = ["moved"]
+__all__ = ["moved", "renamed_fields", "warn_renamed"]
+
+
+Class = TypeVar("Class", bound=type)
 
 
 def moved(old: str, homes: Sequence[str], *, stacklevel: int = 2) -> Callable[[str], Any]:
@@ -23,3 +27,32 @@ def moved(old: str, homes: Sequence[str], *, stacklevel: int = 2) -> Callable[[s
         raise AttributeError(f"module {old!r} has no attribute {name!r}")
 
     return find
+
+
+def warn_renamed(module: str, old: str, names: Mapping[str, str], *, stacklevel: int = 3) -> str:
+    """The new name of what a module called `old`."""
+    warnings.warn(f"{module}.{old} is now {module}.{names[old]}", DeprecationWarning, stacklevel=stacklevel)
+    return names[old]
+
+
+def renamed_fields(names: Mapping[str, str]) -> Callable[[Class], Class]:
+    """Decorates a dataclass of which some fields had other names: these may still be given and read."""
+
+    def decorate(cls: Class) -> Class:
+        init = vars(cls)["__init__"]
+
+        def new_init(self: Any, **fields: Any) -> None:
+            for old in names.keys() & fields.keys():
+                fields[warn_renamed(cls.__name__, old, names)] = fields.pop(old)
+            init(self, **fields)
+
+        def read_old(self: Any, name: str) -> Any:
+            if name not in names:
+                raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}")
+            return getattr(self, warn_renamed(cls.__name__, name, names))
+
+        type.__setattr__(cls, "__init__", wraps(init)(new_init))
+        type.__setattr__(cls, "__getattr__", read_old)
+        return cls
+
+    return decorate

@@ -17,7 +17,8 @@
     └── DataError            a file of data that is missing, or that does not fit the network
 
 Each carries three sentences: what was asked (with the value), what was found, what to do. What is worth a word and no
-refusal is a `FloatModelWarning`: a target that has no integers for anything in a network.
+refusal is a `FloatModelWarning`: a target that has no integers for anything in a network; or a `NotQuantizedWarning`: a
+prepared model that is trained in float, or with scales of one batch.
 
 >>> print(SchemeError("IntGrid(bits=0)", "integer grids have 2 to 32 bits", "choose bits in 2..32"))
 asked: IntGrid(bits=0)
@@ -36,6 +37,7 @@ __all__ = [
     "EngineError",
     "FloatModelWarning",
     "NotCalibratedError",
+    "NotQuantizedWarning",
     "OnnxError",
     "RangeError",
     "RecipeError",
@@ -119,3 +121,7 @@ class DataError(DetentError, ValueError):
 
 class FloatModelWarning(UserWarning):
     """A prepared model in which nothing is quantized, because its target has no integers for what it does."""
+
+
+class NotQuantizedWarning(UserWarning):
+    """A prepared model that is trained while it computes in float, or that nobody calibrated before."""

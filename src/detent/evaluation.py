@@ -14,13 +14,13 @@ from detent.graph import PreparedModel, eval_mode
 from detent.targets.arithmetics import ARITHMETICS
 from detent.twin import Twin
 
-__all__ = ["Exact", "exact"]
+__all__ = ["BitExact", "bit_exact"]
 
 
-class Exact(nn.Module):
+class BitExact(nn.Module):
     """Takes what the prepared model takes and gives what it gives, in the integers of its target.
 
-    It is a picture of the prepared model at one moment: train on, and make another. There are no gradients.
+    It is a snapshot: make another after training further. There are no gradients.
     """
 
     def __init__(self, prepared: PreparedModel, arithmetic: str | None = None):
@@ -52,6 +52,6 @@ class Exact(nn.Module):
         return f"arithmetic={self._twin.arithmetic.name!r}, {self._twin.arithmetic.claim}"
 
 
-def exact(prepared: PreparedModel, arithmetic: str | None = None) -> Exact:
+def bit_exact(prepared: PreparedModel, arithmetic: str | None = None) -> BitExact:
     """`prepared` under the arithmetic of its backend, or under another that is named."""
-    return Exact(prepared, arithmetic)
+    return BitExact(prepared, arithmetic)

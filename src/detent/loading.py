@@ -9,7 +9,9 @@ from torch import fx
 
 from detent.frontends.onnx import import_model
 from detent.frontends.onnx.reading.files import read_model
-from detent.rewrites.undo import has_rewrites, undo
+from detent.ir import read_qdq, write_qdq
+from detent.rewrites.original import ORIGINAL
+from detent.rewrites.undo import undo
 
 __all__ = ["load"]
 
@@ -27,8 +29,6 @@ def load(model: str | os.PathLike[str] | ModelProto, weights: str | os.PathLike[
     if weights is not None:
         return import_model(model, weights)
     found = model if isinstance(model, ModelProto) else read_model(model)
-    if has_rewrites(found):
-        copy = ModelProto()
-        copy.CopyFrom(found)
-        found = undo(copy)
+    if any(entry.key == ORIGINAL for node in found.graph.node for entry in node.metadata_props):
+        found = write_qdq(undo(read_qdq(found)))
     return import_model(found)

@@ -8,7 +8,7 @@ from torch import nn
 
 import detent
 from detent.algorithms import adaround
-from detent.algorithms.adaround_core import learn_rounding, neighbours
+from detent.algorithms.adaround_core import learn_rounding, neighbors
 from detent.algorithms.moments_core import Moments, columns, has_columns
 from detent.errors import NotCalibratedError, SchemeError
 from detent.numerics import IntGrid, PerChannel, QParams, Scheme
@@ -20,7 +20,7 @@ W3 = {"weight": {"quantizer": "adaround", "bits": 3, "granularity": "per_channel
 
 def rounded(weight, scale=1.0, bits=4):
     quantizer = AdaRound(Scheme(IntGrid(bits)), tuple(weight.shape), role="weight")
-    quantizer.initialise(QParams.symmetric(torch.tensor(scale)))
+    quantizer.initialize(QParams.symmetric(torch.tensor(scale)))
     return quantizer
 
 
@@ -64,18 +64,18 @@ def test_what_has_no_columns():
 # ---- one weight ----
 
 
-def test_neighbours_are_the_grid_points_around():
+def test_neighbors_are_the_grid_points_around():
     weight = torch.tensor([1.3, -0.6, 9.0, 2.0])
-    lower, upper = neighbours(rounded(weight), weight)
+    lower, upper = neighbors(rounded(weight), weight)
     assert lower.tolist() == [1, -1, 7, 2]
     assert upper.tolist() == [2, 0, 7, 3]
 
 
-def test_the_soft_weight_is_on_the_line_between_its_neighbours():
+def test_the_soft_weight_is_on_the_line_between_its_neighbors():
     weight = torch.randn(50) * 4
     quantizer = rounded(weight)
     nn.init.normal_(quantizer.rounding)
-    lower, upper = neighbours(quantizer, weight)
+    lower, upper = neighbors(quantizer, weight)
     with torch.no_grad():
         torch.testing.assert_close(
             quantizer.train()(weight), lower + quantizer.soft_rounding(weight) * (upper - lower), rtol=0, atol=1e-6
@@ -90,7 +90,7 @@ def test_it_finds_the_best_of_all_roundings_of_a_small_layer():
     moments = Moments.empty(weight, 1)
     moments.add(x.unsqueeze(0), torch.zeros(1, 1, 40))
     quantizer = rounded(weight)
-    lower, upper = neighbours(quantizer, weight)
+    lower, upper = neighbors(quantizer, weight)
     every = [torch.where(torch.tensor([way]), upper, lower) for way in itertools.product([True, False], repeat=8)]
     best = min(float(moments.loss(one)) for one in every)
     nearest = float(moments.loss(quantizer.eval()(weight)))
@@ -128,7 +128,7 @@ def test_outputs_come_nearer(strategy):
     assert sum(change.kept for change in report.changes) >= 4
 
 
-def test_the_float_weights_stay_and_the_codes_are_neighbours():
+def test_the_float_weights_stay_and_the_codes_are_neighbors():
     data = images(4)
     prepared = ready(Convs(), data, **W3)
     layer = prepared.project.parametrizations.weight
@@ -203,7 +203,7 @@ def test_refusals(refuses):
 def test_grouped_scales():
     scheme = Scheme(IntGrid(4), granularity=PerChannel(0))
     quantizer = AdaRound(scheme, (2, 3), role="weight")
-    quantizer.initialise(QParams.symmetric(torch.tensor([1.0, 0.5])))
-    lower, upper = neighbours(quantizer, torch.full((2, 3), 1.3))
+    quantizer.initialize(QParams.symmetric(torch.tensor([1.0, 0.5])))
+    lower, upper = neighbors(quantizer, torch.full((2, 3), 1.3))
     assert lower.tolist() == [[1.0] * 3, [1.0] * 3]
     assert upper.tolist() == [[2.0] * 3, [1.5] * 3]

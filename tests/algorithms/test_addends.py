@@ -57,7 +57,7 @@ def with_steps(net, *, backend="vitis", **steps):
     prepared = ready(net, data, backend=backend)
     found = {quantizer.name: quantizer for quantizer in quantizers_of(prepared)}
     for name, step in steps.items():
-        found[name].initialise(QParams.symmetric(torch.tensor(step)))
+        found[name].initialize(QParams.symmetric(torch.tensor(step)))
     return prepared, found
 
 

@@ -1,4 +1,4 @@
-"""`analyse`: literal figures of one tensor, the table, and the tensor that was made bad."""
+"""`analyze`: literal figures of one tensor, the table, and the tensor that was made bad."""
 
 import json
 import math
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import detent
-from detent.algorithms import analyse
+from detent.algorithms import analyze
 from detent.algorithms.errors_core import Deviation
 from detent.errors import NotCalibratedError
 from detent.graph import quantizers_of
@@ -41,7 +41,7 @@ def prepared():
 
 
 def test_every_quantizer_is_there_in_the_order_of_the_graph(prepared):
-    found = analyse(prepared, images(1))
+    found = analyze(prepared, images(1))
     assert [loss.tensor for loss in found.tensors if loss.role == "weight"] == [
         f"{name}.weight" for name in ("stem", "expand", "depthwise", "project", "fc")
     ]
@@ -53,7 +53,7 @@ def test_every_quantizer_is_there_in_the_order_of_the_graph(prepared):
 
 
 def test_errors_accumulate_along_the_network():
-    found = analyse(ready(Convs(), images(2), backend="litert"), images(1))
+    found = analyze(ready(Convs(), images(2), backend="litert"), images(1))
     behind = {loss.tensor: loss for loss in found.tensors if loss.accumulated is not None}
     assert behind["x"].accumulated == pytest.approx(behind["x"].sqnr)  # nothing comes before it
     assert all(loss.accumulated < loss.sqnr for name, loss in behind.items() if name != "x")
@@ -65,7 +65,7 @@ def test_errors_accumulate_along_the_network():
 def test_the_costliest_is_the_one_that_was_made_bad(prepared, tensor):
     bad = next(quantizer for quantizer in quantizers_of(prepared) if quantizer.name == tensor)
     bad.scale.mul_(60)
-    found = analyse(prepared, images(1))
+    found = analyze(prepared, images(1))
     worst = found.costliest[0]
     assert worst.tensor == tensor
     assert worst.cost > 10 * found.costliest[1].cost
@@ -73,7 +73,7 @@ def test_the_costliest_is_the_one_that_was_made_bad(prepared, tensor):
 
 
 def test_it_is_a_table_and_plain_json(prepared):
-    found = analyse(prepared, images(1))
+    found = analyze(prepared, images(1))
     assert str(found).splitlines()[0].split()[:3] == ["tensor", "role", "as"]
     assert len(str(found).splitlines()) == len(found.tensors) + 3
     again = json.loads(json.dumps(found.to_dict(), allow_nan=False))
@@ -87,7 +87,7 @@ def test_the_model_is_left_as_it_was(prepared):
     x = images(1)[0]
     with torch.no_grad():
         before = prepared(x)
-    analyse(prepared, [x])
+    analyze(prepared, [x])
     with torch.no_grad():
         assert torch.equal(prepared(x), before)
     assert all(quantizer.mode == QUANTIZE for quantizer in quantizers_of(prepared))
@@ -98,11 +98,11 @@ def test_networks_of_every_shape(name):
     net, inputs = made(name)
     result = detent.prepare(net, inputs, backend=EIGHT)
     detent.calibrate(result, [inputs])
-    found = analyse(result, [inputs])
+    found = analyze(result, [inputs])
     assert found.tensors
     assert math.isfinite(found.output_sqnr)
 
 
 def test_it_wants_a_calibrated_model():
     with pytest.raises(NotCalibratedError, match="calibrate first"):
-        analyse(ready(Convs(), images(1), calibrated=False), images(1))
+        analyze(ready(Convs(), images(1), calibrated=False), images(1))

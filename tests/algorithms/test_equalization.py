@@ -170,7 +170,7 @@ def test_biases_that_hold_a_relu_open_are_absorbed():
     absorbing = ready(net, data, backend="onnxruntime", calibrated=False, **PER_TENSOR)
     plain = ready(net, data, backend="onnxruntime", calibrated=False, **PER_TENSOR)
     with_it, without = equalize(absorbing, data), equalize(plain, data, absorb=False)
-    assert with_it.changes[0].note == "weights, biases absorbed"
+    assert with_it.changes[0].note.endswith(", biases absorbed")
     assert with_it.changes[0].after < without.changes[0].after
     with torch.no_grad(), as_float(absorbing):
         torch.testing.assert_close(absorbing(data[0]), net(data[0]), rtol=2e-3, atol=2e-3)

@@ -29,7 +29,7 @@ def double_scales(prepared, batches, *, factor: float = 2.0, places=None) -> Rep
     for quantizer in quantizers_of(prepared):
         if quantizer.role == "weight":
             found = quantizer.qparams()
-            quantizer.initialise(QParams(found.scale * factor, found.zero_point))
+            quantizer.initialize(QParams(found.scale * factor, found.zero_point))
     notes = (f"{seen} batches, {places}",)
     return record(prepared, Report(algorithm="double", metric="none", changes=(), skipped={}, notes=notes))
 

@@ -54,7 +54,7 @@ JUDGED_BY = {"adaround": "adaround", "gptq": "gptq", "bias_correction": "bias_co
 
 
 def spoil(monkeypatch, algorithm):
-    """Its own judgement of a part says that all helped, while the part is made worse."""
+    """Its own judgment of a part says that all helped, while the part is made worse."""
     module = importlib.import_module(f"detent.algorithms.{JUDGED_BY.get(algorithm, 'reconstruction')}")
     monkeypatch.setattr(module, "better", lambda *_: True)
     if algorithm == "gptq":

@@ -33,7 +33,7 @@ def trained(batch_size: int) -> dict[str, torch.Tensor]:
     tracer = {"skipped_methods": [f"{HEAD}._get_loss", f"{HEAD}._get_predictions"]}
     quantizer = {"type": "OpenVINOQuantizer", "global_qconfig": QCONFIG, "tracer": tracer}
     preprocessor = {"type": "ClsDataPreprocessor", "mean": [110.0] * 3, "std": [40.0] * 3}
-    model = MMArchitectureQuant(ImageClassifier(), quantizer, preprocessor, input_shapes=(2, 3, 8, 8))
+    model = MMArchitectureQuant(ImageClassifier(), quantizer, data_preprocessor=preprocessor, input_shapes=(2, 3, 8, 8))
     data = {"dataset": Pictures(), "batch_size": batch_size, "sampler": {"shuffle": True}}
     optimizer = {"optimizer": {"type": "SGD", "lr": 5e-4, "momentum": 0.9}}
     runner = Runner(model, train_dataloader=data, val_dataloader=data, optim_wrapper=optimizer, device="cpu")

@@ -77,10 +77,10 @@ class ResNetClassifier(ImageClassifier):
 class Pictures:
     """Grey noise of pixels from 0 to 255, with a patch in the colour of its class."""
 
-    def __init__(self, count: int = 48, seed: int = 0):
+    def __init__(self, count: int = 48, seed: int = 0, size: int = 8):
         draw = torch.Generator().manual_seed(seed)
         self.labels = torch.arange(count) % 3
-        self.images = 110 + 30 * torch.randn(count, 3, 8, 8, generator=draw)
+        self.images = 110 + 30 * torch.randn(count, 3, size, size, generator=draw)
         for image, label in zip(self.images, self.labels.tolist(), strict=True):
             image[label, 2:6, 2:6] += 80
         self.images = self.images.clamp(0, 255).round()

@@ -26,28 +26,8 @@ from detent.compat.mqbench import (
     remove_fakequantize_and_collect_params,
 )
 from detent.errors import DeployError, NotCalibratedError, RecipeError, UnknownNameError
-
-
-class Net(nn.Module):
-    classes = 2
-
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
-        self.second = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
-        self.pool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(4, 2)
-
-    def forward(self, x):
-        x = self.first(x)
-        return self.fc(self.pool(x + self.second(x)).flatten(1))
-
-    def predict(self, x):
-        return self(x).argmax(1)
-
-
-def net() -> Net:
-    torch.manual_seed(3)
-    return Net().eval()
+from detent.graph import quantizers_of
+from tests.compat.mqbench_code import small_net as net
 
 
 def images(factor: float = 1.0) -> torch.Tensor:
@@ -60,50 +40,6 @@ def calibrated(backend=BackendType.Tensorrt, custom=None, *, is_qat=False):
     model(images())
     enable_quantization(model)
     return model
-
-
-@pytest.mark.parametrize("is_qat", [False, True], ids=["ptq", "qat"])
-@pytest.mark.parametrize("name", list(BackendType.__members__))
-def test_every_backend_deploys(name, is_qat, tmp_path):
-    backend = BackendType[name]
-    model = calibrated(backend, is_qat=is_qat)
-    if is_qat:
-        model.train()
-        model(images()).square().mean().backward()
-        model.eval()
-    artifact = convert_deploy(model, backend, {"x": [1, 3, 8, 8]}, output_path=tmp_path, model_name="net")
-    assert (tmp_path / "net.onnx").is_file()
-    assert artifact.manifest["backend"] == backend.value
-    with torch.no_grad():
-        simulated = model(images())
-        # Numbers of about 1 after four quantized layers of 8 bits; the logarithmic grid of NNIE is coarser.
-        assert (simulated - net()(images())).abs().max() < (0.1 if backend is BackendType.NNIE else 0.05)
-    if backend is not BackendType.NNIE:  # whose grid ONNX cannot say
-        options = onnxruntime.SessionOptions()
-        options.add_session_config_entry("session.x64quantprecision", "1")  # no saturation on any CPU
-        session = onnxruntime.InferenceSession(tmp_path / "net.onnx", options)
-        (given,) = session.run(None, {"x": images().numpy()})
-        # A code that lies on a tie may be one off, in float as on the DPU, which rounds ties up: a step of the output.
-        assert np.abs(given - simulated.numpy()).max() < 0.02
-
-
-@pytest.mark.parametrize(
-    ("backend", "path"),
-    [
-        (BackendType.Tensorrt, ("tensorrt", "blob_range", "x")),
-        (BackendType.SNPE, ("activation_encodings", "x")),
-        (BackendType.Vitis, ("vitis", "x", "scale")),
-        (BackendType.PPLW8A16, ("ppl", "x", "step")),
-    ],
-    ids=lambda one: getattr(one, "name", ""),
-)
-def test_clip_ranges(backend, path, tmp_path):
-    convert_deploy(calibrated(backend), backend, output_path=tmp_path, model_name="net")
-    held = json.loads((tmp_path / "net_clip_ranges.json").read_text())
-    for key in path:
-        held = held[key]
-    assert held
-    assert (tmp_path / "net_deploy_model.onnx").is_file()
 
 
 def test_the_logarithmic_nodes_of_nnie_are_collected_and_removed(tmp_path):
@@ -172,6 +108,40 @@ def test_calibrating_with_quantization_sees_what_the_quantized_layers_before_giv
     (first, *others) = before
     assert torch.equal(first.qparams().scale, before[first]), "the network's input is the same"
     assert all(not torch.equal(q.qparams().scale, before[q]) for q in others)
+
+
+EMA, BOTH_WHOLE = ("minmax", "moving_average"), ("minmax", "minmax")
+PRESETS = {
+    "Tensorrt": ("lsq", "lsq", *EMA),
+    "Tensorrt_NLP": ("lsq", "lsq", *EMA),
+    "OPENVINO": ("lsq", "lsq", *EMA),
+    "QDQ": ("lsq", "lsq_plus", *EMA),
+    "SNPE": ("lsq_plus", "lsq_plus", *EMA),
+    "PPLW8A16": ("lsq_plus", "lsq_plus", *EMA),
+    "PPLCUDA": ("lsq", "lsq", *BOTH_WHOLE),
+    "STPU": ("fixed", "fixed", *EMA),
+    "ONNX_QNN": ("lsq_plus", "lsq_plus", *BOTH_WHOLE),
+    "Tengine_u8": ("lsq_plus", "lsq_plus", *EMA),
+    "Vitis": ("tqt", "tqt", "pow2_sse", "pow2_mode"),
+    "NNIE": ("log", "log", *BOTH_WHOLE),
+    "Academic": ("lsq", "lsq", *BOTH_WHOLE),
+}
+"""The table of MQBench's presets: methods and observers of weights and activations."""
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_learn_and_calibrate_as_mqbench_does(name):
+    plan = calibrated(BackendType[name], is_qat=True).prepared.plan
+    weight = plan["second.0.weight"]
+    activation = [entry for entry in plan.quantized if entry.role == "activation"][1]
+    assert (weight.quantizer, activation.quantizer, weight.observer, activation.observer) == PRESETS[name]
+
+
+def test_a_presets_ranges_are_those_of_its_observers():
+    """Not 2 mean|x| / sqrt(127), the start of LSQ's paper."""
+    prepared = calibrated(BackendType.Tensorrt, is_qat=True).prepared
+    found = {one.name: one for one in quantizers_of(prepared)}
+    assert found["x"].qparams().scale.item() == pytest.approx(images().abs().max().item() / 128)
 
 
 def test_extra_qconfig_dict():
@@ -295,7 +265,7 @@ def test_mistakes_name_what_is_allowed(call, said):
 
 
 def test_deploying_what_was_not_prepared_so_is_refused(tmp_path):
-    with pytest.raises(NotCalibratedError, match="never called"):
+    with pytest.raises(NotCalibratedError, match="have no scale"):
         convert_deploy(prepare_by_platform(net(), BackendType.SNPE), BackendType.SNPE, output_path=tmp_path)
     with pytest.raises(DeployError, match="prepared for 'tensorrt'"):
         convert_deploy(calibrated(), BackendType.SNPE, output_path=tmp_path)

@@ -14,11 +14,11 @@ from torch import nn
 
 import detent
 from detent.compat import mmrazor, mqbench, ppq, vitis
+from tests.compat.mmrazor_document import DOCUMENT, GAPS
 from tests.compat.mmrazor_nets import BASE, ClsHead, ImageClassifier, Pictures
+from tests.compat.mqbench_code import ExampleFakeQuantize, ExampleMod, ExampleObserver
 from tests.compat.ppq_nets import batches, save_net
 from tests.compat.registering import Registered
-from tests.compat.test_mmrazor_document import DOCUMENT, GAPS
-from tests.compat.test_mqbench_document import ExampleFakeQuantize, ExampleObserver
 
 PAGES = sorted((Path(__file__).resolve().parents[2] / "docs").glob("coming_from_*.md"))
 
@@ -51,7 +51,8 @@ def of_vitis() -> dict[str, Any]:
 
 
 def of_mqbench() -> dict[str, Any]:
-    examples = {"ExampleFakeQuantize": ExampleFakeQuantize, "ExampleObserver": ExampleObserver}
+    parts = (ExampleFakeQuantize, ExampleMod, ExampleObserver)
+    examples: dict[str, Any] = {part.__name__: part for part in parts}
     loader = [(images(), None)]
     return {**vars(mqbench), **examples, "net": Net().eval(), "images": images(), "loader": loader, "train": train}
 

@@ -7,7 +7,6 @@ from itertools import product
 
 import onnx
 import pytest
-import torch
 
 from detent.compat.ppq import (
     BaseQuantizer,
@@ -25,16 +24,14 @@ from detent.compat.ppq import (
     export_ppq_graph,
     graphwise_error_analyse,
     layerwise_error_analyse,
-    load_caffe_graph,
     load_onnx_graph,
     register_network_quantizer,
 )
 from detent.compat.ppq.platforms import BACKEND_OF
-from detent.errors import DetentError, EngineError, NotCalibratedError, RecipeError, SchemeError, UnknownNameError
+from detent.errors import DetentError, NotCalibratedError, RecipeError, SchemeError, UnknownNameError
 from detent.graph import FloatTensor
 from detent.numerics import Rounding
 from tests.compat.ppq_nets import batches, save_net
-from tests.frontends.caffe.test_caffe import NET, save, tiny
 
 P, S = QuantizationProperty, QuantizationStates
 
@@ -178,14 +175,6 @@ def test_outputs_are_quantized_where_their_config_says_so(own, graph):
     assert graph.operations["conv2"].config.input_quantization_config[0].state is S.OVERLAPPED
 
 
-def test_the_dispatching_table_keeps_an_operation_float(own):
-    setting = QuantizationSettingFactory.default_setting()
-    setting.dispatching_table.append("conv2", TargetPlatform.FP32)
-    plan = own(setting=setting)
-    assert isinstance(plan["conv2.weight"], FloatTensor)
-    assert not isinstance(plan["conv1.weight"], FloatTensor)
-
-
 def test_settings_name_algorithms(own, graph):
     setting = QuantizationSetting(equalization=True, bias_correct=True)
     setting.quantize_activation_setting.calib_algorithm = "kl"
@@ -250,17 +239,6 @@ def test_blockwise_reconstruction_learns_the_rounding(own, graph):
     assert (report.algorithm, len(report.changes)) == ("brecq", 3)
 
 
-def test_a_caffe_network_is_quantized_too(tmp_path):
-    graph = load_caffe_graph(*save(tmp_path, NET, tiny()))
-    assert [(one.name, one.type, one.num_of_input) for one in graph.operations.values() if one.is_computing_op] == [
-        ("conv", "Conv", 3),  # its bias is that of the batch norm
-        ("fc", "Gemm", 3),
-    ]
-    quantizer = Quantizer(TargetPlatform.TRT_INT8, graph)
-    quantizer.quantize(batches()[0], batches(), TorchExecutor(graph, "cpu"), None, 4)
-    assert {"image", "conv.weight", "fc.weight"} <= {entry.tensor for entry in graph.prepared.plan.quantized}
-
-
 def test_a_backend_s_own_files_are_exported(graph, tmp_path):
     made = Quantizer(TargetPlatform.RKNN_INT8, graph)
     made.quantize(batches()[0], batches(), TorchExecutor(graph, "cpu"), None, 8)
@@ -316,13 +294,6 @@ def test_parameters_go_with_the_float_network(graph, tmp_path):
     assert "QuantizeLinear" not in {node.op_type for node in onnx.load(tmp_path / "net.onnx").graph.node}
     assert len((tmp_path / "net.scale").read_text().split()) % 3 == 0  # tensor, scale, zero point
     assert (tmp_path / "net_model.onnx").is_file()
-
-
-def test_the_executor_gives_any_tensor_by_its_name_in_the_file(graph):
-    executor = TorchExecutor(graph, "cpu")
-    relu, out = executor.forward(batches()[0], output_names=["r1", "y"])
-    assert relu.min() == 0
-    assert torch.equal(out, executor.forward([batches()[0]])[0])
 
 
 def test_errors_by_layer(own, graph):
@@ -412,9 +383,3 @@ def test_an_unknown_operation_is_not_dispatched(graph):
     setting.dispatching_table.append("convolution", TargetPlatform.FP32)
     with pytest.raises(UnknownNameError, match="conv1"):
         dispatch_graph(graph, TargetPlatform.TRT_INT8, setting)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="cuda is there")
-def test_a_device_that_is_not_there(graph):
-    with pytest.raises(EngineError, match="cuda"):
-        TorchExecutor(graph)

@@ -75,9 +75,7 @@ def test_every_statistic_trains_and_deploys(method, scale, moving, tmp_path):
     config = cpu(method=method, scale_type=scale, moving_avg=moving)
     qat_processor = processor(tmp_path, config)
     model = qat_processor.trainable_model()
-    kinds = {entry.role: entry.quantizer for entry in model.plan.quantized}
-    assert kinds["weight"] == "vitis_statistic"
-    assert kinds["activation"] == ("vitis_statistic" if moving else "fixed")
+    assert {entry.quantizer for entry in model.plan.quantized} == {"vitis_statistic"}
     model.train()
     model(2 * images()).sum().backward()
     deployed = qat_processor.to_deployable(model, tmp_path / "out")
@@ -251,7 +249,7 @@ def test_averages_are_taken_before_the_snap():
 def test_the_range_of_a_weight_follows_it_and_that_of_an_activation_moves():
     for role, top in (("weight", 510.0), ("activation", 0.9 * 255 + 0.1 * 510)):
         quantizer = FollowingRange(UNSIGNED, (), role=role)
-        quantizer.initialise(QParams(torch.tensor(1.0), torch.tensor(0)))
+        quantizer.initialize(QParams(torch.tensor(1.0), torch.tensor(0)))
         quantizer(torch.tensor([0.0, 510.0]))
         assert quantizer.qparams().scale.item() == pytest.approx(top / 255)
         quantizer.eval()(torch.tensor([0.0, 9999.0]))
@@ -260,7 +258,7 @@ def test_the_range_of_a_weight_follows_it_and_that_of_an_activation_moves():
 
 def test_gradients_are_those_of_a_clipped_straight_through_estimator():
     quantizer = FollowingRange(Scheme(IntGrid(8), granularity=PerChannel(0), rounding=Rounding.FLOOR), (2, 2)).eval()
-    quantizer.initialise(QParams.symmetric(torch.tensor([1.0, 2.0])))
+    quantizer.initialize(QParams.symmetric(torch.tensor([1.0, 2.0])))
     x = torch.tensor([[1.5, 999.0], [-3.0, -999.0]], requires_grad=True)
     quantizer(x).sum().backward()
     assert quantizer(x).tolist() == [[1.0, 127.0], [-4.0, -256.0]]

@@ -73,7 +73,7 @@ def test_names_of_nodes_and_tensors_survive():
     assert [value.name for value in model.graph.input] == ["image"]
     assert [value.name for value in model.graph.output] == ["scores"]
     assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "N"
-    assert list(own["/stem/Conv"].input[:2]) == ["image_dequantized", "stem.w_dequantized"]
+    assert list(own["/stem/Conv"].input[:2]) == ["image_dequantized", "stem.w"]
     assert node(model, "image_quantized").input[0] == "image"
     assert initializer(model, "stem.w_quantized").dtype == np.int8
     tensors = {tensor.tensor: tensor for tensor in deployment.tensors}
@@ -105,7 +105,7 @@ def test_an_initializer_that_two_nodes_share_is_stored_once():
     codes = [one for one in deployment.model.graph.initializer if one.name.startswith("w_quantized")]
     assert len(codes) == 1
     convs = [n for n in deployment.model.graph.node if n.op_type == "Conv"]
-    assert convs[0].input[1] == convs[1].input[1] == "w_dequantized"
+    assert convs[0].input[1] == convs[1].input[1] == "w"
 
 
 def product(transposed: bool) -> onnx.ModelProto:
@@ -126,7 +126,7 @@ def test_a_matmul_keeps_its_weight_the_way_it_is_stored():
     x = RANDOM.standard_normal((3, 8)).astype(np.float32)
     prepared, deployment = annotated(product(transposed=False), x)
     assert initializer(deployment.model, "w_quantized").shape == (8, 5)
-    assert attribute(node(deployment.model, "w_dequantized"), "axis") == 1
+    assert attribute(node(deployment.model, "w"), "axis") == 1
     weight = next(tensor for tensor in deployment.tensors if tensor.role == "weight")
     assert weight.tensor == "w"
     assert weight.scheme.granularity.axis == 1
@@ -140,7 +140,7 @@ def test_a_gemm_keeps_its_weight_too():
     x = RANDOM.standard_normal((3, 8)).astype(np.float32)
     _, deployment = annotated(product(transposed=True), x)
     assert initializer(deployment.model, "w_quantized").shape == (5, 8)
-    assert attribute(node(deployment.model, "w_dequantized"), "axis") == 0
+    assert attribute(node(deployment.model, "w"), "axis") == 0
 
 
 def test_an_output_that_others_read_keeps_its_name():
@@ -202,7 +202,7 @@ def test_a_weight_that_is_turned_in_the_file_is_quantized_as_it_is_read(operator
     x = RANDOM.standard_normal((3, 8)).astype(np.float32)
     _, deployment = annotated(model_of(nodes, {"x": ["N", 8]}, {"y": ["N", 5]}, [constant("w", 5, 8)]), x)
     assert initializer(deployment.model, "turned_quantized").shape == (8, 5)
-    assert attribute(node(deployment.model, "turned_dequantized"), "axis") == 1
+    assert attribute(node(deployment.model, "turned"), "axis") == 1
     assert "Transpose" not in {n.op_type for n in deployment.model.graph.node}
     weight = next(tensor for tensor in deployment.tensors if tensor.role == "weight")
     assert (weight.tensor, weight.scheme.granularity.axis) == ("turned", 1)
@@ -241,7 +241,7 @@ def test_a_bias_that_two_convolutions_share_has_the_scale_of_each():
     ends = {"image": ["N", 3, 6, 6]}, {"y": ["N", 3, 6, 6]}
     _, deployment = annotated(model_of(nodes, *ends, [constant("w", 3, 3, 3, 3), constant("b", 3)]), IMAGES)
     first, second = (next(n for n in deployment.model.graph.node if n.name == name) for name in ("first", "second"))
-    assert first.input[1] == second.input[1] == "w_dequantized"
+    assert first.input[1] == second.input[1] == "w"
     weight = initializer(deployment.model, "w_scale")
     for conv, data in ((first, "image"), (second, "between")):
         held = node(deployment.model, conv.input[2])

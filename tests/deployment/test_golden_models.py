@@ -1,6 +1,6 @@
 """Whole models of the sample, byte for byte: each file as it was when the engine or the vendor's library took it.
 
-`python -m tests.deploy.test_golden_models` writes them anew, to be looked at and run before they are kept.
+`python -m tests.deployment.test_golden_models` writes them anew, to be looked at and run before they are kept.
 """
 
 from __future__ import annotations

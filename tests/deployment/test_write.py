@@ -371,7 +371,7 @@ def test_deploying_before_calibration_names_the_tensors(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_island_is_refused_and_nothing_is_written(tmp_path):
+def test_a_graph_break_is_refused_and_nothing_is_written(tmp_path):
     torch.manual_seed(0)
     entry = MODELS["control_flow"]
     prepared = prepared_for(entry.build(), entry.inputs(), "onnxruntime")

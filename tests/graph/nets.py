@@ -8,12 +8,27 @@ from collections.abc import Mapping
 
 import pytest
 import torch
-from torch import nn
 
 from detent.graph import capture
 from detent.numerics import PerChannel, PerTensor
-from detent.planning import Backend, Offer, Rule
+from detent.planning import Backend, Rule, SupportedSchemes
 from tests.models import LARGE, MODELS
+from tests.networks.inline import Net
+
+__all__ = [
+    "EIGHT",
+    "SIXTEEN",
+    "Net",
+    "assert_close",
+    "backend_of",
+    "captured_of",
+    "every_model",
+    "fresh_inputs",
+    "made",
+    "run",
+    "tensors",
+    "varied",
+]
 
 _KINDS = "conv conv_transpose linear embedding matmul add mul concat global_avgpool avgpool softmax layernorm gelu"
 
@@ -23,8 +38,8 @@ def backend_of(bits):
     return Backend(
         name=f"int{bits}",
         about=f"{bits} bits everywhere",
-        weight=Offer(bits=(bits,), granularities=(PerChannel, PerTensor)),
-        activation=Offer(bits=(bits,), symmetric=(False, True)),
+        weight=SupportedSchemes(bits=(bits,), granularities=(PerChannel, PerTensor)),
+        activation=SupportedSchemes(bits=(bits,), symmetric=(False, True)),
         # At 16 bits the product of two scales times 2^31 is less than a usual bias: integers have no room for it.
         bias="int32" if bits == 8 else "float",
         rules=dict.fromkeys(_KINDS.split(), Rule(inputs=True, output=True)),
@@ -90,16 +105,3 @@ def captured_of(model, *inputs, **options):
     captured = capture(model.eval(), inputs, **options)
     region = captured.regions[""]
     return captured, region, next(iter(region.graphs.values()))
-
-
-class Net(nn.Module):
-    """A network written in one line: its parts, and what forward does with them."""
-
-    def __init__(self, forward, **parts):
-        super().__init__()
-        for name, part in parts.items():
-            setattr(self, name, part)
-        self.body = forward
-
-    def forward(self, x):
-        return self.body(self, x)

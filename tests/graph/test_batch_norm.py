@@ -134,13 +134,13 @@ def test_the_quantizer_sees_the_folded_weight_in_eval(strategy):
 
 @on_batches
 @every_pair
-def test_in_training_it_normalises_with_the_statistics_of_the_batch(pair, strategy):
+def test_in_training_it_normalizes_with_the_statistics_of_the_batch(pair, strategy):
     plain, fold, x = reference_and_folded(pair, strategy)
     assert_close(run(fold.train(), (x,)), run(plain.train(), (x,)), FLOAT32)
 
 
 @every_pair
-def test_strategy_1_normalises_with_the_running_statistics_in_training_too(pair):
+def test_strategy_1_normalizes_with_the_running_statistics_in_training_too(pair):
     plain, fold, x = reference_and_folded(pair, 1)
     before = statistics(fold.bn)
     for _ in range(3):
@@ -210,7 +210,7 @@ class Halve(nn.Module):
 
 
 def test_what_each_strategy_makes_of_a_changed_weight():
-    """Half the folded weight: 1 halves the output about the bias, 2 and 3 too, 4 normalises it away."""
+    """Half the folded weight: 1 halves the output about the bias, 2 and 3 too, 4 normalizes it away."""
     results = {}
     for strategy in FOLDED:
         torch.manual_seed(3)
@@ -230,7 +230,7 @@ def test_what_each_strategy_makes_of_a_changed_weight():
     # 3 rescales by running over batch deviation, where the running one is that of before this batch or after it:
     # the two factors cancel, so that the outcome is that of 2.
     torch.testing.assert_close(results[3], batch, rtol=1e-4, atol=1e-5)
-    # 4 normalises what it gets; eps weighs four times as much against a quarter of the variance, 1e-5 of it.
+    # 4 normalizes what it gets; eps weighs four times as much against a quarter of the variance, 1e-5 of it.
     torch.testing.assert_close(results[4], run(plain.train(), (x,)), rtol=1e-3, atol=1e-3)
 
 

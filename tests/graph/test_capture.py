@@ -13,7 +13,7 @@ from torch import nn
 
 import detent
 from detent.errors import CaptureError
-from detent.graph import Region, capture
+from detent.graph import CustomTracer, Region, capture
 from tests.graph.nets import Net, assert_close, captured_of, every_model, fresh_inputs, made, run, tensors
 
 # The graph calls the same kernels in the same order; 1e-6 is room for torch choosing another of them.
@@ -41,12 +41,12 @@ def test_the_captured_model_computes_what_the_model_computes(name):
 
 
 @every_model
-def test_state_dict_names_are_those_of_the_model_outside_of_islands(name):
+def test_state_dict_names_are_those_of_the_model_outside_of_graph_breaks(name):
     model, inputs = made(name)
     captured = capture(model, inputs)
 
     def outside(keys):
-        return [key for key in keys if not any(key.startswith(f"{island}.") for island in captured.islands)]
+        return [key for key in keys if not any(key.startswith(f"{each}.") for each in captured.graph_breaks)]
 
     assert outside(captured.module.state_dict()) == outside(model.state_dict())
     assert len(captured.module.state_dict()) == len(model.state_dict())
@@ -75,9 +75,9 @@ def test_capturing_leaves_the_model_as_it_was(name):
 
 
 @every_model
-def test_only_the_network_with_a_branch_on_data_has_islands(name):
+def test_only_the_network_with_a_branch_on_data_has_graph_breaks(name):
     model, inputs = made(name)
-    assert set(capture(model, inputs).islands) == ({"gate"} if name == "control_flow" else set())
+    assert set(capture(model, inputs).graph_breaks) == ({"gate"} if name == "control_flow" else set())
 
 
 @every_model
@@ -212,7 +212,7 @@ class Masked(nn.Module):
 def test_an_optional_argument_that_is_not_given_keeps_its_default():
     model, x = Masked().eval(), torch.randn(3, 4)
     captured = capture(model, (x,))
-    assert not captured.islands
+    assert not captured.graph_breaks
     assert_close(captured.module(x), model(x), SAME)
 
 
@@ -243,7 +243,7 @@ class NumberedNames(nn.Module):
 def test_an_argument_whose_name_is_a_constants_name_and_a_number_stays_an_input():
     model, x = NumberedNames().eval(), torch.randn(3, 4)
     captured = capture(model, (x,))
-    assert not captured.islands
+    assert not captured.graph_breaks
     other = torch.randn(3, 4)
     assert_close(captured.module(other), model(other), SAME)
 
@@ -327,7 +327,7 @@ def test_in_place_operators_keep_their_results_and_do_not_spoil_the_example():
     model, x = Net(forward, conv=nn.Conv2d(3, 4, 1)).eval(), torch.randn(2, 3, 4, 4)
     kept = x.clone()
     captured = capture(model, (x,))
-    assert not captured.islands
+    assert not captured.graph_breaks
     assert torch.equal(x, kept)
     other = torch.randn(2, 3, 4, 4)
     assert_close(run(captured.module, (other,)), run(model, (other,)), SAME)
@@ -341,7 +341,7 @@ def test_a_model_that_writes_into_its_input_is_still_captured_whole():
     model, x = Net(forward, fc=nn.Linear(4, 4)).eval(), torch.randn(3, 4)
     kept = x.clone()
     captured = capture(model, (x,))
-    assert not captured.islands
+    assert not captured.graph_breaks
     assert torch.equal(x, kept), "the example inputs are the caller's"
 
 
@@ -362,7 +362,7 @@ def test_forward_modes_are_graphs_over_one_set_of_weights():
     model, (x,) = made("several_modes")
     labels = torch.tensor([1, 3])
     captured = capture(model, (x,), example_kwargs={"labels": labels}, modes=MODES)
-    assert not captured.islands
+    assert not captured.graph_breaks
     assert list(captured.regions[""].graphs) == ["tensor", "predict", "loss"]
     assert list(captured.module.state_dict()) == list(model.state_dict())
     other, truth = torch.randn_like(x), torch.tensor([0, 4])
@@ -399,14 +399,14 @@ def test_an_unknown_mode_names_the_ones_there_are():
         captured(x, mode="train")
 
 
-# --- islands -----------------------------------------------------------------------------------------------
+# --- graph breaks -----------------------------------------------------------------------------------------------
 
 
 def test_the_island_is_the_smallest_module_that_cannot_be_traced():
     model, inputs = made("control_flow")
     captured = capture(model, inputs)
-    assert list(captured.islands) == ["gate"]
-    assert "control flow" in captured.islands["gate"]
+    assert list(captured.graph_breaks) == ["gate"]
+    assert "control flow" in captured.graph_breaks["gate"]
     assert type(captured.module.gate) is type(model.gate)
 
 
@@ -457,17 +457,17 @@ def test_regions_inside_an_island_are_named_by_their_place():
     assert_close(run(captured.module, (other,)), run(model, (other,)), SAME)
 
 
-def test_a_root_that_cannot_be_traced_is_an_island():
+def test_a_root_that_cannot_be_traced_is_a_graph_break():
     model, x = Branch().eval(), torch.randn(2, 4, 5, 5)
     captured = capture(model, (x,))
-    assert list(captured.islands) == [""]
+    assert list(captured.graph_breaks) == [""]
     assert isinstance(captured.module, Branch)
     assert sorted(captured.regions) == ["block", "listed.0", "listed.1", "single"]
     assert_close(run(captured.module, (x,)), run(model, (x,)), SAME)
     assert not isinstance(model.block, Region)
 
 
-def test_an_island_inside_an_island():
+def test_a_graph_break_inside_a_graph_break():
     class Outer(nn.Module):
         def __init__(self):
             super().__init__()
@@ -480,7 +480,7 @@ def test_an_island_inside_an_island():
 
     model, x = Outer().eval(), torch.randn(2, 4, 5, 5)
     captured = capture(model, (x,))
-    assert sorted(captured.islands) == ["", "inner"]
+    assert sorted(captured.graph_breaks) == ["", "inner"]
     assert {"fc", "inner.single", "inner.block"} <= set(captured.regions)
     assert_close(run(captured.module, (x,)), run(model, (x,)), SAME)
 
@@ -514,11 +514,11 @@ class DataAsNumber(nn.Module):
 
 def test_a_graph_that_computes_something_else_is_not_taken():
     captured = capture(DataAsNumber().eval(), (torch.ones(2, 4),))
-    assert "something else" in captured.islands[""]
+    assert "something else" in captured.graph_breaks[""]
     assert sorted(captured.regions) == ["fc"]
 
 
-def test_an_island_called_twice_is_one_island():
+def test_a_graph_break_called_twice_is_one():
     class Twice(nn.Module):
         def __init__(self):
             super().__init__()
@@ -529,7 +529,7 @@ def test_an_island_called_twice_is_one_island():
 
     model, x = Twice().eval(), torch.randn(2, 4, 5, 5)
     captured = capture(model, (x,))
-    assert list(captured.islands) == ["branch"]
+    assert list(captured.graph_breaks) == ["branch"]
     assert_close(run(captured.module, (x,)), run(model, (x,)), SAME)
 
 
@@ -545,7 +545,7 @@ class Branching(nn.Module):
 def test_a_child_that_only_a_later_call_of_the_island_reaches_is_captured_too():
     both = Net(lambda n, x: n.branch(x) + n.branch(-x), branch=Branching())
     captured = capture(both, (torch.rand(2, 3, 5, 5),))
-    assert list(captured.islands) == ["branch"]
+    assert list(captured.graph_breaks) == ["branch"]
     assert sorted(captured.regions) == ["", "branch.high", "branch.low"]
 
 
@@ -599,7 +599,7 @@ def test_a_skipped_method_of_no_module_is_one_node():
     model = Net(lambda net, x: Helper.decode(net.fc(x)), fc=nn.Linear(4, 4)).eval()
     x = torch.randn(3, 4)
     captured, region, _ = captured_of(model, x, skip_methods=[f"{__name__}.Helper.decode"])
-    assert not captured.islands
+    assert not captured.graph_breaks
     assert len(targets(region)["forward"]) == 2
     assert_close(run(captured.module, (x,)), run(model, (x,)), SAME)
 
@@ -748,7 +748,7 @@ def test_concrete_args_are_constants_that_the_result_no_longer_takes():
 
     x = torch.randn(3)
     captured = capture(Chosen(), (x,), concrete_args={"double": True, "by": 3})
-    assert captured.islands == {}
+    assert captured.graph_breaks == {}
     assert torch.equal(captured.module(x), x * 3)
     with pytest.raises(CaptureError, match="concrete_args and modes"):
         capture(Chosen(), (x,), concrete_args={"double": True}, modes={"on": {"double": True}})
@@ -768,3 +768,23 @@ def test_a_part_of_an_island_that_the_example_does_not_reach_is_named():
     assert captured.uncalled == ["down"]
     notes = detent.prepare(Fork(), (torch.ones(2, 4),), backend="onnxruntime").plan.notes
     assert notes[-1] == "down stays float: the example inputs do not reach it"
+
+
+def test_a_tracer_of_one_s_own_decides_what_is_a_leaf_and_sees_each_graph():
+    traced = []
+
+    class Mine(CustomTracer):
+        def is_leaf_module(self, m, module_qualified_name):
+            return isinstance(m, nn.Sequential) or super().is_leaf_module(m, module_qualified_name)
+
+        def trace(self, root, concrete_args=None):
+            traced.append(type(root))
+            return super().trace(root, concrete_args)
+
+    model = Net(lambda n, x: n.last(n.first(x)), first=nn.Sequential(nn.Linear(3, 3), nn.ReLU()), last=nn.ReLU())
+    x = torch.randn(2, 3)
+    captured = capture(model, (x,), tracer=Mine())
+    assert traced == [Net]
+    assert targets(captured.module) == {"forward": ["first", "last"]}
+    assert_close(run(captured.module, (x,)), run(model, (x,)), SAME)
+    assert targets(capture(model, (x,)).module) == {"forward": ["first.0", "first.1", "last"]}

@@ -34,7 +34,7 @@ def gradients(model, inputs, block):
 def test_gradients_are_the_same_bit_for_bit(name, recipe):
     model, inputs = prepared(name, recipe)
     plain = gradients(model, inputs, contextlib.nullcontext())
-    coded = gradients(model, inputs, detent.keeping_codes(model))
+    coded = gradients(model, inputs, detent.compress_saved_activations(model))
     assert plain.keys() == coded.keys()
     assert len(plain) > 4
     for name, gradient in plain.items():
@@ -59,7 +59,7 @@ def test_what_lies_on_a_grid_is_kept_in_one_byte():
     model, inputs = prepared("residual_cnn", "ptq")
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
         as_floats, _ = kept_bytes(model, inputs)
-    with detent.keeping_codes(model):
+    with detent.compress_saved_activations(model):
         as_codes, _ = kept_bytes(model, inputs)
     # The weights and inputs of convolutions shrink to a quarter; what pooling and clipping keep does not.
     assert as_codes < 0.75 * as_floats
@@ -67,7 +67,7 @@ def test_what_lies_on_a_grid_is_kept_in_one_byte():
 
 def test_hooks_are_gone_after_the_block():
     model, inputs = prepared("residual_cnn", "ptq")
-    with pytest.raises(ZeroDivisionError), detent.keeping_codes(model):
+    with pytest.raises(ZeroDivisionError), detent.compress_saved_activations(model):
         raise ZeroDivisionError
     assert not any(module._forward_hooks for module in model.modules())
     plain = gradients(model, inputs, contextlib.nullcontext())
@@ -77,7 +77,7 @@ def test_hooks_are_gone_after_the_block():
 def test_an_optimizer_step_before_the_backward_pass_does_not_move_the_codes():
     """The scales are copied: a gradient belongs to the values that were used."""
     model, inputs = prepared("residual_cnn", "lsq")
-    with detent.keeping_codes(model):
+    with detent.compress_saved_activations(model):
         loss = model(*inputs).square().mean()
     expected = gradients(model, inputs, contextlib.nullcontext())
     model.zero_grad()

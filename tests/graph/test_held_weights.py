@@ -13,16 +13,16 @@ import detent
 from detent.errors import RecipeError
 from detent.graph import FloatTensor, QuantizedTensor, quantizers_of
 from detent.numerics import PerChannel, PerTensor
-from detent.planning import Backend, Offer, both
+from detent.planning import Backend, SupportedSchemes, quantize_io
 from detent.recipes import Recipe
 from tests.graph.nets import EIGHT, assert_close, run
 
 SIXTEEN = Backend(
     name="sixteen",
     about="near float",
-    weight=Offer(bits=(16,), granularities=(PerChannel, PerTensor)),
-    activation=Offer(bits=(16,), symmetric=(False, True)),
-    rules=both("conv", "conv_transpose", "linear", "matmul", "embedding", "add"),
+    weight=SupportedSchemes(bits=(16,), granularities=(PerChannel, PerTensor)),
+    activation=SupportedSchemes(bits=(16,), symmetric=(False, True)),
+    rules=quantize_io("conv", "conv_transpose", "linear", "matmul", "embedding", "add"),
 )
 DEFAULT = Recipe(name="default")
 

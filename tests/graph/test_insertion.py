@@ -101,7 +101,7 @@ def test_the_quantized_value_is_the_one_on_the_grid():
     model, _, net, x = inserted(lambda n, x: n.a(x), activation("x", scheme=U8), **convs("a"))
     qparams = QParams(torch.tensor(0.1), torch.tensor(100))
     (quantizer,) = quantizers_of(model)
-    quantizer.initialise(qparams)
+    quantizer.initialize(qparams)
     assert_close(run(model, (x,)), run(net.a, (fake_quantize(x, qparams, U8),)), 1e-6)  # the same convolution
     assert not torch.equal(run(model, (x,)), run(net, (x,)))
 
@@ -231,7 +231,7 @@ def test_the_scale_of_a_derived_bias_follows_the_two_quantizers():
     with observing(model), torch.no_grad():
         model(x)
     for quantizer in quantizers_of(model):
-        quantizer.initialise(QParams.symmetric(torch.full(quantizer.scale_shape, 0.5)))
+        quantizer.initialize(QParams.symmetric(torch.full(quantizer.scale_shape, 0.5)))
     expected = torch.round(net.a.bias.detach() / 0.25) * 0.25
     assert torch.equal(model.a.bias.detach(), expected)
 
@@ -322,5 +322,5 @@ def test_quantizers_of_an_island_go_into_its_regions():
         Plan(backend="t", recipe="t", entries=(activation("input_0", region="branch.a", kind="input"),)),
     )
     (quantizer,) = quantizers_of(captured.module)
-    quantizer.initialise(QParams.symmetric(torch.tensor(1.0)))
+    quantizer.initialize(QParams.symmetric(torch.tensor(1.0)))
     assert_close(run(captured.module, (x,)), run(net, (x.round(),)), 1e-6)

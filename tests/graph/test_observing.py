@@ -11,7 +11,7 @@ from torch import nn
 import detent
 from detent.algorithms.floating import as_float
 from detent.errors import NotCalibratedError, RangeError
-from detent.graph import observing, quantizers_of
+from detent.graph import modes_to_observe, observing, quantizers_of
 from detent.numerics import QParams
 from detent.recipes import Recipe
 from tests.graph.nets import Net, assert_close, run
@@ -82,7 +82,7 @@ class StopError(Exception):
 
 @pytest.mark.parametrize("calibrated", [False, True], ids=["first-time", "second-time"])
 def test_a_block_that_raises_sets_nothing(calibrated):
-    model, net, x = prepared_pair()
+    model, net, x = prepared_pair(Recipe(name="plain"))
     if calibrated:
         detent.calibrate(model, [x])
     before = copy.deepcopy(model.state_dict())
@@ -164,7 +164,7 @@ def test_with_quantized_later_layers_are_measured_on_what_earlier_ones_give():
     detent.calibrate(model, [x])
     first = scales(model)
     by_name = {quantizer.name: quantizer for quantizer in quantizers_of(model)}
-    by_name["x"].initialise(QParams(torch.tensor(1.0), torch.tensor(128)))  # a coarse input
+    by_name["x"].initialize(QParams(torch.tensor(1.0), torch.tensor(128)))  # a coarse input
     with observing(model, quantized=True), torch.no_grad():
         model(x)
     second = scales(model)
@@ -180,7 +180,7 @@ def test_a_recipe_asks_for_the_second_pass():
             "calibration": {"inputs": "quantized"},
         }
     )
-    plain, _, x = prepared_pair()
+    plain, _, x = prepared_pair(Recipe(name="plain"))
     again, _, _ = prepared_pair(recipe)
     for model in (plain, again):
         detent.calibrate(model, [x])
@@ -258,3 +258,37 @@ def test_an_inner_block_observes_for_itself():
         twin(x)
     assert scales(model) == scales(twin)
     assert inner["x"] == pytest.approx(100 * scales(model)["x"], rel=1e-5)
+
+
+class Modal(nn.Module):
+    """Predictions are quantized where torch's kernels give them, which the first mode has none of."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(3, 4)
+
+    def forward(self, x, mode="tensor"):
+        scores = self.fc(x)
+        return scores.softmax(1) if mode == "predict" else scores
+
+
+def test_every_mode_with_a_quantizer_of_its_own_is_observed():
+    x = torch.randn(5, 3)
+    modes = {name: {"mode": name} for name in ("tensor", "predict")}
+    model = detent.prepare(Modal(), (x,), backend="native", modes=modes)
+    assert modes_to_observe(model) == [{}, {"mode": "predict"}]
+    detent.calibrate(model, [x])
+    assert all(quantizer.calibrated for quantizer in quantizers_of(model))
+    same = detent.prepare(Modal(), (x,), backend="openvino", modes=modes)
+    assert modes_to_observe(same) == [{}]
+
+
+def test_float_ranges_in_a_mode_that_is_not_run_are_no_error():
+    x = torch.randn(5, 3)
+    modes = {name: {"mode": name} for name in ("tensor", "predict")}
+    model = detent.prepare(Modal(), (x,), backend="openvino", modes=modes)
+    detent.calibrate(model, [x])
+    with observing(model, only_float=True), torch.no_grad():
+        model(x)
+    with pytest.raises(RangeError, match="no batch was run"), observing(model, only_float=True):
+        pass

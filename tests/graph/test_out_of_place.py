@@ -104,7 +104,7 @@ named = pytest.mark.parametrize("forward", FORWARDS, ids=lambda forward: forward
 def test_the_captured_graph_computes_the_same(forward):
     model, x = net(forward), image()
     captured = capture(model, (x,))
-    assert not captured.islands
+    assert not captured.graph_breaks
     assert_close(run(captured.module, (x.clone(),)), run(model, (x.clone(),)), SAME)
 
 
@@ -177,7 +177,7 @@ def test_a_change_through_a_view_stays_python():
 
     model, x = net(forward), image()
     captured = capture(model, (x,))
-    assert captured.islands[""] == "mul_ changes a in place, which is read elsewhere"
+    assert captured.graph_breaks[""] == "mul_ changes a in place, which is read elsewhere"
     prepared = detent.prepare(model, (x,), backend=SIXTEEN, recipe=SIXTEEN_BITS)
     detent.calibrate(prepared, [x])
     assert_close(run(prepared, (x,)), run(model, (x,)), 1e-3)

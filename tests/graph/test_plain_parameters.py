@@ -60,7 +60,7 @@ def test_it_is_captured_with_the_numbers_it_has(name, x):
         captured.float_tensors, key=lambda key: (key[0], key[2:] != "weight")
     )
     assert all(isinstance(held, nn.Parameter) and held.requires_grad for held in captured.float_tensors.values())
-    assert not captured.islands
+    assert not captured.graph_breaks
     assert torch.equal(captured.module(x), wanted)
 
 

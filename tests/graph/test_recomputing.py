@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 import detent
+from detent.errors import NotQuantizedWarning
 from detent.graph import quantizers_of, recomputing
 from detent.graph.recomputing import recompute_weight
 from detent.numerics import ApotGrid, IntGrid, LogGrid, PerChannel, Rounding, Scheme
@@ -57,9 +58,10 @@ def no_weight_is_too_small(monkeypatch):
 
 def with_quantizer(module, algorithm="lsq", scheme=S8):
     quantizer = QUANTIZERS[algorithm](scheme, module.weight.shape, role="weight")
-    observer = OBSERVERS[quantizer.default_observer](scheme)
+    name, options = quantizer.observer
+    observer = OBSERVERS[name](scheme, **options)
     observer.observe(module.weight.detach())
-    quantizer.initialise(observer.qparams())
+    quantizer.initialize(observer.qparams())
     parametrize.register_parametrization(module, "weight", quantizer, unsafe=True)
     recompute_weight(module)
     return module
@@ -160,14 +162,14 @@ def test_the_plain_path_where_recomputing_would_not_be_the_same(why):
     assert_same(module, x)
 
 
-class Standardised(nn.Conv2d):
+class Standardized(nn.Conv2d):
     def forward(self, x):
         weight = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
         return nn.functional.conv2d(x, weight, self.bias)
 
 
 def test_a_convolution_with_a_forward_of_its_own_keeps_it():
-    module = with_quantizer(Standardised(4, 6, 3))
+    module = with_quantizer(Standardized(4, 6, 3))
     x = torch.randn(2, 4, 8, 8)
     weight = module.weight - module.weight.mean((1, 2, 3), keepdim=True)
     assert torch.equal(module(x), nn.functional.conv2d(x, weight, module.bias))
@@ -318,7 +320,8 @@ def test_while_observing_nothing_is_quantized_again():
     model, inputs = prepared_of("residual_cnn", "lsq")
     with detent.observing(model):
         y = model(*inputs)
-        y.sum().backward()
+        with pytest.warns(NotQuantizedWarning, match="it is being calibrated"):
+            y.sum().backward()
     gradient = next(p.grad for name, p in model.named_parameters() if name.endswith("original"))
     assert gradient.abs().sum() > 0
     scales = [p for name, p in model.named_parameters() if name.endswith("scale")]

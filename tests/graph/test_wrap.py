@@ -89,7 +89,7 @@ def test_a_wrapped_model_inside_another_is_captured_through():
 
     bounded = Bounded().eval()
     prepared = detent.prepare(bounded, inputs, backend="onnxruntime")
-    assert prepared.plan.notes == ()  # no island
+    assert prepared.plan.notes == ()  # no graph break
     assert prepared.plan["model.conv1.weight"].quantizer == "fixed"
     detent.calibrate(prepared, [inputs])
     with torch.no_grad():

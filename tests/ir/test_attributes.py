@@ -54,6 +54,12 @@ def test_a_window_has_the_axes_of_its_kernel() -> None:
     assert attribute_value("MaxPool", {"kernel_shape": [3]}, "pads") == [0, 0]
 
 
+def test_gates_have_their_functions_in_each_direction() -> None:
+    assert attribute_value("RNN", {}, "activations") == ["Tanh"]
+    assert attribute_value("GRU", {"direction": "bidirectional"}, "activations") == ["Sigmoid", "Tanh"] * 2
+    assert attribute_value("LSTM", {"activations": ["Relu"] * 3}, "activations") == ["Relu"] * 3
+
+
 def test_an_operator_without_the_attribute_is_refused() -> None:
     with pytest.raises(KeyError, match="MatMul has no attribute 'transB'"):
         attribute_value("MatMul", {}, "transB")

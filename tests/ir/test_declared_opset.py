@@ -1,6 +1,8 @@
-"""Files for other targets load in ONNX Runtime with its optimisations on, and compute the same there."""
+"""Files for other targets load in ONNX Runtime with its optimizations on, and compute the same there."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -11,7 +13,8 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import detent
 from detent.deployment import deployment_of
-from detent.ir.declared_opset import declare_opset_20
+from detent.ir import Network, Op, Operand, read_qdq
+from detent.ir.declared_opset import declared_opset
 from tests.deployment.float_path import prepared_for
 from tests.models import MODELS
 
@@ -19,12 +22,12 @@ MOVING = ["residual_cnn", "mobile_cnn", "unet", "vit_block", "transformer_block"
 """Networks with signed codes that are only moved; all of them failed in opset 21."""
 
 
-def session(model: ModelProto, optimised: bool = True) -> onnxruntime.InferenceSession:
+def session(model: ModelProto, optimized: bool = True) -> onnxruntime.InferenceSession:
     """Without saturation on any CPU."""
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.x64quantprecision", "1")
     options.intra_op_num_threads, options.log_severity_level = 1, 3
-    if not optimised:
+    if not optimized:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
@@ -77,41 +80,36 @@ def test_files_of_newer_opsets_do_too_and_give_what_they_say(opset, backend):
     model = deployment_of(prepared).model
     assert opset_of(model) == 20
     onnx.checker.check_model(model, full_check=True)
-    found, said = (session(model, optimised).run(None, {"x": x.numpy()})[0] for optimised in (True, False))
+    found, said = (session(model, optimized).run(None, {"x": x.numpy()})[0] for optimized in (True, False))
     # No code differs; sums of float32 are in another order.
     assert np.abs(found - said).max() <= 1e-6 * np.abs(said).max()
 
 
+def with_op(opset: int, op_type: str, **options: str) -> Network:
+    """The network of `a_file`, and one more operation."""
+    network = read_qdq(a_file(opset))
+    return replace(network, ops=(*network.ops, Op(op_type, "new", (Operand("r"), Operand("w")), ("z",), **options)))
+
+
 def test_the_target_may_ask_for_a_newer_one():
-    model = a_file(22)
-    declare_opset_20(model, 21)
-    assert opset_of(model) == 22
+    assert declared_opset(read_qdq(a_file(22)), 21) == 22
+    assert declared_opset(read_qdq(a_file(22)), 20) == 20
 
 
 def test_an_older_one_stays():
-    model = a_file(17)
-    declare_opset_20(model, 17)
-    assert opset_of(model) == 17
+    assert declared_opset(read_qdq(a_file(17)), 17) == 17
 
 
 def test_an_attribute_that_came_later_keeps_the_opset():
     model = a_file(24)
     model.graph.node[-1].attribute.append(helper.make_attribute("round_mode", "up"))
-    declare_opset_20(model, 17)
-    assert opset_of(model) == 24
+    assert declared_opset(read_qdq(model), 17) == 24
 
 
 @pytest.mark.parametrize("op_type", ["RMSNormalization", "GroupNormalization", "TopK"])
 def test_an_operator_that_came_later_or_changed_keeps_the_opset(op_type):
-    model = a_file(24)
-    model.graph.node.append(helper.make_node(op_type, ["r", "w"], ["z"], name="new"))
-    declare_opset_20(model, 17)
-    assert opset_of(model) == 24
+    assert declared_opset(with_op(24, op_type), 17) == 24
 
 
 def test_operators_of_other_domains_are_of_their_own_opset():
-    model = a_file(22)
-    model.graph.node.append(helper.make_node("Gelu", ["r"], ["z"], name="new", domain="com.microsoft"))
-    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
-    declare_opset_20(model, 17)
-    assert opset_of(model) == 20
+    assert declared_opset(with_op(22, "Gelu", domain="com.microsoft"), 17) == 20

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+import torch
 
 from detent.ir import Encoding, Network, Op, Operand, Output, Port
 from detent.ir.folding import fold_constants
+from detent.twin.float_ops import compute
 
 
 def test_sizes_that_are_computed_are_constants_for_one_sample() -> None:
@@ -32,6 +35,34 @@ def transposed_weights(read: Operand, coded: frozenset[str]) -> Network:
     )
     constants = {"weights": np.array([[1, 2]], np.int8 if coded else np.float32)}
     return Network({"x": Port("float32", (1, 2))}, (Output("y", Operand("y")),), ops, constants, coded, {}, 21)
+
+
+def folded(op: Op, **constants: np.ndarray) -> np.ndarray:
+    graph = Network({}, (Output("y", Operand("y")),), (op,), constants, frozenset(), {}, 21)
+    return fold_constants(graph, {}).constants["y"]
+
+
+def test_functions_are_those_of_the_twin() -> None:
+    x = np.linspace(-9, 9, 101, dtype=np.float32)
+    op = Op("Sigmoid", "sigmoid", (Operand("x"),), ("y",))
+    assert np.array_equal(folded(op, x=x), compute(op, torch.from_numpy(x)).numpy())
+
+
+@pytest.mark.parametrize(
+    ("op_type", "a", "b", "expected"),
+    [
+        ("Div", np.array([-7, 7]), np.array(2), [-3, 3]),
+        ("Add", np.array([250], np.uint8), np.array([10], np.uint8), [4]),
+        ("BitwiseAnd", np.array([7, 5]), np.array(6), [6, 4]),
+    ],
+    ids=["sizes-are-divided-towards-zero", "8-bit-codes-wrap", "no-kernel"],
+)
+def test_integers_are_folded_as_onnx_defines_it(
+    op_type: str, a: np.ndarray, b: np.ndarray, expected: list[int]
+) -> None:
+    found = folded(Op(op_type, "op", (Operand("a"), Operand("b")), ("y",)), a=a, b=b)
+    assert found.dtype == a.dtype
+    assert found.tolist() == expected
 
 
 GRID = Encoding(np.float32(0.75), np.int64(0), "int8")

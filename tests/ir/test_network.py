@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from detent.errors import DeployError
-from detent.ir import Encoding, Operand, read_qdq
+from detent.ir import Encoding, Network, Op, Operand, Output, Port, StoredAs, read_qdq
 from detent.targets.arithmetics import ARITHMETICS
 from detent.twin import Twin
 
@@ -110,9 +110,9 @@ def test_a_constant_that_is_quantized_when_the_model_runs_has_constant_codes():
     nodes = [q("w", "w"), dq("w"), helper.make_node("Mul", ["x", "w_dq"], ["y"], name="m")]
     graph = read_qdq(model_of(nodes, [held("w", w), *grid("w", 0.5)]))
     read = graph.ops[0].inputs[1]
-    assert read == Operand("w_q", HALF)
-    assert graph.constants["w_q"].tolist() == [5, 2, 3, 255]  # ties to even, then saturated
-    assert "w_q" in graph.coded
+    assert read == Operand("w", HALF)
+    assert graph.constants["w"].tolist() == [5, 2, 3, 255]  # ties to even, then saturated
+    assert "w" in graph.coded
 
 
 def test_integers_may_come_in_and_go_out():
@@ -184,6 +184,28 @@ def test_what_no_output_needs_is_left_out():
 
 
 # ---- what is refused ----
+
+
+def test_tensors_may_be_renamed_and_outputs_keep_their_names():
+    grid = Encoding(np.float32(0.5), np.int64(0), "int8")
+    op = Op("Gemm", "fc", (Operand("x", grid), Operand("w", grid), None), ("y",))
+    network = Network(
+        {"x": Port("float32", (1, 2))},
+        (Output("y", Operand("y", grid)),),
+        (op,),
+        {"w": np.ones((2, 3), np.int8)},
+        frozenset(["w"]),
+        {"x": (1, 2), "y": (1, 3)},
+        17,
+        stored_as={"w": StoredAs("fc.weight")},
+    )
+    found = network.renamed({"w": "v", "y": "y_unquantized"})
+    assert found.ops == (Op("Gemm", "fc", (Operand("x", grid), Operand("v", grid), None), ("y_unquantized",)),)
+    assert found.outputs == (Output("y", Operand("y_unquantized", grid)),)
+    assert (found.coded, found.stored_as) == (frozenset(["v"]), {"v": StoredAs("fc.weight")})
+    assert found.shapes == {"x": (1, 2), "y_unquantized": (1, 3)}
+    assert list(found.constants) == ["v"]
+    assert network.renamed({}) is network
 
 
 def test_a_pair_that_disagrees_is_refused_by_name():

@@ -6,8 +6,10 @@ import onnx
 import pytest
 
 from detent.ir import OPS, Trait, ops_with
+from detent.ir.reference import REFERENCE
+from detent.ir.roundoff import ROUNDOFF
 from detent.ir.torch_functions import FUNCTIONS
-from detent.twin.float_ops import FLOAT_OPS, MOVES
+from detent.twin.float_ops import FLOAT_OPS
 
 OWN = {"ConvByPlanes"}  # which no file has
 
@@ -26,6 +28,7 @@ def test_every_operator_of_the_table_is_one_of_onnx() -> None:
         (Trait.WEIGHTED, {"Conv", "ConvTranspose", "Gemm", "MatMul"}),
         (Trait.CONVOLUTION, {"Conv", "ConvTranspose"}),
         (Trait.ARITHMETIC, {"Add", "Div", "Mul", "Sub"}),
+        (Trait.CLIPS, {"Clip", "Relu"}),
         (Trait.RESHAPES, {"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"}),
         (Trait.EXTREME | Trait.POOL, {"GlobalMaxPool", "MaxPool"}),
         (Trait.EXACT | Trait.ELEMENTWISE, {"Abs", "Clip", "Neg", "Relu"}),
@@ -42,9 +45,11 @@ def test_what_follows_from_a_trait() -> None:
     assert ops_with(Trait.CONVOLUTION) < ops_with(Trait.WEIGHTED)
 
 
-def test_what_moves_values_has_one_home() -> None:
-    """The twin has no kernel for GatherElements, and moves what a maximum picks, and what a Resize does not mix."""
-    assert ops_with(Trait.MOVES_VALUES) - {"GatherElements"} | {"GlobalMaxPool", "MaxPool", "Resize"} == MOVES
+def test_an_entry_has_the_kernel_and_the_round_off_of_its_operator() -> None:
+    assert OPS["HardSigmoid"].reference is REFERENCE["HardSigmoid"]
+    assert OPS["HardSigmoid"].roundoff is ROUNDOFF["HardSigmoid"]
+    assert OPS["ReduceProd"].reference is None
+    assert OPS["TopK"].roundoff is None
 
 
 def test_defaults_are_those_of_the_schema() -> None:

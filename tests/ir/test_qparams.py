@@ -52,6 +52,16 @@ def test_scales_in_blocks_the_last_of_which_may_be_short():
     assert encoding.dequantize(np.array([[1, 1, 1]])).tolist() == [[1, 1, 10]]
 
 
+def test_the_other_way_round_a_matrix_has_its_scales_along_the_other_axis():
+    plain = Encoding(np.float32(0.5), np.int64(0), "int8")
+    assert plain.transposed() is plain
+    rows = Encoding(np.array([1, 2], np.float32), np.zeros(2, np.int64), "int8", axis=0)
+    assert rows.transposed() == Encoding(rows.scale, rows.zero_point, "int8", axis=1)
+    blocks = Encoding(np.array([[1, 2]], np.float32), np.array([[3, 4]]), "uint4", axis=1, block=32)
+    turned = blocks.transposed()
+    assert (turned.axis, turned.scale.tolist(), turned.zero_point.tolist()) == (0, [[1], [2]], [[3], [4]])
+
+
 def test_two_that_store_alike_are_equal():
     assert simple() == simple()
     assert hash(simple()) == hash(simple())

@@ -12,7 +12,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from detent.errors import DeployError
-from detent.ir.reference import REFERENCE, Call
+from detent.ir.reference import REFERENCE, KernelCall
 
 Array = npt.NDArray[Any]
 
@@ -198,7 +198,7 @@ def computed(
     outputs = attributes.pop("outputs", 1)
     values = [None if x is None else torch.from_numpy(np.ascontiguousarray(x).reshape(x.shape)) for x in inputs]
     held = [None, *inputs[1:]] if constant else ()
-    result = REFERENCE[kind](Call(kind, values, attributes, held, outputs, "op"))
+    result = REFERENCE[kind](KernelCall(kind, values, attributes, held, outputs, "op"))
     return [each.numpy() for each in ((result,) if isinstance(result, torch.Tensor) else result)]
 
 

@@ -35,7 +35,7 @@ def sliced(*rows: list[int]) -> Any:
 
 
 def resized(mode: str, *sizes: int) -> Any:
-    """To sizes at which some neighbours are as near as others."""
+    """To sizes at which some neighbors are as near as others."""
     return net("Resize", (NOTHING, NOTHING, np.array([2, 3, *sizes])), mode="nearest", nearest_mode=mode)
 
 

@@ -46,7 +46,7 @@ class BertSelfAttention(nn.Module):
 
 
 class BertOutput(nn.Module):
-    """Linear, then the shortcut is added, then normalised."""
+    """Linear, then the shortcut is added, then normalized."""
 
     def __init__(self, inputs: int, dim: int) -> None:
         super().__init__()

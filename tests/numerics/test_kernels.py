@@ -241,7 +241,7 @@ def test_bounds_without_a_shape_hold_for_every_scale():
 
 
 @both_ways
-def test_stochastic_rounding_reaches_both_neighbours_and_its_mean_is_the_number():
+def test_stochastic_rounding_reaches_both_neighbors_and_its_mean_is_the_number():
     torch.manual_seed(0)
     count = 100_000
     y = fused_fake_quantize(
@@ -280,7 +280,7 @@ def test_with_a_fixed_scale_the_native_mask_is_applied(called):
     assert called == ["fake_quantize_forward", "apply_mask"]
 
 
-class Labelled(torch.Tensor):
+class Labeled(torch.Tensor):
     """A subclass, which may mean anything by its operations."""
 
 
@@ -290,7 +290,7 @@ class Labelled(torch.Tensor):
         pytest.param(torch.ones(3, dtype=torch.float64), Rounding.HALF_EVEN, id="float64"),
         pytest.param(torch.ones(3, dtype=torch.bfloat16), Rounding.HALF_EVEN, id="bfloat16"),
         pytest.param(torch.ones(3), Rounding.STOCHASTIC, id="stochastic"),
-        pytest.param(torch.ones(3).as_subclass(Labelled), Rounding.HALF_EVEN, id="subclass"),
+        pytest.param(torch.ones(3).as_subclass(Labeled), Rounding.HALF_EVEN, id="subclass"),
         pytest.param(torch.ones(3, device="meta"), Rounding.HALF_EVEN, id="meta"),
     ],
 )

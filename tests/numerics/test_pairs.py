@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given
@@ -11,7 +13,7 @@ from torch import Tensor
 from detent.numerics import PAIR_LIMIT, IntGrid, Pairs, PerChannel, PerTensor, QParams, Scheme
 
 LINEAR, CONV, TRANSPOSED = Pairs(0, 1), Pairs(0, 1), Pairs(1, 0)
-ODD = Pairs(0, 1, settled=False)
+ODD, ANY = Pairs(0, 1, order="memory"), Pairs(1, 0, order="any")
 
 
 def worst(codes: Tensor, pairs: Pairs) -> int:
@@ -22,11 +24,13 @@ def worst(codes: Tensor, pairs: Pairs) -> int:
     for row in rows:
         places = row.movedim(inputs, -1).reshape(-1, row.shape[inputs]).tolist()
         flat = [code for place in places for code in place]
-        for place in places:
-            couples = zip(place[::2], place[1::2], strict=True) if pairs.settled else []
-            most = max([most, *(abs(a + b) for a, b in couples)])
-        if not pairs.settled:
-            most = max([most, sum(sorted(map(abs, flat))[-2:])])
+        if pairs.order == "channels":
+            couples = [couple for place in places for couple in zip(place[::2], place[1::2], strict=True)]
+        elif pairs.order == "memory":
+            couples = list(pairwise(flat)) or [(flat[0], 0)]
+        else:
+            couples = [tuple(sorted(map(abs, flat))[-2:])]
+        most = max([most, *(abs(a + b) for a, b in couples)])
     return int(most)
 
 
@@ -53,14 +57,55 @@ def test_codes_of_a_pair(codes: list[int], bounded: list[int]) -> None:
 @pytest.mark.parametrize(
     ("codes", "bounded"),
     [
+        pytest.param([127, 1, 127], [127, 1, 127], id="within"),
+        pytest.param([127, 27, 5], [101, 27, 5], id="one-large"),
+        pytest.param([127, 5, -90], [123, 5, -90], id="apart"),
+        pytest.param([127, -127, -2], [127, -126, -2], id="opposite-signs-never-saturate"),
+        pytest.param([20, 120, 70], [20, 64, 64], id="both-sides"),
+        pytest.param([-20, -120, -40], [-20, -88, -40], id="the-larger-side"),
+    ],
+)
+def test_codes_of_neighbors(codes: list[int], bounded: list[int]) -> None:
+    given = torch.tensor([codes], dtype=torch.float32)
+    assert ODD.bounded(given, torch.ones(1), PerChannel(0)).tolist() == [bounded]
+
+
+def test_neighbors_are_those_in_memory() -> None:
+    """Three channels, two places: the last channel of a place lies beside the first one of the next."""
+    codes = torch.tensor([[[0.0, 100.0], [0.0, 0.0], [100.0, 0.0]]])
+    assert ODD.largest(codes) == 200
+    assert ODD.bounded(codes, torch.ones(1), PerChannel(0)).tolist() == [[[0, 64], [0, 0], [64, 0]]]
+    assert ODD.largest(codes.flip(2)) == 100
+
+
+@pytest.mark.parametrize(
+    ("codes", "bounded"),
+    [
         pytest.param([127, 1, -1], [127, 1, -1], id="within"),
         pytest.param([127, 27, 5], [101, 27, 5], id="one-large"),
         pytest.param([127, 5, -90], [64, 5, -64], id="two-large-wherever-they-are"),
     ],
 )
-def test_codes_where_the_order_is_not_settled(codes: list[int], bounded: list[int]) -> None:
-    given = torch.tensor([codes], dtype=torch.float32)
-    assert ODD.bounded(given, torch.ones(1), PerChannel(0)).tolist() == [bounded]
+def test_codes_of_any_two(codes: list[int], bounded: list[int]) -> None:
+    given = torch.tensor([codes], dtype=torch.float32).T
+    assert ANY.bounded(given, torch.ones(1), PerChannel(1)).T.tolist() == [bounded]
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        pytest.param(Pairs.of_convolution((8, 4, 3, 3), 1), Pairs(0, 1, order="channels"), id="even"),
+        pytest.param(Pairs.of_convolution((8, 3, 3, 3), 1), Pairs(0, 1, order="memory"), id="odd"),
+        pytest.param(Pairs.of_convolution((8, 1, 3, 3), 4), Pairs(0, 1, order="memory"), id="depthwise-multiplied"),
+        pytest.param(Pairs.of_convolution((8, 1, 3, 3), 8), None, id="depthwise"),
+        pytest.param(Pairs.of_transposed((6, 8, 3, 3), 3), Pairs(1, 0, order="channels"), id="transposed-even"),
+        pytest.param(Pairs.of_transposed((6, 8, 3, 3), 2), Pairs(1, 0, order="any"), id="transposed-odd"),
+        pytest.param(Pairs.of_matrix((4, 5), inputs=0), Pairs(1, 0, order="channels"), id="matrix-even"),
+        pytest.param(Pairs.of_matrix((4, 5), inputs=1), Pairs(0, 1, order="memory"), id="matrix-odd"),
+    ],
+)
+def test_the_order_of_an_operation(found: Pairs | None, wanted: Pairs | None) -> None:
+    assert found == wanted
 
 
 def test_only_channels_that_need_it_get_a_wider_step() -> None:
@@ -87,6 +132,7 @@ def test_scales_that_are_powers_of_two_stay_so() -> None:
         pytest.param(TRANSPOSED, (4, 5, 2, 2), id="conv-transpose"),
         pytest.param(ODD, (5, 3, 3, 3), id="three-channels"),
         pytest.param(ODD, (5, 1), id="one-weight"),
+        pytest.param(ANY, (3, 5, 2, 2), id="conv-transpose-of-three"),
     ],
 )
 @pytest.mark.parametrize("per_channel", [True, False], ids=["per-channel", "per-tensor"])

@@ -302,7 +302,7 @@ def test_inside_the_range_the_error_is_at_most_half_a_step(case):
     assert (error <= step * scale + np.abs(real) * 2.0**-22)[inside].all()
 
 
-def test_stochastic_codes_are_the_two_neighbours():
+def test_stochastic_codes_are_the_two_neighbors():
     torch.manual_seed(0)
     codes = quantize(torch.full((2000,), 0.3), symmetric(1.0), Scheme(INT8, rounding=Rounding.STOCHASTIC))
     assert codes.unique().tolist() == [0, 1]
@@ -570,7 +570,7 @@ def test_qparams_have_the_shape_of_the_range(shape):
     assert found.scale.shape == found.zero_point.shape == shape
 
 
-def test_a_dead_channel_gets_the_largest_scale_of_its_neighbours():
+def test_a_dead_channel_gets_the_largest_scale_of_its_neighbors():
     scheme = Scheme(INT8, granularity=PerChannel(0))
     found = chosen([-1.0, 0.0, -4.0], [0.5, 0.0, 4.0], scheme)
     assert found.scale.tolist() == pytest.approx([1 / 128, 4 / 127, 4 / 127], rel=2**-24)
@@ -663,7 +663,7 @@ def test_a_scale_that_a_method_has_chosen(scheme, scale, low, expected_scale, ze
     assert found.zero_point.item() == zero_point
 
 
-def test_a_chosen_scale_of_zero_is_replaced_by_the_largest_of_its_neighbours():
+def test_a_chosen_scale_of_zero_is_replaced_by_the_largest_of_its_neighbors():
     scheme = Scheme(INT8, granularity=PerChannel(0))
     found = with_scale(torch.tensor([0.25, 0.0, 0.5]), torch.zeros(3), scheme)
     assert found.scale.tolist() == [0.25, 0.5, 0.5]
@@ -696,7 +696,7 @@ def test_the_next_power_of_two_is_the_least_that_is_not_below(scale):
     assert found / 2 < scale <= found
 
 
-def test_the_neighbours_of_a_power_of_two():
+def test_the_neighbors_of_a_power_of_two():
     above = torch.nextafter(torch.tensor(0.125), torch.tensor(1.0))
     below = torch.nextafter(torch.tensor(0.125), torch.tensor(0.0))
     assert next_power_of_two(torch.stack([above, below])).tolist() == [0.25, 0.125]

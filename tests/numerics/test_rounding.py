@@ -70,7 +70,7 @@ def test_the_default_is_half_even():
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("mode", NEAREST)
-def test_the_neighbours_of_a_tie_are_no_ties(mode, dtype):
+def test_the_neighbors_of_a_tie_are_no_ties(mode, dtype):
     below, above = BELOW_HALF[dtype], ABOVE_HALF[dtype]
     x = torch.tensor([below, above, -below, -above], dtype=dtype)
     assert x.tolist() == [below, above, -below, -above], "the inputs must survive the dtype"
@@ -151,11 +151,11 @@ def test_every_tie_of_float32_is_decided_as_the_mode_says(mode, whole):
     assert round_to_integer(torch.tensor(tie), mode).item() == exactly(Fraction(tie), mode)
 
 
-def test_stochastic_rounds_only_to_the_two_neighbours_and_reaches_both():
+def test_stochastic_rounds_only_to_the_two_neighbors_and_reaches_both():
     torch.manual_seed(0)
     x = torch.tensor([-2.75, -0.5, 0.25, 7.5])
     drawn = round_to_integer(x.expand(4096, 4), Rounding.STOCHASTIC)
-    # 4096 draws miss a neighbour of chance 1/4 with chance 0.75**4096: never.
+    # 4096 draws miss a neighbor of chance 1/4 with chance 0.75**4096: never.
     assert [sorted(set(column)) for column in drawn.T.tolist()] == [[-3, -2], [-1, 0], [0, 1], [7, 8]]
 
 

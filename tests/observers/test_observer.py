@@ -20,6 +20,7 @@ NAMES = [
     "moving_percentile",
     "std",
     "mse",
+    "start",
     "kl",
     "lsq",
     "lsq_plus",
@@ -28,7 +29,7 @@ NAMES = [
     "isotone",
     "fixed",
 ]
-WITH_HISTOGRAM = {"percentile", "moving_percentile", "mse", "kl", "pow2_sse", "pow2_mode"}
+WITH_HISTOGRAM = {"percentile", "moving_percentile", "mse", "start", "kl", "pow2_sse", "pow2_mode"}
 INT8, UINT8 = IntGrid(8), IntGrid(8, signed=False)
 SHAPE = (4, 8)
 GRANULARITIES: dict[str, tuple[Granularity, tuple[int, ...]]] = {
@@ -170,7 +171,7 @@ def test_a_scheme_without_a_meaning_is_refused_at_construction_with_the_reason(n
     "scheme", [pytest.param(Scheme(LogGrid()), id="log"), pytest.param(Scheme(ApotGrid(4)), id="apot")]
 )
 def test_grids_that_are_not_integers(name, scheme):
-    if name in {"minmax", "mse", "fixed"}:
+    if name in {"minmax", "mse", "start", "fixed"}:
         assert_usable(asked(name, scheme, gauss(*SHAPE)), Scheme(INT8), ())
     else:
         with pytest.raises(SchemeError, match="a grid of kind IntGrid"):
@@ -374,7 +375,7 @@ RANGES = {
     "1e3-then-1e-3": torch.cat([torch.full((32, 1), 1e3), torch.full((32, 1), 1e-3)]),
     "rising": torch.logspace(-4, 4, 64)[:, None],
 }
-EXACT = ["minmax", "percentile", "mse", "kl", "pow2_sse", "isotone", "fixed"]
+EXACT = ["minmax", "percentile", "mse", "start", "kl", "pow2_sse", "isotone", "fixed"]
 NEARLY = ["std", "lsq", "lsq_plus"]
 
 

@@ -46,6 +46,7 @@ def test_the_names_of_the_table():
         "percentile",
         "pow2_mode",
         "pow2_sse",
+        "start",
         "std",
     ]
 

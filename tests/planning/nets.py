@@ -5,28 +5,17 @@ from __future__ import annotations
 from functools import cache
 
 import torch
-from torch import nn
 
 from detent.graph import capture, fold_batch_norms
 from detent.planning import plan
 from detent.recipes import Recipe
 from detent.targets import BACKENDS
 from tests.graph.nets import made
+from tests.networks.inline import Net
+
+__all__ = ["DEFAULT", "Net", "captured_model", "image", "planned", "quantized", "shared", "summary"]
 
 DEFAULT = Recipe(name="default")  # asks for nothing: all that is planned is the backend's own
-
-
-class Net(nn.Module):
-    """A network from its parts and what forward does with them."""
-
-    def __init__(self, forward, **parts):
-        super().__init__()
-        for name, part in parts.items():
-            setattr(self, name, part)
-        self._forward = forward
-
-    def forward(self, x, y=None):
-        return self._forward(self, x) if y is None else self._forward(self, x, y)
 
 
 def image(channels=4, size=6):

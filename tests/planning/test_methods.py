@@ -9,7 +9,7 @@ from torch import nn
 
 from detent.errors import SchemeError, UnknownNameError
 from detent.numerics import IntGrid, PerChannel, PerGroup, PerTensor, Rounding, Scheme
-from detent.planning import Backend, Offer, both, takes
+from detent.planning import Backend, SupportedSchemes, quantize_inputs, quantize_io
 from detent.preparing import calibrate, prepare
 from detent.recipes import Recipe
 from detent.targets import BACKENDS
@@ -110,7 +110,7 @@ def test_what_the_backend_has_not_is_refused_with_what_it_has(backend, request_,
 
 
 def test_limits_name_each_thing_that_is_off():
-    offer = Offer(bits=(8, 16), granularities=(PerChannel, PerTensor))
+    offer = SupportedSchemes(bits=(8, 16), granularities=(PerChannel, PerTensor))
     scheme = Scheme(IntGrid(4, signed=False), symmetric=False, granularity=PerGroup(1, 32), rounding=Rounding.FLOOR)
     assert offer.limits(scheme) == [
         "8 or 16 bits",
@@ -130,9 +130,19 @@ def entries(backend, **said):
 
 
 def test_a_method_brings_its_own_observer_where_that_suits_the_scheme():
-    assert entries("onnxruntime", activation={"quantizer": "lsq"})["x"].observer == "lsq"
+    assert entries("onnxruntime", activation={"quantizer": "moving_range"})["x"].observer == "moving_average"
     assert entries("vitis", weight={"quantizer": "tqt"})["conv.weight"].observer == "pow2_sse"
     assert entries("onnxruntime", activation={"quantizer": "lsq", "observer": "mse"})["x"].observer == "mse"
+
+
+def test_a_trained_range_starts_where_the_backend_measures_it():
+    assert entries("onnxruntime", activation={"quantizer": "lsq"})["x"].observer == "minmax"
+    assert entries("academic", weight={"quantizer": "lsq"})["conv.weight"].observer == "minmax"
+
+
+def test_on_powers_of_two_the_backends_own_observer_is_the_start():
+    found = entries("vitis", weight={"quantizer": "lsq"}, activation={"quantizer": "lsq"})
+    assert (found["relu"].observer, found["conv.weight"].observer) == ("pow2_mode", "pow2_sse")
 
 
 def test_where_nothing_is_asked_the_backend_chooses():
@@ -170,10 +180,10 @@ def test_groups_leave_a_bias_without_a_scale():
     backend = Backend(
         name="groups",
         about="",
-        weight=Offer(granularities=(PerGroup,)),
-        activation=Offer(),
+        weight=SupportedSchemes(granularities=(PerGroup,)),
+        activation=SupportedSchemes(),
         bias="int32",
-        rules=takes("conv", "linear"),
+        rules=quantize_inputs("conv", "linear"),
     )
     found = planned(net(), backend=backend, weight={"granularity": {"per_group": 2}})
     assert found["conv.bias"].reason == "the groups of its weight have no common scale"
@@ -248,11 +258,20 @@ def test_the_input_of_the_network_may_be_rounded_otherwise():
 
 def test_a_misspelt_kind_is_refused_with_the_nearest():
     with pytest.raises(UnknownNameError, match="did you mean 'conv'"):
-        Backend(name="toy", about="", weight=Offer(), activation=Offer(), rules=both("cnov"))
-    with pytest.raises(UnknownNameError, match="shares of backend 'toy'"):
-        Backend(name="toy", about="", weight=Offer(), activation=Offer(), rules={}, shares=("pool",))
+        Backend(
+            name="toy", about="", weight=SupportedSchemes(), activation=SupportedSchemes(), rules=quantize_io("cnov")
+        )
+    with pytest.raises(UnknownNameError, match="passthrough of backend 'toy'"):
+        Backend(
+            name="toy",
+            about="",
+            weight=SupportedSchemes(),
+            activation=SupportedSchemes(),
+            rules={},
+            passthrough=("pool",),
+        )
 
 
 def test_what_has_several_inputs_keeps_a_scale_only_if_they_have_one():
-    with pytest.raises(SchemeError, match="put it in aligns too"):
-        replace(BACKENDS["ncnn"], shares=("concat",))
+    with pytest.raises(SchemeError, match="put it in common_qparams too"):
+        replace(BACKENDS["ncnn"], passthrough=("concat",))

@@ -11,7 +11,7 @@ from torch import nn
 import detent
 from detent import numerics
 from detent.numerics import GRIDS, Grid, QParams, Requirement, Scheme
-from detent.planning import Offer
+from detent.planning import SupportedSchemes
 from detent.quantizers import QUANTIZERS, Quantizer, plain_quantizer, straight_through
 from detent.retargeting.numbers import ends
 from detent.targets import BACKENDS
@@ -71,7 +71,7 @@ class Float4Quantizer(Quantizer):
         super().__init__(scheme, shape, role=role, name=name)
         self.register_buffer("scale", self._unset())
 
-    def _initialise(self, observed):
+    def _initialize(self, observed):
         self.scale.copy_(observed.scale)
 
     def qparams(self):
@@ -85,8 +85,8 @@ class Float4Quantizer(Quantizer):
 def target(monkeypatch):
     monkeypatch.setitem(GRIDS, "float4", Float4)
     detent.quantizers.register("float4", Float4Quantizer)
-    weights = Offer(grids=(Float4,), bits=(4,))
-    return replace(BACKENDS["academic"], name="float4_chip", weight=weights, ends_bits=None)
+    weights = SupportedSchemes(grids=(Float4,), bits=(4,))
+    return replace(BACKENDS["academic"], name="float4_chip", weight=weights, first_last_bits=None)
 
 
 @pytest.mark.usefixtures("target")

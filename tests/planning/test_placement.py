@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from detent.graph import DeQuantStub, QuantStub, capture, quantizers_of
-from detent.planning import MOVES, VANISHES, Backend, Offer, both, plan, takes
+from detent.planning import MOVES, VANISHES, Backend, SupportedSchemes, plan, quantize_inputs, quantize_io
 from detent.preparing import calibrate, prepare
 from tests.planning.nets import DEFAULT, Net, image, planned, quantized, summary
 
@@ -15,7 +15,9 @@ INT8 = "int8 symmetric per-tensor"
 
 def target(rules, **said):
     """A backend of int8 for everything, with these rules."""
-    return Backend(name="toy", about="for one test", weight=Offer(), activation=Offer(), rules=rules, **said)
+    return Backend(
+        name="toy", about="for one test", weight=SupportedSchemes(), activation=SupportedSchemes(), rules=rules, **said
+    )
 
 
 def convs(**more):
@@ -26,7 +28,7 @@ def convs(**more):
 
 
 def test_operations_that_take_integers_ask_for_their_inputs_only():
-    found = planned(Net(lambda n, x: n.b(F.gelu(n.a(x))), **convs()), backend=target(takes("conv")))
+    found = planned(Net(lambda n, x: n.b(F.gelu(n.a(x))), **convs()), backend=target(quantize_inputs("conv")))
     assert quantized(found) == ["x", "gelu"]
     assert found["a"].reason == "toy does not quantize what gelu takes in"
     assert found["b"].reason == "network outputs stay float"
@@ -34,7 +36,7 @@ def test_operations_that_take_integers_ask_for_their_inputs_only():
 
 def test_operations_that_give_integers_quantize_their_outputs_too():
     found = planned(
-        Net(lambda n, x: n.b(F.gelu(n.a(x))), **convs()), backend=target(both("conv"), quantize_outputs=True)
+        Net(lambda n, x: n.b(F.gelu(n.a(x))), **convs()), backend=target(quantize_io("conv"), quantize_outputs=True)
     )
     assert quantized(found) == ["x", "a", "gelu", "b"]
     assert found["b"].why == "output of conv"
@@ -42,14 +44,14 @@ def test_operations_that_give_integers_quantize_their_outputs_too():
 
 def test_the_output_of_the_network_stays_float_unless_the_backend_says_otherwise():
     net = Net(lambda n, x: n.a(x).flatten(1), **convs())
-    found = planned(net, backend=target(both("conv")))
+    found = planned(net, backend=target(quantize_io("conv")))
     assert quantized(found) == ["x"]
     assert found["a"].reason == "network outputs stay float"
-    assert quantized(planned(net, backend=target(both("conv"), quantize_outputs=True))) == ["x", "a", "flatten"]
+    assert quantized(planned(net, backend=target(quantize_io("conv"), quantize_outputs=True))) == ["x", "a", "flatten"]
 
 
 def test_an_output_stays_float_behind_kinds_that_give_real_numbers_as_well():
-    backend = target(both("conv", "linear"), quantize_outputs=True, float_outputs=("linear",))
+    backend = target(quantize_io("conv", "linear"), quantize_outputs=True, float_outputs=("linear",))
     linear = {"a": nn.Linear(6, 6), "b": nn.Linear(6, 6)}
     found = planned(Net(lambda n, x: n.b(n.a(x)).flatten(1), **linear), backend=backend)
     assert quantized(found) == ["x", "a"]
@@ -60,17 +62,19 @@ def test_an_output_stays_float_behind_kinds_that_give_real_numbers_as_well():
 
 
 def test_an_output_that_another_operation_takes_in_is_quantized_for_that_one():
-    found = planned(Net(lambda n, x: (n.a(x), n.b(n.a(x))), **convs()), backend=target(takes("conv")))
+    found = planned(Net(lambda n, x: (n.a(x), n.b(n.a(x))), **convs()), backend=target(quantize_inputs("conv")))
     assert found["a_1"].users == ()
-    found = planned(Net(lambda n, x: (y := n.a(x), n.b(y)), **convs()), backend=target(takes("conv")))
+    found = planned(Net(lambda n, x: (y := n.a(x), n.b(y)), **convs()), backend=target(quantize_inputs("conv")))
     assert found["a"].users == ("b",)
 
 
 def test_a_tensor_is_quantized_for_the_operations_that_ask_and_float_for_the_others():
-    found = planned(Net(lambda n, x: n.a(x) + x, **convs()), backend=target(takes("conv")))
+    found = planned(Net(lambda n, x: n.a(x) + x, **convs()), backend=target(quantize_inputs("conv")))
     assert found["x"].users == ("a",)
     net = prepare(
-        Net(lambda n, x: x - x * 1.0 + 0 * n.a(x), **convs()).eval(), (image(),), backend=target(takes("conv"))
+        Net(lambda n, x: x - x * 1.0 + 0 * n.a(x), **convs()).eval(),
+        (image(),),
+        backend=target(quantize_inputs("conv")),
     )
     calibrate(net, [image()])
     assert torch.equal(net(x := image()), torch.zeros_like(x))
@@ -79,7 +83,7 @@ def test_a_tensor_is_quantized_for_the_operations_that_ask_and_float_for_the_oth
 def test_what_is_fused_is_no_tensor():
     found = planned(
         Net(lambda n, x: F.relu(n.bn(n.a(x))), bn=nn.BatchNorm2d(4), **convs()),
-        backend=target(both("conv"), quantize_outputs=True, batch_norm=-1),
+        backend=target(quantize_io("conv"), quantize_outputs=True, batch_norm=-1),
     )
     assert [entry.tensor for entry in found] == ["x", "a.weight", "a.bias", "relu"]
 
@@ -87,7 +91,7 @@ def test_what_is_fused_is_no_tensor():
 def test_the_second_operand_of_a_fused_add_is_quantized():
     found = planned(
         Net(lambda n, x: F.gelu(x * 2 + n.b(x)), **convs()),
-        backend=target(takes("mul", "add"), fusions=(("mul", "add"),)),
+        backend=target(quantize_inputs("mul", "add"), fusions=(("mul", "add"),)),
     )
     assert quantized(found) == ["x", "b"]
     assert found["x"].users == ("mul",)
@@ -98,17 +102,17 @@ def test_the_second_operand_of_a_fused_add_is_quantized():
 
 def test_what_only_moves_numbers_shares_and_gets_no_quantizer_of_its_own():
     net = Net(lambda n, x: n.b(F.max_pool2d(n.a(x), 2).transpose(2, 3)), **convs())
-    found = planned(net, backend=target(takes("conv")))
+    found = planned(net, backend=target(quantize_inputs("conv")))
     assert summary(found)["max_pool2d"] == summary(found)["transpose"] == "= a"
     assert found["transpose"].why == "same numbers as a"
-    prepared = prepare(net.eval(), (image(),), backend=target(takes("conv")))
+    prepared = prepare(net.eval(), (image(),), backend=target(quantize_inputs("conv")))
     assert sum(node.name.startswith("activation_quantizers") for node in prepared.graphs["forward"].nodes) == 2
     assert {quantizer.name for quantizer in quantizers_of(prepared)} == {"x", "a", "a.weight", "b.weight"}
 
 
 def test_what_keeps_the_scale_but_computes_new_numbers_is_rounded_again_by_the_same_quantizer():
     net = Net(lambda n, x: n.b(F.avg_pool2d(n.a(x), 2)), **convs())
-    keeps = target(takes("conv"), shares=("avgpool",))
+    keeps = target(quantize_inputs("conv"), passthrough=("avgpool",))
     assert summary(planned(net, backend=keeps))["avg_pool2d"] == "= a"
     assert planned(net, backend=keeps)["avg_pool2d"].why == "one scale with a"
     prepared = prepare(net.eval(), (image(),), backend=keeps)
@@ -118,7 +122,10 @@ def test_what_keeps_the_scale_but_computes_new_numbers_is_rounded_again_by_the_s
 
 
 def test_without_sharing_the_quantizer_stands_where_the_integers_are_needed():
-    found = planned(Net(lambda n, x: n.b(F.max_pool2d(n.a(x), 2)), **convs()), backend=target(takes("conv"), shares=()))
+    found = planned(
+        Net(lambda n, x: n.b(F.max_pool2d(n.a(x), 2)), **convs()),
+        backend=target(quantize_inputs("conv"), passthrough=()),
+    )
     assert quantized(found) == ["x", "max_pool2d"]
     assert found["a"].reason == "toy does not quantize what maxpool takes in"
 
@@ -128,7 +135,7 @@ def test_a_tensor_that_is_moved_for_a_float_operation_too_is_quantized_behind_th
         y = n.a(x).transpose(2, 3)
         return n.b(y) + F.gelu(y)
 
-    found = planned(Net(forward, **convs()), backend=target(takes("conv")))
+    found = planned(Net(forward, **convs()), backend=target(quantize_inputs("conv")))
     assert quantized(found) == ["x", "transpose"]
     assert found["transpose"].users == ("b",)
     assert found["a"].reason == "quantized behind transpose"
@@ -139,13 +146,13 @@ def test_reading_the_shape_of_a_tensor_is_no_use_of_its_numbers():
         y = n.a(x)
         return n.b(y.view(y.shape[0], 4, -1, 1))
 
-    assert planned(Net(forward, **convs()), backend=target(takes("conv")))["a"].users == ()
+    assert planned(Net(forward, **convs()), backend=target(quantize_inputs("conv")))["a"].users == ()
 
 
 def test_the_parts_of_a_split_share_its_scale():
     found = planned(
         Net(lambda n, x: (p := n.a(x).chunk(2, 1), n.c(p[0]) + n.c(p[1]))[1], c=nn.Conv2d(2, 2, 1), **convs()),
-        backend=target(takes("conv")),
+        backend=target(quantize_inputs("conv")),
     )
     assert {name: what for name, what in summary(found).items() if "getitem" in name} == {
         "getitem": "= a",
@@ -157,7 +164,7 @@ def test_the_parts_of_a_split_share_its_scale():
 def test_one_part_of_a_split_may_be_quantized_alone():
     found = planned(
         Net(lambda n, x: (p := F.gelu(x).chunk(2, 1), n.c(p[0]) + F.gelu(p[1]))[1], c=nn.Conv2d(2, 2, 1)),
-        backend=target(takes("conv")),
+        backend=target(quantize_inputs("conv")),
     )
     assert quantized(found) == ["getitem"]
 
@@ -165,12 +172,12 @@ def test_one_part_of_a_split_may_be_quantized_alone():
 def test_dropout_and_identity_are_no_operations_on_any_target():
     found = planned(
         Net(lambda n, x: n.b(n.drop(n.same(n.a(x)))), drop=nn.Dropout(), same=nn.Identity(), **convs()),
-        backend=target(takes("conv"), shares=()),
+        backend=target(quantize_inputs("conv"), passthrough=()),
     )
     assert summary(found)["drop"] == summary(found)["same"] == "= a"
 
 
-CONCAT = target(takes("conv"), shares=("concat",), aligns=("concat",))
+CONCAT = target(quantize_inputs("conv"), passthrough=("concat",), common_qparams=("concat",))
 
 
 def test_what_is_joined_has_one_scale():
@@ -255,7 +262,7 @@ def test_a_join_with_a_tensor_that_cannot_be_quantized_is_float():
 def test_without_alignment_a_join_has_a_scale_of_its_own():
     found = planned(
         Net(lambda n, x: torch.cat((n.a(x), n.b(x)), 1), **convs()),
-        backend=target(both("conv", "concat"), quantize_outputs=True),
+        backend=target(quantize_io("conv", "concat"), quantize_outputs=True),
     )
     assert summary(found)["a"] == summary(found)["b"] == summary(found)["cat"] == INT8
 
@@ -263,22 +270,22 @@ def test_without_alignment_a_join_has_a_scale_of_its_own():
 def test_the_operands_of_an_add_have_one_scale_where_the_target_wants_it():
     found = planned(
         Net(lambda n, x: n.a(x) + n.b(x), **convs()),
-        backend=target(both("conv", "add"), aligns=("add",), quantize_outputs=True),
+        backend=target(quantize_io("conv", "add"), common_qparams=("add",), quantize_outputs=True),
     )
     assert summary(found)["b"] == "= a"
     assert summary(found)["add"] == INT8
 
 
 def test_one_sign_for_one_scale():
-    unsigned = Offer(signed=(True, False), auto_sign=True)
+    unsigned = SupportedSchemes(signed=(True, False), auto_sign=True)
     backend = Backend(
         name="toy",
         about="",
-        weight=Offer(),
+        weight=SupportedSchemes(),
         activation=unsigned,
-        rules=takes("conv"),
-        shares=("concat",),
-        aligns=("concat",),
+        rules=quantize_inputs("conv"),
+        passthrough=("concat",),
+        common_qparams=("concat",),
     )
     net = Net(lambda n, x: n.c(torch.cat((F.relu(n.a(x)), n.b(x)), 1)), c=nn.Conv2d(8, 4, 1), **convs())
     assert summary(planned(net, backend=backend))["relu"] == "int8 symmetric per-tensor"
@@ -290,7 +297,7 @@ def test_one_sign_for_one_scale():
 
 # ---- fused residual adds ----
 
-FUSES = target(takes("conv", "add"), unquantized_edges=(("conv", "add"),))
+FUSES = target(quantize_inputs("conv", "add"), unquantized_edges=(("conv", "add"),))
 
 
 @pytest.mark.parametrize(
@@ -312,7 +319,7 @@ def test_exactly_one_operand_of_a_fused_add_is_not_quantized(forward, kept_float
 
 
 def test_a_convolution_that_gives_integers_is_not_quantized_before_a_fused_add_either():
-    backend = target(both("conv", "add"), unquantized_edges=(("conv", "add"),), quantize_outputs=True)
+    backend = target(quantize_io("conv", "add"), unquantized_edges=(("conv", "add"),), quantize_outputs=True)
     found = planned(Net(lambda n, x: n.a(x) + x, **convs()), backend=backend)
     assert quantized(found) == ["x", "add"]
 
@@ -328,7 +335,7 @@ def test_a_convolution_that_gives_integers_is_not_quantized_before_a_fused_add_e
     ],
 )
 def test_an_edge_may_name_an_activation(forward, kept_float):
-    backend = target(takes("conv", "add"), unquantized_edges=(("conv", "relu", "add"),))
+    backend = target(quantize_inputs("conv", "add"), unquantized_edges=(("conv", "relu", "add"),))
     net = Net(lambda n, x: F.gelu(forward(n, x)), norm=nn.BatchNorm2d(4), **convs()).eval()
     assert [entry.tensor for entry in planned(net, backend=backend).kept_float if "fuses" in entry.reason] == kept_float
 
@@ -339,13 +346,13 @@ def test_an_excluded_convolution_is_not_fused():
     assert found["x"].users == ("add",)
 
 
-# ---- stubs, islands, modes, modules called twice ----
+# ---- stubs, graph breaks, modes, modules called twice ----
 
 
 def test_stubs_bound_what_is_quantized():
     found = planned(
         Net(lambda n, x: n.c(n.dq(n.b(n.q(n.a(x))))), q=QuantStub(), dq=DeQuantStub(), c=nn.Conv2d(4, 4, 1), **convs()),
-        backend=target(both("conv"), quantize_outputs=True),
+        backend=target(quantize_io("conv"), quantize_outputs=True),
     )
     assert [entry.tensor for entry in found.quantized] == ["q", "b", "b.weight"]
     outside = {entry.tensor for entry in found.kept_float if entry.reason == "outside of the stubs"}
@@ -355,7 +362,7 @@ def test_stubs_bound_what_is_quantized():
 def test_what_leaves_through_a_stub_leaves_the_network():
     found = planned(
         Net(lambda n, x: F.gelu(n.dq(n.a(n.q(x)))), q=QuantStub(), dq=DeQuantStub(), **convs()),
-        backend=target(both("conv")),
+        backend=target(quantize_io("conv")),
     )
     assert found["a"].reason == "network outputs stay float"
 
@@ -374,25 +381,25 @@ def test_an_island_is_in_scope_where_it_is_called_in_scope():
         order = (lambda n, x: n.dq(n.island(n.q(x)))) if inside else (lambda n, x: n.island(n.dq(n.a(n.q(x)))))
         return Net(order, q=QuantStub(), dq=DeQuantStub(), island=Branches(nn.Conv2d(4, 4, 1)), a=nn.Conv2d(4, 4, 1))
 
-    backend = target(takes("conv"))
+    backend = target(quantize_inputs("conv"))
     assert planned(net(inside=True), backend=backend)["island.inner.weight"].role == "weight"
     assert planned(net(inside=False), backend=backend)["island.inner.weight"].reason == "outside of the stubs"
 
 
 def test_islands_are_noted_and_their_layers_go_by_their_own_names():
     net = Net(lambda n, x: F.gelu(n.island(n.a(x))), a=nn.Conv2d(4, 4, 1), island=Branches(nn.Conv2d(4, 4, 1)))
-    found = planned(net, backend=target(takes("conv")))
+    found = planned(net, backend=target(quantize_inputs("conv")))
     assert found.notes[0].startswith("island stays Python: ")
     assert found["a"].reason == found["island"].reason.replace(
         "toy does not quantize what gelu takes in", "island stays Python"
     )
     assert found["island.inner.weight"].region == "island.inner"
-    found = planned(net, backend=target(takes("conv")), exclude=["island.inner"])
+    found = planned(net, backend=target(quantize_inputs("conv")), exclude=["island.inner"])
     assert found["island.inner.weight"].reason == "the recipe excludes it"
 
 
 def test_a_module_called_twice_has_one_weight_and_no_bias_of_one_scale():
-    backend = target(takes("conv"), bias="int32")
+    backend = target(quantize_inputs("conv"), bias="int32")
     found = planned(Net(lambda n, x: n.a(F.gelu(n.a(x))), **convs()), backend=backend)
     assert [entry.tensor for entry in found.quantized] == ["x", "a.weight", "gelu"]
     assert found["a.bias"].reason == "called 2 times: its scale would be another each time"
@@ -429,7 +436,7 @@ def test_whole_numbers_are_not_quantized():
     found = planned(
         Net(lambda n, ids: n.fc(n.table(ids)), table=nn.Embedding(9, 4), fc=nn.Linear(4, 2)),
         torch.tensor([[1, 2]]),
-        backend=target(takes("linear")),
+        backend=target(quantize_inputs("linear")),
     )
     assert [entry.tensor for entry in found] == ["table", "table.weight", "fc", "fc.weight", "fc.bias"]
     assert found["table.weight"].reason == "toy does not quantize embedding"
@@ -449,7 +456,7 @@ class Home(nn.Module):
 def test_what_detent_does_not_know_is_said():
     net = Net(lambda n, x: torch.sinc(n.home(n.a(x))), home=Home(), **convs())
     captured = capture(net.eval(), (image(),), leaf_modules=["home"])
-    found = plan(captured, target(takes("conv")), DEFAULT)
+    found = plan(captured, target(quantize_inputs("conv")), DEFAULT)
     assert found["a"].reason == "Home is not an operation Detent knows"
     assert found["home"].reason == "Home is not an operation Detent knows"
     assert found["home.matrix"].reason == "Detent does not know the weights of Home"
@@ -463,7 +470,7 @@ def test_what_can_be_deployed_is_known_to_the_plan():
         slope=nn.RReLU(),
         **convs(),
     )
-    found = planned(net, torch.tensor([[1, 2]]), image(), backend=target(takes("conv")))
+    found = planned(net, torch.tensor([[1, 2]]), image(), backend=target(quantize_inputs("conv")))
     assert found["a"].reason == "toy does not quantize what leaky_relu takes in"
     assert found["table.weight"].reason == "toy does not quantize embedding_bag"
     kinds = {entry.tensor: entry.kind for entry in found}
@@ -482,7 +489,7 @@ def test_the_matrices_of_a_recurrent_layer_are_said_to_be_float():
     found = planned(
         Net(lambda n, x: n.fc(n.lstm(x)[0]), lstm=nn.LSTM(4, 4), fc=nn.Linear(4, 2)),
         torch.randn(3, 2, 4),
-        backend=target(takes("linear")),
+        backend=target(quantize_inputs("linear")),
     )
     assert found["lstm.weight_ih_l0"].reason == "toy does not quantize lstm"
     assert quantized(found) == ["getitem"]
@@ -499,7 +506,7 @@ class Bare(nn.Module):
 
 
 def test_a_weight_that_is_in_no_module_stays_float_and_so_does_its_operation():
-    found = planned(Bare(), backend=target(both("conv"), quantize_outputs=True))
+    found = planned(Bare(), backend=target(quantize_io("conv"), quantize_outputs=True))
     assert found["mul"].reason == "the weight of conv2d is in no module"
     assert found["conv2d"].reason == "the weight of conv2d is in no module"
     assert quantized(found) == ["x", "conv"]
@@ -514,16 +521,16 @@ def test_a_constant_that_is_added_is_quantized_like_any_operand():
         def forward(self, x):
             return x + self.shift
 
-    found = planned(Shifted(), backend=target(both("add"), quantize_outputs=True))
+    found = planned(Shifted(), backend=target(quantize_io("add"), quantize_outputs=True))
     assert quantized(found) == ["x", "shift", "add"]
-    prepared = prepare(Shifted().eval(), (image(),), backend=target(both("add"), quantize_outputs=True))
+    prepared = prepare(Shifted().eval(), (image(),), backend=target(quantize_io("add"), quantize_outputs=True))
     calibrate(prepared, [image()])
     assert all(quantizer.calibrated for quantizer in quantizers_of(prepared))
 
 
 # ---- masks ----
 
-SOFTMAX = target(both("matmul", "add", "mul", "softmax", "conv"), quantize_outputs=True)
+SOFTMAX = target(quantize_io("matmul", "add", "mul", "softmax", "conv"), quantize_outputs=True)
 
 
 def scores(forward, *inputs):
@@ -607,8 +614,10 @@ def test_pixels_that_come_as_whole_numbers_are_no_mask():
 # ---- recipes ----
 
 
-def test_an_excluded_layer_asks_for_nothing_and_its_neighbours_do():
-    found = planned(Net(lambda n, x: n.b(F.gelu(n.a(x))), **convs()), backend=target(takes("conv")), exclude=["b"])
+def test_an_excluded_layer_asks_for_nothing_and_its_neighbors_do():
+    found = planned(
+        Net(lambda n, x: n.b(F.gelu(n.a(x))), **convs()), backend=target(quantize_inputs("conv")), exclude=["b"]
+    )
     assert [entry.tensor for entry in found.quantized] == ["x", "a.weight"]
     assert found["gelu"].reason == "the recipe excludes b"
     assert found["b.weight"].reason == found["b.bias"].reason == "the recipe excludes it"
@@ -616,7 +625,7 @@ def test_an_excluded_layer_asks_for_nothing_and_its_neighbours_do():
 
 def test_weights_alone_and_activations_alone():
     net = Net(lambda n, x: n.b(F.gelu(n.a(x))), **convs())
-    backend = target(takes("conv"), bias="int32")
+    backend = target(quantize_inputs("conv"), bias="int32")
     found = planned(net, backend=backend, activation={"quantize": False})
     assert [entry.tensor for entry in found.quantized] == ["a.weight", "b.weight"]
     assert found["x"].reason == "the recipe keeps what a takes in float"
@@ -630,13 +639,78 @@ def test_weights_alone_and_activations_alone():
 
 def test_a_tensor_that_two_layers_take_in_has_the_wider_of_what_they_ask_for():
     backend = Backend(
-        name="toy", about="", weight=Offer(bits=(8, 4)), activation=Offer(bits=(8, 4)), rules=takes("conv")
+        name="toy",
+        about="",
+        weight=SupportedSchemes(bits=(8, 4)),
+        activation=SupportedSchemes(bits=(8, 4)),
+        rules=quantize_inputs("conv"),
     )
     rules = [{"match": {"name": "a"}, "activation": {"bits": 4}}, {"match": {"name": "b"}, "weight": {"bits": 4}}]
     found = planned(Net(lambda n, x: n.a(x) - n.b(x), **convs()), backend=backend, rules=rules)
     assert str(found["x"].scheme) == INT8
+    assert found.notes == (
+        "a asks for bits 4 of x, and gets int8 symmetric per-tensor by fixed < minmax: "
+        "b reads it too, and a tensor has one grid, the widest asked for",
+    )
     found = planned(Net(lambda n, x: n.a(x) - x, **convs()), backend=backend, rules=rules[:1])
     assert str(found["x"].scheme) == "int4 symmetric per-tensor"
+    assert found.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("said", "missed"),
+    [
+        ({"rules": [{"match": {"name": "a"}, "activation": {"bits": 8}}]}, []),
+        ({"rules": [{"match": {"kind": "conv"}, "activation": {"bits": 4}}]}, []),
+        ({"rules": [{"match": {"name": "b"}, "activation": {"observer": "mse"}}]}, ["b asks for observer mse of x"]),
+        (
+            {"activation": {"bits": 4}, "rules": [{"match": {"name": "a"}, "activation": {"bits": 8}}]},
+            ["b asks for bits 4 of x"],
+        ),
+    ],
+    ids=["what-it-has", "all-readers", "observer", "the-recipe-s-own-width"],
+)
+def test_what_a_reader_asks_for_and_does_not_get_is_noted(said, missed):
+    backend = Backend(
+        name="toy",
+        about="",
+        weight=SupportedSchemes(),
+        activation=SupportedSchemes(bits=(8, 4)),
+        rules=quantize_inputs("conv"),
+    )
+    found = planned(Net(lambda n, x: n.a(x) - n.b(x), **convs()), backend=backend, **said)
+    assert [note.partition(", and gets")[0] for note in found.notes] == missed
+
+
+def test_a_rule_for_one_of_those_that_share_a_grid_is_noted():
+    backend = Backend(
+        name="toy",
+        about="",
+        weight=SupportedSchemes(),
+        activation=SupportedSchemes(bits=(8, 4)),
+        rules=quantize_inputs("conv"),
+        passthrough=("maxpool",),
+    )
+    rules = [{"match": {"kind": "maxpool"}, "activation": {"bits": 4}}]
+    found = planned(Net(lambda n, x: n.a(F.max_pool2d(x, 2)), **convs()), backend=backend, rules=rules)
+    (note,) = found.notes
+    assert note.endswith("tensors on one grid have the widest that is asked for by those who read them")
+
+
+def test_a_request_for_a_range_that_the_target_fixes_is_noted():
+    backend = Backend(
+        name="toy",
+        about="",
+        weight=SupportedSchemes(),
+        activation=SupportedSchemes(bits=(8, 4)),
+        rules=quantize_inputs("conv"),
+        ranges={"sigmoid": (0.0, 1.0)},
+    )
+    rules = [{"match": {"name": "a"}, "activation": {"bits": 4}}]
+    found = planned(Net(lambda n, x: n.a(torch.sigmoid(x)), **convs()), backend=backend, rules=rules)
+    (note,) = found.notes
+    assert note.startswith("a asks for bits 4 of sigmoid")
+    assert note.endswith("toy fixes the range of sigmoid")
 
 
 # ---- first and last layers ----

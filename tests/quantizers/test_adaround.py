@@ -14,7 +14,7 @@ SHAPE = (4, 8, 6)
 
 def calibrated(scheme, qparams, shape=SHAPE, **options):
     quantizer = AdaRound(scheme, shape, role="weight", **options)
-    quantizer.initialise(qparams)
+    quantizer.initialize(qparams)
     return quantizer
 
 

@@ -45,7 +45,7 @@ def magnitudes(grid):
 
 def calibrated(scheme, scale, shape=SHAPE, **options):
     quantizer = Apot(scheme, shape, **options)
-    quantizer.initialise(QParams.symmetric(scale))
+    quantizer.initialize(QParams.symmetric(scale))
     return quantizer
 
 

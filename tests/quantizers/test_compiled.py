@@ -45,7 +45,7 @@ def calibrated(name, scheme):
     if scheme.scale == "power_of_two":
         scale = torch.exp2(torch.round(torch.log2(scale)))
     zero_point = torch.zeros(shape) if scheme.symmetric else torch.randint(2, 14, shape, generator=generator)
-    quantizer.initialise(QParams(scale, zero_point.to(torch.int64)))
+    quantizer.initialize(QParams(scale, zero_point.to(torch.int64)))
     return quantizer.eval() if name == "moving_range" else quantizer
 
 

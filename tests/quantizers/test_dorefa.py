@@ -68,7 +68,7 @@ def squeeze(w, scheme, truth):
 
 class TestWeights:
     def test_forward_and_codes(self, scheme, truth):
-        q = DoReFa(scheme, SHAPE, role="weight")
+        q = DoReFa(scheme, SHAPE, role="weight", bound=1.0)
         w, largest = weights(scheme, truth)
         scale = step(scheme, truth)
         low, high = truth.ends(scheme.grid)
@@ -86,7 +86,7 @@ class TestWeights:
 
         dL/dw_j = (1 - tanh(w_j)^2) / M * (g_j - [j is the largest] sign(w_j) sum_i g_i t_i)
         """
-        q = DoReFa(scheme, SHAPE, role="weight")
+        q = DoReFa(scheme, SHAPE, role="weight", bound=1.0)
         w, largest = weights(scheme, truth)
         g = np.random.default_rng(1).normal(size=SHAPE)
         w.requires_grad_()
@@ -104,7 +104,7 @@ class TestWeights:
         scheme = Scheme(IntGrid(8), granularity=PerChannel(0))
         w, _ = weights(scheme, truth)
         g = np.random.default_rng(1).normal(size=SHAPE)
-        q = DoReFa(scheme, SHAPE, role="weight")
+        q = DoReFa(scheme, SHAPE, role="weight", bound=1.0)
         w.requires_grad_()
         q(w).backward(torch.tensor(g, dtype=torch.float32))
         w64 = w.detach().double().numpy()
@@ -115,27 +115,27 @@ class TestWeights:
             # 1e-9 / 1e-6 from the difference quotient; float32 on sums of 48 terms.
             assert w.grad[index].item() == pytest.approx((ahead - behind) / 2e-6, rel=1e-4, abs=1e-4)
 
-    def test_they_need_no_calibration(self):
-        q = DoReFa(Scheme(IntGrid(4)), (3,), role="weight")
+    def test_with_a_bound_they_need_no_calibration(self):
+        q = DoReFa(Scheme(IntGrid(4)), (3,), role="weight", bound=1.0)
         assert q.calibrated
         assert q.qparams().scale.item() == pytest.approx(1 / 7)
-        q.initialise(QParams.symmetric(torch.tensor(123.0)))
+        q.initialize(QParams.symmetric(torch.tensor(123.0)))
         assert q.qparams().scale.item() == pytest.approx(1 / 7)
 
     def test_literal(self):
-        q = DoReFa(Scheme(IntGrid(2, narrow=True)), (5,), role="weight")
+        q = DoReFa(Scheme(IntGrid(2, narrow=True)), (5,), role="weight", bound=1.0)
         w = torch.tensor([0.0, 0.4, 0.7, -3.0, 3.0])  # over tanh(3): 0, 0.382, 0.607, -1, 1
         assert q.codes(w).tolist() == [0, 0, 1, -1, 1]
         assert q(w).tolist() == [0.0, 0.0, 1.0, -1.0, 1.0]
 
     def test_a_weight_that_shares_its_scale_with_none_is_its_own_maximum(self):
-        q = DoReFa(Scheme(IntGrid(4), granularity=PerChannel(0)), (4,), role="weight")
+        q = DoReFa(Scheme(IntGrid(4), granularity=PerChannel(0)), (4,), role="weight", bound=1.0)
         assert q.codes(torch.tensor([0.1, -0.5, 3.0, 0.0])).tolist() == [7, -7, 7, 0]
 
     @pytest.mark.parametrize("granularity", [PerTensor(), PerChannel(0)], ids=["per-tensor", "per-channel"])
     def test_dead_weights_are_zero_with_a_finite_gradient(self, granularity):
         """A channel that was pruned. Its gradient must not blow up the norm that the others are clipped by."""
-        q = DoReFa(Scheme(IntGrid(4), granularity=granularity), (2, 3), role="weight")
+        q = DoReFa(Scheme(IntGrid(4), granularity=granularity), (2, 3), role="weight", bound=1.0)
         w = torch.zeros(2, 3)
         if isinstance(granularity, PerChannel):
             w[1] = torch.tensor([0.5, -1.0, 2.0])
@@ -147,11 +147,23 @@ class TestWeights:
         assert torch.isfinite(torch.linalg.vector_norm(w.grad))
 
 
+class TestCalibratedWeights:
+    def test_they_stay_what_they_are_but_for_tanh(self):
+        q = DoReFa(Scheme(IntGrid(4)), (4,), role="weight")
+        assert not q.calibrated
+        q.initialize(QParams.symmetric(torch.tensor(0.1)))
+        w = torch.tensor([0.04, -0.31, 0.6, 3.0], requires_grad=True)  # tanh: 0.04, -0.30, 0.537, 0.995
+        assert q.codes(w).tolist() == [0, -3, 5, 7]
+        q(w).sum().backward()
+        slopes = (1 - torch.tanh(w.detach()) ** 2) * torch.tensor([1.0, 1.0, 1.0, 0.0])
+        assert torch.allclose(w.grad, slopes)
+
+
 class TestActivations:
     def test_forward_codes_and_gradient_as_calibrated(self, scheme, example, truth):
         case = example(scheme)
         q = DoReFa(scheme, SHAPE)
-        q.initialise(case.qparams)
+        q.initialize(case.qparams)
         scale, zero = case.qparams.scale, case.qparams.zero_point
         expected = truth.codes(case.x, scale, zero, scheme)
         assert torch.equal(q(case.x), truth.values(expected, scale, zero, scheme))
@@ -169,7 +181,7 @@ class TestActivations:
 
     def test_a_bound_outlives_calibration(self):
         q = DoReFa(Scheme(IntGrid(8, signed=False)), (), bound=6.0)
-        q.initialise(QParams.symmetric(torch.tensor(99.0)))
+        q.initialize(QParams.symmetric(torch.tensor(99.0)))
         assert q.qparams().scale.item() == pytest.approx(6 / 255)
 
     def test_a_bound_on_powers_of_two_clips_nothing_below_it(self):

@@ -12,7 +12,7 @@ from detent.quantizers import Fixed
 
 def calibrated(scheme, qparams, shape=(4, 8, 6), **options):
     quantizer = Fixed(scheme, shape, **options)
-    quantizer.initialise(qparams)
+    quantizer.initialize(qparams)
     return quantizer
 
 

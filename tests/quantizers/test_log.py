@@ -29,7 +29,7 @@ def scheme(request):
 
 def calibrated(scheme, scale, shape=SHAPE, **options):
     quantizer = Log(scheme, shape, **options)
-    quantizer.initialise(QParams.symmetric(scale))
+    quantizer.initialize(QParams.symmetric(scale))
     return quantizer
 
 
@@ -89,10 +89,10 @@ def test_calibration_is_that_of_nnie():
     """z = round(16 log2 c) - 127 for the greatest magnitude c, so that the scale is 2^((z + 127) / 16)."""
     for c in (0.37, 1.0, 3.14, 250.0):
         scheme = Scheme(LogGrid())
-        observer = OBSERVERS[Log.default_observer](scheme)
+        observer = OBSERVERS["minmax"](scheme)
         observer.observe(torch.tensor([-c, c / 3]))
         q = Log(scheme, ())
-        q.initialise(observer.qparams())
+        q.initialize(observer.qparams())
         z = round(16 * math.log2(c)) - 127
         assert q.qparams().scale.item() == pytest.approx(2 ** ((z + 127) / 16), rel=1e-7)
         x = torch.linspace(-c, c, 1001)

@@ -16,7 +16,7 @@ SHAPE = (4, 8, 6)
 
 def calibrated(scheme, qparams, shape=SHAPE, **options):
     quantizer = Lsq(scheme, shape, **options)
-    quantizer.initialise(qparams)
+    quantizer.initialize(qparams)
     return quantizer
 
 
@@ -108,10 +108,10 @@ class TestGradientFactor:
             Lsq(Scheme(IntGrid(8)), (4,), gradient_scale="lqs")
 
 
-def test_the_step_starts_at_twice_the_mean_magnitude_over_the_root_of_qp():
+def test_the_papers_start_is_twice_the_mean_magnitude_over_the_root_of_qp():
     scheme = Scheme(IntGrid(4), granularity=PerChannel(0))
     w = torch.randn(8, 64, generator=torch.Generator().manual_seed(0))
-    observer = OBSERVERS[Lsq.default_observer](scheme)
+    observer = OBSERVERS["lsq"](scheme)
     observer.observe(w)
     q = calibrated(scheme, observer.qparams(), w.shape, role="weight")
     expected = 2 * w.double().abs().mean(1) / math.sqrt(7)

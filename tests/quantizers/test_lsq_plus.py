@@ -15,7 +15,7 @@ SHAPE = (4, 8, 6)
 
 def calibrated(scheme, qparams, shape=SHAPE, **options):
     quantizer = LsqPlus(scheme, shape, **options)
-    quantizer.initialise(qparams)
+    quantizer.initialize(qparams)
     return quantizer
 
 
@@ -58,7 +58,7 @@ def test_on_a_symmetric_scheme_it_is_lsq(example):
     scheme = Scheme(IntGrid(4), granularity=PerChannel(0))
     case = example(scheme)
     plus, plain = calibrated(scheme, case.qparams), Lsq(scheme, SHAPE)
-    plain.initialise(case.qparams)
+    plain.initialize(case.qparams)
     assert torch.equal(plus(case.x), plain(case.x))
     plus(case.x).backward(case.g)
     plain(case.x).backward(case.g)

@@ -15,7 +15,7 @@ from detent.quantizers import PASS_THROUGH, QUANTIZE, Fixed, Mode, in_modes
 @pytest.fixture
 def halves():
     quantizer = Fixed(Scheme(IntGrid(4)), ())
-    quantizer.initialise(QParams.symmetric(torch.tensor(0.5)))
+    quantizer.initialize(QParams.symmetric(torch.tensor(0.5)))
     return quantizer
 
 

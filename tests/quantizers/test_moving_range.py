@@ -19,7 +19,7 @@ U8_AFFINE = Scheme(IntGrid(8, signed=False), symmetric=False)
 
 def calibrated(scheme, qparams, shape=SHAPE, **options):
     quantizer = MovingRange(scheme, shape, **options)
-    quantizer.initialise(qparams)
+    quantizer.initialize(qparams)
     return quantizer
 
 
@@ -193,7 +193,7 @@ rank, meeting, batches = int(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
 dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2, timeout=timedelta(seconds=20))
 scheme = Scheme(IntGrid(8, signed=False), symmetric=False, granularity=PerChannel(1))
 q = MovingRange(scheme, (1, 2), momentum=0.5)
-q.initialise(QParams(torch.tensor([1.0, 1.0]), torch.tensor([0, 0])))
+q.initialize(QParams(torch.tensor([1.0, 1.0]), torch.tensor([0, 0])))
 for batch in batches[rank]:
     q(torch.tensor(batch).reshape(-1, 2))
 found = q.qparams()

@@ -13,7 +13,7 @@ SHAPE = (4, 8, 6)
 
 def calibrated(scheme, qparams, shape=SHAPE, **options):
     quantizer = QDrop(scheme, shape, **options)
-    quantizer.initialise(qparams)
+    quantizer.initialize(qparams)
     return quantizer
 
 

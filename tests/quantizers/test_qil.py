@@ -40,7 +40,7 @@ def learned(scheme, truth, *, gamma=None, **options):
     """A quantizer with that interval, and x whose positions on the grid lie away from ties and from its ends."""
     center, distance, qmax = interval(scheme, truth)
     q = Qil(scheme, SHAPE, learn_gamma=gamma is not None, **options)
-    q.initialise(QParams.symmetric(torch.ones(center.shape)))
+    q.initialize(QParams.symmetric(torch.ones(center.shape)))
     with torch.no_grad():
         q.center.copy_(torch.tensor(center))
         q.distance.copy_(torch.tensor(distance))
@@ -115,7 +115,7 @@ def test_gradients(scheme, truth, close, rescale):
 def test_published_formulas():
     """du/dc = -0.5/d sign(x), du/dd = -0.5 (|x| - c)/d^2 sign(x), du/dx = 0.5/d inside; 0 pruned and clipped."""
     q = Qil(Scheme(IntGrid(8)), (4,), rescale=False)
-    q.initialise(QParams.symmetric(torch.tensor(1.0)))
+    q.initialize(QParams.symmetric(torch.tensor(1.0)))
     with torch.no_grad():
         q.center.fill_(3.0)
         q.distance.fill_(2.0)
@@ -150,7 +150,7 @@ class TestGamma:
     @pytest.mark.parametrize("gamma", [1.0, 0.5, 0.25, 0.1])
     def test_values_below_the_interval_are_pruned_whatever_it_learned(self, gamma):
         q = Qil(Scheme(IntGrid(8)), (4,), role="weight", learn_gamma=True)
-        q.initialise(QParams.symmetric(torch.tensor(1.0)))
+        q.initialize(QParams.symmetric(torch.tensor(1.0)))
         with torch.no_grad():
             q.center.fill_(3.0)
             q.distance.fill_(2.0)
@@ -161,7 +161,7 @@ class TestGamma:
     def test_driven_past_zero_the_output_stays_on_the_grid(self, gamma, truth):
         scheme = Scheme(IntGrid(8))
         q = Qil(scheme, (4,), role="weight", learn_gamma=True)
-        q.initialise(QParams.symmetric(torch.tensor(1.0)))
+        q.initialize(QParams.symmetric(torch.tensor(1.0)))
         with torch.no_grad():
             q.gamma.fill_(gamma)
         truth.assert_on_grid(q.eval()(torch.tensor([0.5, -0.5, 90.0, 0.0])), q.qparams(), scheme)
@@ -178,7 +178,7 @@ def test_a_calibrated_quantizer_starts_where_fixed_would():
     """The interval [0, reach] with c = d: nothing is pruned but what rounds to 0, and the slope is 1."""
     scheme = Scheme(IntGrid(4, narrow=True))
     q = Qil(scheme, (6,))
-    q.initialise(QParams.symmetric(torch.tensor(0.5)))
+    q.initialize(QParams.symmetric(torch.tensor(0.5)))
     assert q.qparams().scale.item() == 0.5
     x = torch.tensor([0.3, -0.6, 2.9, -9.0, 0.2, 3.4], requires_grad=True)
     y = q(x)
@@ -191,14 +191,14 @@ def test_an_interval_from_zero_on_has_the_ties_of_the_deployed_grid():
     """0.5 / float32(1 / 255) is 127.49999: QuantizeLinear gives 127, and 0.5 * 255 would be a tie."""
     q = Qil(Scheme(IntGrid(8, signed=False)), (2,))
     scale = torch.tensor(1 / 255)
-    q.initialise(QParams.symmetric(scale))
+    q.initialize(QParams.symmetric(scale))
     assert (q(torch.tensor([0.5, 0.25])) / scale).round().tolist() == [127, 64]
 
 
 def test_zero_stays_zero_when_the_interval_reaches_below_it():
     """d > c would send |x| = 0 into the interval; the lower end is held at 0, and d still learns."""
     q = Qil(Scheme(IntGrid(4)), (3,))
-    q.initialise(QParams.symmetric(torch.tensor(0.5)))
+    q.initialize(QParams.symmetric(torch.tensor(0.5)))
     with torch.no_grad():
         q.distance.fill_(3 * q.center.item())
     y = q(torch.tensor([0.0, 1e-8, 1.0]))
@@ -211,7 +211,7 @@ def test_zero_stays_zero_when_the_interval_reaches_below_it():
 @pytest.mark.parametrize("value", [0.0, -1.0], ids=["zero", "negative"])
 def test_an_interval_driven_past_zero_stays_usable(name, value):
     q = Qil(Scheme(IntGrid(8)), (3,))
-    q.initialise(QParams.symmetric(torch.tensor(0.1)))
+    q.initialize(QParams.symmetric(torch.tensor(0.1)))
     with torch.no_grad():
         getattr(q, name).fill_(value)
     x = torch.tensor([0.0, 5.0, -0.3], requires_grad=True)

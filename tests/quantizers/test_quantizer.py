@@ -95,12 +95,13 @@ def data_for(scheme, role, seed=0):
 
 
 def calibrated(name, scheme, role, **options):
-    """Made, and initialised from the observer it asks for, run on two batches."""
+    """Made, and initialized from the observer it asks for, run on two batches."""
     quantizer = QUANTIZERS[name](scheme, SHAPES[role], role=role, name="conv1.tensor", **options)
-    observer = OBSERVERS[quantizer.default_observer](scheme, **COARSE.get(quantizer.default_observer, {}))
+    measured, settings = quantizer.observer
+    observer = OBSERVERS[measured](scheme, **settings, **COARSE.get(measured, {}))
     for seed in range(2):
         observer.observe(data_for(scheme, role, seed))
-    quantizer.initialise(observer.qparams())
+    quantizer.initialize(observer.qparams())
     return quantizer
 
 
@@ -192,8 +193,7 @@ def check_eval(q, scheme, x):
         tolerance = 2e-7  # a float32 power times a float32 scale
     expected = values.reshape(x.shape).float()
     assert torch.allclose(y, expected, rtol=tolerance, atol=0)
-    if q.role != "weight" or type(q).__name__ != "DoReFa":
-        assert not q(torch.zeros_like(x)).any()
+    assert not q(torch.zeros_like(x)).any()
 
 
 # --- the contract --------------------------------------------------------------------------------------------
@@ -210,7 +210,6 @@ TYPICAL = {
     for name in MEANING
 }
 every = pytest.mark.parametrize("name", MEANING)
-measured = pytest.mark.parametrize("name", [name for name in MEANING if name != "dorefa"])
 
 
 def fresh(name):
@@ -222,7 +221,7 @@ def ready(name):
     return calibrated(name, *TYPICAL[name])
 
 
-@measured
+@every
 class TestBeforeCalibration:
     def test_forward_is_an_error_that_names_the_tensor(self, name, refuses):
         q = fresh(name)
@@ -258,22 +257,22 @@ class TestInitialise:
         q = fresh(name)
         held = {key: (id(tensor), tensor.data_ptr()) for key, tensor in q.named_parameters()}
         held |= {key: (id(tensor), tensor.data_ptr()) for key, tensor in q.named_buffers()}
-        observer = OBSERVERS[q.default_observer](q.scheme)
+        observer = OBSERVERS[q.observer[0]](q.scheme, **q.observer[1])
         observer.observe(data_for(q.scheme, q.role))
-        q.initialise(observer.qparams())
+        q.initialize(observer.qparams())
         found = dict(q.named_parameters()) | dict(q.named_buffers())
         assert held == {key: (id(tensor), tensor.data_ptr()) for key, tensor in found.items()}
 
     @pytest.mark.parametrize("shape", [(), (3,), (4, 1)], ids=["scalar", "too-few", "too-many-axes"])
     def test_refuses_qparams_of_another_shape(self, name, shape, refuses):
         with refuses(TensorError, asked="'conv1.tensor'", found="(4,)", to_do="observe"):
-            fresh(name).initialise(QParams.symmetric(torch.ones(shape)))
+            fresh(name).initialize(QParams.symmetric(torch.ones(shape)))
 
     def test_may_be_called_again(self, name):
         q = ready(name)
         other = copy.deepcopy(q)
-        other.initialise(QParams.symmetric(torch.full((4,), 0.5)))
-        other.initialise(q.qparams())
+        other.initialize(QParams.symmetric(torch.full((4,), 0.5)))
+        other.initialize(q.qparams())
         # A range is stored as its ends by some: a division gives back the scale up to a rounding.
         assert torch.allclose(other.qparams().scale, q.qparams().scale, rtol=2**-22, atol=0)
 
@@ -314,9 +313,8 @@ class TestState:
         q = ready(name)
         other = copy.deepcopy(q)
         assert_the_same(q, other)
-        other.initialise(QParams.symmetric(torch.full((4,), 0.5)))
-        if name != "dorefa":  # whose weights have a scale of their own
-            assert not torch.equal(q.qparams().scale, other.qparams().scale)
+        other.initialize(QParams.symmetric(torch.full((4,), 0.5)))
+        assert not torch.equal(q.qparams().scale, other.qparams().scale)
         other.load_state_dict(fresh(name).state_dict())
         assert q.calibrated
 
@@ -362,9 +360,7 @@ class TestInputs:
         x[1, 2] = torch.nan
         y = q(x)
         assert torch.isnan(y[1, 2])
-        # Weights of DoReFa are divided by the maximum of those that share their scale.
-        alone = [0, 2, 3] if name == "dorefa" else slice(None)
-        assert torch.isnan(y[alone]).sum() == (0 if name == "dorefa" else 1)
+        assert torch.isnan(y).sum() == 1
 
     def test_nan_has_no_code(self, name, refuses):
         x = data_for(*TYPICAL[name])
@@ -437,7 +433,7 @@ def test_stochastic_rounding_takes_one_of_the_two_neighbours(name):
     scheme = Scheme(IntGrid(8), scale="power_of_two" if name == "tqt" else "float", rounding="stochastic")
     options = {"probability": 1.0} if name == "qdrop" else {}
     q = QUANTIZERS[name](scheme, (), **options)
-    q.initialise(QParams.symmetric(torch.tensor(0.5)))
+    q.initialize(QParams.symmetric(torch.tensor(0.5)))
     q.eval()
     x = torch.full((20_000,), 1.65, requires_grad=True)
     y = q(x)
@@ -458,7 +454,7 @@ def test_repr_says_what_it_is(name):
     assert "not calibrated" not in repr(q)
 
 
-@measured
+@every
 def test_repr_says_what_is_missing(name):
     assert "not calibrated" in repr(fresh(name))
 
@@ -480,5 +476,5 @@ def test_reading_a_scale_before_calibration_is_an_error_that_names_the_tensor(na
     quantizer = QUANTIZERS[name](Scheme(IntGrid(8, signed=False)), (4, 3), name="conv1.act")
     with refuses(NotCalibratedError, asked="the scale of 'conv1.act'", found="never measured", to_do="calibrate"):
         quantizer.qparams()
-    quantizer.initialise(QParams.symmetric(torch.tensor(0.5)))
+    quantizer.initialize(QParams.symmetric(torch.tensor(0.5)))
     assert quantizer.qparams().scale > 0

@@ -39,11 +39,25 @@ def test_each_name_is_its_class(name, cls):
     assert issubclass(QUANTIZERS[name], Quantizer)
 
 
+@pytest.mark.parametrize("name", ["lsq", "lsq_plus", "pact", "dsq", "qil", "dorefa"])
+def test_what_is_trained_starts_as_the_target_measures_and_better_on_few_codes(name):
+    def start(bits, target=("minmax", {})):
+        return QUANTIZERS[name].observer_of(Scheme(IntGrid(bits)), target)
+
+    assert [start(bits)[0] for bits in (16, 8, 7, 6, 4, 2)] == ["minmax"] * 3 + ["start"] * 3
+    assert start(4, ("pow2_mode", {"candidates": 1})) == ("pow2_mode", {"candidates": 1})
+
+
+def test_what_only_rounds_is_measured_as_the_target_says():
+    assert QUANTIZERS["fixed"].observer_of(Scheme(IntGrid(2))) == ("minmax", {})
+    assert QUANTIZERS["adaround"].observer_of(Scheme(IntGrid(8))) == ("mse", {})
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_each_class_says_how_it_starts(name):
     from detent.observers import OBSERVERS
 
-    assert QUANTIZERS[name].default_observer in OBSERVERS
+    assert QUANTIZERS[name].default_observer is None or QUANTIZERS[name].default_observer in OBSERVERS
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -87,7 +101,7 @@ class TestTheDocumentedExample:
         scheme = Scheme(IntGrid(4), granularity=PerChannel(0)) if per_channel else Scheme(IntGrid(4))
         q = QUANTIZERS["halves"](scheme, (2, 3), name="act")
         assert not q.calibrated
-        q.initialise(QParams.symmetric(torch.full((2,), 1.0) if per_channel else torch.tensor(1.0)))
+        q.initialize(QParams.symmetric(torch.full((2,), 1.0) if per_channel else torch.tensor(1.0)))
         assert q.calibrated
         x = torch.tensor([[0.3, -0.7, 9.0], [-9.0, 0.0, 1.1]], requires_grad=True)
         y = q(x)
@@ -98,7 +112,7 @@ class TestTheDocumentedExample:
 
     def test_its_state_travels(self):
         q, other = (QUANTIZERS["halves"](Scheme(IntGrid(4)), ()) for _ in range(2))
-        q.initialise(QParams.symmetric(torch.tensor(1.0)))
+        q.initialize(QParams.symmetric(torch.tensor(1.0)))
         other.load_state_dict(q.state_dict())
         assert other.calibrated
         assert other.qparams().scale.item() == 0.5
@@ -131,7 +145,7 @@ class TestRegister:
             def qparams(self):
                 return QParams.symmetric(torch.tensor(1.0))
 
-        with refuses(RegistrationError, found="_fake_quantize, _initialise", to_do="implement"):
+        with refuses(RegistrationError, found="_fake_quantize, _initialize", to_do="implement"):
             register("unfinished", Unfinished)
 
     def test_a_users_requirement_is_enforced(self, refuses):

@@ -13,7 +13,7 @@ from detent.quantizers.adaround import annealed_beta, rounding_penalty
 def calibrated(cls, scheme, scale, shape=(), zero_point=None, **options):
     quantizer = cls(scheme, shape, **options)
     scale = torch.as_tensor(scale)
-    quantizer.initialise(QParams.symmetric(scale) if zero_point is None else QParams(scale, torch.tensor(zero_point)))
+    quantizer.initialize(QParams.symmetric(scale) if zero_point is None else QParams(scale, torch.tensor(zero_point)))
     return quantizer
 
 
@@ -84,7 +84,7 @@ def test_the_zero_point_accounts_for_qmin(name, signed):
     observer.observe(x)
     role = "weight" if name == "adaround" else "activation"
     q = QUANTIZERS[name](scheme, x.shape, role=role)
-    q.initialise(observer.qparams())
+    q.initialize(observer.qparams())
     q.eval()
     assert q.qparams().zero_point.item() == (-64 if signed else 64)
     codes = q.codes(x)
@@ -188,7 +188,7 @@ def test_nnie_leaves_nothing_off_its_grid():
 
 def test_dorefa_survives_weights_that_are_all_zero():
     """tanh(w) / max|tanh(w)| divides zero by zero; MQBench adds 1e-5, which shrinks every weight instead."""
-    q = DoReFa(Scheme(IntGrid(8), granularity=PerChannel(0)), (2, 3), role="weight")
+    q = DoReFa(Scheme(IntGrid(8), granularity=PerChannel(0)), (2, 3), role="weight", bound=1.0)
     w = torch.tensor([[0.0, 0.0, 0.0], [1e-4, -2e-4, 1e-4]], requires_grad=True)
     y = q(w)
     assert y[0].tolist() == [0.0, 0.0, 0.0]
@@ -214,7 +214,7 @@ def test_an_optimizer_made_before_calibration_trains_what_is_used(name, paramete
     scheme = Scheme(IntGrid(4), granularity=PerChannel(1), scale="power_of_two" if name == "tqt" else "float")
     q = QUANTIZERS[name](scheme, (2, 4), **({"probability": 1.0} if name == "qdrop" else {}))
     optimizer = torch.optim.SGD(q.parameters(), lr=1.0)
-    q.initialise(QParams.symmetric(torch.full((4,), 0.5)))
+    q.initialize(QParams.symmetric(torch.full((4,), 0.5)))
     before = getattr(q, parameter).detach().clone()
     scale = q.qparams().scale
     q(torch.full((2, 4), 50.0)).sum().backward()

@@ -31,7 +31,7 @@ def scheme(request):
 
 def calibrated(scheme, qparams, shape=SHAPE, **options):
     quantizer = Tqt(scheme, shape, **options)
-    quantizer.initialise(qparams)
+    quantizer.initialize(qparams)
     return quantizer
 
 

@@ -34,7 +34,7 @@ TABLE = {
     "dorefa": ("dorefa", None, "dorefa", None),
     "dsq": ("dsq", None, "dsq", None),
     "qil": ("qil", None, "qil", None),
-    "apot": ("apot", None, "apot", None),
+    "apot": ("apot", "start", "apot", "start"),
 }
 
 # name: what runs when the model is calibrated
@@ -74,7 +74,8 @@ def test_each_is_named_described_and_says_only_what_it_must(name):
     assert 10 < len(BUILTIN[name].description) < 100
     assert "\n" not in BUILTIN[name].description
     algorithms = {"algorithms"} if name in ALGORITHMS else set()
-    assert recipe.to_dict().keys() == {"name", "weight", "activation"} | algorithms
+    calibration = {"calibration"} if name in ("ptq", "percentile", "kl", "mse") else set()
+    assert recipe.to_dict().keys() == {"name", "weight", "activation"} | algorithms | calibration
     assert Recipe.from_dict(recipe.to_dict()) == recipe
 
 

@@ -36,7 +36,10 @@ def test_only_the_name_is_required():
 def test_null_is_the_default():
     empty = dict.fromkeys(["weight", "activation", "bias", "batch_norm", "calibration", "rules", "exclude"])
     assert recipe(**empty) == recipe()
-    assert recipe(calibration={"batches": None, "inputs": None}, batch_norm={"strategy": None}) == recipe()
+    assert (
+        recipe(calibration={"batches": None, "inputs": None, "correct_biases": None}, batch_norm={"strategy": None})
+        == recipe()
+    )
     rule = {"match": {"name": "fc", "kind": None}, "weight": None, "quantize": None}
     assert recipe(rules=[rule]).rules == (Rule(match=Match(name="fc")),)
 
@@ -47,7 +50,7 @@ FULL = {
     "activation": {"observer": "percentile", "observer_options": {"percentile": 99.9}, "rounding": "half_up"},
     "bias": {"quantize": False},
     "batch_norm": {"strategy": -1, "freeze_at_epoch": 0},
-    "calibration": {"batches": 512, "inputs": "quantized"},
+    "calibration": {"batches": 512, "inputs": "quantized", "correct_biases": True},
     "rules": [{"match": {"kind": "conv"}, "weight": {"bits": 8}, "quantize": True}],
     "exclude": ["head", "stem.*"],
     "seed": 2**63 - 1,
@@ -147,6 +150,10 @@ def test_it_prints_as_yaml():
         pytest.param(
             RecipeError, {"calibration": {"inputs": "quantised"}}, "calibration.inputs = 'quantised'",
             "allowed are 'float', 'quantized'", "did you mean 'quantized'?", id="inputs",
+        ),
+        pytest.param(
+            RecipeError, {"calibration": {"correct_biases": 1}}, "calibration.correct_biases = 1", "it is a int",
+            "give true or false", id="correct-biases",
         ),
         pytest.param(RecipeError, {"exclude": "fc"}, "exclude = 'fc'", "it is a str", "give a list", id="exclude-word"),
         pytest.param(

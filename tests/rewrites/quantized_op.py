@@ -1,4 +1,4 @@
-"""One quantized operation as a QDQ model, with scales that are powers of two: floats compute it without rounding."""
+"""One quantized operation as a network, with scales that are powers of two: floats compute it without rounding."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
+from detent.ir import Network, Op, read_qdq, write_qdq
+
 Array = npt.NDArray[Any]
 
 X, Y, RELU = ("x", 2.0**-4, 117), ("y", 2.0**-2, 131), ("y", 2.0**-2, 0)
 
 
 class Writing:
-    """Nodes and constants of a model with one input `x` and one output `y`, both on grids of uint8."""
+    """Nodes and constants of a QDQ model with one input `x` and one output `y`, both on grids of uint8."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -48,23 +50,30 @@ class Writing:
         """Say the shape of a tensor inside."""
         self.values.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape))
 
-    def model(self, shape: tuple[int | str, ...], output: str) -> onnx.ModelProto:
+    def network(self, shape: tuple[int | str, ...], output: str) -> Network:
         inputs = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)]
         outputs = [helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, None)]
         graph = helper.make_graph(self.nodes, "one", inputs, outputs, self.constants, value_info=self.values)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+        return read_qdq(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
 
 
-def run(model: onnx.ModelProto, x: Array) -> Array:
+def run(network: Network, x: Array) -> Array:
     """In ONNX Runtime, without saturation on any CPU."""
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.x64quantprecision", "1")
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    content = write_qdq(network).SerializeToString()
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     found: Array = session.run(None, {"x": x})[0]
     return found
 
 
-def types(model: onnx.ModelProto) -> list[str]:
+def types(network: Network) -> list[str]:
     """The operations, in their order."""
-    return [node.op_type for node in model.graph.node if not node.op_type.endswith("Linear")]
+    return [op.type for op in network.ops]
+
+
+def only(network: Network, op_type: str) -> Op:
+    """The one operation of a type."""
+    (found,) = (op for op in network.ops if op.type == op_type)
+    return found

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import numpy_helper
 
+from detent.ir import Layout, Network, Operand, Output, StoredAs
 from detent.targets.rewrites import legalize
-from tests.rewrites.quantized_op import RELU, Writing, X, Y, run, types
+from tests.rewrites.quantized_op import RELU, Writing, X, Y, only, run, types
 
 REWRITE = ("conv_transpose_as_conv",)
 
@@ -24,7 +24,7 @@ def network(
     bias: bool = True,
     per_channel: bool = True,
     **attributes: Any,
-) -> onnx.ModelProto:
+) -> Network:
     draw, w = np.random.default_rng(0), Writing()
     groups = attributes.get("group", 1)
     codes = draw.integers(-127, 128, (shape[1], outputs // groups, *kernel)).astype(np.int8)
@@ -36,7 +36,7 @@ def network(
     made = w.node("ConvTranspose", inputs, "up" if relu else "y", kernel_shape=kernel, **attributes)
     if relu:
         w.node("Relu", [made], "y")
-    return w.model(shape, w.on_grid(*(RELU if relu else Y)))
+    return w.network(shape, w.on_grid(*(RELU if relu else Y)))
 
 
 def feed(shape: tuple[int | str, ...]) -> np.ndarray:
@@ -83,28 +83,36 @@ def test_a_stride_of_two() -> None:
     """Every second element of the kernel, turned round, is the kernel of a phase."""
     after = legalize(network(shape=(1, 1, 2, 2), outputs=1, kernel=(3, 3), strides=[2, 2]), REWRITE)
     assert types(after) == ["Conv", "Transpose", "Reshape", "Transpose", "Reshape", "Slice", "Transpose"]
-    held = {tensor.name: numpy_helper.to_array(tensor) for tensor in after.graph.initializer}
     kernel = np.random.default_rng(0).integers(-127, 128, (1, 1, 3, 3))[0, 0]
-    phases = held["up.weight_phases_quantized"][:, 0]
+    phases = after.constants["up.weight_phases"][:, 0]
     assert phases[0].tolist() == kernel[::-2, ::-2].tolist()
     assert phases[3].tolist() == [[0, 0], [0, kernel[1, 1]]]
-    assert held["up.weight_phases_scale"].shape == (4,)
-    assert "up.weight_quantized" not in held
+    assert after.stored_as["up.weight_phases"] == StoredAs("up.weight", Layout.PHASES)
+    assert "up.weight" not in after.constants
 
 
-def _read_in_float() -> onnx.ModelProto:
-    model = network(strides=[2, 2])
-    model.graph.output.append(onnx.ValueInfoProto(name="y"))
-    return model
+def test_each_phase_has_the_scales_of_its_channels() -> None:
+    before = network(strides=[2, 2])
+    scales = [
+        only(before, "ConvTranspose").inputs[1].encoding,
+        only(legalize(before, REWRITE), "Conv").inputs[1].encoding,
+    ]
+    assert scales[1].scale.tolist() == scales[0].scale.tolist() * 4
+    assert (scales[0].axis, scales[1].axis) == (1, 0)
 
 
-def _float_weights() -> onnx.ModelProto:
-    model = network(strides=[2, 2], bias=False)
-    held = next(node for node in model.graph.node if node.output[0] == "up.weight")
-    codes = next(numpy_helper.to_array(t) for t in model.graph.initializer if t.name == held.input[0])
-    model.graph.node.remove(held)
-    model.graph.initializer.append(numpy_helper.from_array(codes.astype(np.float32), "up.weight"))
-    return model
+def _read_in_float() -> Network:
+    made = network(strides=[2, 2])
+    return replace(made, outputs=(*made.outputs, Output("y", Operand("y"))))
+
+
+def _float_weights() -> Network:
+    made = network(strides=[2, 2], bias=False)
+    conv = only(made, "ConvTranspose")
+    weight = Operand("up.weight")
+    constants = {"up.weight": made.constants["up.weight"].astype(np.float32)}
+    op = replace(conv, inputs=(conv.inputs[0], weight))
+    return replace(made, ops=(op,), constants=constants, coded=frozenset())
 
 
 @pytest.mark.parametrize(
@@ -118,5 +126,5 @@ def _float_weights() -> onnx.ModelProto:
     ],
     ids=["unknown-height", "auto-pad", "output-shape", "read-in-float", "float-weights"],
 )
-def test_left_alone(model: onnx.ModelProto) -> None:
+def test_left_alone(model: Network) -> None:
     assert types(legalize(model, REWRITE)) == ["ConvTranspose"]

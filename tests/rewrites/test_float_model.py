@@ -9,6 +9,7 @@ import pytest
 from onnx import parser
 
 from detent.errors import DeployError
+from detent.ir.metadata import CODE_RANGE, ROLE
 from detent.rewrites import float_model
 
 NET = """
@@ -33,7 +34,10 @@ net (float[batch, 2, 4, 4] x) => (float[batch, 3, 4, 4] y)
 
 @pytest.fixture
 def quantized() -> onnx.ModelProto:
-    return parser.parse_model(NET)
+    model = parser.parse_model(NET)
+    (clip,) = (node for node in model.graph.node if node.op_type == "Clip")
+    clip.metadata_props.add(key=ROLE, value=CODE_RANGE)
+    return model
 
 
 def run(model: onnx.ModelProto, **inputs: np.ndarray) -> np.ndarray:
@@ -75,7 +79,7 @@ def test_the_model_that_was_given_is_not_changed(quantized):
 
 
 def test_an_activation_function_clip_is_kept():
-    model = parser.parse_model(NET.replace("r_clipped", "r_activated"))
+    model = parser.parse_model(NET)
     assert [node.op_type for node in float_model(model).graph.node] == ["Conv", "Relu", "Clip", "Identity"]
 
 
@@ -147,5 +151,21 @@ def test_a_computed_scale_is_refused():
         y = DequantizeLinear (q, s)
     }
     """
-    with pytest.raises(DeployError, match="scale is computed"):
+    with pytest.raises(DeployError, match="is computed"):
         float_model(parser.parse_model(text))
+
+
+def test_a_tensor_that_is_requantized_is_not_copied():
+    text = """
+    <ir_version: 10, opset_import: ["": 21]>
+    net (float[2] x) => (float[2] y) <float s = {0.5}, uint8 z = {1}, float t = {0.25}>
+    {
+        a = QuantizeLinear (x, s, z)
+        b = DequantizeLinear (a, s, z)
+        c = QuantizeLinear (b, t, z)
+        d = DequantizeLinear (c, t, z)
+        y = Relu (d)
+    }
+    """
+    (node,) = float_model(parser.parse_model(text)).graph.node
+    assert (node.op_type, list(node.input)) == ("Relu", ["x"])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import onnx
+import numpy as np
 import pytest
 
-from detent.rewrites import Editing, rewrite
+from detent.ir import Network, Op, Operand, Output, Port
+from detent.rewrites import NetworkEditor, rewrite
 from detent.targets import BACKENDS
 from detent.targets.rewrites import REWRITES
 
@@ -83,13 +84,14 @@ def as_numbers(version: str) -> list[int]:
 
 def test_a_function_becomes_a_rewrite_of_its_name():
     @rewrite(why="It is an example", needed_for=("nothing<=1.0",))
-    def drop_everything(editing: Editing) -> None:
-        editing.nodes.clear()
+    def relu_as_max(editor: NetworkEditor) -> None:
+        for op in editor.ops("Relu"):
+            editor.write("Max", [op.inputs[0], editor.reals(np.zeros(1, np.float32), "y")], "y")
+            editor.replace(op)
 
-    editing = Editing(
-        onnx.parser.parse_model(
-            '<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y) { y = Relu(x) }'
-        )
-    )
-    drop_everything.apply(editing)
-    assert (drop_everything.name, editing.nodes) == ("drop_everything", [])
+    relu = Op("Relu", "relu", (Operand("x"),), ("y",))
+    given, ends = {"x": Port("float32", (1,))}, (Output("y", Operand("y")),)
+    editor = NetworkEditor(Network(given, ends, (relu,), {}, frozenset(), {}, 17))
+    relu_as_max.apply(editor)
+    assert relu_as_max.name == "relu_as_max"
+    assert [op.type for op in editor.finished().ops] == ["Max"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 
+from detent.ir import Network
 from detent.targets.rewrites import legalize
 from tests.rewrites.quantized_op import RELU, Writing, X, Y, run, types
 
@@ -22,7 +22,7 @@ def network(
     relu: bool = False,
     per_channel: bool = True,
     **attributes: Any,
-) -> onnx.ModelProto:
+) -> Network:
     draw, w = np.random.default_rng(0), Writing()
     group = attributes.get("group", 1)
     codes = draw.integers(-127, 128, (6, int(shape[1]) // group, *kernel)).astype(np.int8)
@@ -32,7 +32,7 @@ def network(
     made = w.node("Conv", inputs, "stem" if relu else "y", **{"strides": [2, 2], **attributes})
     if relu:
         w.node("Relu", [made], "y")
-    return w.model(shape, w.on_grid(*(RELU if relu else Y)))
+    return w.network(shape, w.on_grid(*(RELU if relu else Y)))
 
 
 GEOMETRIES: dict[str, dict[str, Any]] = {
@@ -74,5 +74,5 @@ def test_the_same_integers(geometry: dict[str, Any], relu: bool) -> None:
     ],
     ids=["stride 1", "strides 2, 1", "odd", "four channels", "unknown", "dilated", "groups", "1x1", "auto pad"],
 )
-def test_left_alone(model: onnx.ModelProto) -> None:
+def test_left_alone(model: Network) -> None:
     assert types(legalize(model, REWRITE)) == ["Conv"]

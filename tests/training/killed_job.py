@@ -16,8 +16,8 @@ EPOCHS = 4
 
 
 class Telling(LSQEpochLoop):
-    def run_iter(self, batch: Any) -> float:
-        loss = super().run_iter(batch)
+    def run_iter(self, index: int, batch: Any) -> float:
+        loss = super().run_iter(index, batch)
         print(self.work.progress.step, flush=True)
         return loss
 

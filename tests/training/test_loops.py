@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import detent
-from detent.errors import RangeError, RecipeError, SchemeError
+from detent.errors import DataError, RangeError, RecipeError, SchemeError
 from detent.graph import FoldedBatchNorm, quantizers_of
 from detent.quantizers import MovingRange
 from detent.recipes import Recipe, TensorRequest
@@ -75,6 +75,37 @@ def test_hooks_are_called_in_order() -> None:
 
     Spoken(make_run(), max_epochs=2, val_begin=2).run()
     assert said == ["prepare", "run", "prepare", "run", "val", "val"]
+
+
+class Written(QATEpochLoop):
+    """An epoch of one's own, and nothing else: not even a calibration."""
+
+    def prepare_for_run_epoch(self) -> None:
+        pass
+
+    def run_epoch(self) -> None:
+        self.seen: list[int] = [index for index, batch in enumerate(self.dataloader) if self.run_iter(index, batch)]
+
+
+def test_an_epoch_of_one_s_own_is_trained_and_calibrated_by_its_first_batch() -> None:
+    run = make_run()
+    bias = run.prepared.get_parameter("fc.bias")
+    before = bias.detach().clone()
+    loop = Written(run, max_epochs=1)
+    loop.run()
+    assert loop.seen == list(range(len(run.train)))
+    assert loop.calibrated()
+    assert not torch.equal(bias.detach(), before)
+
+
+def test_an_epoch_without_a_step_names_the_line() -> None:
+    class Empty(Written):
+        def run_epoch(self) -> None:
+            pass
+
+    line = Empty.run_epoch.__code__.co_firstlineno
+    with pytest.raises(DataError, match=rf"epoch 1 of Empty\nfound: its run_epoch, line {line} of .*test_loops.py"):
+        Empty(make_run(), max_epochs=1).run()
 
 
 def test_lsq_learns_its_scales() -> None:
@@ -170,11 +201,11 @@ def test_validation_has_both_models() -> None:
 class Poisoned(LSQEpochLoop):
     """From the ninth step on a weight is NaN."""
 
-    def run_iter(self, batch: Any) -> float:
+    def run_iter(self, index: int, batch: Any) -> float:
         if self.work.progress.step == 8:
             with torch.no_grad():
                 dict(self.work.prepared.named_parameters())["fc.bias"].fill_(torch.nan)
-        return super().run_iter(batch)
+        return super().run_iter(index, batch)
 
 
 def test_nan_stops_and_the_last_good_checkpoint_stays(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from torch import nn
-from detent.planning import FUSED, Backend, Offer, both
+from detent.planning import FUSED, Backend, SupportedSchemes, quantize_io
 from detent.numerics import QParams, choose_qparams
 from detent.observers import Observer
 from detent.quantizers import Quantizer, on_grid
@@ -47,7 +47,7 @@ class Plain(Quantizer):
     def __init__(self, scheme, shape, *, role="activation", name="tensor"):
         super().__init__(scheme, shape, role=role, name=name)
         self.register_buffer("own_scale", self._unset())
-    def _initialise(self, observed):
+    def _initialize(self, observed):
         self.own_scale.copy_(observed.scale)
     def qparams(self):
         return QParams.symmetric(self.own_scale)
@@ -55,8 +55,8 @@ class Plain(Quantizer):
         return on_grid(x, self.own_scale, torch.tensor(0), self.scheme)
 
 CHIP = Backend(
-    name="my_chip", about="made up", weight=Offer(), activation=Offer(), bias="float",
-    rules=both("conv", "linear"), fusions=FUSED, quantize_outputs=True, arithmetic="onnx_spec",
+    name="my_chip", about="made up", weight=SupportedSchemes(), activation=SupportedSchemes(), bias="float",
+    rules=quantize_io("conv", "linear"), fusions=FUSED, quantize_outputs=True, arithmetic="onnx_spec",
 )
 
 class Tiny(nn.Sequential):

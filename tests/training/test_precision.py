@@ -27,7 +27,7 @@ HALF = {"bf16": "torch.bfloat16", "16": "torch.float16"}
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What one process found; see the job for why it is another one."""
     folder = tmp_path_factory.mktemp("precision")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **STEADY_KERNELS}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}/src:{ROOT}", "OMP_NUM_THREADS": "1", **STEADY_KERNELS}
     command = [sys.executable, "-m", "tests.training.precision_job", str(folder)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-4000:]

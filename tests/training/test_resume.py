@@ -27,7 +27,7 @@ MOVING = Recipe(
 
 def job(folder: Path, *words: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.training.killed_job", str(folder), *words]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}/src:{ROOT}", "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
 
 
@@ -87,10 +87,10 @@ def test_resume_with_measured_ranges(tmp_path: Path, recipe: Any, stop: int) -> 
     QATEpochLoop(whole, max_epochs=3, stop_observing_begin=3).run()
 
     class Stopping(QATEpochLoop):
-        def run_iter(self, batch: Any) -> float:
+        def run_iter(self, index: int, batch: Any) -> float:
             if self.work.progress.step == stop:
                 raise InterruptedHereError
-            return super().run_iter(batch)
+            return super().run_iter(index, batch)
 
     with pytest.raises(InterruptedHereError):
         Stopping(make_run(tmp_path, recipe=recipe, checkpoint_interval=1), max_epochs=3, stop_observing_begin=3).run()

@@ -269,7 +269,7 @@ def _residual(b: Builder) -> T:
     return linear(b, x, 10)
 
 
-# --- what engines decide by the neighbourhood of an operation -------------------------------------------------
+# --- what engines decide by the neighborhood of an operation -------------------------------------------------
 
 
 def _conv_then_pool(b: Builder) -> T:
@@ -356,7 +356,7 @@ def _depth_to_space(b: Builder) -> T:
     return b.quantized(b.float_op("DepthToSpace", x, blocksize=2, mode="CRD"), like=x)
 
 
-# --- sizes and neighbours at which kernels change over ---------------------------------------------------------
+# --- sizes and neighbors at which kernels change over ---------------------------------------------------------
 
 
 def _concat_13(b: Builder) -> T:

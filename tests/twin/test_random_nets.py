@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 
 from detent.errors import DeployError
-from detent.ir import read_qdq
+from detent.ir import read_qdq, write_qdq
 from detent.targets.arithmetics import ARITHMETICS
 from detent.targets.litert.file import model_to_tflite
 from detent.targets.openvino.spec import OPENVINO
@@ -96,5 +96,5 @@ def test_openvino(tmp_path: Path) -> None:
     styles = [{"activation": "uint8"}, {"activation": "int8", "symmetric": True}, {"activation": "int8"}]
     for seed in range(100, 140):
         net = random_net(seed, kinds, scales="pot", **styles[seed % 3])
-        written = Net(legalize(net.model, OPENVINO.rewrites), net.feeds)
+        written = Net(write_qdq(legalize(read_qdq(net.model), OPENVINO.rewrites)), net.feeds)
         assert not distances(written, tmp_path).any(), seed

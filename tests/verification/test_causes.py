@@ -17,7 +17,6 @@ from detent.targets.arithmetics import ARITHMETICS
 from detent.targets.engines import ENGINES
 from detent.targets.onnxruntime.arithmetic.onnxruntime import OnnxRuntime
 from detent.twin import Twin
-from detent.verification.causes import DEFECTS
 from detent.verification.ranges import Ranges
 from tests.verification.mutants import LAYER, LAYERS, batches, made, mutate_layer, off_by_one
 
@@ -157,4 +156,4 @@ def test_where_openvino_is_known_to_be_wrong(groups, constant, known, tmp_path):
     """Constants for channels behind a convolution in groups and a sum."""
     net = Sum(groups=groups, constant=constant).eval()
     graph = detent.quantize(net, batches(), backend="onnxruntime", folder=tmp_path / "out").graph
-    assert any(defect.at(graph, op) for defect in DEFECTS for op in graph.ops) == known
+    assert any(defect.at(graph, op) for defect in ENGINES["openvino"].known_defects for op in graph.ops) == known

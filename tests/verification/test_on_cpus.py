@@ -17,7 +17,7 @@ from detent.twin import Twin
 from detent.verification.on_cpus import kinds_apart
 from tests.verification.mutants import batches, made
 
-LABELLED = [(x, torch.tensor([0, 1, 2, 3])) for x in batches()]
+LABELED = [(x, torch.tensor([0, 1, 2, 3])) for x in batches()]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_weights_of_7_bits_are_the_same_on_every_x86_cpu(narrow):
 
 def test_what_is_predicted_is_what_the_twin_of_that_cpu_gives(wide):
     """Accuracy, differing outputs against the CPU at hand, and the layers that saturate."""
-    verdict = wide.verify(LABELLED, latency=False, cpus=("avx2", "vnni", "arm64"))
+    verdict = wide.verify(LABELED, latency=False, cpus=("avx2", "vnni", "arm64"))
     rows = {row.cpu: row for row in verdict.predicted}
     assert list(rows) == ["avx2", "vnni", "arm64"]
     at_hand = Twin(wide.graph, OnnxRuntime())

@@ -123,7 +123,7 @@ def tflite(content: bytes) -> bytes:
 
 def tflite_weight(content: bytes) -> bytes:
     model = read_tflite(content)
-    at = next(i for i, t in enumerate(model.tensors) if t.name == "conv2.weight_quantized")
+    at = next(i for i, t in enumerate(model.tensors) if t.name == "conv2.weight")
     tensors = list(model.tensors)
     data = tensors[at].data.copy()
     data.reshape(-1)[3] += 1

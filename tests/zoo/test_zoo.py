@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ THEIRS = {
     "mobilenet_v2": models.mobilenet_v2,
     "efficientnet_lite0": models.efficientnet_lite0,
     "regnetx_200mf": models.regnetx,
+    "regnetx_600mf": partial(models.regnetx, depths=(1, 3, 5, 7), widths=(48, 96, 240, 528), group_width=24),
     "vit_small": models.vit_small,
 }
 SMALL: dict[str, dict[str, Any]] = {"vit_small": {"dim": 32, "depth": 2, "heads": 2, "image": 32}}

@@ -1,6 +1,6 @@
 """Applies qparams that are known before calibration: those of another backend, and those of a quantized ONNX file."""
 
-from detent.adopting.known import Known, adopt, initialise, known_of_file, limits, measured, with_their_biases
+from detent.adopting.known import Known, adopt, initialize, known_of_file, limits, measured, with_their_biases
 from detent.adopting.norms import FileNorms, scaled
 from detent.adopting.placement import FilePlacement, as_in_file
 from detent.adopting.schemes import as_offered
@@ -12,7 +12,7 @@ __all__ = [
     "adopt",
     "as_in_file",
     "as_offered",
-    "initialise",
+    "initialize",
     "known_of_file",
     "limits",
     "measured",

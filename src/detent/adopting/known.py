@@ -16,10 +16,10 @@ from detent.frontends.onnx import OnnxEncoding, OnnxSource
 from detent.graph import KINDS, FloatTensor, Plan, QuantizedTensor, quantizers_of
 from detent.numerics import IntGrid, PerChannel, PerGroup, PerTensor, QParams, Scheme
 from detent.observers import OBSERVERS
-from detent.planning import Backend, Offer
+from detent.planning import Backend, SupportedSchemes
 from detent.quantizers import Quantizer
 
-__all__ = ["Known", "adopt", "initialise", "known_of_file", "limits", "measured", "with_their_biases"]
+__all__ = ["Known", "adopt", "initialize", "known_of_file", "limits", "measured", "with_their_biases"]
 
 Entry = QuantizedTensor | FloatTensor
 
@@ -51,12 +51,12 @@ def _as_its_weight(entry: Entry, weights: Mapping[str, Scheme]) -> Entry:
     return replace(entry, scheme=replace(entry.scheme, granularity=granularity))
 
 
-def initialise(prepared: nn.Module, known: Known) -> None:
+def initialize(prepared: nn.Module, known: Known) -> None:
     """Set the quantizers of the tensors whose scheme is the known one, and those of weights that have another."""
     for quantizer in quantizers_of(prepared):
         scheme, qparams = known.get(quantizer.name, (None, None))
         if qparams is not None and scheme == quantizer.scheme:
-            quantizer.initialise(qparams)
+            quantizer.initialize(qparams)
     for module in prepared.modules():
         held = module[0] if isinstance(module, parametrize.ParametrizationList) else None
         if isinstance(held, Quantizer) and held.name in known and not held.calibrated:
@@ -68,7 +68,7 @@ def initialise(prepared: nn.Module, known: Known) -> None:
 def _measure(quantizer: Quantizer, weight: torch.Tensor) -> None:
     """A weight that a file has on a grid the backend lacks needs no data to be put on another."""
     found = measured(weight, quantizer.scheme, *quantizer.observer, name=quantizer.name)
-    quantizer.initialise(quantizer.widened(found, weight))
+    quantizer.initialize(quantizer.widened(found, weight))
 
 
 def measured(weight: torch.Tensor, scheme: Scheme, observer: str, options: Mapping[str, Any], *, name: str) -> QParams:
@@ -107,11 +107,11 @@ def limits(scheme: Scheme, entry: QuantizedTensor, target: Backend, *, of_file: 
     return min((one.limits(scheme) for one in offers), key=len)
 
 
-def _offer(entry: QuantizedTensor, target: Backend) -> Offer:
+def _offer(entry: QuantizedTensor, target: Backend) -> SupportedSchemes:
     if entry.role == "weight":
-        return target.weight_offer(entry.kind)
+        return target.weight_schemes(entry.kind)
     if entry.role == "bias":
-        return target.bias_offer
+        return target.bias_schemes
     return (target.network_input if entry.kind == "input" else None) or target.activation
 
 

@@ -64,7 +64,7 @@ def _can_follow(encoding: OnnxEncoding | None, kind: str, target: Backend) -> bo
     if encoding is None:
         return True
     signed = not encoding.dtype.startswith("u")
-    offer = target.weight_offer(kind)
+    offer = target.weight_schemes(kind)
     channels = any(issubclass(PerChannel, one.granularities) and True in one.symmetric for one in offer.alternatives)
     return kind != "conv_transpose" and channels and signed and not encoding.zero_point.any() and not encoding.block
 

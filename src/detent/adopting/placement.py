@@ -79,10 +79,10 @@ def as_in_file(plan: Plan, known: Known, placement: FilePlacement, target: Backe
     template = next((entry for entry in activations if entry.observer != "fixed"), None)
     if not gridded or template is None:
         return plan
-    agreed = _in_agreement(plan, known, placement) if target.any_place else set(known)
+    agreed = _in_agreement(plan, known, placement) if target.arbitrary_qdq_placement else set(known)
     entries: Entries = {entry.tensor: _placed(entry, known, placement, agreed) for entry in plan.entries}
     for tensor in gridded:
-        if target.any_place and not isinstance(entries.get(tensor), QuantizedTensor):
+        if target.arbitrary_qdq_placement and not isinstance(entries.get(tensor), QuantizedTensor):
             entries[tensor] = _added(placement.nodes[tensor], template, known, placement)
     for entry in plan.quantized:
         if entry.role == "activation" and isinstance(entries[entry.tensor], FloatTensor):
@@ -91,7 +91,11 @@ def as_in_file(plan: Plan, known: Known, placement: FilePlacement, target: Backe
         if entry.quantizer == "derived":
             weight, node = entries.get(entry.tensor.removesuffix(".bias") + ".weight"), placement.nodes[entry.node]
             reason = _why_no_product(_taken(node, entries, placement), weight)
-            if target.any_place and not placement.has_bias(node) and not _gives_grid(node, entries, target):
+            if (
+                target.arbitrary_qdq_placement
+                and not placement.has_bias(node)
+                and not _gives_grid(node, entries, target)
+            ):
                 reason = _FLOAT
             if reason:
                 entries[entry.tensor] = FloatTensor(tensor=entry.tensor, kind=entry.kind, reason=reason)

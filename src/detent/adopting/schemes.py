@@ -27,7 +27,7 @@ def as_offered(plan: Plan, known: Known, target: Backend) -> tuple[Plan, Known]:
     be placed later; their schemes are changed as those of other activations."""
     usual = next((_of_any_sign(entry) for entry in plan.quantized if entry.role == "activation"), None)
     own = {entry.tensor: entry for entry in plan.quantized if entry.quantizer != "derived"}
-    given = known if target.any_place else _joined(own, known)
+    given = known if target.arbitrary_qdq_placement else _joined(own, known)
     found: dict[str, Numbers] = {}
     for tensor, numbers in given.items():
         entry = own.get(tensor, usual)

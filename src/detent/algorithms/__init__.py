@@ -1,20 +1,25 @@
 """Algorithms that improve the parameters of a prepared model without training it."""
 
+from typing import Any
+
 from detent.algorithms.adaround import adaround
 from detent.algorithms.addends import align_addends
-from detent.algorithms.analysis import Analysis, TensorLoss, analyse
+from detent.algorithms.analysis import Analysis, TensorLoss, analyze
 from detent.algorithms.bias_correction import bias_correction
 from detent.algorithms.brecq import brecq, qdrop
 from detent.algorithms.equalization import equalize
 from detent.algorithms.finetuning import finetune_scales, finetune_weights
 from detent.algorithms.gptq import gptq
 from detent.algorithms.layers import Layer, all_layers
+from detent.algorithms.mean_shift import correct_mean_shift, observing_input_means
 from detent.algorithms.mixed_precision import BitChoice, Sensitivity, choose_precision, sensitivity
 from detent.algorithms.report import Change, Report, record
 from detent.algorithms.smoothquant import smoothquant
 from detent.algorithms.splitting import split_channels
+from detent.algorithms.start import choose_start
 from detent.algorithms.table import ALGORITHMS, Algorithm, check, run_algorithm
 from detent.algorithms.weight_splitting import SumOfTwo, split_weights
+from detent.deprecation import warn_renamed
 
 __all__ = [
     "ALGORITHMS",
@@ -30,15 +35,18 @@ __all__ = [
     "adaround",
     "align_addends",
     "all_layers",
-    "analyse",
+    "analyze",
     "bias_correction",
     "brecq",
     "check",
     "choose_precision",
+    "choose_start",
+    "correct_mean_shift",
     "equalize",
     "finetune_scales",
     "finetune_weights",
     "gptq",
+    "observing_input_means",
     "qdrop",
     "record",
     "register",
@@ -50,3 +58,12 @@ __all__ = [
 ]
 
 register = ALGORITHMS.register
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _RENAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals()[warn_renamed(__name__, name, _RENAMED)]
+
+
+_RENAMED = {"analyse": "analyze"}

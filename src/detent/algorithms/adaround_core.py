@@ -14,13 +14,13 @@ from torch import Tensor
 from detent.quantizers import AdaRound
 from detent.quantizers.adaround import annealed_beta, rounding_penalty
 
-__all__ = ["learn_rounding", "neighbours"]
+__all__ = ["learn_rounding", "neighbors"]
 
 _DECIDED = 1e4  # far outside of where the sigmoid is soft
 
 
 @torch.no_grad()
-def neighbours(quantizer: AdaRound, weight: Tensor) -> tuple[Tensor, Tensor]:
+def neighbors(quantizer: AdaRound, weight: Tensor) -> tuple[Tensor, Tensor]:
     """The grid points below and above each weight. What the soft rounding gives lies on the line between them."""
     training, kept = quantizer.training, quantizer.rounding.detach().clone()
     quantizer.eval()
@@ -44,7 +44,7 @@ def learn_rounding(
     warm_up: float = 0.2,
 ) -> None:
     """Set `quantizer.rounding` so that `loss(quantized weight)` is small once every weight is up or down."""
-    lower, upper = neighbours(quantizer, weight)
+    lower, upper = neighbors(quantizer, weight)
     span = upper - lower
     with torch.no_grad():
         quantizer.rounding.zero_()

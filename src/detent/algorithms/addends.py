@@ -37,7 +37,7 @@ def align_addends(prepared: PreparedModel) -> list[str]:
             for node in graph.nodes:
                 addend, total = _finer(node, modules, uses)
                 if addend is not None and total is not None:
-                    addend.initialise(total.qparams())
+                    addend.initialize(total.qparams())
                     changed.append(addend.name)
     notes = tuple(note for note in prepared.plan.notes if not note.startswith(_NOTE))
     prepared.plan = replace(prepared.plan, notes=(*notes, _NOTE + ", ".join(changed)) if changed else notes)

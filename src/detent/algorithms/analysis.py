@@ -1,4 +1,4 @@
-"""`analyse`: where a quantized model loses its accuracy, tensor by tensor."""
+"""`analyze`: where a quantized model loses its accuracy, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from detent.algorithms.refusals import needs_calibration
 from detent.graph import PreparedModel, quantizers_of
 from detent.quantizers import Mode, Quantizer, in_modes
 
-__all__ = ["Analysis", "TensorLoss", "analyse"]
+__all__ = ["Analysis", "TensorLoss", "analyze"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +98,9 @@ def _plain(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def analyse(prepared: PreparedModel, batches: Iterable[Any]) -> Analysis:
+def analyze(prepared: PreparedModel, batches: Iterable[Any]) -> Analysis:
     """Compare a calibrated model with its float one on some batches, each quantizer alone and all of them together."""
-    needs_calibration(prepared, "analyse")
+    needs_calibration(prepared, "analyze")
     data = as_list(batches)
     with evaluating(prepared):
         with as_float(prepared):
@@ -164,7 +164,7 @@ def _accumulated(prepared: PreparedModel, data: Sequence[Any]) -> dict[Quantizer
         with as_float(prepared):
             wanted = _values(prepared, batch)
         for quantizer, got in _values(prepared, batch).items():
-            # Another number of values means that an island went another way.
+            # Another number of values means that a graph break went another way.
             for ours, theirs in zip(got, wanted.get(quantizer, ()), strict=False):
                 found.setdefault(quantizer, Deviation()).add(theirs, ours)
     return found

@@ -93,7 +93,7 @@ def _take_off(place: _Place, off: Tensor) -> None:
     """Off the bias; its own grid, if it has one, is made to fit again."""
     place.bias.sub_(off)
     if place.quantizer is not None:
-        place.quantizer.initialise(measured(place.quantizer, [place.bias.detach()]))
+        place.quantizer.initialize(measured(place.quantizer, [place.bias.detach()]))
 
 
 def _where(walk: Walk, layer: Layer) -> _Place | None:

@@ -66,8 +66,8 @@ def joint_ranges(weights: Tensor, activations: Tensor) -> Tensor:
     [2.0, 2.0]
     """
     logarithms = (weights.clamp_min(1e-12).log() + activations.clamp_min(1e-12).log()) / 2
-    centre = weights.clamp_min(1e-12).log().mean() - logarithms.mean()
-    joint = (logarithms + centre).exp()
+    center = weights.clamp_min(1e-12).log().mean() - logarithms.mean()
+    joint = (logarithms + center).exp()
     return torch.where((weights > 0) & (activations > 0), joint, weights)
 
 

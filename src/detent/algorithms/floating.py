@@ -13,7 +13,15 @@ from detent.errors import RecipeError
 from detent.graph import DerivedBias, PreparedModel, eval_mode
 from detent.quantizers import PASS_THROUGH, QUANTIZE, Mode, Quantizer, in_modes
 
-__all__ = ["Originals", "as_float", "evaluating", "only_quantizing", "refuse_changed", "remember_float"]
+__all__ = [
+    "Originals",
+    "as_float",
+    "evaluating",
+    "only_quantizing",
+    "refuse_changed",
+    "remember_float",
+    "restore_biases",
+]
 
 
 def remember_float(prepared: PreparedModel, parameter: Tensor) -> None:
@@ -26,8 +34,20 @@ def remember_float(prepared: PreparedModel, parameter: Tensor) -> None:
         prepared.float_originals[parameter] = parameter.detach().clone()
 
 
+@torch.no_grad()
+def restore_biases(prepared: PreparedModel) -> None:
+    """Take back what calibrating has corrected, where nothing has changed it since."""
+    for bias, (before, after) in prepared.corrected_biases.items():
+        if torch.equal(bias, after):
+            bias.copy_(before)
+            if torch.equal(prepared.float_originals[bias], before):
+                del prepared.float_originals[bias]
+    prepared.corrected_biases = {}
+
+
 def refuse_changed(prepared: PreparedModel, algorithm: str) -> None:
     """Refuse a model whose weights or biases an algorithm has changed: this one rewrites the float model itself."""
+    restore_biases(prepared)
     if prepared.float_originals:
         raise RecipeError(
             f"{algorithm} on this model", "another algorithm has already changed its weights", f"run {algorithm} first"

@@ -12,12 +12,12 @@ from detent.algorithms.binding import Values
 from detent.algorithms.floating import as_float
 from detent.algorithms.layers import Layer
 from detent.algorithms.moments_core import Moments, columns
-from detent.algorithms.walk import Call, Walk, compute
+from detent.algorithms.walk import RecordedCall, Walk, compute
 
 __all__ = ["moments_of", "pairs"]
 
 
-def pairs(walk: Walk, nodes: Sequence[fx.Node], calls: Sequence[Call]) -> Iterator[tuple[Tensor, Tensor]]:
+def pairs(walk: Walk, nodes: Sequence[fx.Node], calls: Sequence[RecordedCall]) -> Iterator[tuple[Tensor, Tensor]]:
     """For each call, what the last of some nodes gives in the float run and what it gives now in the quantized one."""
     with torch.no_grad():
         for call in calls:
@@ -42,7 +42,7 @@ def _copied(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 
 
-def moments_of(walk: Walk, layer: Layer, calls: Sequence[Call]) -> Moments:
+def moments_of(walk: Walk, layer: Layer, calls: Sequence[RecordedCall]) -> Moments:
     """The error of the layer's output as a function of its weight, over some calls."""
     weight, op = layer.weight.detach(), layer.op
     groups = 1 if layer.kind == "linear" else int(op.groups)

@@ -137,7 +137,7 @@ def all_layers(prepared: nn.Module) -> Iterator[Layer]:
 
 
 def _name(region: Region, path: str, target: str) -> str:
-    # A single operation inside an island is captured as the part "op" of a region in its place.
+    # A single operation inside a graph break is captured as the part "op" of a region in its place.
     alone = target == "op" and [name for name, _ in region.named_children() if name != "activation_quantizers"] == [
         "op"
     ]

@@ -20,7 +20,7 @@ from detent.algorithms.errors_core import Deviation
 from detent.algorithms.floating import as_float
 from detent.algorithms.report import Change, better
 from detent.algorithms.samples import Sample, Samples
-from detent.algorithms.walk import Call, Walk, compute
+from detent.algorithms.walk import RecordedCall, Walk, compute
 from detent.graph import PreparedModel
 from detent.quantizers import AdaRound, QDrop, Quantizer
 from detent.quantizers.adaround import annealed_beta, rounding_penalty
@@ -181,6 +181,6 @@ def _error(walk: Walk, block: Block) -> float:
     return deviation.mean_squared
 
 
-def _wanted(walk: Walk, block: Block, call: Call) -> Tensor:
+def _wanted(walk: Walk, block: Block, call: RecordedCall) -> Tensor:
     with as_float(walk.prepared):
         return _run(walk, block, _copied(_inputs(block, call.wanted)))

@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from detent.algorithms.batches import run
 from detent.algorithms.binding import bound_inputs
 from detent.algorithms.floating import as_float
-from detent.graph import PreparedModel, Region, Walk
+from detent.graph import GraphInterpreter, PreparedModel, Region
 
 __all__ = ["interpreting", "record_values"]
 
@@ -52,7 +52,7 @@ def interpreting(region: Region, mode: str, see: Seen) -> Iterator[None]:
         runners[mode] = kept
 
 
-class _Watched(Walk):
+class _Watched(GraphInterpreter):
     def __init__(self, runner: fx.GraphModule, see: Seen):
         super().__init__(runner)
         self._see = see

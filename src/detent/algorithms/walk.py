@@ -20,12 +20,12 @@ from detent.algorithms.floating import as_float, evaluating
 from detent.algorithms.layers import modules_of, regions_of
 from detent.graph import PreparedModel, Region
 
-__all__ = ["Call", "Walk", "compute", "walks"]
+__all__ = ["RecordedCall", "Walk", "compute", "walks"]
 
 _MOST_BYTES = 1_200_000_000  # of values alive in both runs; with what computing needs this stays below 2 GB
 
 
-class Call:
+class RecordedCall:
     """One call of a graph: the values that are alive, in the float run and in the quantized one."""
 
     def __init__(self, wanted: Values, got: Values, *, held_back: bool):
@@ -35,7 +35,7 @@ class Call:
 class Walk:
     """The calls of one graph, all of them at the same node."""
 
-    def __init__(self, prepared: PreparedModel, path: str, region: Region, mode: str, calls: Sequence[Call]):
+    def __init__(self, prepared: PreparedModel, path: str, region: Region, mode: str, calls: Sequence[RecordedCall]):
         self.prepared, self.path, self.region, self.mode = prepared, path, region, mode
         self.graph = region.graphs[mode]
         self.modules = modules_of(region)
@@ -77,13 +77,13 @@ class Walk:
         if end < len(self._nodes):
             self.to(self._nodes[end])
 
-    def train_calls(self) -> list[Call]:
+    def train_calls(self) -> list[RecordedCall]:
         return [call for call in self.calls if not call.held_back]
 
-    def judge_calls(self) -> list[Call]:
+    def judge_calls(self) -> list[RecordedCall]:
         return [call for call in self.calls if call.held_back]
 
-    def _that_fit(self, calls: Sequence[Call]) -> list[Call]:
+    def _that_fit(self, calls: Sequence[RecordedCall]) -> list[RecordedCall]:
         """As many calls as the memory allows, at least one to learn from and one to judge by."""
         fit = max(1, int(_MOST_BYTES / max(self._bytes_alive() * 2, 1)))
         judge = [call for call in calls if call.held_back][: max(1, fit // 4)]
@@ -130,8 +130,8 @@ def compute(node: fx.Node, values: Mapping[fx.Node, Any], modules: Mapping[str, 
 def walks(prepared: PreparedModel, train: Sequence[Any], judge: Sequence[Any]) -> Iterator[Walk]:
     """A walk through every graph that the batches reach, outer regions first.
 
-    The inputs of a region inside an island are recorded when its turn comes, so that they have seen what was improved
-    before. The model is in eval mode meanwhile.
+    The inputs of a region inside a graph break are recorded when its turn comes, so that they have seen what was
+    improved before. The model is in eval mode meanwhile.
     """
     with evaluating(prepared):
         for path, region in sorted(
@@ -143,15 +143,15 @@ def walks(prepared: PreparedModel, train: Sequence[Any], judge: Sequence[Any]) -
 def _walks_of(
     prepared: PreparedModel, path: str, region: Region, train: Sequence[Any], judge: Sequence[Any]
 ) -> Iterator[Walk]:
-    calls: dict[str, list[Call]] = {}
+    calls: dict[str, list[RecordedCall]] = {}
     for held_back, batches in ((False, train), (True, judge)):
         with as_float(prepared):
             wanted = _inputs(prepared, region, batches)
         got = _inputs(prepared, region, batches)
-        # Another number of calls means that quantizing has changed the way through the Python of an island.
+        # Another number of calls means that quantizing has changed the way through the Python of a graph break.
         for (mode, values), (other, quantized) in zip(wanted, got, strict=False):
             if mode == other:
-                calls.setdefault(mode, []).append(Call(values, quantized, held_back=held_back))
+                calls.setdefault(mode, []).append(RecordedCall(values, quantized, held_back=held_back))
     for mode, found in calls.items():
         if any(call.held_back for call in found) and not all(call.held_back for call in found):
             yield Walk(prepared, path, region, mode, found)

@@ -1,7 +1,7 @@
 """Weight splitting: a layer becomes the sum of two, one with the bulk of its weights, one with what sticks out.
 
 Both have a smaller range than the layer they come from, so both are quantized more finely. The price is a second
-layer and an addition: for the few layers that `analyse` finds to cost most.
+layer and an addition: for the few layers that `analyze` finds to cost most.
 """
 
 from __future__ import annotations

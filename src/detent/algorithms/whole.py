@@ -1,6 +1,6 @@
 """The last word of the network: what helped each part of it may still harm its outputs.
 
-Errors that cancelled each other before may not any more. So an algorithm that works on parts compares the outputs of
+Errors that canceled each other before may not any more. So an algorithm that works on parts compares the outputs of
 the whole network on held-back data as well, and everything is as it was if they are farther from the float ones.
 """
 

@@ -27,7 +27,11 @@ def algorithms(
     tables = {
         "observers": {name: _facts(cls) for name, cls in sorted(OBSERVERS.items())},
         "quantizers": {
-            name: {**_facts(cls), "roles": list(cls.roles), "default observer": cls.default_observer}
+            name: {
+                **_facts(cls),
+                "roles": list(cls.roles),
+                "default observer": cls.default_observer or "the target's, start to 6 bits",
+            }
             for name, cls in sorted(QUANTIZERS.items())
         },
         "algorithms": {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from detent.planning import Backend, Offer
+    from detent.planning import Backend, SupportedSchemes
 
 __all__ = ["backends"]
 
@@ -45,7 +45,7 @@ def _facts(backend: Backend) -> dict[str, Any]:
     }
 
 
-def _bits(offer: Offer) -> list[int]:
+def _bits(offer: SupportedSchemes) -> list[int]:
     """Every width on offer, the usual one first."""
     return list(dict.fromkeys(bits for each in offer.alternatives for bits in each.bits))
 

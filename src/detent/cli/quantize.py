@@ -42,7 +42,7 @@ def quantize(
 ) -> None:
     """Quantize an ONNX model and deploy it.
 
-    Images are resized, cut, and normalised as (pixel / 255 - mean) / std; say --crop for them.
+    Images are resized, cut, and normalized as (pixel / 255 - mean) / std; say --crop for them.
 
     Example: detent quantize model.onnx --backend onnxruntime --data calib/ -o out/
     """

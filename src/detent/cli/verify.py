@@ -42,7 +42,7 @@ def verify(
 ) -> None:
     """Check that the engine computes what was simulated; exit code 1 if it does not.
 
-    Images are resized, cut, and normalised as (pixel / 255 - mean) / std; say --crop for them.
+    Images are resized, cut, and normalized as (pixel / 255 - mean) / std; say --crop for them.
 
     Example: detent verify out/ --data test.npz
     """

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from detent.demo.data import Images, images, normalised, trained
+from detent.demo.data import Images, images, normalized, trained
 from detent.demo.network import DemoNet
 from detent.demo.rows import JOBS, Job, Row, run
 
-__all__ = ["JOBS", "DemoNet", "Images", "Job", "Row", "images", "normalised", "run", "trained"]
+__all__ = ["JOBS", "DemoNet", "Images", "Job", "Row", "images", "normalized", "run", "trained"]

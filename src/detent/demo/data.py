@@ -13,13 +13,13 @@ from torch import Tensor
 
 from detent.demo.network import DemoNet
 
-__all__ = ["Images", "images", "normalised", "trained"]
+__all__ = ["Images", "images", "normalized", "trained"]
 
 _MEAN, _DEVIATION = 0.2860, 0.3530  # of all training pixels, divided by 255
 
 
 class Images(NamedTuple):
-    """Normalised images with their labels."""
+    """Normalized images with their labels."""
 
     calibration: Tensor
     calibration_labels: Tensor
@@ -27,7 +27,7 @@ class Images(NamedTuple):
     test_labels: Tensor
 
 
-def normalised(pixels: npt.NDArray[np.uint8]) -> Tensor:
+def normalized(pixels: npt.NDArray[np.uint8]) -> Tensor:
     """Bytes to what the network takes: one channel, mean 0, deviation 1."""
     scaled = (torch.from_numpy(pixels.astype(np.float32)) / 255 - _MEAN) / _DEVIATION
     return scaled.unsqueeze(1) if scaled.ndim == 3 else scaled
@@ -46,8 +46,8 @@ def images() -> Images:
         arrays: dict[str, npt.NDArray[Any]] = {name: held[name] for name in held.files}
     labels = {name: torch.from_numpy(arrays[name].astype(np.int64)) for name in arrays if name.endswith("labels")}
     return Images(
-        normalised(arrays["calibration"]),
+        normalized(arrays["calibration"]),
         labels["calibration_labels"],
-        normalised(arrays["test"]),
+        normalized(arrays["test"]),
         labels["test_labels"],
     )

@@ -1,88 +1,92 @@
-"""The model of the file before quantization, into which `annotate` inserts Q and DQ, and how to find its parts."""
+"""The network of the file before quantization, which `annotate` puts on grids, and how to find its parts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-import numpy.typing as npt
 import onnx
 import onnx.version_converter
 from onnx import helper, numpy_helper
 
-from detent.errors import DeployError
-from detent.frontends.onnx import OnnxSource, is_left_out
-from detent.ir import Trait, ops_with
-from detent.ir.declared_opset import declare_opset_20
+from detent.frontends.onnx import OnnxSource, is_left_out, without_initializers
+from detent.ir import Network, Op, Trait, ops_with, read_qdq, write_qdq
+from detent.ir.declared_opset import declared_opset
 from detent.ir.shapes import Known, known_sizes
-from detent.rewrites import float_model
+from detent.rewrites.float_model import float_network
 
-__all__ = ["base_model", "in_order", "needed", "place_of", "without_copied_outputs"]
+__all__ = ["base_network", "place_of"]
 
 
-def base_model(source: OnnxSource, opset: int) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """The file's model without quantization of its own, in an opset that has per-channel Q and DQ; and of nodes that
-    another opset needs before one of the file's, the name of that one."""
-    model = float_model(source.model)
-    # What no output needs was not read: it may take tensors that are gone.
-    kept = needed(list(model.graph.node), {value.name for value in model.graph.output})
-    del model.graph.node[:]
-    model.graph.node.extend(kept)
+def base_network(source: OnnxSource, opset: int) -> tuple[Network, dict[str, str], dict[str, str]]:
+    """The file's network without quantization of its own, in an opset that has per-channel Q and DQ.
+
+    Then, of operations that another opset needs before one of the file's, the name of that one; and of tensors that
+    have another name than in the file, that name. Parameters that modules hold are read, but are not there.
+    """
+    network = float_network(read_qdq(_readable(source)))
+    network, renamed = _without_copied_outputs(network)
     parts: dict[str, str] = {}
-    found = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
-    if found < max(13, opset if opset > 17 else 13):
-        before = {node.name: set(node.input) for node in model.graph.node if node.name}
-        model = _converted(model, max(opset, 13))
-        parts = _inserted(model.graph, before)
-    declare_opset_20(model, opset)
-    if model.ir_version < 8:
-        model.ir_version = 8
-    if opset >= 21 and model.ir_version < 10:
-        model.ir_version = 10
-    for node in model.graph.node:
-        node.name = node.name or node.output[0]
-    _store_folded(model.graph, source.folded)
-    return model, parts
-
-
-def _store_folded(graph: onnx.GraphProto, folded: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Nodes that compute from constants alone, such as a shape: their results are stored, because not every engine's
-    reader computes them."""
-    ends = {value.name for value in graph.output}
-    kept = []
-    for node in graph.node:
-        given = [name for name in node.output if name]
-        if all(name in folded and name not in ends for name in given):
-            graph.initializer.extend(numpy_helper.from_array(folded[name], name) for name in given)
-        else:
-            kept.append(node)
-    del graph.node[:]
-    graph.node.extend(kept)
-
-
-def _converted(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
-    """In another opset. Initializers without values are inputs for the time of it: the converter reads what it sees."""
-    graph, absent = model.graph, [one for one in model.graph.initializer if is_left_out(one)]
-    inputs, names = list(graph.input), {one.name for one in absent}
-    graph.input.extend(
-        helper.make_tensor_value_info(one.name, one.data_type, one.dims)
-        for one in absent
-        if one.name not in {value.name for value in inputs}
+    if network.opset < max(13, opset if opset > 17 else 13):
+        network, parts = _converted(network, max(opset, 13))
+    absent = {one.name for one in source.model.graph.initializer if is_left_out(one)}
+    network = replace(
+        network,
+        inputs={name: port for name, port in network.inputs.items() if name not in absent},
+        ops=tuple(replace(op, name=op.name or op.outputs[0]) for op in network.ops),
+        opset=declared_opset(network, opset),
+        dtypes={},
     )
-    present = [one for one in graph.initializer if one.name not in names]
-    del graph.initializer[:]
-    graph.initializer.extend(present)
-    _state_ranks(graph, known_sizes(model, 1))
-    named = {node.output[0]: node.name for node in graph.node}
+    return network.pruned(), parts, renamed
+
+
+def _readable(source: OnnxSource) -> onnx.ModelProto:
+    """The file's model. Initializers whose values modules hold are inputs; what is computed from constants alone, such
+    as a shape or a scale, is stored: not every engine's reader computes it."""
+    made = without_initializers(source.model)
+    for one in source.model.graph.initializer:
+        if is_left_out(one):
+            made.graph.input.append(helper.make_tensor_value_info(one.name, one.data_type, one.dims))
+        else:
+            made.graph.initializer.append(one)
+    ends = {value.name for value in made.graph.output}
+    for node in source.model.graph.node:
+        quantizes = node.op_type in ("QuantizeLinear", "DequantizeLinear")
+        if not quantizes and all(name in source.folded and name not in ends for name in node.output if name):
+            made.graph.node.remove(node)
+            held = [numpy_helper.from_array(source.folded[name], name) for name in node.output if name]
+            made.graph.initializer.extend(held)
+    return made
+
+
+def _without_copied_outputs(network: Network) -> tuple[Network, dict[str, str]]:
+    """Where Q and DQ, or an Identity that has the output's name, stood before an output, what they read is the output:
+    its new name."""
+    identities = [op for op in network.ops if op.type == "Identity" and op.name == op.outputs[0]]
+    copies = {op.name: op.reads[0].tensor for op in identities}
+    renamed: dict[str, str] = {}
+    gone: set[str] = set()
+    for output in network.outputs:
+        source = copies.get(output.read.tensor, output.read.tensor)
+        if source != output.name and source not in renamed and network.producer(source) is not None:
+            renamed[source] = output.name
+            gone.update({output.read.tensor} & copies.keys())
+    kept = tuple(op for op in network.ops if op.outputs[0] not in gone)
+    return replace(network, ops=kept).renamed(renamed), renamed
+
+
+def _converted(network: Network, opset: int) -> tuple[Network, dict[str, str]]:
+    """In another opset; and of operations that were put before another, the name of that one."""
+    model = write_qdq(network)
+    _state_ranks(model.graph, known_sizes(model, 1))
+    before = {node.name: set(node.input) for node in model.graph.node if node.name}
+    named = {node.output[0]: node.name for node in model.graph.node}
     converted = onnx.version_converter.convert_version(model, opset)
     taken = {node.name for node in converted.graph.node}
     for node in converted.graph.node:
         if not node.name and named.get(node.output[0], "") not in taken:
             node.name = named[node.output[0]]  # it was put in another's place
-    del converted.graph.input[:]
-    converted.graph.input.extend(inputs)
-    converted.graph.initializer.extend(absent)
-    return converted
+    return read_qdq(converted), _inserted(converted.graph, before)
 
 
 def _inserted(graph: onnx.GraphProto, before: Mapping[str, set[str]]) -> dict[str, str]:
@@ -108,66 +112,30 @@ def _state_ranks(graph: onnx.GraphProto, known: Known) -> None:
     )
 
 
-def without_copied_outputs(graph: onnx.GraphProto) -> dict[str, str]:
-    """Where taking out Q and DQ left an Identity before an output, the tensor itself is the output: its new name."""
-    ends = {value.name for value in graph.output}
-    renamed: dict[str, str] = {}
-    for node in list(graph.node):
-        if node.op_type == "Identity" and node.output[0] in ends and node.name == node.output[0]:
-            renamed[node.input[0]] = node.output[0]
-            graph.node.remove(node)
-    for node in graph.node:
-        node.input[:] = [renamed.get(name, name) for name in node.input]
-        node.output[:] = [renamed.get(name, name) for name in node.output]
-    return renamed
-
-
-def place_of(nodes: list[onnx.NodeProto], which: str) -> tuple[onnx.NodeProto, int, bool] | None:
-    """Where an operation reads a parameter that other nodes compute from constants (the Transpose of an initializer),
-    and whether torch has it the other way round; None if it reads none."""
-    main = next((node for node in nodes if node.op_type in ops_with(Trait.WEIGHTED)), None)
+def place_of(ops: Sequence[Op], places: Sequence[int], which: str) -> tuple[int, int, bool] | None:
+    """Where the operations at `places` read a parameter that others compute from constants (the Transpose of an
+    initializer): the place, which input it is, and whether torch has it the other way round; None if it is not read."""
+    main = next((place for place in places if ops[place].type in ops_with(Trait.WEIGHTED)), None)
     if main is None:
-        return _place_in_norm(nodes, which)
+        return _place_in_norm(ops, places, which)
+    op = ops[main]
     if which == "weight":
-        plain = main.op_type in ops_with(Trait.CONVOLUTION) or any(a.name == "transB" and a.i for a in main.attribute)
+        plain = op.type in ops_with(Trait.CONVOLUTION) or op.attributes.get("transB")
         return main, 1, not plain
-    if main.op_type != "MatMul":
-        return (main, 2, False) if len(main.input) > 2 and main.input[2] else None
-    add = next((node for node in nodes if node.op_type == "Add"), None)
-    return None if add is None else (add, 1 if add.input[0] == main.output[0] else 0, False)
+    if op.type != "MatMul":
+        return (main, 2, False) if len(op.inputs) > 2 and op.inputs[2] else None
+    add = next((place for place in places if ops[place].type == "Add"), None)
+    return None if add is None else (add, 1 if ops[add].reads[0].tensor == op.outputs[0] else 0, False)
 
 
-def _place_in_norm(nodes: list[onnx.NodeProto], which: str) -> tuple[onnx.NodeProto, int, bool] | None:
-    """The same of a norm, which is one node, or steps that end with a product and a sum."""
-    norm = next((node for node in nodes if node.op_type.endswith("Normalization")), None)
+def _place_in_norm(ops: Sequence[Op], places: Sequence[int], which: str) -> tuple[int, int, bool] | None:
+    """The same of a norm, which is one operation, or steps that end with a product and a sum."""
+    norm = next((place for place in places if ops[place].type.endswith("Normalization")), None)
     if norm is not None:
         index = 1 if which == "weight" else 2
-        return (norm, index, False) if len(norm.input) > index and norm.input[index] else None
-    made = {name for node in nodes for name in node.output}
-    last = next((node for node in nodes[:0:-1] if node.op_type == ("Mul" if which == "weight" else "Add")), None)
-    constant = [] if last is None else [index for index, name in enumerate(last.input) if name not in made]
+        return (norm, index, False) if len(ops[norm].inputs) > index and ops[norm].inputs[index] else None
+    made = {name for place in places for name in ops[place].outputs}
+    wanted = "Mul" if which == "weight" else "Add"
+    last = next((place for place in places[:0:-1] if ops[place].type == wanted), None)
+    constant = [] if last is None else [i for i, read in enumerate(ops[last].reads) if read.tensor not in made]
     return (last, constant[0], False) if last is not None and len(constant) == 1 else None
-
-
-def in_order(nodes: list[onnx.NodeProto], known: set[str]) -> list[onnx.NodeProto]:
-    """Every node behind those that give what it reads; `known` is given from the beginning."""
-    waiting, known = nodes, known | {""}
-    ordered: list[onnx.NodeProto] = []
-    while waiting:
-        ready = [node for node in waiting if all(name in known for name in node.input)]
-        if not ready:
-            raise DeployError("annotate the ONNX graph", "its nodes have no order", "load the file again")
-        ordered.extend(ready)
-        known.update(name for node in ready for name in node.output)
-        done = {id(node) for node in ready}
-        waiting = [node for node in waiting if id(node) not in done]
-    return ordered
-
-
-def needed(nodes: list[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProto]:
-    kept: list[onnx.NodeProto] = []
-    for node in reversed(nodes):
-        if wanted.intersection(node.output):
-            kept.append(node)
-            wanted.update(node.input)
-    return kept[::-1]

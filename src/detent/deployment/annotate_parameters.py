@@ -1,73 +1,70 @@
-"""Stores weights and biases of a prepared model as constants of the graph that `annotate` inserts Q and DQ into."""
+"""Stores weights and biases of a prepared model as constants of the network that `annotate` puts on grids."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
-import onnx
-from onnx import helper, numpy_helper
+import numpy.typing as npt
 from torch import Tensor, nn
 
 from detent.deployment.annotate_base import place_of
 from detent.errors import DeployError
-from detent.frontends.onnx import OnnxSource, is_left_out
-from detent.frontends.torch.builder import Builder
+from detent.frontends.onnx import OnnxSource
+from detent.frontends.torch.builder import Builder, operand_of
 from detent.frontends.torch.parameters import Stored, stored
-from detent.ir import DeployedTensor, Encoding, Trait, ops_with
+from detent.ir import DeployedTensor, Encoding, Op, Operand, StoredAs, Trait, ops_with
 from detent.numerics import PerChannel, PerGroup
 
 __all__ = ["Parameters"]
 
 
 class Parameters:
-    """`stored` is what was written so far, by path, without the codes, which are in the graph then."""
+    """`stored` is what was written so far, by path, without the codes, which are in the network then."""
 
-    def __init__(self, source: OnnxSource, graph: onnx.GraphProto, builder: Builder, *, int4: bool = False):
-        self.source, self.graph, self.b, self._int4 = source, graph, builder, int4
+    def __init__(self, source: OnnxSource, builder: Builder, *, int4: bool = False):
+        self.source, self.b, self._int4 = source, builder, int4
         self.stored: dict[str, Stored] = {}
-        self.placed: dict[str, tuple[str, bool]] = {}  # the name of each in the graph, and whether it is turned
+        self.placed: dict[str, tuple[str, bool]] = {}  # the name of each in the network, and whether it is turned
+        self._grids: dict[str, Encoding] = {}  # of those that are stored as codes, by name
 
-    def write(self, path: str, module: nn.Module, nodes: list[onnx.NodeProto]) -> None:
-        """The weight and the bias of a module, which is these nodes."""
+    def write(self, path: str, module: nn.Module, places: Sequence[int]) -> None:
+        """The weight and the bias of a module, which is the operations at `places`."""
         for which in ("weight", "bias"):
             kept = stored(module, which, int4=self._int4)
             if kept is None:
                 continue
             known = self.source.parameters.get(f"{path}.{which}")
-            read = known is not None and any(known.initializer in node.input for node in nodes)
-            place = None if read else place_of(nodes, which)
-            if place is None and known is None and which == "weight":
+            reads = [read for place in places for read in self.b.ops[place].reads]
+            read = known is not None and Operand(known.initializer) in reads
+            found = None if read else place_of(self.b.ops, places, which)
+            if found is None and known is None and which == "weight":
                 continue
-            self.stored[f"{path}.{which}"] = replace(kept, codes=None)  # their place is in the graph now
-            if place is not None:
-                node, index, turned = place
-                self.placed[f"{path}.{which}"] = node.input[index], turned
-                node.input[index] = self._written(kept, node.input[index], transposed=turned)
+            self.stored[f"{path}.{which}"] = replace(kept, codes=None)  # their place is in the network now
+            if found is not None:
+                place, index, turned = found
+                name = self._read(place, index)
+                self.placed[f"{path}.{which}"] = name, turned
+                self._give(place, index, self._written(kept, name, transposed=turned))
                 continue
             turned = bool(known and known.transposed)
             name = self._own_name(kept, self.initializer(path, which), transposed=turned)
             self.placed[f"{path}.{which}"] = name, turned
             given = self._written(kept, name, transposed=turned)
             if known is None:
-                self._give_bias(nodes, given, path)
+                self._give_bias(places, given, path)
             else:
-                for node in nodes:
-                    node.input[:] = [given if held == known.initializer else held for held in node.input]
+                for place in places:
+                    self.b.reread(place, Operand(known.initializer), given)
 
     def write_others(self, now: Mapping[str, Tensor]) -> None:
         """What is no weight or bias of an operation, such as the gates of an LSTM, goes where it came from."""
-        held = {initializer.name: initializer for initializer in self.graph.initializer}
         for path, known in self.source.parameters.items():
-            if path in self.stored or path not in now or known.initializer not in held:
-                continue
-            if is_left_out(held[known.initializer]):
-                continue  # of an operation that is gone
-            before = numpy_helper.to_array(held[known.initializer])
-            after = known.written(now[path].detach().cpu().numpy(), before)
-            if not np.array_equal(before, after):
-                held[known.initializer].CopyFrom(numpy_helper.from_array(after, known.initializer))
+            before = self.b.constants.get(known.initializer)
+            if before is not None and path in now and path not in self.stored:
+                self.b.constants[known.initializer] = known.written(now[path].detach().cpu().numpy(), before)
 
     def initializer(self, path: str, which: str) -> str:
         """The name of a parameter in the file."""
@@ -75,8 +72,7 @@ class Parameters:
             return self.placed[f"{path}.{which}"][0]
         held = self.source.parameters.get(f"{path}.{which}")
         if held is not None:
-            # Of a file that was quantized before, it is what its DQ gave.
-            return held.initializer.removesuffix("_dequantized")
+            return held.initializer
         weight = self.source.parameters.get(f"{path}.weight")
         return f"{weight.initializer}_{which}" if weight else f"{path}.{which}"
 
@@ -94,48 +90,53 @@ class Parameters:
     def _own_name(self, kept: Stored, name: str, *, transposed: bool) -> str:
         """Another name than that of the file where an operation that shares the parameter holds it on another grid: a
         bias has the scale of what the operation reads."""
-        held = self.b.coded.get(f"{name}_dequantized")
-        encoding = _turned(kept.encoding) if transposed and kept.encoding is not None else kept.encoding
-        return name if held is None or held[1] == encoding else self.b.fresh(name)
+        encoding = kept.encoding.transposed() if transposed and kept.encoding is not None else kept.encoding
+        return name if self._grids.get(name, encoding) == encoding else self.b.fresh(name)
 
-    def _written(self, kept: Stored, name: str, *, transposed: bool) -> str:
-        """The parameter as a constant of the graph: the name of its real values."""
+    def _written(self, kept: Stored, name: str, *, transposed: bool) -> Operand:
+        """The parameter as a constant of the network, as it is read."""
         if kept.codes is None or kept.encoding is None:
             array = kept.values.detach().cpu().numpy()
-            array = np.ascontiguousarray(array.T if transposed else array)
-            same = next((i for i in self.graph.initializer if i.name == name), None)
-            if same is not None:  # slopes of a PRelu have axes there that torch leaves out
-                array = array.reshape(tuple(same.dims)) if array.size == np.prod(same.dims) else array
-                if is_left_out(same):
-                    same.CopyFrom(numpy_helper.from_array(array, name))
-                    return name
-                if np.array_equal(numpy_helper.to_array(same), array):
-                    return name
-            return self.b.constant(array, self.b.fresh(name))
-        codes, encoding = kept.codes, kept.encoding
-        if transposed:
-            codes = np.ascontiguousarray(codes.T)
-            encoding = _turned(encoding)
-        return self.b.dequantized(codes, encoding, name, given=f"{name}_dequantized")
+            return Operand(self._real(array.T if transposed else array, name))
+        encoding = self._grids[name] = kept.encoding.transposed() if transposed else kept.encoding
+        codes = kept.codes.T if transposed else kept.codes
+        return operand_of(self.b.codes(codes, encoding, f"{name}_dequantized", StoredAs(name)))
 
-    def _give_bias(self, nodes: list[onnx.NodeProto], name: str, path: str) -> None:
+    def _real(self, array: npt.NDArray[Any], name: str) -> str:
+        """A constant of real numbers; under another name if the file has other numbers of that name."""
+        sizes = self.b.shapes.get(name, array.shape)
+        if array.size == np.prod([size for size in sizes if isinstance(size, int)]):
+            array = array.reshape(sizes)  # slopes of a PRelu have axes there that torch leaves out
+        held = self.b.constants.get(name)
+        if held is not None and np.array_equal(held, array):
+            return name
+        made = self.b.fresh(name)
+        self.b.constants[made], self.b.shapes[made] = np.ascontiguousarray(array), array.shape
+        if made != name:
+            self.b.stored_as[made] = StoredAs(name)
+        return made
+
+    def _read(self, place: int, index: int) -> str:
+        read = self.b.ops[place].inputs[index]
+        assert read is not None
+        return read.tensor
+
+    def _give(self, place: int, index: int, read: Operand) -> None:
+        op = self.b.ops[place]
+        inputs = [*op.inputs, *[None] * (index + 1 - len(op.inputs))]
+        inputs[index] = read
+        self.b.ops[place] = replace(op, inputs=tuple(inputs))
+
+    def _give_bias(self, places: Sequence[int], read: Operand, path: str) -> None:
         """A bias that folding made, on an operation that had none."""
-        for node in nodes:
-            if node.op_type in ops_with(Trait.WEIGHTED) - {"MatMul"}:
-                while len(node.input) < 3:
-                    node.input.append("")
-                node.input[2] = name
+        for place in places:
+            if self.b.ops[place].type in ops_with(Trait.WEIGHTED) - {"MatMul"}:
+                self._give(place, 2, read)
                 return
-        product = next((node for node in nodes if node.op_type == "MatMul"), None)
+        product = next((place for place in places if self.b.ops[place].type == "MatMul"), None)
         if product is None:
             raise DeployError(f"write the bias of {path!r}", "its operation takes none", "fold no batch norm into it")
-        after, inner = product.output[0], self.b.fresh(f"{product.output[0]}_product")
-        product.output[0] = inner
-        self.graph.node.append(helper.make_node("Add", [inner, name], [after], name=self.b.fresh(f"{path}/bias")))
-
-
-def _turned(encoding: Encoding) -> Encoding:
-    """The grid of a matrix that is held the other way round."""
-    if encoding.axis is None:
-        return encoding
-    return replace(encoding, axis=1 - encoding.axis, scale=encoding.scale.T, zero_point=encoding.zero_point.T)
+        op = self.b.ops[product]
+        inner = self.b.fresh(f"{op.outputs[0]}_product")
+        bias = Op("Add", self.b.fresh(f"{path}/bias"), (Operand(inner), read), op.outputs)
+        self.b.ops[product : product + 1] = [replace(op, outputs=(inner,)), bias]

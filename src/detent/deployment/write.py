@@ -19,11 +19,12 @@ from detent.cpus import X86
 from detent.deployment.annotate import annotate
 from detent.deployment.atomic_folder import place, target_of
 from detent.deployment.memory import trim_heap
+from detent.deployment.plane_means import pool_planes
 from detent.errors import DeployError, NotCalibratedError
-from detent.frontends.onnx import is_imported, source_of
+from detent.frontends.onnx import is_imported
 from detent.frontends.torch import export
 from detent.graph import PreparedModel, eval_mode, other_real, quantizers_of
-from detent.ir import DeployedTensor
+from detent.ir import DeployedTensor, write_qdq
 from detent.ir.package import MANIFEST, VERSION, digest
 from detent.ir.saturation import saturating_layers
 from detent.planning import Backend
@@ -48,12 +49,12 @@ def deployment_of(prepared: PreparedModel, *, dynamic_batch: bool = True, mode: 
             exported = annotate(prepared, opset=_opset(prepared))
         else:
             exported = export(prepared, opset=_opset(prepared), dynamic_batch=dynamic_batch, mode=mode)
-    model = legalize(exported.model, prepared.backend.rewrites)
-    model.graph.name = (source_of(prepared).model.graph.name if is_imported(prepared) else "") or "model"
+    network = pool_planes(exported.network, on_grids="global_avgpool" in prepared.backend.rules)
+    network = replace(legalize(network, prepared.backend.rewrites), name=exported.network.name or "model")
     return Deployment(
-        name=model.graph.name,
+        name=network.name,
         backend=prepared.backend,
-        model=model,
+        model=write_qdq(network),
         tensors=exported.tensors,
         ranges=exported.ranges,
         notes=(*_of_float(prepared), *exported.notes),

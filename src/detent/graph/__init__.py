@@ -3,23 +3,25 @@
 from detent.graph.batch_norm import STRATEGIES, FoldedBatchNorm, foldable, folding_factor
 from detent.graph.capturable import other_real
 from detent.graph.capture import Captured, capture
-from detent.graph.codes import keeping_codes
+from detent.graph.codes import compress_saved_activations
+from detent.graph.custom_tracer import CustomTracer
 from detent.graph.derived_bias import DerivedBias
 from detent.graph.eval_mode import eval_mode
 from detent.graph.float_ranges import FloatRange, keeping_ranges, ranges_of, sum_of_weights
+from detent.graph.float_training import warning_if_trained
 from detent.graph.fold import fold_batch_norms
 from detent.graph.fusion import fuse
 from detent.graph.held_weights import WHY_FLOAT, lift_functional_weights
 from detent.graph.insertion import insert, quantizer_path
 from detent.graph.kinds import KINDS, MULTIPLYING, REORDERING, Kind
 from detent.graph.names import FloatNames, float_state_dict
-from detent.graph.observing import observing, quantizers_of
+from detent.graph.observing import modes_to_observe, observing, quantizers_of
 from detent.graph.own_padding import split_conv_padding
 from detent.graph.plan import FloatTensor, Plan, PlannedOp, QuantizedTensor
 from detent.graph.prepared import RESERVED, CarriedScales, PreparedModel
 from detent.graph.region import Region
 from detent.graph.removal import without_quantizers
-from detent.graph.runner import TORCH_ERRORS, Runner, Walk, described
+from detent.graph.runner import TORCH_ERRORS, GraphInterpreter, Runner, described
 from detent.graph.running import Inputs, flat, join
 from detent.graph.stubs import DeQuantStub, QuantStub
 from detent.graph.torch_ops import TORCH_OPS, TorchOp, kind_of, known_class, module_op, torch_op
@@ -36,6 +38,7 @@ __all__ = [
     "WHY_FLOAT",
     "Captured",
     "CarriedScales",
+    "CustomTracer",
     "DeQuantStub",
     "DerivedBias",
     "FloatNames",
@@ -43,6 +46,7 @@ __all__ = [
     "FloatTensor",
     "FoldedBatchNorm",
     "Functional",
+    "GraphInterpreter",
     "Inputs",
     "Kind",
     "Plan",
@@ -53,8 +57,8 @@ __all__ = [
     "Region",
     "Runner",
     "TorchOp",
-    "Walk",
     "capture",
+    "compress_saved_activations",
     "described",
     "eval_mode",
     "flat",
@@ -65,11 +69,11 @@ __all__ = [
     "fuse",
     "insert",
     "join",
-    "keeping_codes",
     "keeping_ranges",
     "kind_of",
     "known_class",
     "lift_functional_weights",
+    "modes_to_observe",
     "module_op",
     "observing",
     "other_real",
@@ -79,6 +83,7 @@ __all__ = [
     "split_conv_padding",
     "sum_of_weights",
     "torch_op",
+    "warning_if_trained",
     "without_quantizers",
     "wrap",
 ]

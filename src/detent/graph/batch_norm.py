@@ -1,4 +1,4 @@
-"""Batch normalisation beside quantized weights, by the numbers of the MQBench paper.
+"""Batch normalization beside quantized weights, by the numbers of the MQBench paper.
 
 | strategy | weights that are quantized | statistics in training |
 |---|---|---|

@@ -13,10 +13,10 @@ from detent.errors import CaptureError
 from detent.graph.prepared import RESERVED
 from detent.quantizers import Quantizer
 
-__all__ = ["other_real", "refuse_strange"]
+__all__ = ["other_real", "validate_inputs"]
 
 
-def refuse_strange(model: Any, example_inputs: Any, leaf_modules: Sequence[str | type[nn.Module]]) -> None:
+def validate_inputs(model: Any, example_inputs: Any, leaf_modules: Sequence[str | type[nn.Module]]) -> None:
     """Refuse what is no model with the arguments of its forward, a model on two devices, one that was prepared
     already, and leaves that it does not have."""
     _refuse_arguments(model, example_inputs)

@@ -1,6 +1,6 @@
-"""From any `nn.Module` to fx graphs, never giving up: what cannot be traced becomes an island.
+"""From any `nn.Module` to fx graphs, never giving up: what cannot be traced becomes a graph break.
 
-An island is the smallest submodule whose Python code depends on data. It stays Python; its children are captured
+A graph break is the smallest submodule whose Python code depends on data. It stays Python; its children are captured
 each in turn.
 """
 
@@ -16,13 +16,14 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from detent.errors import CaptureError
-from detent.graph.capturable import refuse_strange
-from detent.graph.own_forward import computing_otherwise
+from detent.graph.capturable import validate_inputs
+from detent.graph.custom_tracer import CustomTracer
+from detent.graph.own_forward import modules_with_custom_forward
 from detent.graph.plain_parameters import copied, materialize_parametrizations
 from detent.graph.region import Region
 from detent.graph.running import Inputs, Recorder, brief, fresh, join, record, run, same
 from detent.graph.torch_ops import is_known_module
-from detent.graph.tracing import Tracer, constants_of, skipping
+from detent.graph.tracing import Leaves, Tracer, constants_of, skipping
 from detent.quantizers import Quantizer
 
 __all__ = ["Captured", "capture"]
@@ -30,14 +31,16 @@ __all__ = ["Captured", "capture"]
 
 @dataclass(frozen=True)
 class Captured:
-    """What capturing gives: the module to run, the regions in it, why each island is one, the tensors of the model
-    under the names they had, and the parts of islands that the example inputs did not reach."""
+    """What capturing gives: the module to run, the regions in it, why each graph break is one, the tensors of the model
+    under the names they had, the parts of graph breaks that the example inputs did not reach, and which classes of
+    modules and functions are operations of the user's own."""
 
     module: nn.Module
     regions: Mapping[str, Region]
-    islands: Mapping[str, str]
+    graph_breaks: Mapping[str, str]
     float_tensors: Mapping[str, Tensor]
     uncalled: Sequence[str] = ()
+    own_operations: Sequence[Any] = ()
 
 
 def capture(
@@ -49,6 +52,8 @@ def capture(
     skip_methods: Sequence[str] = (),
     concrete_args: Mapping[str, Any] | None = None,
     modes: Mapping[str, Mapping[str, Any]] | None = None,
+    own_operations: Sequence[type[nn.Module] | Callable[..., Any]] = (),
+    tracer: CustomTracer | fx.Tracer | None = None,
     inplace: bool = False,
 ) -> Captured:
     """Trace `model`, which is left as it was unless `inplace`. Computed weights (weight norm) become plain ones.
@@ -56,19 +61,23 @@ def capture(
     `leaf_modules` are names or classes that stay one node. `skip_methods` are dotted names
     (`package.module.Class.method`) whose calls stay one node. `concrete_args` are arguments of forward that are
     constants, and that the result no longer takes. `modes` names several sets of them, each a graph of its own over
-    the same parts, chosen by calling with `mode=<name>`.
+    the same parts, chosen by calling with `mode=<name>`. `own_operations` are classes of modules and functions of your
+    own that stay one node each, and whose inputs are quantized. `tracer` decides in place of the usual one.
     """
     if concrete_args and modes:
         raise CaptureError("concrete_args and modes", "modes are sets of concrete args", "put them into each mode")
-    refuse_strange(model, example_inputs, leaf_modules)
+    validate_inputs(model, example_inputs, leaf_modules)
     root = model if inplace else copied(model)
     inputs = Inputs(tuple(example_inputs), dict(example_kwargs or {}))
     flags = {module: module.training for module in root.modules()}
     root.eval()
-    walk = _Capture(root, inputs, leaf_modules, dict(modes or {"forward": dict(concrete_args or {})}))
+    classes = [one for one in own_operations if isinstance(one, type)]
+    functions = [one for one in own_operations if not isinstance(one, type)]
+    leaves = Leaves((*leaf_modules, *classes), functions, tracer)
+    walk = _Capture(root, inputs, leaves, dict(modes or {"forward": dict(concrete_args or {})}))
     try:
         materialize_parametrizations(root)
-        walk.opened = computing_otherwise(root, walk.example)
+        walk.opened = modules_with_custom_forward(root, walk.example)
         float_tensors = dict(root.state_dict(keep_vars=True))
         with skipping(skip_methods):
             captured = walk.module(root, "", inputs, walk.modes)
@@ -80,54 +89,55 @@ def capture(
             region.training = flags.get(module, False)
             for part in region.children():
                 part.training = flags.get(part, part.training if isinstance(part, Region) else region.training)
-    return Captured(captured, walk.regions, walk.islands, float_tensors, walk.uncalled)
+    return Captured(captured, walk.regions, walk.graph_breaks, float_tensors, walk.uncalled, tuple(own_operations))
 
 
 class _Capture:
-    """One run of `capture`: walks from the root inwards and collects regions and islands."""
+    """One run of `capture`: walks from the root inwards and collects regions and graph breaks."""
 
     def __init__(
         self,
         root: nn.Module,
         inputs: Inputs,
-        leaf_modules: Sequence[str | type[nn.Module]],
+        leaves: Leaves,
         modes: Mapping[str, Mapping[str, Any]],
     ):
         self._root, self._inputs = root, inputs
         self.opened: set[nn.Module] = set()
-        self.leaf_modules, self.modes = leaf_modules, modes
+        self.leaves, self.modes = leaves, modes
         self.regions: dict[str, Region] = {}
-        self.islands: dict[str, str] = {}
+        self.graph_breaks: dict[str, str] = {}
         self.uncalled: list[str] = []
         self.made_from: dict[Region, nn.Module] = {}
 
     def module(self, module: nn.Module, path: str, inputs: Inputs, modes: Mapping[str, Mapping[str, Any]]) -> nn.Module:
-        """A Region for `module`, or `module` itself, with captured children, if it is an island."""
+        """A Region for `module`, or `module` itself, with captured children, if it is a graph break."""
         if isinstance(module, Region):
             return self._captured_before(module, path, inputs)
         constants = {mode: constants_of(module, inputs, given) for mode, given in modes.items()}
         expected = {mode: run(module, Inputs(inputs.args, {**inputs.kwargs, **modes[mode]})) for mode in modes}
-        tracers = {mode: Tracer(self.leaf_modules, path, self.opened) for mode in modes}
+        tracers = {mode: Tracer(self.leaves, path, self.opened) for mode in modes}
         try:
             region = self._traced_before(module, constants) or Region(
                 module, {m: tracer.graph_of(module, constants[m], inputs) for m, tracer in tracers.items()}
             )
             for mode, runner in region.runners.items():
-                if not same(expected[mode], record(runner, module, inputs)):
+                given = record(runner, module, inputs)
+                if not self.leaves.rewrites and not same(expected[mode], given):
                     raise CaptureError("trace", "the traced graph computes something else", "")
         except Exception as reason:  # whatever Python did with a proxy: the module ran, so tracing is the cause
-            self.islands[path] = reason.found if isinstance(reason, CaptureError) else brief(reason)
+            self.graph_breaks[path] = reason.found if isinstance(reason, CaptureError) else brief(reason)
             self._children(module, path)
             return module
         if any(node.target is F.dropout for graph in region.graphs.values() for node in graph.nodes):
             module.train()
             _dropout_as_modules(
                 region,
-                {m: Tracer(self.leaf_modules, path, self.opened).graph_of(module, constants[m], inputs) for m in modes},
+                {m: Tracer(self.leaves, path, self.opened).graph_of(module, constants[m], inputs) for m in modes},
             )
             module.eval()
         for tracer in tracers.values():
-            self._islands_in(module, path, tracer.islands)
+            self._add_graph_breaks(module, path, tracer.graph_breaks)
             for name in tracer.in_place:
                 vars(module.get_submodule(name))["inplace"] = False
         region.recompile()
@@ -137,7 +147,7 @@ class _Capture:
     def _traced_before(self, module: nn.Module, constants: Mapping[str, Mapping[str, Any]]) -> Region | None:
         """A region of a model that is a graph already, under the names its nodes have: of an imported ONNX file these
         are the names in the file. None if parts of it are to be traced."""
-        if not isinstance(module, fx.GraphModule) or self.leaf_modules or any(constants.values()):
+        if not isinstance(module, fx.GraphModule) or any(self.leaves) or any(constants.values()):
             return None
         parts = dict(module.named_modules())
         for node in module.graph.nodes:
@@ -158,16 +168,16 @@ class _Capture:
                 self.regions[join(path, name)], self.made_from[part] = part, part
         return region
 
-    def _islands_in(self, module: nn.Module, path: str, found: Mapping[str, str]) -> None:
+    def _add_graph_breaks(self, module: nn.Module, path: str, found: Mapping[str, str]) -> None:
         for name, why in found.items():
             where = join(path, name)
-            if where not in self.islands:
-                self.islands[where] = why
+            if where not in self.graph_breaks:
+                self.graph_breaks[where] = why
                 self._children(module.get_submodule(name), where)
 
-    def _children(self, island: nn.Module, path: str) -> None:
-        """Capture each child of an island that is called when the whole model runs, in its place."""
-        parts = _called_parts(island)
+    def _children(self, module: nn.Module, path: str) -> None:
+        """Capture each child of a graph break that is called when the whole model runs, in its place."""
+        parts = _called_parts(module)
         calls = _calls_of(parts, self._root, self.example)
         for name, child in parts.items():
             arguments = calls[name]
@@ -176,13 +186,13 @@ class _Capture:
                 self.uncalled.append(where)
             if arguments is None or isinstance(child, (Quantizer, Region)):
                 continue
-            if Tracer(self.leaf_modules, path, self.opened).is_leaf_module(child, name):
+            if Tracer(self.leaves, path, self.opened).is_leaf_module(child, name):
                 part: nn.Module = self.regions.setdefault(where, _region_of_one(child, arguments))
                 self.made_from[self.regions[where]] = child
             else:
                 part = self.module(child, where, arguments, {"forward": {}})
             owner, _, last = name.rpartition(".")
-            setattr(island.get_submodule(owner), last, part)
+            setattr(module.get_submodule(owner), last, part)
 
     @property
     def example(self) -> Inputs:
@@ -190,10 +200,10 @@ class _Capture:
         return Inputs(self._inputs.args, {**self._inputs.kwargs, **next(iter(self.modes.values()))})
 
 
-def _called_parts(island: nn.Module) -> dict[str, nn.Module]:
+def _called_parts(module: nn.Module) -> dict[str, nn.Module]:
     """The children, with lists and dicts of modules, which are never called themselves, opened up."""
     parts: dict[str, nn.Module] = {}
-    for name, child in island.named_children():
+    for name, child in module.named_children():
         if isinstance(child, (nn.ModuleList, nn.ModuleDict)):
             parts.update({f"{name}.{inner}": part for inner, part in _called_parts(child).items()})
         else:
@@ -220,7 +230,7 @@ def _calls_of(parts: Mapping[str, nn.Module], root: nn.Module, inputs: Inputs) -
 
 
 def _region_of_one(op: nn.Module, inputs: Inputs) -> Region:
-    """A single operation inside an island, as a graph of one node."""
+    """A single operation inside a graph break, as a graph of one node."""
     graph = fx.Graph()
     args = tuple(graph.placeholder(f"input_{index}") for index in range(len(inputs.args)))
     kwargs: dict[str, Any] = {name: graph.placeholder(name) for name in inputs.kwargs}

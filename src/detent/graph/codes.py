@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from detent.numerics import QParams, Scheme
 from detent.quantizers import Quantizer
 
-__all__ = ["keeping_codes"]
+__all__ = ["compress_saved_activations"]
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ def _expanded(qparams: QParams, scheme: Scheme, rank: int) -> tuple[Tensor, Tens
 
 
 @contextmanager
-def keeping_codes(prepared: nn.Module) -> Iterator[None]:
+def compress_saved_activations(prepared: nn.Module) -> Iterator[None]:
     """Inside the block, forward passes keep codes instead of floats; no bit of a gradient changes.
 
-        with detent.keeping_codes(prepared):
+        with detent.compress_saved_activations(prepared):
             loss = criterion(prepared(x), y)
         loss.backward()
 

@@ -1,4 +1,4 @@
-"""Which neighbouring operations a target runs as one, so that nothing is quantized between them."""
+"""Which neighboring operations a target runs as one, so that nothing is quantized between them."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def lift_functional_weights(captured: Captured) -> set[int]:
     """Replace the calls, in place. Gives the ids of the parameters that are turned now, rows for columns."""
     turned: set[int] = set()
     for path, region in captured.regions.items():
-        if _is_inside_island(path, captured):
+        if _is_inside_graph_break(path, captured):
             continue  # its Python code may read them too
         wanted = {node: found for node in _nodes(region) if (found := _wanted(node, region)) is not None}
         modules: dict[_Wanted, list[fx.Node]] = {}
@@ -62,8 +62,8 @@ def lift_functional_weights(captured: Captured) -> set[int]:
     return turned
 
 
-def _is_inside_island(path: str, captured: Captured) -> bool:
-    return any(path != island and path.startswith(f"{island}." if island else "") for island in captured.islands)
+def _is_inside_graph_break(path: str, captured: Captured) -> bool:
+    return any(path != each and path.startswith(f"{each}." if each else "") for each in captured.graph_breaks)
 
 
 def _nodes(region: Region) -> Iterator[fx.Node]:

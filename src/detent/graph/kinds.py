@@ -115,6 +115,8 @@ KINDS: dict[str, Kind] = _kinds(
     Kind("groupnorm"),
     Kind("instancenorm"),
     Kind("local_response_norm"),
+    # an operation of the user's own, computed in float: which nodes are, `capture` is told
+    Kind("opaque", inputs=None),
     # what carries no activations
     Kind("shape", inputs=0),
     Kind("compare", inputs=0),

@@ -101,9 +101,14 @@ def _original(op: Any, which: str) -> Tensor | None:
 def float_state_dict(prepared: PreparedModel) -> dict[str, Tensor]:
     """The weights under the float model's names; loading them into it gives the float model of these weights.
 
-    A merged batch norm comes back as one that only adds: mean 0, variance 1, and the bias that merging made.
+    A merged batch norm comes back as one that only adds: mean 0, variance 1, and the bias that merging made. Biases
+    that calibrating corrected, and training has not changed since, are those of the float model.
     """
     state, names = prepared.state_dict(), prepared.float_names
+    for name, parameter in prepared.named_parameters(remove_duplicate=False):
+        before, after = prepared.corrected_biases.get(parameter, (None, None))
+        if before is not None and after is not None and torch.equal(parameter, after):
+            state[name] = before
     found: dict[str, Tensor] = {name: state[place] for name, place in names.places.items() if place is not None}
     found |= {name: found[name].t().contiguous() for name in names.transposed}
     for norm in names.merged:
@@ -124,7 +129,7 @@ def float_state_dict(prepared: PreparedModel) -> dict[str, Tensor]:
 def translate_float_state(
     prepared: PreparedModel, state: dict[str, Tensor], prefix: str, _: Any, __: bool, missing: list[str], *___: Any
 ) -> None:
-    """A float checkpoint, recognised by its names, becomes a state of the prepared model.
+    """A float checkpoint, recognized by its names, becomes a state of the prepared model.
 
     What it lacks of the float model is reported as missing, by its float name, and stays as it is; so does what only
     the prepared model has, the scales.

@@ -3,23 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 
 from torch import Tensor, nn
 
 from detent.errors import DetentError, RangeError
 from detent.graph.derived_bias import DerivedBias
 from detent.graph.float_ranges import FloatRange, ranges_of, sum_of_weights, watched
+from detent.graph.float_training import warning_if_trained
+from detent.graph.region import Region
 from detent.numerics import QParams
-from detent.observers import OBSERVERS, Observer
+from detent.observers import OBSERVERS, Observer, Start
 from detent.quantizers import Mode, Quantizer, in_modes
 
-__all__ = ["observing", "quantizers_of"]
+__all__ = ["modes_to_observe", "observing", "quantizers_of"]
 
 
 def quantizers_of(prepared: nn.Module) -> list[Quantizer]:
     """Every quantizer of a prepared model, once."""
     return [module for module in prepared.modules() if isinstance(module, Quantizer)]
+
+
+def modes_to_observe(prepared: nn.Module) -> list[dict[str, str]]:
+    """The forward modes that together reach every quantizer, as arguments of calls; one call where there is one mode.
+
+    What only a later mode quantizes (the softmax of predictions, say) would else never be measured.
+    """
+    modes = prepared.graphs if isinstance(prepared, Region) else {}
+    found: list[dict[str, str]] = [{}]
+    if len(modes) < 2:
+        return found
+    reached: set[str] = set()
+    for place, (mode, graph) in enumerate(modes.items()):
+        called = {str(node.target) for node in graph.nodes if node.op == "call_module"}
+        new = [prepared.get_submodule(target) for target in called - reached]
+        if place and any(quantizers_of(module) for module in new):
+            found.append({"mode": mode})
+        reached |= called
+    return found
 
 
 @contextmanager
@@ -40,16 +61,24 @@ def observing(prepared: nn.Module, *, quantized: bool = False, only_float: bool 
     modes.update({one: Mode(watch=watch, quantizes=False) for one, watch in beside.items()})
     if not only_float:
         modes.update({one: Mode(quantizes=quantized) for one in prepared.modules() if isinstance(one, DerivedBias)})
-    with in_modes(modes), watched(prepared, beside):
-        yield
-    asked = beside if only_float else watchers
-    if asked and not any(watch.called for watch in asked.values()):
+    in_float = nullcontext() if quantized else warning_if_trained(prepared, "it is being calibrated")
+    calls: list[nn.Module] = []
+    hook = prepared.register_forward_pre_hook(lambda module, _: calls.append(module))
+    try:
+        with in_modes(modes), watched(prepared, beside), in_float:
+            yield
+    finally:
+        hook.remove()
+    # Float tensors may all be in forward modes that were not run; quantizers are reached by every batch.
+    reached = bool(calls) if only_float else any(watch.called for watch in watchers.values())
+    if (beside if only_float else watchers) and not reached:
         raise RangeError("calibrate a model", "no batch was run through it", "give it at least one batch")
     found = {quantizer: watch.qparams() for quantizer, watch in watchers.items() if watch.called}
     ranges = {one: qparams for one, watch in beside.items() if (qparams := watch.qparams()) is not None}
     for quantizer, qparams in found.items():
-        quantizer.initialise(qparams)
+        quantizer.initialize(qparams)
         quantizer.widening = watchers[quantizer].widening
+        quantizer.starts = watchers[quantizer].starts()
     weights = sum_of_weights(prepared) if ranges else 0
     for one, qparams in ranges.items():
         one.keep(qparams, weights)
@@ -82,6 +111,12 @@ class _Watch:
 
     def qparams(self) -> QParams:
         return self.observer.qparams() if self._widened is None else self._widened
+
+    def starts(self) -> tuple[QParams, ...]:
+        """What was measured and the whole range, if the observer leaves the choice; scales for pairs have none."""
+        if not isinstance(self.observer, Start) or self._widened is not None:
+            return ()
+        return self.observer.qparams(), self.observer.whole_range()
 
 
 class _WatchBeside:

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from detent.graph.running import Inputs, run
 from detent.graph.torch_ops import known_class
 
-__all__ = ["computing_otherwise"]
+__all__ = ["modules_with_custom_forward"]
 
 
-def computing_otherwise(root: nn.Module, inputs: Inputs) -> set[nn.Module]:
+def modules_with_custom_forward(root: nn.Module, inputs: Inputs) -> set[nn.Module]:
     """The layers in `root` whose forward is their own, and gives other numbers than that of the class they are known by
     when `root` runs. It is in eval mode."""
     suspects = {module: known for module in root.modules() if (known := _overridden(module)) is not None}

@@ -22,7 +22,7 @@ def split_conv_padding(captured: Captured) -> None:
     """Part them, in place."""
     parted: set[Convolution] = set()
     for path, region in captured.regions.items():
-        if any(path != island and path.startswith(f"{island}." if island else "") for island in captured.islands):
+        if any(path != each and path.startswith(f"{each}." if each else "") for each in captured.graph_breaks):
             continue  # its Python code calls the module itself
         changed = False
         for graph in region.graphs.values():

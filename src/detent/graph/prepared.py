@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from detent.graph.derived_bias import DerivedBias
+from detent.graph.eval_mode import eval_mode
 from detent.graph.float_ranges import HOLDER
 from detent.graph.names import FloatNames, translate_float_state
 from detent.graph.plan import Plan
 from detent.graph.region import ACTIVATION_QUANTIZERS, Region
-from detent.graph.running import Inputs
+from detent.graph.running import Inputs, record, run
 from detent.numerics import QParams, Scheme
+from detent.quantizers import PASS_THROUGH, Mode, Quantizer, in_modes
 
 if TYPE_CHECKING:
     from detent.algorithms import Report
@@ -56,6 +60,8 @@ class PreparedModel(Region):
     """Where the tensors of the float model have gone."""
     float_originals: dict[Tensor, Tensor]
     """The values of parameters that algorithms have changed, as they were when the model was prepared."""
+    corrected_biases: dict[Tensor, tuple[Tensor, Tensor]]
+    """The biases that calibrating has corrected: each before and after."""
     carried: CarriedScales | None
     """Of a model that was retargeted: the scales it came with."""
     untraced: nn.Module | None
@@ -86,6 +92,7 @@ class PreparedModel(Region):
         self.float_names = float_names
         self.algorithm_notes = []
         self.float_originals = {}
+        self.corrected_biases = {}
         self.carried = None
         self.register_load_state_dict_pre_hook(translate_float_state)  # type: ignore[no-untyped-call]
 
@@ -93,6 +100,29 @@ class PreparedModel(Region):
     def input_count(self) -> int:
         """How many arguments forward takes by position; what a batch has behind them, as labels, is not for it."""
         return len(self.example.args)
+
+    def take_example(self, *args: Any, **kwargs: Any) -> None:
+        """Replace the example inputs by these: sizes in its graphs and in deployed files are theirs from here on."""
+        called: dict[Region, Inputs] = {}
+
+        def remember(region: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+            assert isinstance(region, Region)
+            called.setdefault(region, Inputs(given, {key: value for key, value in named.items() if key != "mode"}))
+
+        regions = [module for module in self.modules() if isinstance(module, Region)]
+        passing: dict[Quantizer | DerivedBias, Mode] = {
+            module: PASS_THROUGH for module in self.modules() if isinstance(module, (Quantizer, DerivedBias))
+        }
+        with ExitStack() as stack:
+            stack.enter_context(eval_mode(self))
+            stack.enter_context(in_modes(passing))
+            for region in regions:
+                stack.callback(region.register_forward_pre_hook(remember, with_kwargs=True).remove)
+            run(self, Inputs(args, kwargs))
+            for region, inputs in called.items():
+                for runner in region.runners.values():
+                    record(runner, runner, inputs)
+        self.example = Inputs(args, kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self.untraced is None:

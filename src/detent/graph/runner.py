@@ -12,7 +12,7 @@ from torch.nn.utils.parametrize import type_before_parametrizations
 
 from detent.errors import RunError
 
-__all__ = ["TORCH_ERRORS", "Runner", "Walk", "described", "run_error", "said"]
+__all__ = ["TORCH_ERRORS", "GraphInterpreter", "Runner", "described", "explain_error", "run_error"]
 
 TORCH_ERRORS = (IndexError, NotImplementedError, RuntimeError, TypeError, ValueError)
 """What torch raises for values that do not fit. Classes made from these (out of memory, a user's own) are not meant."""
@@ -32,7 +32,7 @@ class Runner(fx.GraphModule):
             raise run_error(error, node, dict(self.named_modules()), place.tb_frame.f_locals) from error
 
 
-class Walk(fx.Interpreter):
+class GraphInterpreter(fx.Interpreter):
     """Runs a graph node by node; its errors name the operation."""
 
     def run_node(self, n: fx.Node) -> Any:
@@ -53,11 +53,11 @@ def run_error(error: Exception, node: fx.Node, modules: Mapping[str, nn.Module],
         (f"the input {place.target!r}, " if place.op == "placeholder" else "") + described(value)
         for place, value in read
     ]
-    found, to_do = said(error, module, next((value for _, value in read), None))
+    found, to_do = explain_error(error, module, next((value for _, value in read), None))
     return RunError(f"run {_named(node, module)} on {', '.join(operands) or 'nothing'}", found, to_do)
 
 
-def said(error: Exception, module: nn.Module | None, value: Any) -> tuple[str, str]:
+def explain_error(error: Exception, module: nn.Module | None, value: Any) -> tuple[str, str]:
     """What was found and what to do, where `module` (if it is one) could not take `value`."""
     if isinstance(module, nn.Embedding) and isinstance(error, IndexError) and isinstance(value, Tensor):
         rows = f"0 to {module.num_embeddings - 1}"

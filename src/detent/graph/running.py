@@ -10,13 +10,14 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import redirect_stderr
 from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
 
 from detent.errors import CaptureError, DetentError
-from detent.graph.runner import said
+from detent.graph.runner import explain_error
 
 __all__ = ["Inputs", "Recorder", "brief", "flat", "fresh", "join", "record", "run", "same", "shapes"]
 
@@ -72,8 +73,22 @@ def run(module: nn.Module, inputs: Inputs) -> Any:
         raise CaptureError(
             f"run the model on example inputs ({shapes(inputs)})",
             _found_in(module, error),
-            "give example inputs that the float model takes",
+            _misnamed(error) or "give example inputs that the float model takes",
         ) from error
+
+
+def _misnamed(error: Exception) -> str | None:
+    """Of code that reads a part by a name that its module has not: the line, and the nearest name that it has."""
+    owner: Any = getattr(error, "obj", None)
+    name = getattr(error, "name", None)
+    if not isinstance(error, AttributeError) or not isinstance(owner, nn.Module) or not name:
+        return None
+    calls = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    code, line = next(one for one in reversed(calls) if one[0].co_name != "__getattr__")
+    names = {known.lower(): known for known, _ in (*owner.named_children(), *owner.named_parameters(recurse=False))}
+    near = get_close_matches(name.lower(), names, n=1)
+    remedy = f"did you mean {names[near[0]]!r}?" if near else f"give {type(owner).__name__} a part of that name"
+    return f"line {line} of {code.co_filename}: {remedy}"
 
 
 def _found_in(model: nn.Module, error: Exception) -> str:
@@ -84,7 +99,7 @@ def _found_in(model: nn.Module, error: Exception) -> str:
     if not inner:
         return f"{type(error).__name__}: {brief(error)}"
     module = inner[-1]["self"]
-    found, _ = said(error, module, inner[-1].get("input"))
+    found, _ = explain_error(error, module, inner[-1].get("input"))
     return f"in {paths[module]!r} ({type(module).__name__}): {found}"
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import math
 import operator
+import sys
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
@@ -15,6 +17,7 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from detent.errors import CaptureError
+from detent.graph.custom_tracer import CustomTracer
 from detent.graph.gated import gated
 from detent.graph.item_assignment import assigned, becomes
 from detent.graph.out_of_place import CONSTANT, write_out_of_place
@@ -24,18 +27,32 @@ from detent.graph.torch_ops import is_known_module
 from detent.graph.unused import drop_unused
 from detent.quantizers import Quantizer
 
-__all__ = ["Tracer", "constants_of", "skipping"]
+__all__ = ["Leaves", "Tracer", "constants_of", "skipping"]
 
 _MAKERS = ("arange", "full", "ones", "zeros")
 """Functions of torch that make tensors; of sizes that are proxies they take some, and refuse others."""
 
 
+class Leaves(NamedTuple):
+    """What stays one node: modules by name or class, functions, and what a user's own tracer says."""
+
+    modules: Sequence[str | type[nn.Module]] = ()
+    functions: Sequence[Callable[..., Any]] = ()
+    tracer: CustomTracer | fx.Tracer | None = None
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether the tracer's graphs are the user's own, which may compute something else than the model."""
+        return self.tracer is not None and type(self.tracer).trace not in (CustomTracer.trace, fx.Tracer.trace)
+
+
 class Tracer(fx.Tracer):
-    def __init__(self, leaf_modules: Sequence[str | type[nn.Module]], path: str, opened: Container[nn.Module] = ()):
+    def __init__(self, leaves: Leaves, path: str, opened: Container[nn.Module] = ()):
         """`opened` are modules that are traced into, though their classes are known."""
-        super().__init__()
-        self._leaf_modules, self._path, self._opened = leaf_modules, path, opened
-        self.islands: dict[str, str] = {}
+        homes = {sys.modules[function.__module__] for function in leaves.functions if function.__module__}
+        super().__init__(autowrap_modules=(math, *homes), autowrap_functions=tuple(leaves.functions))  # type: ignore[arg-type]
+        self._leaves, self._path, self._opened = leaves, path, opened
+        self.graph_breaks: dict[str, str] = {}
         self.in_place: set[str] = set()  # modules that must not work in place any more
 
     def graph_of(self, module: nn.Module, constants: Mapping[str, Any], inputs: Inputs) -> fx.Graph:
@@ -45,13 +62,25 @@ class Tracer(fx.Tracer):
             stack.enter_context(mock.patch.object(fx.Proxy, "__setitem__", self._assign, create=True))
             for name in _MAKERS:
                 stack.enter_context(mock.patch.object(torch, name, _one_node(getattr(torch, name))))
-            graph = self.trace(module, concrete_args=dict(constants))
+            graph = self._by_custom_tracer(module, constants)
         del self._deciding  # and with it what the example gave inside
         _drop_constant_inputs(graph, module, constants)
         self.in_place |= write_out_of_place(graph, module, owns_inputs=not self._path)
         drop_unused(graph, module)
         graph.lint()
         return graph
+
+    def _by_custom_tracer(self, module: nn.Module, constants: Mapping[str, Any]) -> fx.Graph:
+        custom = self._leaves.tracer
+        if custom is None:
+            return self.trace(module, concrete_args=dict(constants))
+        if isinstance(custom, CustomTracer):
+            custom.usual = self
+        try:
+            return custom.trace(module, concrete_args=dict(constants))
+        finally:
+            if isinstance(custom, CustomTracer):
+                custom.usual = None
 
     def to_bool(self, obj: fx.Proxy) -> bool:
         """An `if` or `assert`: sizes decide."""
@@ -104,13 +133,18 @@ class Tracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         name = join(self._path, module_qualified_name)
-        for leaf in self._leaf_modules:
+        for leaf in self._leaves.modules:
             if (name == leaf) if isinstance(leaf, str) else isinstance(m, leaf):
                 return True
+        custom = self._leaves.tracer
         ours = isinstance(m, Quantizer) or isinstance(getattr(m, "kind", None), str)
         # A user's own subclass of Conv2d is still a convolution, with a weight to be quantized.
         known = is_known_module(m) and m not in self._opened
-        return ours or known or (type(m) is not nn.GLU and super().is_leaf_module(m, module_qualified_name))
+        if ours or known or type(m) is nn.GLU:
+            return ours or known
+        if custom is not None:
+            return custom.is_leaf_module(m, module_qualified_name)
+        return super().is_leaf_module(m, module_qualified_name)
 
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -125,7 +159,7 @@ class Tracer(fx.Tracer):
             for node in reversed([node for node in self.graph.nodes if node not in before]):
                 self.graph.erase_node(node)
             name = self.path_of_module(m)
-            self.islands[name] = brief(reason)
+            self.graph_breaks[name] = brief(reason)
             return self.create_proxy("call_module", name, args, kwargs)
 
 

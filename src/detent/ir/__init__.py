@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from detent.ir.attributes import attribute_value, changed_defaults, schema_defaults
+from detent.ir.attributes import attribute_value, changed_defaults, default_activations, schema_defaults
 from detent.ir.deployed_tensor import DeployedTensor
-from detent.ir.names import CLIPPED, TensorNames
-from detent.ir.network import TRANSPOSED, Network, Op, Operand, Output, Port
+from detent.ir.names import TensorNames
+from detent.ir.network import Layout, Network, Op, Operand, Output, Port, StoredAs
 from detent.ir.onnx_reader import read_qdq
+from detent.ir.onnx_writer import write_qdq
 from detent.ir.ops import OPS, OpSpec, Trait, ops_with
 from detent.ir.package import Package
-from detent.ir.patterns import clip_bounds, constant_values, is_output, sole_float_reader, sole_reader
+from detent.ir.patterns import clip_bounds, constant_values, is_output, requantizes, sole_float_reader, sole_reader
 from detent.ir.qparams import Encoding
 from detent.ir.saturation import can_saturate
 
 __all__ = [
-    "CLIPPED",
     "OPS",
-    "TRANSPOSED",
     "DeployedTensor",
     "Encoding",
+    "Layout",
     "Network",
     "Op",
     "OpSpec",
@@ -26,6 +26,7 @@ __all__ = [
     "Output",
     "Package",
     "Port",
+    "StoredAs",
     "TensorNames",
     "Trait",
     "attribute_value",
@@ -33,10 +34,13 @@ __all__ = [
     "changed_defaults",
     "clip_bounds",
     "constant_values",
+    "default_activations",
     "is_output",
     "ops_with",
     "read_qdq",
+    "requantizes",
     "schema_defaults",
     "sole_float_reader",
     "sole_reader",
+    "write_qdq",
 ]

@@ -9,10 +9,10 @@ from typing import Any
 
 import onnx
 
-__all__ = ["attribute_value", "changed_defaults", "schema_defaults"]
+__all__ = ["attribute_value", "changed_defaults", "default_activations", "schema_defaults"]
 
 _OLDEST = 9  # the first opset all of which is read
-# What ONNX says in words: "1 along each axis if not present".
+# Defaults that the schema states in words: "1 along each axis if not present".
 _ALONG_AXES: Mapping[str, Callable[[int], list[int]]] = {
     "dilations": lambda rank: [1] * rank,
     "output_padding": lambda rank: [0] * rank,
@@ -20,14 +20,15 @@ _ALONG_AXES: Mapping[str, Callable[[int], list[int]]] = {
     "perm": lambda rank: list(range(rank))[::-1],
     "strides": lambda rank: [1] * rank,
 }
+_ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 
 
 def attribute_value(op_type: str, given: Mapping[str, Any], name: str, rank: int | None = None) -> Any:
-    """The attribute `name` of an operator of which a model says the attributes `given`; None if it has no default.
+    """The attribute `name` of an operator whose node has the attributes `given`; None if it has no default.
 
     `rank` is the number of axes that a window slides along (by default those of the kernel_shape), or that a Transpose
-    permutes: it counts for attributes of which ONNX says "1 along each axis if not present". A name that the operator
-    does not have is a KeyError.
+    permutes: it is needed for attributes that default to one value for each axis. A name that the operator does
+    not have is a KeyError.
 
     >>> attribute_value("LeakyRelu", {"alpha": 0.5}, "alpha")
     0.5
@@ -38,12 +39,24 @@ def attribute_value(op_type: str, given: Mapping[str, Any], name: str, rank: int
     """
     if name in given:
         return given[name]
+    if name == "activations" and op_type in _ACTIVATIONS:
+        return default_activations(op_type, given)
     defaults = schema_defaults(op_type)
     if name not in defaults:
         raise KeyError(f"{op_type} has no attribute {name!r}")
     if defaults[name] is None and name in _ALONG_AXES:
         return _ALONG_AXES[name](len(given["kernel_shape"]) if rank is None else rank)
     return defaults[name]
+
+
+def default_activations(op_type: str, given: Mapping[str, Any]) -> list[str]:
+    """The gate functions of an LSTM, a GRU or an RNN that names none. The schema states them in words only.
+
+    >>> default_activations("GRU", {"direction": "bidirectional"})
+    ['Sigmoid', 'Tanh', 'Sigmoid', 'Tanh']
+    """
+    directions = 2 if attribute_value(op_type, given, "direction") == "bidirectional" else 1
+    return _ACTIVATIONS[op_type] * directions
 
 
 @cache
@@ -64,7 +77,7 @@ def schema_defaults(op_type: str, opset: int | None = None) -> Mapping[str, Any]
 
 
 def changed_defaults(op_type: str, opset: int) -> dict[str, Any]:
-    """The defaults of `opset` that newer ones changed: a reader says them, so that they hold in any.
+    """The defaults of `opset` that a newer opset changed. A reader writes them out, so that they hold in any opset.
 
     >>> changed_defaults("Softmax", 12), changed_defaults("Softmax", 13)
     ({'axis': 1}, {})

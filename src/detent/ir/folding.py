@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+import torch
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
+
+from detent.ir.reference import REFERENCE, KernelCall
 
 if TYPE_CHECKING:
     from detent.ir.network import Network, Op, Operand
@@ -19,10 +22,13 @@ __all__ = ["evaluate_node", "fold_constants"]
 
 Array = npt.NDArray[Any]
 
+_TORCH_TYPES = frozenset(("bool", "float32", "float64", "int32", "int64"))
+"""Numpy types that the reference kernels compute with as ONNX does."""
+
 
 def evaluate_node(node: onnx.NodeProto, values: Mapping[str, Array], opset: int) -> dict[str, Array]:
-    """What one node gives, by ONNX's own evaluator: a file may hold any operator, with the meaning that its opset
-    gives it. In a model of its own, because of a lone node the evaluator takes the newest meaning."""
+    """Compute one node with ONNX's reference evaluator, which has every operator of every opset. The node is put into a
+    model of its own, because a lone node is evaluated in the newest opset."""
     inputs = [onnx.ValueInfoProto(name=name) for name in dict.fromkeys(node.input) if name]
     outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
     graph = helper.make_graph([node], node.op_type, inputs, outputs)
@@ -32,13 +38,13 @@ def evaluate_node(node: onnx.NodeProto, values: Mapping[str, Array], opset: int)
 
 
 def fold_constants(graph: Network, shapes: Mapping[str, tuple[int, ...]], *, keep_codes: bool = False) -> Network:
-    """The same network with the operations on constants, and on the sizes of tensors in `shapes`, computed. With
-    `keep_codes` a weight on its way to a layer keeps its codes, and so the operations on it."""
+    """Fold operations whose inputs are constants, or sizes of tensors in `shapes`. With `keep_codes`, operations on
+    weights that are stored as codes are kept, so that the codes are."""
     constants, kept = dict(graph.constants), []
     for op in graph.ops:
         first, reads = next(iter(op.inputs), None), [read for read in op.inputs if read is not None]
         if op.type == "Shape" and first is not None and first.tensor in shapes:
-            start, end = op.attributes.get("start", 0), op.attributes.get("end")
+            start, end = op.attribute("start"), op.attribute("end")
             constants[op.outputs[0]] = np.array(shapes[first.tensor][start:end], np.int64)
         elif _is_constant(op, reads, constants) and not (keep_codes and any(r.tensor in graph.coded for r in reads)):
             constants |= _computed(graph, op, constants)
@@ -52,14 +58,23 @@ def _is_constant(op: Op, reads: Sequence[Operand], constants: Mapping[str, Array
 
 
 def _computed(graph: Network, op: Op, constants: Mapping[str, Array]) -> dict[str, Array]:
-    names = ["" if read is None else f"input{index}" for index, read in enumerate(op.inputs)]
+    """By the reference kernel, as the twin computes it; by ONNX's evaluator where there is none."""
+    held = [None if read is None else _read(graph, read, constants) for read in op.inputs]
+    if op.type in REFERENCE and all(array is None or array.dtype.name in _TORCH_TYPES for array in held):
+        tensors = [None if array is None else torch.from_numpy(np.array(array)) for array in held]
+        found = REFERENCE[op.type](KernelCall(op.type, tensors, op.attributes, held, len(op.outputs), op.name))
+        results = (found,) if isinstance(found, torch.Tensor) else found
+        return {name: result.numpy() for name, result in zip(op.outputs, results, strict=True) if name}
+    names = ["" if array is None else f"input{index}" for index, array in enumerate(held)]
     node = helper.make_node(op.type, names, list(op.outputs), **op.onnx_attributes)
-    values = {}
-    for name, read in zip(names, op.inputs, strict=True):
-        if read is not None:
-            held = constants[read.tensor]
-            if read.encoding is not None:
-                codes = held if read.tensor in graph.coded else read.encoding.quantize(held)
-                held = read.encoding.dequantize(codes)
-            values[name] = held
-    return evaluate_node(node, values, graph.opset)
+    return evaluate_node(
+        node, {name: array for name, array in zip(names, held, strict=True) if array is not None}, graph.opset
+    )
+
+
+def _read(graph: Network, read: Operand, constants: Mapping[str, Array]) -> Array:
+    """The numbers of a constant, on the grid that it is read on."""
+    held = constants[read.tensor]
+    if read.encoding is None:
+        return held
+    return read.encoding.dequantize(held if read.tensor in graph.coded else read.encoding.quantize(held))

@@ -9,25 +9,43 @@ float, or on another grid: the encoding belongs to the operand, not to the tenso
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from onnx import numpy_helper
 
 from detent.ir.attributes import attribute_value
-from detent.ir.names import CLIPPED
 from detent.ir.ops import Trait, ops_with
 from detent.ir.qparams import Encoding
 
-__all__ = ["CLIPPED", "TRANSPOSED", "Network", "Op", "Operand", "Output", "Port"]
+__all__ = ["Layout", "Network", "Op", "Operand", "Output", "Port", "StoredAs"]
 
 Array = npt.NDArray[Any]
+_Held = TypeVar("_Held")
 
-TRANSPOSED = "_transposed"
-"""Ends the name of a weight matrix that is stored the other way round than the model has it."""
+
+class Layout(Enum):
+    """How a constant arranges the numbers of a parameter."""
+
+    SAME = "same"
+    TRANSPOSED = "transposed"
+    """A matrix with its two axes swapped."""
+    PHASES = "phases"
+    """A transposed convolution stored as a convolution: what belongs to an output channel is there once per phase."""
+    BLOCKS = "blocks"
+    """A strided convolution stored as one on blocks of pixels."""
+
+
+@dataclass(frozen=True)
+class StoredAs:
+    """Which parameter of the model a constant stores, and how it is arranged."""
+
+    parameter: str
+    layout: Layout = Layout.SAME
 
 
 @dataclass(frozen=True)
@@ -42,7 +60,9 @@ class Operand:
 class Op:
     """One operation, with the names and attributes of its ONNX node. An absent optional input is None.
 
-    `attributes` are those that the model says and a file written from it has; `attribute` knows all of them.
+    - `attributes`: those that the model states and a file written from it has; `attribute` knows all of them.
+    - `metadata`: notes that are stored with the node and that no engine reads.
+    - `captured`: what the graphs inside of a control flow operation read from outside, by the name they use for it.
     """
 
     type: str
@@ -51,6 +71,13 @@ class Op:
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict, hash=False)
     domain: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
+    captured: Mapping[str, Operand] = field(default_factory=dict, hash=False)
+
+    @property
+    def reads(self) -> tuple[Operand, ...]:
+        """Everything that it reads."""
+        return (*(read for read in self.inputs if read is not None), *self.captured.values())
 
     def attribute(self, name: str, rank: int | None = None) -> Any:
         """An attribute, which is the default of ONNX where the model does not say it (see `attribute_value`)."""
@@ -99,23 +126,29 @@ class Port:
 class Output:
     """An output of the network: the name it has for users, and what is read for it.
 
-    With `as_codes` the network gives the integers themselves.
+    With `as_codes` the network gives the integers themselves. `dtype` is the numpy type of the numbers that are read;
+    `shape` is None if it is not known.
     """
 
     name: str
     read: Operand
     as_codes: bool = False
+    dtype: str = "float32"
+    shape: tuple[int | str, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Network:
     """Operations in an order they can run in, and everything they read.
 
-    - `constants`: initializers by name; those named in `coded` hold codes, and every read of them has the encoding.
+    - `constants`: by name; those named in `coded` hold codes, and every read of them has the encoding.
     - `coded`: tensors that are codes already: quantized weights, and network inputs of an integer type that go
       straight into a DequantizeLinear.
-    - `shapes`: of every tensor that shape inference found, names standing for free sizes.
-    - a Q and DQ pair that requantizes is an operation of type "Identity" between two reads.
+    - `shapes`: of every tensor whose shape is known, names standing for free sizes.
+    - `dtypes`: numpy types of tensors, where the model states them.
+    - `stored_as`: for constants that are not simply the parameter of their name, which one they store and how.
+    - `domains`: the versions of operator sets other than ONNX's own.
+    - what requantizes is an operation of type "Identity", with a role in its metadata, between two grids.
     """
 
     inputs: Mapping[str, Port]
@@ -125,6 +158,10 @@ class Network:
     coded: frozenset[str]
     shapes: Mapping[str, tuple[int | str, ...]]
     opset: int
+    name: str = "model"
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    stored_as: Mapping[str, StoredAs] = field(default_factory=dict)
+    domains: Mapping[str, int] = field(default_factory=dict)
 
     def readers(self, tensor: str) -> list[tuple[Op, Operand]]:
         """Every operation that reads a tensor, with how."""
@@ -134,9 +171,8 @@ class Network:
     def _readers(self) -> dict[str, list[tuple[Op, Operand]]]:
         found: dict[str, list[tuple[Op, Operand]]] = {}
         for op in self.ops:
-            for read in op.inputs:
-                if read is not None:
-                    found.setdefault(read.tensor, []).append((op, read))
+            for read in op.reads:
+                found.setdefault(read.tensor, []).append((op, read))
         return found
 
     def producer(self, tensor: str) -> Op | None:
@@ -156,3 +192,52 @@ class Network:
         """The one encoding that everyone reads a tensor with; None if somebody reads it otherwise."""
         found = self.encodings(tensor)
         return found[0] if len(found) == 1 else None
+
+    def unquantized_outputs(self, names: Mapping[str, str]) -> dict[str, str]:
+        """What stands before the quantization of an output that has the output's name in the model. `names` are of
+        tensors of the model that are called otherwise here."""
+        ends = {output.read.tensor: output.name for output in self.outputs}
+        return {tensor: name for tensor, name in ends.items() if names.get(name) == tensor}
+
+    def renamed(self, names: Mapping[str, str]) -> Network:
+        """With other names for some tensors, which nothing has yet; the outputs are called as they were."""
+        if not names:
+            return self
+
+        def read(one: Operand) -> Operand:
+            return replace(one, tensor=names.get(one.tensor, one.tensor))
+
+        def keyed(held: Mapping[str, _Held]) -> dict[str, _Held]:
+            return {names.get(name, name): value for name, value in held.items()}
+
+        ops = [
+            replace(
+                op,
+                inputs=tuple(one and read(one) for one in op.inputs),
+                outputs=tuple(names.get(name, name) for name in op.outputs),
+                captured={name: read(one) for name, one in op.captured.items()},
+            )
+            for op in self.ops
+        ]
+        return replace(
+            self,
+            inputs=keyed(self.inputs),
+            outputs=tuple(replace(output, read=read(output.read)) for output in self.outputs),
+            ops=tuple(ops),
+            constants=keyed(self.constants),
+            coded=frozenset(names.get(name, name) for name in self.coded),
+            shapes=keyed(self.shapes),
+            dtypes=keyed(self.dtypes),
+            stored_as=keyed(self.stored_as),
+        )
+
+    def pruned(self) -> Network:
+        """Without operations that no output depends on, and constants that nothing reads."""
+        wanted = {output.read.tensor for output in self.outputs}
+        kept: list[Op] = []
+        for op in reversed(self.ops):
+            if wanted.intersection(op.outputs):
+                kept.append(op)
+                wanted.update(read.tensor for read in op.reads)
+        constants = {name: array for name, array in self.constants.items() if name in wanted}
+        return replace(self, ops=tuple(reversed(kept)), constants=constants)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from onnx import numpy_helper
 
 from detent.errors import DeployError
 from detent.ir.attributes import attribute_value, changed_defaults
-from detent.ir.names import CLIPPED
+from detent.ir.metadata import REQUANTIZE, ROLE, is_code_range, read_stored_as
 from detent.ir.network import Network, Op, Operand, Output, Port
 from detent.ir.qparams import BOUNDS, Encoding
 from detent.ir.shapes import shapes_of
@@ -31,7 +30,7 @@ class _Reader:
     """One reading of a model; `graph` is the result."""
 
     def __init__(self, model: onnx.ModelProto):
-        self._graph = model.graph
+        self._model, self._graph = model, model.graph
         self._opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
         self._shapes = shapes_of(model)
         self._arrays = {i.name: _array(i) for i in self._graph.initializer}
@@ -55,7 +54,7 @@ class _Reader:
             for value in self._graph.input
             if value.name not in given
         }
-        outputs = tuple(self._output(value.name) for value in self._graph.output)
+        outputs = tuple(self._output(value) for value in self._graph.output)
         ops: list[Op] = []
         for node in self._graph.node:
             if node.op_type == "Constant":
@@ -65,23 +64,32 @@ class _Reader:
                 continue  # read by the DequantizeLinear behind it
             if node.op_type == "DequantizeLinear":
                 if self._is_requantized(node.output[0]):
-                    ops.append(Op("Identity", node.name, (self._dequantized(node),), (node.output[0],)))
+                    source, role = self._dequantized(node), {ROLE: REQUANTIZE}
+                    ops.append(Op("Identity", node.name, (source,), (node.output[0],), metadata=role))
                 continue
             reads = tuple(self._read(name) if name else None for name in node.input)
             said = {a.name: _attribute(a) for a in node.attribute}
             attributes = {**changed_defaults(node.op_type, self._opset), **said}
-            ops.append(Op(node.op_type, node.name, reads, tuple(node.output), attributes, node.domain))
+            metadata = {entry.key: entry.value for entry in node.metadata_props}
+            captured = {name: self._read(name) for name in _captured(node)}
+            ops.append(
+                Op(node.op_type, node.name, reads, tuple(node.output), attributes, node.domain, metadata, captured)
+            )
         # A Clip that only says which codes a QuantizeLinear may give is part of the encoding.
         ops = [op for op in ops if not (op.type == "Clip" and op.outputs[0] in self._dissolved)]
         return Network(
             inputs,
             outputs,
-            tuple(_needed(ops, outputs)),
+            tuple(ops),
             self._constants,
             frozenset(self._coded),
             self._shapes,
             self._opset,
-        )
+            name=self._graph.name,
+            dtypes={value.name: _type_name(value.type.tensor_type.elem_type) for value in self._graph.value_info},
+            stored_as=read_stored_as(self._model),
+            domains={o.domain: o.version for o in self._model.opset_import if o.domain not in ("", "ai.onnx")},
+        ).pruned()
 
     def _require_qdq(self, node: onnx.NodeProto) -> None:
         for user in self._users.get(node.output[0], []):
@@ -106,10 +114,12 @@ class _Reader:
         maker = self._made_by.get(codes)
         if maker is None or maker.op_type == "Constant":
             encoding = self._encoding(node, self._types.get(codes) or self._input_type(codes))
+            # Constants are called as their real values are, network inputs as the network calls them.
+            name = node.output[0] if codes in self._arrays else codes
             if codes in self._arrays:
-                self._constants[codes] = self._arrays[codes].astype(np.int64)
-            self._coded.add(codes)
-            return Operand(codes, encoding)
+                self._constants[name] = self._arrays[codes].astype(np.int64)
+            self._coded.add(name)
+            return Operand(name, encoding)
         if maker.op_type != "QuantizeLinear":
             raise DeployError(
                 f"read the integers {codes!r}",
@@ -125,9 +135,10 @@ class _Reader:
             )
         source = maker.input[0]
         if source in self._arrays:  # a constant that is quantized when the model runs: its codes are constant too
-            self._constants[codes] = encoding.quantize(self._arrays[source])
-            self._coded.add(codes)
-            return Operand(codes, encoding)
+            name = source if self._users[source] == [maker] else node.output[0]
+            self._constants[name] = encoding.quantize(self._arrays[source])
+            self._coded.add(name)
+            return Operand(name, encoding)
         clip = self._made_by.get(source)
         bounds = self._clip_of(clip, encoding) if clip is not None and clip.op_type == "Clip" else None
         if clip is not None and bounds is not None:
@@ -143,7 +154,7 @@ class _Reader:
         users = self._users.get(clip.output[0], [])
         if encoding.axis is not None or [user.op_type for user in users] != ["QuantizeLinear"]:
             return None
-        if not clip.output[0].endswith(CLIPPED):
+        if not is_code_range(clip):
             return None  # an activation function of the network
         if len(clip.input) != 3 or not all(name in self._arrays for name in clip.input[1:]):
             return None
@@ -175,11 +186,12 @@ class _Reader:
         axis = attribute_value(node.op_type, attributes, "axis")
         return Encoding(scale, zero_point, dtype, axis, attributes.get("block_size") or None)
 
-    def _output(self, name: str) -> Output:
-        maker = self._made_by.get(name)
+    def _output(self, value: onnx.ValueInfoProto) -> Output:
+        maker, shape = self._made_by.get(value.name), self._shapes.get(value.name)
         if maker is not None and maker.op_type == "QuantizeLinear":
-            return Output(name, Operand(maker.input[0], self._encoding(maker)), as_codes=True)
-        return Output(name, self._read(name))
+            return Output(value.name, Operand(maker.input[0], self._encoding(maker)), as_codes=True, shape=shape)
+        dtype = _type_name(value.type.tensor_type.elem_type)
+        return Output(value.name, self._read(value.name), dtype=dtype, shape=shape)
 
     def _is_requantized(self, name: str) -> bool:
         """Whether a QuantizeLinear reads what a DequantizeLinear gives: for that one it is a tensor of its own."""
@@ -202,15 +214,17 @@ class _Reader:
         raise DeployError(f"read the tensor {name!r}", "nothing in the model gives it", "check the file")
 
 
-def _needed(ops: list[Op], outputs: Iterable[Output]) -> list[Op]:
-    """The operations that outputs depend on, in their order."""
-    wanted = {output.read.tensor for output in outputs}
-    kept: list[Op] = []
-    for op in reversed(ops):
-        if wanted.intersection(op.outputs):
-            kept.append(op)
-            wanted.update(read.tensor for read in op.inputs if read is not None)
-    return kept[::-1]
+def _captured(node: onnx.NodeProto) -> list[str]:
+    """What the graphs inside of a node read from outside."""
+    found: dict[str, None] = {}
+    for attribute in node.attribute:
+        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            own = {value.name for value in (*graph.input, *graph.initializer)}
+            own.update(name for inner in graph.node for name in inner.output)
+            read = [name for inner in graph.node for name in (*inner.input, *_captured(inner))]
+            read += [value.name for value in graph.output]
+            found.update(dict.fromkeys(name for name in read if name and name not in own))
+    return list(found)
 
 
 def _array(tensor: onnx.TensorProto) -> Array:

@@ -1,6 +1,6 @@
-"""The operators of the deployment level, with what is true of each on every target.
+"""The operators of the deployment IR, and what is true of each on every target.
 
-An engine that differs states the difference, with the reason:
+A target that differs from a trait states the difference and its reason:
 
 >>> sorted(ops_with(Trait.WEIGHTED) - {"ConvTranspose"})  # which it has no kernel for
 ['Conv', 'Gemm', 'MatMul']
@@ -12,55 +12,74 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Flag, auto
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from detent.ir.attributes import schema_defaults
+from detent.ir.reference import REFERENCE, Kernel
+
+if TYPE_CHECKING:
+    from detent.ir.roundoff import Rule
 
 __all__ = ["OPS", "OpSpec", "Trait", "ops_with"]
 
 
 class Trait(Flag):
-    """What holds of an operator whatever its attributes are."""
+    """What is true of an operator whatever its attributes are."""
 
     RESHAPES = auto()
-    """Gives the numbers of its first input, in their order."""
+    """The output is the first input in another shape: the same numbers in the same order."""
     MOVES_VALUES = auto()
-    """Every number that it gives is one of its first input, whatever they are. So the grid stays."""
+    """Data movement: every output value is a value of the first input, so that the output stays on its grid."""
     EXTREME = auto()
-    """Gives the greatest or the least of numbers."""
+    """Takes the maximum or minimum of values."""
     EXACT = auto()
-    """Rounds nothing, and moves no further than what goes in does: so do all that move values or take extremes."""
+    """Rounds nothing, and passes on errors of its inputs without enlarging them, as data movement and extremes do."""
     ELEMENTWISE = auto()
-    """A real function of each number by itself."""
+    """A function of each element by itself."""
+    CLIPS = auto()
+    """Elementwise: clips each element to a range."""
     ARITHMETIC = auto()
-    """One of the four operations on two tensors that are broadcast."""
+    """Adds, subtracts, multiplies or divides two tensors, with broadcasting."""
     WEIGHTED = auto()
-    """Sums of products with what is a weight if it is constant: the second input."""
+    """Sums of products of the first input with the second, which is a weight if it is constant."""
     CONVOLUTION = auto()
-    """Weighted, and slides its weights along axes, in groups of channels."""
+    """Weighted, and slides its kernel along spatial axes, in groups of channels."""
     POOL = auto()
-    """One number for each window of a channel, or for all of it."""
+    """One value for each window of a channel, or for the whole channel."""
     REDUCES = auto()
-    """One number for all along some axes."""
+    """Reduces some axes to one value."""
 
 
 @dataclass(frozen=True)
 class OpSpec:
-    """An operator of ONNX."""
+    """What is known of one ONNX operator."""
 
     name: str
     traits: Trait
 
     @property
     def defaults(self) -> Mapping[str, Any]:
-        """Every attribute, with what it is where a model does not say it (see `schema_defaults`)."""
+        """Every attribute with its default (see `schema_defaults`)."""
         return schema_defaults(self.name)
+
+    @property
+    def reference(self) -> Kernel | None:
+        """The float kernel that the twin, constant folding and the importer compute it with; None if there is none."""
+        return REFERENCE.get(self.name)
+
+    @property
+    def roundoff(self) -> Rule | None:
+        """How far two float32 computations of it may be apart; None if no bound is known."""
+        from detent.ir.roundoff import ROUNDOFF  # its rules ask for traits
+
+        return ROUNDOFF.get(self.name)
 
 
 _NONE = Trait(0)
 _MOVES = Trait.MOVES_VALUES | Trait.EXACT
 _RESHAPES = Trait.RESHAPES | _MOVES
 _EXTREME = Trait.EXTREME | Trait.EXACT
+_CLIPS = Trait.CLIPS | Trait.ELEMENTWISE | Trait.EXACT
 _CONVOLUTION = Trait.CONVOLUTION | Trait.WEIGHTED
 
 _TRAITS = {
@@ -80,7 +99,7 @@ _TRAITS = {
     "Cast": Trait.EXACT,
     "Ceil": Trait.ELEMENTWISE,
     "Celu": Trait.ELEMENTWISE,
-    "Clip": Trait.ELEMENTWISE | Trait.EXACT,
+    "Clip": _CLIPS,
     "Col2Im": _NONE,
     "Concat": Trait.EXACT,
     "ConstantOfShape": _NONE,
@@ -148,7 +167,7 @@ _TRAITS = {
     "ReduceProd": Trait.REDUCES,
     "ReduceSum": Trait.REDUCES,
     "ReduceSumSquare": Trait.REDUCES,
-    "Relu": Trait.ELEMENTWISE | Trait.EXACT,
+    "Relu": _CLIPS,
     "Reshape": _RESHAPES,
     "Resize": _NONE,  # moves values in one of its modes
     "Round": Trait.ELEMENTWISE,
@@ -179,7 +198,7 @@ _TRAITS = {
 }
 
 OPS: Mapping[str, OpSpec] = {name: OpSpec(name, traits) for name, traits in _TRAITS.items()}
-"""By the name that ONNX has for it."""
+"""By ONNX name."""
 
 
 @cache

@@ -55,7 +55,7 @@ class Package:
             return cls(where, manifest)
 
     def path(self, suffix: str) -> Path:
-        """The file whose name ends so."""
+        """The file whose name ends with that."""
         ending = [str(name) for name in self.manifest["files"] if name.endswith(suffix)]
         if ending:  # "model.onnx" is that file, though another's name may end so too
             return self.folder / (suffix if suffix in ending else ending[0])
@@ -71,7 +71,7 @@ class Package:
 
     @cached_property
     def graph(self) -> Network:
-        """The same with Q and DQ dissolved."""
+        """The same with Q and DQ folded into operands."""
         return read_qdq(self.model)
 
 

@@ -7,15 +7,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from detent.ir.metadata import REQUANTIZE, ROLE
+
 if TYPE_CHECKING:
     from detent.ir.network import Network, Op, Operand
 
-__all__ = ["clip_bounds", "constant_values", "is_output", "sole_float_reader", "sole_reader"]
+__all__ = ["clip_bounds", "constant_values", "is_output", "requantizes", "sole_float_reader", "sole_reader"]
 
 
 def is_output(graph: Network, tensor: str) -> bool:
-    """Whether the network gives a tensor, on whatever grid."""
+    """Whether a tensor is an output of the network, on whatever grid."""
     return any(output.read.tensor == tensor for output in graph.outputs)
+
+
+def requantizes(graph: Network, op: Op) -> bool:
+    """Whether an operation only puts a tensor from one grid on others: all read what it gives on a grid."""
+    if op.type != "Identity" or op.metadata.get(ROLE) != REQUANTIZE or op.reads[0].encoding is None:
+        return False
+    return None not in graph.encodings(op.outputs[0])
 
 
 def sole_reader(graph: Network, tensor: str) -> tuple[Op, Operand] | None:
@@ -39,8 +48,8 @@ def constant_values(graph: Network, read: Operand | None) -> npt.NDArray[Any] | 
 
 
 def clip_bounds(graph: Network, op: Op) -> tuple[float, float] | None:
-    """What a Relu or a Clip leaves over, infinite where it has no bound; None for another operation, or if a bound is
-    computed. Before opset 11 the bounds of a Clip are attributes."""
+    """The range that a Relu or a Clip clips to, infinite where it has no bound; None for another operation, or if a
+    bound is computed. Before opset 11 the bounds of a Clip are attributes."""
     if op.type == "Relu":
         return 0.0, np.inf
     if op.type != "Clip":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -72,6 +72,13 @@ class Encoding:
     @property
     def symmetric(self) -> bool:
         return not self.zero_point.any()
+
+    def transposed(self) -> Encoding:
+        """Of a matrix the other way round."""
+        if self.axis is None:
+            return self
+        axis, scale, zero_point = 1 - self.axis % 2, self.scale.T, self.zero_point.T
+        return replace(self, axis=axis, scale=scale, zero_point=zero_point)
 
     def along(self, values: Floats | Integers, ndim: int, shape: tuple[int, ...] | None = None) -> npt.NDArray[Any]:
         """`values` (scale or zero point), shaped to broadcast against a tensor of `ndim` dimensions."""

@@ -144,7 +144,7 @@ class BatchSizes:
 
     @classmethod
     def of(cls, model: onnx.ModelProto, *, strict: bool = False) -> BatchSizes:
-        """With `strict` shapes that do not fit together are an error."""
+        """Infer for batches of one and of two. With `strict`, shapes that do not fit together are an error."""
         try:
             return cls(*(known_sizes(model, size, strict=strict) for size in (1, 2)))
         except onnx.shape_inference.InferenceError as error:
@@ -207,7 +207,7 @@ class _Sizing:
             return
 
     def _computed(self, node: onnx.NodeProto) -> dict[str, Array] | None:
-        """What the node gives, if it depends on sizes and constants alone."""
+        """The outputs of the node, if they depend on sizes and constants alone."""
         names = [name for name in node.input if name]
         if node.op_type in ("Shape", "Size") and not node.domain:
             shape = _shape(self.types.get(node.input[0], onnx.TypeProto()))
@@ -232,7 +232,7 @@ def infer_node(
     opset: int,
     opsets: Sequence[onnx.OperatorSetIdProto] | None = None,
 ) -> dict[str, onnx.TypeProto]:
-    """The types of what one node gives, from those of its inputs and the numbers of some of them."""
+    """The types of the outputs of one node, from the types of its inputs and the values of some of them."""
     version = max(opset, _COUNTED) if node.op_type in _POOLS else opset
     return onnx.shape_inference.infer_node_outputs(
         onnx.defs.get_schema(node.op_type, version, node.domain),

@@ -14,8 +14,9 @@ import numpy.typing as npt
 import torch.nn.functional as F
 from torch import Tensor
 
+from detent.ir.attributes import attribute_value
 from detent.ir.network import Op
-from detent.ir.reference import REFERENCE, Call, Kernel
+from detent.ir.reference import REFERENCE, Kernel, KernelCall
 from detent.ir.reference.padding import pad_axes
 from detent.ir.reference.resizing import resize
 from detent.ir.windows import SlidingWindow
@@ -29,7 +30,7 @@ CONV_BY_PLANES = "ConvByPlanes"
 def call(op: Op, values: Sequence[Tensor | None], constants: Mapping[str, npt.NDArray[Any]]) -> tuple[Tensor, ...]:
     """What an operation gives, one tensor for each of its outputs."""
     held = [None if read is None else constants.get(read.tensor) for read in op.inputs]
-    run = Call(op.type, values, op.attributes, held, len(op.outputs), op.name)
+    run = KernelCall(op.type, values, op.attributes, held, len(op.outputs), op.name)
     if op.type not in FUNCTIONS:
         raise run.refusal("Detent knows no torch function for this type")
     found = FUNCTIONS[op.type](run)
@@ -39,66 +40,69 @@ def call(op: Op, values: Sequence[Tensor | None], constants: Mapping[str, npt.ND
 # --- one function of torch where the definition has several, for compilers to find and quantized kernels to run ---
 
 
-def _average_pool(call: Call) -> Tensor | tuple[Tensor, ...]:
+def _average_pool(call: KernelCall) -> Tensor | tuple[Tensor, ...]:
     window = SlidingWindow.of(call.attributes).resolve(call[0].shape[2:])
     narrow = all(begin <= size // 2 for begin, size in zip(window.begin, window.kernel, strict=True))
     if not window.is_symmetric or not narrow or set(window.dilations) != {1}:
         return REFERENCE["AveragePool"](call)
     function: Any = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[window.rank - 1]
-    counted = bool(call.get("count_include_pad", 0)) or not any(window.begin)
+    counted = bool(call.attribute("count_include_pad")) or not any(window.begin)
     return function(  # type: ignore[no-any-return]
         call[0], window.kernel, window.strides, window.begin, ceil_mode=window.ceil_mode, count_include_pad=counted
     )
 
 
-def _global_average_pool(call: Call) -> Tensor:
+def _global_average_pool(call: KernelCall) -> Tensor:
     functions: Any = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)
     return functions[call[0].ndim - 3](call[0], 1)  # type: ignore[no-any-return]
 
 
-def _gemm(call: Call) -> Tensor | tuple[Tensor, ...]:
-    bias, plain = call.optional(2), call.get("alpha", 1.0) == call.get("beta", 1.0) == 1.0
-    if not plain or call.get("transA", 0) or not call.get("transB", 0) or (bias is not None and bias.ndim != 1):
+def _gemm(call: KernelCall) -> Tensor | tuple[Tensor, ...]:
+    bias, plain = call.optional(2), call.attribute("alpha") == call.attribute("beta") == 1.0
+    if not plain or call.attribute("transA") or not call.attribute("transB") or (bias is not None and bias.ndim != 1):
         return REFERENCE["Gemm"](call)
     return F.linear(call[0], call[1], bias)
 
 
-def _interpolation(call: Call) -> str | None:
+def _interpolation(call: KernelCall) -> str | None:
     """What `F.interpolate` calls the mode; None if it has no such rule."""
-    mode, coordinates = call.get("mode", "nearest"), call.get("coordinate_transformation_mode", "half_pixel")
+    mode, coordinates = call.attribute("mode"), call.attribute("coordinate_transformation_mode")
     if mode == "nearest":
-        rule = (coordinates, call.get("nearest_mode", "round_prefer_floor"))
+        rule = (coordinates, call.attribute("nearest_mode"))
         if rule == ("half_pixel", "round_prefer_ceil") and not call[0].is_quantized:
             return "nearest-exact"
         return "nearest" if rule == ("asymmetric", "floor") else None
-    if coordinates not in ("half_pixel", "pytorch_half_pixel", "align_corners") or call.get("antialias", 0):
+    if coordinates not in ("half_pixel", "pytorch_half_pixel", "align_corners") or call.attribute("antialias"):
         return None
     names = {("linear", 3): "linear", ("linear", 4): "bilinear", ("linear", 5): "trilinear", ("cubic", 4): "bicubic"}
     return names.get((mode, call[0].ndim))
 
 
-def _resize(call: Call) -> Tensor:
+def _resize(call: KernelCall) -> Tensor:
     x, sizes, scales, mode = call[0], call.integers(3), call.array(2), _interpolation(call)
-    axes = [int(axis) % x.ndim for axis in call.get("axes") or range(x.ndim)]
+    axes = [int(axis) % x.ndim for axis in call.attribute("axes") or range(x.ndim)]
     unchanged = list(x.shape) if sizes else [1.0] * x.ndim
     asked = dict(enumerate(unchanged)) | dict(zip(axes, sizes or scales.tolist(), strict=True))  # type: ignore[union-attr]
     if mode is None or [asked[0], asked[1]] != unchanged[:2]:
         return resize(call)
     wanted: Any = {"size" if sizes else "scale_factor": [asked[axis] for axis in range(2, x.ndim)]}
-    aligned = None if mode.startswith("nearest") else call.get("coordinate_transformation_mode") == "align_corners"
+    aligned = (
+        None if mode.startswith("nearest") else call.attribute("coordinate_transformation_mode") == "align_corners"
+    )
     return F.interpolate(x, **wanted, mode=mode, align_corners=aligned)
 
 
 # --- what is no ONNX operator ---
 
 
-def _conv_by_planes(call: Call) -> Tensor:
+def _conv_by_planes(call: KernelCall) -> Tensor:
     """A convolution of volumes as convolutions of planes that are added up. Behind its data and bias it reads the
     weights, one tensor for each place along the depth."""
     data, bias, *weights = (call.optional(index) for index in range(len(call.values)))
     assert data is not None
     window = SlidingWindow.of(call.attributes, [len(weights), *call[2].shape[2:]]).resolve(data.shape[2:])
     strides, dilations = window.strides, window.dilations
+    groups = attribute_value("Conv", call.attributes, "group")
     depth = window.along(data.shape[2:])[0].windows()
     x = pad_axes(data, window.pads)
     found: Tensor | None = None
@@ -106,7 +110,7 @@ def _conv_by_planes(call: Call) -> Tensor:
         first = place * dilations[0]
         picked = x[:, :, first : first + (depth - 1) * strides[0] + 1 : strides[0]]
         planes = picked.transpose(1, 2).reshape(-1, x.shape[1], *x.shape[3:])
-        part = F.conv2d(planes, weight, bias, strides[1:], 0, dilations[1:], call.get("group", 1))  # type: ignore[arg-type]
+        part = F.conv2d(planes, weight, bias, strides[1:], 0, dilations[1:], groups)  # type: ignore[arg-type]
         found, bias = part if found is None else found + part, None
     assert found is not None
     return found.reshape(x.shape[0], depth, *found.shape[1:]).transpose(1, 2)

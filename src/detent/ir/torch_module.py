@@ -134,7 +134,7 @@ class TorchGraph(nn.Module):
         named = zip(self._graph.inputs, inputs, strict=True)
         values: dict[Operand, Tensor] = {Operand(name): value for name, value in named}
 
-        def form(read: Operand) -> Tensor:
+        def value_of(read: Operand) -> Tensor:
             if read in self._held:
                 return self._constant(read)
             if read not in values:
@@ -143,11 +143,11 @@ class TorchGraph(nn.Module):
             return values[read]
 
         for op, operation in zip(self._graph.ops, self.operations, strict=True):
-            made = operation(*(None if read is None else form(read) for read in op.inputs))
+            made = operation(*(None if read is None else value_of(read) for read in op.inputs))
             for name, value in zip(op.outputs, made, strict=True):
                 values[Operand(name)] = value
         outputs = zip(self.given, self._graph.outputs, strict=True)
-        return tuple(reading(form(output.read)) for reading, output in outputs)
+        return tuple(reading(value_of(output.read)) for reading, output in outputs)
 
 
 def with_linear_layers(graph: Network) -> Network:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from detent.ir.attributes import attribute_value
+
 __all__ = ["SlidingWindow", "WindowAxis", "same_padding", "split_padding"]
 
 
@@ -77,16 +79,23 @@ class SlidingWindow:
         ((0, 2), (1, 3))
         """
         size = tuple(int(number) for number in (attributes["kernel_shape"] if kernel is None else kernel))
-        rank, auto_pad = len(size), str(attributes.get("auto_pad", "NOTSET"))
-        pads = (attributes.get("pads") if auto_pad == "NOTSET" else None) or [0] * 2 * rank
+        rank = len(size)
+        given = {name: value for name, value in attributes.items() if value != []}
+        # MaxPool has every attribute that a window may have, with the defaults of the others.
+        auto_pad, strides, dilations, pads, ceil_mode = (
+            attribute_value("MaxPool", given, name, rank)
+            for name in ("auto_pad", "strides", "dilations", "pads", "ceil_mode")
+        )
+        if auto_pad != "NOTSET":
+            pads = [0] * 2 * rank
         return cls(
             size,
-            tuple(attributes.get("strides") or [1] * rank),
-            tuple(attributes.get("dilations") or [1] * rank),
+            tuple(strides),
+            tuple(dilations),
             tuple(pads[:rank]),
             tuple(pads[rank:]),
             "NOTSET" if auto_pad == "VALID" else auto_pad,
-            bool(attributes.get("ceil_mode", 0)),
+            bool(ceil_mode),
         )
 
     @property

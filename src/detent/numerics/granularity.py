@@ -4,7 +4,7 @@
 |-------------------------|-----------------|---------------|---------------------------------------|
 | `PerTensor()`           | (8, 4, 3, 3)    | ()            | all                                   |
 | `PerChannel(axis=0)`    | (8, 4, 3, 3)    | (8,)          | those with the same index on the axis |
-| `PerGroup(axis=1, 32)`  | (8, 64)         | (8, 2)        | `size` neighbours along the axis      |
+| `PerGroup(axis=1, 32)`  | (8, 64)         | (8, 2)        | `size` neighbors along the axis      |
 
 `PerGroup` is ONNX's blocked quantization: every index on the other axes has its own scale.
 """
@@ -110,7 +110,7 @@ class PerChannel(Granularity):
 
 @dataclass(frozen=True)
 class PerGroup(Granularity):
-    """One scale for each run of `size` neighbours along `axis`; the axis must divide into whole groups."""
+    """One scale for each run of `size` neighbors along `axis`; the axis must divide into whole groups."""
 
     axis: int
     size: int

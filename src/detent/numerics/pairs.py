@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -28,6 +29,8 @@ from detent.numerics.scheme import Scheme
 
 __all__ = ["PAIR_LIMIT", "Pairs"]
 
+Order = Literal["channels", "memory", "any"]
+
 PAIR_LIMIT = 128
 """The greatest sum of two weight codes of one sign that cannot saturate."""
 
@@ -36,31 +39,39 @@ PAIR_LIMIT = 128
 class Pairs:
     """Which weights are multiplied and added in pairs.
 
-    `outputs` and `inputs` are the axes of the weight. Where the order is `settled`, input channels 2i and 2i + 1 are a
-    pair, at each place of a kernel; else any two weights of an output channel may be one.
+    `outputs` and `inputs` are the axes of the weight. By `order` a pair is
+
+    - "channels": input channels 2i and 2i + 1, at each place of a kernel;
+    - "memory": any two neighbors in the order place of the kernel, input channel;
+    - "any": any two weights of an output channel.
     """
 
     outputs: int
     inputs: int
-    settled: bool = True
+    order: Order = "channels"
 
     @classmethod
     def of_convolution(cls, shape: Sequence[int], groups: int) -> Pairs | None:
         """Of weights (output, input channel of a group, place, ...); None of a depthwise convolution, whose kernels add
-        each product alone. With an even number of channels all kernels take neighbors; else that differs."""
+        each product alone.
+
+        Kernels either multiply matrices, whose rows are the windows as they lie in memory, or go through the places of
+        a window with the channels padded. With an even number of channels both make the same pairs; with an odd one
+        either makes pairs of neighbors.
+        """
         if shape[1] == 1 and shape[0] == groups > 1:
             return None
-        return cls(outputs=0, inputs=1, settled=shape[1] % 2 == 0)
+        return cls(outputs=0, inputs=1, order="memory" if shape[1] % 2 else "channels")
 
     @classmethod
     def of_transposed(cls, shape: Sequence[int], groups: int) -> Pairs:
         """Of weights (input, output channel of a group, place, ...), of a transposed convolution."""
-        return cls(outputs=1, inputs=0, settled=shape[0] // groups % 2 == 0)
+        return cls(outputs=1, inputs=0, order="any" if shape[0] // groups % 2 else "channels")
 
     @classmethod
     def of_matrix(cls, shape: Sequence[int], *, inputs: int) -> Pairs:
         """Of a matrix with the inputs along that axis."""
-        return cls(outputs=1 - inputs, inputs=inputs, settled=shape[inputs] % 2 == 0)
+        return cls(outputs=1 - inputs, inputs=inputs, order="memory" if shape[inputs] % 2 else "channels")
 
     def largest(self, codes: Tensor) -> int:
         """The greatest sum of a pair of codes, of either sign; those up to `PAIR_LIMIT` cannot saturate."""
@@ -97,16 +108,23 @@ class Pairs:
             return values
         with torch.no_grad():
             codes = torch.round(values / step)
-            kept = (self._pairs_bounded(codes) if self.settled else self._all_bounded(codes)) * step
+            kept = (self._pairs_bounded(codes) if self.order == "channels" else self._rows_bounded(codes)) * step
         return kept + (values - values.detach())
 
     def _sums(self, weight: Tensor) -> Tensor:
-        """Of each pair, or of the two largest of an output channel; with the weight's axes, one of them halved."""
-        if self.settled:
+        """Of each pair, or the greatest of an output channel; with the weight's axes, some of them shorter."""
+        if self.order == "channels":
             return torch.unflatten(weight, self.inputs, (-1, 2)).sum(self.inputs + 1, dtype=weight.dtype)
-        rows = weight.movedim(self.outputs, 0)
-        largest = rows.flatten(1).abs().topk(min(2, rows[0].numel()), dim=1).values.sum(1)
-        return largest.reshape(-1, *[1] * (weight.ndim - 1)).movedim(0, self.outputs)
+        rows = self._rows(weight)
+        if self.order == "any" or rows.shape[1] == 1:
+            sums = rows.abs().topk(min(2, rows.shape[1]), dim=1).values.sum(1)
+        else:
+            sums = (rows[:, 1:] + rows[:, :-1]).abs_().amax(1)
+        return sums.reshape(-1, *[1] * (weight.ndim - 1)).movedim(0, self.outputs)
+
+    def _rows(self, weight: Tensor) -> Tensor:
+        """The weights of each output channel in the order of memory."""
+        return weight.movedim((self.outputs, self.inputs), (0, -1)).flatten(1)
 
     def _pairs_bounded(self, codes: Tensor) -> Tensor:
         pairs = torch.unflatten(codes, self.inputs, (-1, 2))
@@ -115,9 +133,15 @@ class Pairs:
         first = torch.trunc((excess + excess.sign()) / 2)
         return (pairs - torch.stack((first, excess - first), self.inputs + 1)).flatten(self.inputs, self.inputs + 1)
 
-    def _all_bounded(self, codes: Tensor) -> Tensor:
-        """Codes cut at 64, or at what the second largest leaves over if that is more."""
-        rows = codes.movedim(self.outputs, 0)
-        largest = rows.flatten(1).abs().topk(min(2, rows[0].numel()), dim=1).values
-        bound = (PAIR_LIMIT - largest[:, -1]).clamp_min(PAIR_LIMIT // 2).reshape(-1, *[1] * (codes.ndim - 1))
-        return torch.minimum(torch.maximum(rows, -bound), bound).movedim(0, self.outputs)
+    def _rows_bounded(self, codes: Tensor) -> Tensor:
+        """Codes cut at 64, or at what the largest that may be a pair with each leaves over if that is more."""
+        rows = self._rows(codes)
+        if self.order == "any":
+            other = rows.abs().topk(min(2, rows.shape[1]), dim=1).values[:, -1:]
+        else:
+            sides = torch.nn.functional.pad(rows, (1, 1))
+            other = torch.maximum(sides[:, 2:] * rows.sign(), sides[:, :-2] * rows.sign())
+        bound = (PAIR_LIMIT - other).clamp_min(PAIR_LIMIT // 2)
+        kept = torch.minimum(torch.maximum(rows, -bound), bound)
+        moved = codes.movedim((self.outputs, self.inputs), (0, -1))
+        return kept.reshape(moved.shape).movedim((0, -1), (self.outputs, self.inputs))

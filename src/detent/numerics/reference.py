@@ -37,7 +37,7 @@ def choose_qparams(low: Tensor, high: Tensor, scheme: Scheme) -> QParams:
     """The finest QParams under which nothing in [low, high] is clipped (but by the rounding of the zero point).
 
     The range is first widened to hold zero. A range of [0, 0] (a dead channel) gets the largest scale of its
-    neighbours, or that of the range [0, 1] where there is none: any scale represents it, and this one keeps a
+    neighbors, or that of the range [0, 1] where there is none: any scale represents it, and this one keeps a
     bias that is stored on `scale_x * scale_w` in range.
 
     >>> from detent.numerics import IntGrid

@@ -14,6 +14,7 @@ from detent.observers.observer import Observer
 from detent.observers.percentile import MovingPercentile, Percentile
 from detent.observers.pow2_mode import Pow2Mode
 from detent.observers.pow2_sse import Pow2Sse
+from detent.observers.start import Start
 from detent.observers.std import Std
 from detent.registry import Registry
 
@@ -34,6 +35,7 @@ __all__ = [
     "Percentile",
     "Pow2Mode",
     "Pow2Sse",
+    "Start",
     "Std",
     "register",
 ]
@@ -48,6 +50,7 @@ OBSERVERS: Registry[Observer] = Registry(
         "moving_percentile": MovingPercentile,
         "std": Std,
         "mse": Mse,
+        "start": Start,
         "kl": Kl,
         "lsq": Lsq,
         "lsq_plus": LsqPlus,

@@ -10,9 +10,10 @@ from torch import Tensor
 from detent.errors import RangeError
 from detent.numerics import Grid, QParams, Requirement, Scheme, choose_qparams
 from detent.observers.cost import rounding_cost
+from detent.observers.histogram import Histogram
 from detent.observers.histogram_observer import HistogramObserver
 
-__all__ = ["Mse"]
+__all__ = ["Mse", "least_error"]
 
 _COARSE = [0.85**k for k in range(41)]  # all of the range, down to a six-hundredth of it
 _FINE = [1 + 0.015 * k for k in range(-10, 11)]  # around the best of those
@@ -36,18 +37,23 @@ class Mse(HistogramObserver):
         self.norm = norm
 
     def _qparams(self, low: Tensor, high: Tensor) -> QParams:
-        values, weights = self._histogram.over_ranks().points(_POINTS_PER_BIN)
+        return least_error(self._histogram.over_ranks(), low, high, self.scheme, self.norm)
 
-        def cost(bottom: Tensor, top: Tensor) -> Tensor:
-            return rounding_cost(values, weights, choose_qparams(bottom, top, self.scheme), self.scheme, self.norm)
 
-        search = _Search(cost, low.flatten().double().clamp_max(0), high.flatten().double().clamp_min(0))
-        search.refine(bottom=True, top=True)
-        if not self.scheme.symmetric:
-            for _ in range(2):
-                search.refine(bottom=False, top=True)
-                search.refine(bottom=True, top=False)
-        return choose_qparams(search.bottom.reshape(low.shape), search.top.reshape(high.shape), self.scheme)
+def least_error(histogram: Histogram, low: Tensor, high: Tensor, scheme: Scheme, norm: float) -> QParams:
+    """The scale and zero point of the part of [low, high] whose `sum |x - Q(x)| ** norm` is least."""
+    values, weights = histogram.points(_POINTS_PER_BIN)
+
+    def cost(bottom: Tensor, top: Tensor) -> Tensor:
+        return rounding_cost(values, weights, choose_qparams(bottom, top, scheme), scheme, norm)
+
+    search = _Search(cost, low.flatten().double().clamp_max(0), high.flatten().double().clamp_min(0))
+    search.refine(bottom=True, top=True)
+    if not scheme.symmetric:
+        for _ in range(2):
+            search.refine(bottom=False, top=True)
+            search.refine(bottom=True, top=False)
+    return choose_qparams(search.bottom.reshape(low.shape), search.top.reshape(high.shape), scheme)
 
 
 class _Search:

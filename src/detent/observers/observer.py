@@ -69,6 +69,14 @@ class Observer(ABC):
 
     def qparams(self) -> QParams:
         """The scale and zero point for all that was seen, on all ranks."""
+        low, high = self.extremes()
+        try:
+            return self._qparams(low, high)
+        except RangeError as error:
+            raise RangeError(f"{self.name!r}: {error.asked}", error.found, error.to_do) from None
+
+    def extremes(self) -> tuple[Tensor, Tensor]:
+        """The least and the greatest value of all that was seen, on all ranks, for each scale."""
         self._refuse_unseen()
         assert self._low is not None
         assert self._high is not None
@@ -79,10 +87,7 @@ class Observer(ABC):
             raise RangeError(
                 f"the range of {self.name!r}", f"NaN or Inf in what was observed{where}", "find the batch it came from"
             )
-        try:
-            return self._qparams(over_ranks(self._low, "min"), over_ranks(self._high, "max"))
-        except RangeError as error:
-            raise RangeError(f"{self.name!r}: {error.asked}", error.found, error.to_do) from None
+        return over_ranks(self._low, "min"), over_ranks(self._high, "max")
 
     @abstractmethod
     def _observe(self, x: Tensor, low: Tensor, high: Tensor) -> None:

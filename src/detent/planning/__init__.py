@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from detent.planning.backend import FUSED, MOVES, VANISHES, Backend, BiasRule, Rule, both, chains, takes
+from typing import Any
+
+from detent.deprecation import warn_renamed
+from detent.planning.backend import (
+    FUSED,
+    MOVES,
+    VANISHES,
+    Backend,
+    BiasRule,
+    Rule,
+    chains,
+    quantize_inputs,
+    quantize_io,
+)
 from detent.planning.dispatch import dispatched
-from detent.planning.offer import Offer
+from detent.planning.placement import ChooseActivations
 from detent.planning.planner import plan
+from detent.planning.supported_schemes import SupportedSchemes
 
 __all__ = [
     "FUSED",
@@ -13,11 +27,20 @@ __all__ = [
     "VANISHES",
     "Backend",
     "BiasRule",
-    "Offer",
+    "ChooseActivations",
     "Rule",
-    "both",
+    "SupportedSchemes",
     "chains",
     "dispatched",
     "plan",
-    "takes",
+    "quantize_inputs",
+    "quantize_io",
 ]
+
+_RENAMED = {"Offer": "SupportedSchemes", "both": "quantize_io", "takes": "quantize_inputs"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _RENAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals()[warn_renamed(__name__, name, _RENAMED)]

@@ -11,8 +11,8 @@ from detent.graph import REORDERING, FloatTensor, QuantizedTensor
 from detent.planning.backend import FUSED, chains
 from detent.planning.context import Context
 from detent.planning.methods import Method, choose, fixed_range
-from detent.planning.offer import Offer
 from detent.planning.signs import never_negative
+from detent.planning.supported_schemes import SupportedSchemes
 from detent.recipes import TensorRequest
 
 __all__ = ["Activations"]
@@ -64,12 +64,12 @@ class Activations:
         if placement.is_quantized(node) or not placement.can_hold(node) or ordered or fused:
             return None
         layers = [taker for taker in takers if taker in view.kinds] or [view.chain(node)[0]]
-        offer = self._offer([node])
-        request = self._context.requests.widest(layers, offer.bits[0])
+        supported = self._supported([node])
+        request = self._context.requests.widest(layers, supported.bits[0])
         if request.quantize is False:
             return None
         try:
-            method = self._chosen(offer, request.replace(quantizer=None, quantizer_options={}), [node])
+            method = self._chosen(supported, request.replace(quantizer=None, quantizer_options={}), [node])
         except SchemeError:  # asked for quantized tensors, which this is not
             return None
         return method.entry(tensor=view.tensor(node), view=view, node=node, role="activation", why="measured only")
@@ -80,15 +80,15 @@ class Activations:
         own = [member for member in members if not placement.is_carried(member)]
         # The operations that take the tensors in; where there are none, those that give them.
         askers = [asker for member in members for asker in placement.askers(member) if asker not in members]
-        offer = self._offer(own)
+        supported = self._supported(own)
         if self._is_second_factor(members, askers):
-            offer = offer.preferring(backend.factor_bits)
-        request = self._context.requests.widest(askers or [view.chain(node)[0] for node in own], offer.bits[0])
+            supported = supported.preferring(backend.factor_bits)
+        request = self._context.requests.widest(askers or [view.chain(node)[0] for node in own], supported.bits[0])
         wide = request.bits == _WIDE and bool(backend.wide_ranges)
         ranges = {(backend.wide_ranges if wide else backend.ranges).get(view.kind(member)) for member in own}
         if len(ranges) == 1 and (fixed := ranges.pop()):
             return fixed_range(backend.activation, *fixed, bits=_WIDE if wide else None)
-        return self._chosen(offer, request, members)
+        return self._chosen(supported, request, members)
 
     def _is_second_factor(self, members: list[fx.Node], askers: list[fx.Node]) -> bool:
         """Whether nothing but products of two activations reads the tensors, as the second factor that may saturate."""
@@ -99,14 +99,14 @@ class Activations:
             view.is_kind(asker, "matmul") and view.data_inputs(asker)[-1] in members for asker in askers
         )
 
-    def _offer(self, own: list[fx.Node]) -> Offer:
+    def _supported(self, own: list[fx.Node]) -> SupportedSchemes:
         backend = self._context.backend
         is_input = len(own) == 1 and own[0].op == "placeholder" and not self._context.view.path
         return (backend.network_input if is_input else None) or backend.activation
 
-    def _chosen(self, offer: Offer, request: TensorRequest, members: list[fx.Node]) -> Method:
+    def _chosen(self, supported: SupportedSchemes, request: TensorRequest, members: list[fx.Node]) -> Method:
         return choose(
-            offer,
+            supported,
             request,
             backend=self._context.backend.name,
             tensor=self._context.view.tensor(members[0]),
@@ -122,4 +122,6 @@ class Activations:
             same = placement.is_carried(node) and kind is not None and kind.moves
             return f"{'same numbers as' if same else 'one scale with'} {view.tensor(root)}"
         askers = placement.askers(node)
+        if askers and view.is_kind(askers[0], "opaque"):
+            return f"input of {view.described(askers[0])}"
         return f"input of {view.kind(askers[0])}" if askers else f"output of {view.kind(node)}"

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from detent.deprecation import renamed_fields
 from detent.errors import SchemeError, UnknownNameError
 from detent.graph import KINDS
 from detent.numerics import PerTensor
-from detent.planning.offer import Offer
+from detent.planning.supported_schemes import SupportedSchemes
 
-__all__ = ["FUSED", "MOVES", "VANISHES", "Backend", "BiasRule", "Rule", "both", "chains", "takes"]
+__all__ = ["FUSED", "MOVES", "VANISHES", "Backend", "BiasRule", "Rule", "chains", "quantize_inputs", "quantize_io"]
 
 BiasRule = Literal["float", "int32", "own"]
 """Kept float; integers on the scale of input times weight; a quantizer of its own."""
@@ -27,13 +28,13 @@ class Rule:
     output: bool = False
 
 
-def takes(*kinds: str) -> dict[str, Rule]:
-    """Rules for operations that get integers; what they give is the next operation's business."""
+def quantize_inputs(*kinds: str) -> dict[str, Rule]:
+    """Rules for operations whose inputs and weights are quantized; what they give is quantized for its readers."""
     return dict.fromkeys(kinds, Rule())
 
 
-def both(*kinds: str) -> dict[str, Rule]:
-    """Rules for operations that get integers and give integers."""
+def quantize_io(*kinds: str) -> dict[str, Rule]:
+    """Rules for operations whose inputs, weights and outputs are quantized."""
     return dict.fromkeys(kinds, Rule(output=True))
 
 
@@ -65,18 +66,28 @@ MOVES = tuple(
 values and is deployed. What is behind a dequant stub is on no grid."""
 
 
+_RENAMED = {
+    "aligns": "common_qparams",
+    "any_place": "arbitrary_qdq_placement",
+    "bias_offer": "bias_schemes",
+    "ends_bits": "first_last_bits",
+    "shares": "passthrough",
+}
+
+
+@renamed_fields(_RENAMED)
 @dataclass(frozen=True, kw_only=True)
 class Backend:
-    """A target. Only data: the planner reads it, the deployer and the twin will.
+    """A target, as data that the planner reads.
 
     What is quantized:
 
-    - `rules`: which kinds are, and where; a kind that is neither here nor in `shares` stays float.
+    - `rules`: which kinds are, and where; a kind that is neither here nor in `passthrough` stays float.
     - `fusions`: chains of kinds that run as one; inside of them there is no tensor.
-    - `shares`: kinds whose output has the scale of their input. They follow their neighbours: they run on integers
+    - `passthrough`: kinds whose output has the scale of their input. They follow their neighbors: they run on integers
       where what they take in or give is on a grid anyway.
     - `conv_axes`: over how many axes a convolution may slide that runs on integers; others stay float.
-    - `aligns`: kinds all of whose inputs have one scale; if they are in `shares` too, so has their output.
+    - `common_qparams`: kinds all of whose inputs have one scale; if they are in `passthrough` too, so has their output.
     - `unquantized_edges`: kinds of (producer, consumer), or (producer, activation, consumer), that the target fuses, so
       that nothing is quantized before the consumer although the rules say so. It fuses one input of a consumer: the
       first that can be.
@@ -85,8 +96,8 @@ class Backend:
 
     How:
 
-    - `weight`, `activation`: what is on offer; `network_input`, if it differs from other activations.
-    - `per_tensor_weights`: kinds whose weights have one scale, whatever `weight` offers.
+    - `weight`, `activation`: the supported schemes; `network_input`, if it differs from other activations.
+    - `per_tensor_weights`: kinds whose weights have one scale, whatever `weight` supports.
     - `int4_weights`: whether weights of four bits, one scale or one per channel, are held in four bits in the ONNX
       file, rather than in eight, which more engines have kernels for.
     - `depthwise_bits`: the width of the weights of depthwise convolutions that a recipe gets that does not ask, if it
@@ -95,9 +106,9 @@ class Backend:
       it, unless a recipe names another kind. Depthwise kernels do not add in pairs.
     - `factor_bits`: the width of the second factor of a product of two activations, where it is a signed one that only
       such products read: what keeps these from saturating on every CPU.
-    - `bias`, and `bias_offer` for its width, and for all of it if it has a quantizer of its own.
+    - `bias`, and `bias_schemes` for its width, and for all of it if it has a quantizer of its own.
     - `ranges`: kinds whose output has a fixed range; `wide_ranges`: those for activations of 16 bits, if they differ.
-    - `ends_bits`: the least width of the first and last weights, and of what these layers take in.
+    - `first_last_bits`: the least width of the first and last weights, and of what these layers take in.
     - `batch_norm`: the strategy a recipe gets that does not name one.
 
     How it is deployed:
@@ -107,23 +118,23 @@ class Backend:
     - `rewrites`: what is written otherwise than the model has it, in order, because the engine does not run it on
       integers, does not load it or computes it wrongly (names of `detent.targets.rewrites.REWRITES`).
     - `opset`: of the ONNX file, at least.
-    - `any_place`: whether the engine computes Q and DQ wherever they stand, if need be in float: then those of an ONNX
-      file that was quantized before stay where they are, whatever the rules say. `file_weight` and `file_activation`
-      are schemes that such a file may have and a recipe not ask for, because they run in float.
+    - `arbitrary_qdq_placement`: whether the engine computes Q and DQ wherever they stand, if need be in float: then
+      those of an ONNX file that was quantized before stay where they are, whatever the rules say. `file_weight` and
+      `file_activation` are schemes that such a file may have and a recipe not ask for, because they run in float.
     - `arithmetic`, `files` and `engine` name what the twin computes with, what is written, and what runs it.
     """
 
     name: str
     about: str
-    weight: Offer
-    activation: Offer
-    network_input: Offer | None = None
+    weight: SupportedSchemes
+    activation: SupportedSchemes
+    network_input: SupportedSchemes | None = None
     bias: BiasRule = "float"
-    bias_offer: Offer = field(default_factory=lambda: Offer(bits=(32,)))
+    bias_schemes: SupportedSchemes = field(default_factory=lambda: SupportedSchemes(bits=(32,)))
     rules: Mapping[str, Rule] = field(hash=False)
     fusions: tuple[tuple[str, ...], ...] = FUSED
-    shares: tuple[str, ...] = MOVES
-    aligns: tuple[str, ...] = ()
+    passthrough: tuple[str, ...] = MOVES
+    common_qparams: tuple[str, ...] = ()
     conv_axes: tuple[int, ...] = (1, 2, 3)
     unquantized_edges: tuple[tuple[str, ...], ...] = ()
     per_tensor_weights: tuple[str, ...] = ()
@@ -135,14 +146,14 @@ class Backend:
     wide_ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
     quantize_outputs: bool = False
     float_outputs: tuple[str, ...] = ()
-    ends_bits: int | None = None
+    first_last_bits: int | None = None
     batch_norm: int = 0
     repeats_grids: bool = True
     rewrites: tuple[str, ...] = ()
     opset: int = 17
-    any_place: bool = False
-    file_weight: Offer | None = None
-    file_activation: Offer | None = None
+    arbitrary_qdq_placement: bool = False
+    file_weight: SupportedSchemes | None = None
+    file_activation: SupportedSchemes | None = None
     arithmetic: str = "onnx_spec"
     files: tuple[str, ...] = ("onnx",)
     engine: str | None = None
@@ -151,8 +162,8 @@ class Backend:
         named = {
             "rules": tuple(self.rules),
             "fusions": tuple(kind for chain in self.fusions for kind in chain),
-            "shares": self.shares,
-            "aligns": self.aligns,
+            "passthrough": self.passthrough,
+            "common_qparams": self.common_qparams,
             "unquantized_edges": tuple(kind for edge in self.unquantized_edges for kind in edge),
             "per_tensor_weights": self.per_tensor_weights,
             "float_outputs": self.float_outputs,
@@ -168,17 +179,17 @@ class Backend:
                         f"did you mean {near[0]!r}?" if near else "use a kind of detent.graph.KINDS",
                     )
 
-        for kind in self.shares:
-            if KINDS[kind].inputs != 1 and kind not in self.aligns:
+        for kind in self.passthrough:
+            if KINDS[kind].inputs != 1 and kind not in self.common_qparams:
                 raise SchemeError(
-                    f"shares of backend {self.name!r}: {kind!r}",
+                    f"passthrough of backend {self.name!r}: {kind!r}",
                     "it has several inputs, and so no one scale to keep",
-                    "put it in aligns too",
+                    "put it in common_qparams too",
                 )
 
-    def weight_offer(self, kind: str, *, depthwise: bool = False) -> Offer:
-        """What is on offer for the weights of a kind."""
-        offer = self.weight
+    def weight_schemes(self, kind: str, *, depthwise: bool = False) -> SupportedSchemes:
+        """The schemes that are supported for the weights of a kind."""
+        found = self.weight
         if kind in self.per_tensor_weights:
-            offer = replace(offer, granularities=(PerTensor,), also=())
-        return offer.preferring(self.depthwise_bits) if depthwise else offer
+            found = replace(found, granularities=(PerTensor,), also=())
+        return found.preferring(self.depthwise_bits) if depthwise else found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from detent.planning.backend import Backend
-from detent.planning.placement import Placement
+from detent.planning.placement import QuantizerPlacement
 from detent.planning.requests import Requests
 from detent.planning.view import GraphView
 
@@ -19,6 +19,6 @@ class Context:
 
     view: GraphView
     backend: Backend
-    placement: Placement
+    placement: QuantizerPlacement
     requests: Requests
     any_cpu: bool

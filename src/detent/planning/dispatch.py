@@ -58,7 +58,7 @@ class _Reader:
         """None for an operation, or one that is fused with others, all of whose inputs are on grids."""
         view, head = self._view, self._view.chain(node)[0]
         if not self._recipe.for_tensor("activation", view.layer(head), view.kind(head)).quantize:
-            return "the recipe excludes it; on grids that its neighbours ask for, an engine may run it all the same"
+            return "the recipe excludes it; on grids that its neighbors ask for, an engine may run it all the same"
         sources = view.data_inputs(head)
         if not sources:
             unknown = view.kinds.get(head) is None

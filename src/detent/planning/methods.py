@@ -12,7 +12,7 @@ from detent.errors import SchemeError
 from detent.graph import QuantizedTensor
 from detent.numerics import GRIDS, Granularity, Pairs, PerChannel, PerGroup, PerTensor, Scheme
 from detent.observers import OBSERVERS
-from detent.planning.offer import Offer
+from detent.planning.supported_schemes import SupportedSchemes
 from detent.planning.view import GraphView
 from detent.quantizers import QUANTIZERS, Role, plain_quantizer
 from detent.recipes import Groups, TensorRequest
@@ -62,13 +62,20 @@ class Method:
 
 
 def choose(
-    offer: Offer, request: TensorRequest, *, backend: str, tensor: str, role: Role, axis: int, negative: bool
+    supported: SupportedSchemes,
+    request: TensorRequest,
+    *,
+    backend: str,
+    tensor: str,
+    role: Role,
+    axis: int,
+    negative: bool,
 ) -> Method:
     """What the target has that the recipe asks for; `SchemeError`, saying what it has instead, if there is none.
 
     `axis` is where the tensor has its channels; `negative` is whether it may hold negative numbers.
     """
-    scheme, taken = _scheme(offer, request, backend=backend, tensor=tensor, axis=axis, negative=negative)
+    scheme, taken = _scheme(supported, request, backend=backend, tensor=tensor, axis=axis, negative=negative)
     # Qparams that stay as calibrated: on grids that are no integers, that is what their own method does.
     quantizer = plain_quantizer(scheme.grid) if request.quantizer in (None, "fixed") else str(request.quantizer)
     method = QUANTIZERS[quantizer]
@@ -89,19 +96,19 @@ def choose(
     )
 
 
-def fixed_range(offer: Offer, low: float, high: float, *, bits: int | None = None) -> Method:
+def fixed_range(supported: SupportedSchemes, low: float, high: float, *, bits: int | None = None) -> Method:
     """The target's own scheme, of its own width unless `bits` are asked, over a range that it fixes: nothing is
     measured or learned."""
-    having = next((each for each in offer.alternatives if bits in each.bits), offer)
+    having = next((each for each in supported.alternatives if bits in each.bits), supported)
     scheme = _built(having, TensorRequest(bits=bits), axis=0, negative=low < 0)
     return Method(scheme=scheme, quantizer="fixed", observer="fixed", observer_options={"low": low, "high": high})
 
 
 def _scheme(
-    offer: Offer, request: TensorRequest, *, backend: str, tensor: str, axis: int, negative: bool
-) -> tuple[Scheme, Offer]:
+    supported: SupportedSchemes, request: TensorRequest, *, backend: str, tensor: str, axis: int, negative: bool
+) -> tuple[Scheme, SupportedSchemes]:
     asked, refused = "", []
-    for alternative in offer.alternatives:
+    for alternative in supported.alternatives:
         if request.grid and GRIDS[request.grid] not in alternative.grids:
             asked = asked or f"{tensor!r} on a grid of kind {request.grid!r} on {backend!r}"
             refused.append(f"grids {' or '.join(kind.__name__ for kind in alternative.grids)}")
@@ -118,35 +125,35 @@ def _scheme(
     raise SchemeError(asked, f"it has {'; or '.join(refused)}", "change the recipe or the backend")
 
 
-def _built(offer: Offer, request: TensorRequest, *, axis: int, negative: bool) -> Scheme:
-    """What is asked for, and where nothing is, what the offer names first."""
-    kind = GRIDS[request.grid] if request.grid else offer.grids[0]
-    bits = request.bits or offer.bits[0]
-    symmetric = offer.symmetric[0] if request.symmetric is None else request.symmetric
-    signed = _signed(offer, request, symmetric=symmetric, negative=negative)
-    narrow = offer.narrow[0] if request.narrow is None else request.narrow
+def _built(supported: SupportedSchemes, request: TensorRequest, *, axis: int, negative: bool) -> Scheme:
+    """What is asked for, and where nothing is, the first that is supported."""
+    kind = GRIDS[request.grid] if request.grid else supported.grids[0]
+    bits = request.bits or supported.bits[0]
+    symmetric = supported.symmetric[0] if request.symmetric is None else request.symmetric
+    signed = _signed(supported, request, symmetric=symmetric, negative=negative)
+    narrow = supported.narrow[0] if request.narrow is None else request.narrow
     return Scheme(
         kind.of(bits, signed=signed, narrow=narrow),
         symmetric=symmetric,
-        granularity=_granularity(offer, request, axis),
-        scale=request.scale or offer.scales[0],
-        rounding=request.rounding or offer.roundings[0],
+        granularity=_granularity(supported, request, axis),
+        scale=request.scale or supported.scales[0],
+        rounding=request.rounding or supported.roundings[0],
     )
 
 
-def _signed(offer: Offer, request: TensorRequest, *, symmetric: bool, negative: bool) -> bool:
+def _signed(supported: SupportedSchemes, request: TensorRequest, *, symmetric: bool, negative: bool) -> bool:
     if isinstance(request.signed, bool):
         return request.signed
     if request.signed == "auto":
         return negative
     if not symmetric:
-        return offer.signed[0]
+        return supported.signed[0]
     # With zero point 0, unsigned codes hold no negative number.
-    prefers_unsigned = offer.auto_sign or not offer.signed[0]
+    prefers_unsigned = supported.auto_sign or not supported.signed[0]
     return negative or not prefers_unsigned
 
 
-def _granularity(offer: Offer, request: TensorRequest, axis: int) -> Granularity:
+def _granularity(supported: SupportedSchemes, request: TensorRequest, axis: int) -> Granularity:
     match request.granularity:
         case Groups(per_group=size):
             return PerGroup(1, size)
@@ -155,18 +162,21 @@ def _granularity(offer: Offer, request: TensorRequest, axis: int) -> Granularity
         case "per_channel":
             wanted = PerChannel
         case _:
-            wanted = offer.granularities[0]
+            wanted = supported.granularities[0]
     return PerChannel(axis) if wanted is PerChannel else PerTensor()
 
 
-def _observer(request: TensorRequest, quantizer: str, offer: Offer, scheme: Scheme) -> tuple[str, Mapping[str, Any]]:
-    """What was asked; else the method's own, where it suits the scheme; else the target's."""
+def _observer(
+    request: TensorRequest, quantizer: str, supported: SupportedSchemes, scheme: Scheme
+) -> tuple[str, Mapping[str, Any]]:
+    """What was asked; else what the method starts from, where it suits the scheme; else the target's."""
     if request.observer:
         OBSERVERS[request.observer].requires.check(request.observer, scheme)
         return request.observer, dict(request.observer_options)
     method = QUANTIZERS[quantizer]
-    choices: list[tuple[str, dict[str, Any]]] = [] if method.plain else [(method.default_observer, {})]
-    choices += [(offer.observer, dict(offer.observer_options)), ("minmax", {})]
+    target = (supported.observer, supported.observer_options)
+    own = method.observer_of(scheme, target)
+    choices = [*([] if own == target else [own]), target, ("minmax", {})]
     for name, options in choices:
         try:
             OBSERVERS[name].requires.check(name, scheme)

@@ -37,7 +37,7 @@ def _left_alone(node: fx.Node, context: Context) -> Iterator[FloatTensor]:
     """Matrices inside of operations that are not split into weight and data: recurrent ones, a user's own."""
     view, backend = context.view, context.backend
     module = view.modules[str(node.target)]
-    if view.layer(node) in view.islands or any(isinstance(part, Region) for part in module.modules()):
+    if view.layer(node) in view.graph_breaks or any(isinstance(part, Region) for part in module.modules()):
         return
     kind = view.kind(node)
     reason = f"Detent does not know the weights of {kind}"
@@ -65,8 +65,8 @@ def _weight(node: fx.Node, context: Context, *, name: str, axis: int) -> Entry:
         reason = f"{backend.name} has no integer convolution over {view.conv_axes(node)} axes"
     if reason:
         return FloatTensor(tensor=tensor, kind=kind, reason=reason)
-    offer = backend.weight_offer(kind, depthwise=view.is_depthwise(node))
-    method = choose(offer, request, backend=backend.name, tensor=tensor, role="weight", axis=axis, negative=True)
+    supported = backend.weight_schemes(kind, depthwise=view.is_depthwise(node))
+    method = choose(supported, request, backend=backend.name, tensor=tensor, role="weight", axis=axis, negative=True)
     pairs = view.pairs(node) if context.any_cpu and _may_saturate(method.scheme) else None
     return method.entry(tensor=tensor, view=view, node=node, role="weight", why=f"weight of {kind}", pairs=pairs)
 
@@ -92,14 +92,14 @@ def _bias(node: fx.Node, context: Context, weight: Entry, *, calls: int) -> Entr
         reason = "the recipe keeps biases float"
     if reason:
         return FloatTensor(tensor=tensor, kind=kind, reason=reason)
-    offer, why = backend.bias_offer, f"bias of {kind}"
+    supported, why = backend.bias_schemes, f"bias of {kind}"
     if derived:
         # The scale is the product of two others, so its granularity is not for the recipe to choose.
         per_channel = isinstance(weight.scheme.granularity, PerChannel)
-        offer = replace(offer, granularities=(PerChannel if per_channel else PerTensor,))
+        supported = replace(supported, granularities=(PerChannel if per_channel else PerTensor,))
         request = TensorRequest(bits=request.bits, rounding=request.rounding)
         why = "scale of input times weight"
-    method = choose(offer, request, backend=backend.name, tensor=tensor, role="bias", axis=0, negative=True)
+    method = choose(supported, request, backend=backend.name, tensor=tensor, role="bias", axis=0, negative=True)
     if derived:
         method = replace(method, quantizer="derived", observer="")
     return method.entry(tensor=tensor, view=view, node=node, role="bias", why=why)

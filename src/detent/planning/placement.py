@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from torch import fx
 
+from detent.errors import RecipeError
 from detent.graph import KINDS, WHY_FLOAT
 from detent.planning.backend import VANISHES, Backend
 from detent.planning.masks import masks
@@ -11,12 +14,15 @@ from detent.planning.sizes import sizes
 from detent.planning.view import GraphView
 from detent.recipes import Recipe
 
-__all__ = ["Placement"]
+__all__ = ["ChooseActivations", "QuantizerPlacement"]
+
+ChooseActivations = Callable[[fx.GraphModule, list[fx.Node]], Iterable[fx.Node]]
+"""Of a graph, and the nodes whose tensors the backend's rules quantize: those whose tensors are quantized instead."""
 
 _NOTHING = ("identity", "dropout")
 
 
-class Placement:
+class QuantizerPlacement:
     """Decided in three passes over the graph.
 
     1. Every operation with a rule asks for its inputs, and puts its own output on a grid, as the rule says.
@@ -24,7 +30,14 @@ class Placement:
     3. Forwards: such an operation whose input is on a grid gives numbers on the same grid.
     """
 
-    def __init__(self, view: GraphView, backend: Backend, recipe: Recipe, scope: set[fx.Node]):
+    def __init__(
+        self,
+        view: GraphView,
+        backend: Backend,
+        recipe: Recipe,
+        scope: set[fx.Node],
+        choose: ChooseActivations | None = None,
+    ):
         self._view, self._backend, self._recipe, self._scope = view, backend, recipe, scope
         self._apart = {**masks(view), **sizes(view)}  # tensors that no grid may hold, and why
         self._float_ops: dict[fx.Node, str | None] = {}
@@ -41,6 +54,8 @@ class Placement:
             self._hand_on(node)
         for node in view.graph.nodes:
             self._carry(node)
+        if choose is not None:
+            self._take(choose)
         self.roots = self._with_one_scale()
 
     # ---- answers ----
@@ -148,6 +163,26 @@ class Placement:
         if not self._view.is_tensor(node):
             self._asked.pop(node, None)  # a tuple holds no quantizer: each of its parts does
 
+    def _take(self, choose: ChooseActivations) -> None:
+        """Quantize the tensors that a user chooses; those that stay on their grids follow."""
+        nodes = [node for node in self._view.graph.nodes if self.is_quantized(node) and node not in self._carried]
+        runner = next(one for one in self._view.region.runners.values() if one.graph is self._view.graph)
+        chosen = dict.fromkeys(choose(runner, nodes))
+        for node in chosen:
+            if node.op == "output" or not self._view.is_tensor(node):
+                raise RecipeError(f"quantize what {node} gives", "it is no tensor of real numbers", "leave it out")
+            if self._view.is_inside(node):
+                self._view.break_chain(node)
+        self._notes.update({node: "the backend's own rule leaves it out" for node in nodes if node not in chosen})
+        asked = self._asked
+        self._asked = {node: users for node, users in asked.items() if node in chosen}
+        self._given = {node for node in chosen if node in self._given or node not in self._asked}
+        self._carried.clear()
+        self._moved.clear()
+        for node in self._view.graph.nodes:
+            self._carry(node)
+        self._asked.update({node: asked[node] for node in self._carried if node in asked})
+
     # ---- one scale for several tensors ----
 
     def _with_one_scale(self) -> dict[fx.Node, fx.Node]:
@@ -164,7 +199,7 @@ class Placement:
             united = [source for source in self._view.data_inputs(node) if self.on_grid(source, node)]
             if node in self._carried:
                 united.append(node)
-            elif self._view.is_kind(node, *self._backend.aligns) and self.runs(node):
+            elif self._view.is_kind(node, *self._backend.common_qparams) and self.runs(node):
                 united = [source for source in united if source not in self._moved]
             else:
                 continue
@@ -177,7 +212,7 @@ class Placement:
 
     def _keeps_scale(self, node: fx.Node) -> bool:
         alone = self._view.chain(node) == (node,)  # a fused activation has the scale that its operation is given
-        return alone and self._view.is_kind(node, *VANISHES, *self._backend.shares)
+        return alone and self._view.is_kind(node, *VANISHES, *self._backend.passthrough)
 
     def _all_ask(self, node: fx.Node) -> bool:
         asked = self._asked.get(node, {})
@@ -266,6 +301,6 @@ class Placement:
         return self._why_not(self._view.chain(node)[0]) or own
 
     def _unknown(self, node: fx.Node) -> str:
-        if node.op == "call_module" and self._view.layer(node) in self._view.islands:
+        if node.op == "call_module" and self._view.layer(node) in self._view.graph_breaks:
             return f"{self._view.layer(node)} stays Python"
         return f"{self._view.described(node)} is not an operation Detent knows"

@@ -15,9 +15,10 @@ from detent.planning.backend import Backend
 from detent.planning.context import Context
 from detent.planning.ends import end_layers
 from detent.planning.parameters import parameters
-from detent.planning.placement import Placement
+from detent.planning.placement import ChooseActivations, QuantizerPlacement
 from detent.planning.requests import Requests
 from detent.planning.scope import scopes
+from detent.planning.unmet import unmet_requests
 from detent.planning.view import GraphView, views
 from detent.recipes import Recipe
 
@@ -26,35 +27,39 @@ __all__ = ["plan"]
 Entry = QuantizedTensor | FloatTensor
 
 
-def plan(captured: Captured, backend: Backend, recipe: Recipe) -> Plan:
+def plan(captured: Captured, backend: Backend, recipe: Recipe, *, choose: ChooseActivations | None = None) -> Plan:
     """What of a captured model is quantized on `backend` under `recipe`, how, and why the rest is not.
 
     Every tensor of real numbers is in the Plan once, save those inside a fused chain. Everything that cannot work is
     refused here, before a model is touched: a rule that matches nothing, a scheme the backend does not have, a method
     that has no meaning for it, a recipe or stubs that leave nothing, a network of nothing to quantize. A network with
-    operations that this backend alone does not take has a Plan in which all is float.
+    operations that this backend alone does not take has a Plan in which all is float. `choose` has the last word on
+    which activations are quantized.
     """
     seen = views(captured, backend.fusions)
     recipe = in_names_of_layers(recipe, seen)
     _refuse_unmatched(recipe, seen)
     entries: dict[str, Entry] = {}
+    contexts: list[Context] = []
     in_scope = scopes(seen)
     ranges: dict[str, QuantizedTensor] = {}
     for view, scope in zip(seen, in_scope, strict=True):
-        context = _context(view, backend, recipe, scope)
+        context = _context(view, backend, recipe, scope, choose)
         activations = Activations(context)
         for entry in _entries(context, activations):
             entries[entry.tensor] = _merged(entries.get(entry.tensor), entry)
         measured = (activations.measured(node) for node in view.graph.nodes if _gives_tensor(node, view))
         ranges.update((entry.tensor, entry) for entry in measured if entry is not None)
+        contexts.append(context)
     found = tuple(_with_known_root(entry, entries) for entry in entries.values())
     nothing = not any(isinstance(entry, QuantizedTensor) for entry in found)
     if nothing:
         _refuse_empty(found, seen, in_scope, backend, recipe)
     notes = (
         *([f"nothing is quantized: {backend.name} runs all of this network in float"] if nothing else []),
-        *(f"{name or 'the model'} stays Python: {why}" for name, why in captured.islands.items()),
+        *(f"{name or 'the model'} stays Python: {why}" for name, why in captured.graph_breaks.items()),
         *(f"{name} stays float: the example inputs do not reach it" for name in captured.uncalled),
+        *dict.fromkeys(note for context in contexts for note in unmet_requests(context, recipe, entries)),
     )
     quantized = {entry.tensor for entry in found if isinstance(entry, QuantizedTensor)}  # also in another mode
     left = tuple(entry for entry in ranges.values() if entry.tensor not in quantized)
@@ -118,12 +123,14 @@ def _with_known_root(entry: Entry, entries: Mapping[str, Entry]) -> Entry:
     return replace(entry, shares=root.tensor)
 
 
-def _context(view: GraphView, backend: Backend, recipe: Recipe, scope: set[fx.Node]) -> Context:
+def _context(
+    view: GraphView, backend: Backend, recipe: Recipe, scope: set[fx.Node], choose: ChooseActivations | None
+) -> Context:
     return Context(
         view=view,
         backend=backend,
-        placement=Placement(view, backend, recipe, scope),
-        requests=Requests(view, recipe, backend.ends_bits, end_layers(view)),
+        placement=QuantizerPlacement(view, backend, recipe, scope, choose),
+        requests=Requests(view, recipe, backend.first_last_bits, end_layers(view)),
         any_cpu=bool(backend.saturates_on) and recipe.cpu in (None, *backend.saturates_on),
     )
 

@@ -26,7 +26,7 @@ class Requests:
         wide = self._ends_bits is None or (request.bits or 0) >= self._ends_bits
         if role == "bias" or node not in self._ends or wide:
             return request
-        rule = next((rule for rule in self._recipe.rules if rule.match.matches(layer, kind)), None)
+        rule = self._recipe.rule_for(layer, kind)
         if rule is not None and rule.request(role).bits is not None:
             return request
         return TensorRequest(bits=self._ends_bits).over(request)

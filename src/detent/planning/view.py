@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import Tensor, fx, nn
 
-from detent.graph import Captured, FoldedBatchNorm, Kind, Region, fuse, kind_of
+from detent.graph import KINDS, Captured, FoldedBatchNorm, Kind, Region, fuse, kind_of
 from detent.numerics import Pairs
 
 __all__ = ["GraphView", "views"]
@@ -22,17 +22,23 @@ class GraphView:
         region: Region,
         graph: fx.Graph,
         fusions: tuple[tuple[str, ...], ...],
-        islands: Iterable[str] = (),
+        graph_breaks: Iterable[str] = (),
+        own_operations: Sequence[Any] = (),
     ):
         self.path, self.region, self.graph = path, region, graph
         self.modules: dict[str, nn.Module] = dict(region.named_modules())
         self.kinds: dict[fx.Node, Kind] = {
             node: kind for node in graph.nodes if (kind := kind_of(node, self.modules)) is not None
         }
-        self.islands = frozenset(islands)
+        own = tuple(one for one in own_operations if isinstance(one, type))
+        for node in graph.nodes:
+            called = self.modules[str(node.target)] if node.op == "call_module" else None
+            if isinstance(called, own) or (node.op == "call_function" and node.target in own_operations):
+                self.kinds[node] = KINDS["opaque"]
+        self.graph_breaks = frozenset(graph_breaks)
         self._chains = fuse(graph, self.modules, fusions)
         # A single operation inside a graph break is captured as the part "op" of a region in its place.
-        inside = any(path.startswith(f"{island}." if island else "") for island in self.islands)
+        inside = any(path.startswith(f"{each}." if each else "") for each in self.graph_breaks)
         self._is_one_op = inside and [name for name, _ in region.named_children()] == ["op"]
 
     # ---- what a node is ----
@@ -62,6 +68,11 @@ class GraphView:
     def chain(self, node: fx.Node) -> tuple[fx.Node, ...]:
         """The operations it is fused with, from first to last; alone if with none."""
         return self._chains.get(node, (node,))
+
+    def break_chain(self, node: fx.Node) -> None:
+        """Let each operation that `node` is fused with stand alone."""
+        for one in self.chain(node):
+            self._chains.pop(one, None)
 
     def is_inside(self, node: fx.Node) -> bool:
         """Whether it is fused into the operation behind it, so that what it gives is never stored."""
@@ -151,5 +162,8 @@ def views(captured: Captured, fusions: tuple[tuple[str, ...], ...]) -> list[Grap
     found = []
     for path in sorted(captured.regions, key=lambda path: path.count(".") if path else -1):
         region = captured.regions[path]
-        found += [GraphView(path, region, graph, fusions, captured.islands) for graph in region.graphs.values()]
+        found += [
+            GraphView(path, region, graph, fusions, captured.graph_breaks, captured.own_operations)
+            for graph in region.graphs.values()
+        ]
     return found

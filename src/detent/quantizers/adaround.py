@@ -12,7 +12,7 @@ then from 20 down to 2.
 
 >>> from detent.numerics import IntGrid
 >>> q = AdaRound(Scheme(IntGrid(4)), (2,), role="weight")
->>> q.initialise(QParams.symmetric(torch.tensor(1.0)))
+>>> q.initialize(QParams.symmetric(torch.tensor(1.0)))
 >>> w = torch.tensor([1.3, -0.6])
 >>> [round(value, 4) for value in q(w).tolist()], q.eval()(w).tolist()
 ([1.3, -0.6], [1.0, -1.0])
@@ -65,7 +65,7 @@ class AdaRound(Quantizer):
         start = -torch.log((_ZETA - _GAMMA) / (fraction - _GAMMA) - 1)
         return (torch.sigmoid(self.rounding + start) * (_ZETA - _GAMMA) + _GAMMA).clamp(0, 1)
 
-    def _initialise(self, observed: QParams) -> None:
+    def _initialize(self, observed: QParams) -> None:
         self.scale.copy_(observed.scale)
         self.zero_point.copy_(observed.zero_point)
 

@@ -10,7 +10,7 @@ does that. Off by default, because it changes the function of a network that was
 
 >>> from detent.numerics import ApotGrid
 >>> q = Apot(Scheme(ApotGrid(3)), (2,), role="weight")                          # 0, 1/4, 1/2, 1 and negatives
->>> q.initialise(QParams.symmetric(torch.tensor(2.0)))
+>>> q.initialize(QParams.symmetric(torch.tensor(2.0)))
 >>> x = torch.tensor([0.6, -5.0], requires_grad=True)
 >>> y = q(x)
 >>> y.tolist()
@@ -62,7 +62,7 @@ class Apot(Quantizer):
     def qparams(self) -> QParams:
         return QParams.symmetric(positive_scale(self.clip.detach(), self.scheme))
 
-    def _initialise(self, observed: QParams) -> None:
+    def _initialize(self, observed: QParams) -> None:
         # Standardised weights have nothing to do with what was observed: start at 3 deviations, as published.
         self.clip.copy_(torch.full_like(observed.scale, 3.0) if self.normalise else observed.scale)
 

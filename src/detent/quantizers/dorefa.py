@@ -1,16 +1,16 @@
 """Zhou et al., "DoReFa-Net", 2016 (arXiv 1606.06160).
 
-Weights:      t = tanh(w) / max|tanh(w)|        y = s * round(t / s)        s = 1 / qmax
+Weights:      t = a * tanh(w) / max|tanh(w)|        y = s * round(t / s)        s = a / qmax
 Activations:  y = s * round(clamp(x, 0, a) / s)
 
 Gradients pass the rounding straight through and otherwise follow the formulas, tanh and maximum included. Two
 things differ from the paper on purpose. Its weight levels are the odd multiples of 1 / (2^b - 1), which leave
-out zero and so fit no integer engine; ours are the scheme's own codes over the same range [-1, 1]. And its
-activations clip at a = 1, which suits networks trained that way from the start; here a is the calibrated
-range unless `bound` is given.
+out zero and so fit no integer engine; ours are the scheme's own codes over the same range. And the paper has a = 1
+for both (`bound=1`), which suits networks trained that way from the start. Without a bound a is the calibrated
+range and weights are not stretched to it, y = s * round(tanh(w) / s), so that a trained network stays what it is.
 
 >>> from detent.numerics import IntGrid
->>> q = DoReFa(Scheme(IntGrid(3, narrow=True)), (3,), role="weight")
+>>> q = DoReFa(Scheme(IntGrid(3, narrow=True)), (3,), role="weight", bound=1.0)
 >>> w = torch.tensor([0.5, -1.0, 2.0], requires_grad=True)
 >>> [round(value, 4) for value in q(w).tolist()]                                # tanh / max: 0.479, -0.790, 1
 [0.3333, -0.6667, 1.0]
@@ -35,7 +35,7 @@ __all__ = ["DoReFa"]
 
 
 class DoReFa(Quantizer):
-    """Weights squeezed by tanh into [-1, 1], so they need no calibration; activations clipped."""
+    """Weights squeezed by tanh, activations clipped; ranges are calibrated, or [-1, 1] as in the paper: `bound=1`."""
 
     requires = Requirement(symmetric=True, most_bits=16, because="its levels are spread evenly around zero")
     roles = ("weight", "activation")
@@ -57,19 +57,17 @@ class DoReFa(Quantizer):
         if role == "weight" and not scheme.grid.signed:
             raise SchemeError(f"DoReFa weights {name!r} on {scheme}", "tanh gives both signs", "use a signed grid")
         if bound is not None and not bound > 0:
-            raise SchemeError(
-                f"bound {bound} for {name!r}", "activations are clipped there", "choose a positive number"
-            )
+            raise SchemeError(f"bound {bound} for {name!r}", "it is the greatest number", "choose a positive one")
         self.register_buffer("scale", self._unset())
         self.register_buffer("zero_point", torch.zeros(self.scale_shape, dtype=torch.int64))
-        self.bound = 1.0 if role == "weight" else bound
-        if self.bound is not None:
-            self.initialise(QParams.symmetric(torch.ones(self.scale_shape)))
+        self.bound = bound
+        if bound is not None:
+            self.initialize(QParams.symmetric(torch.ones(self.scale_shape)))
 
     def qparams(self) -> QParams:
         return QParams(self.scale, self.zero_point)
 
-    def _initialise(self, observed: QParams) -> None:
+    def _initialize(self, observed: QParams) -> None:
         if self.bound is None:
             self.scale.copy_(observed.scale)
             return
@@ -77,13 +75,15 @@ class DoReFa(Quantizer):
         self.scale.copy_(next_power_of_two(scale) if self.scheme.scale == "power_of_two" else scale)
 
     def _fake_quantize(self, x: Tensor) -> Tensor:
-        if self.role == "weight":
-            granularity = self.scheme.granularity
-            dtype = x.dtype
-            x = x.float()
-            squeezed = torch.tanh(granularity.blocked(x))
-            largest = granularity.expand(granularity.reduce(torch.tanh(x).abs(), torch.amax), x.ndim)
-            # A dead channel has no largest weight; dividing by something tiny instead would blow up its gradient.
-            x = (squeezed / torch.where(largest > 0, largest, 1.0)).reshape(x.shape)
-            return on_grid(x, self.scale, self.zero_point, self.scheme).to(dtype)
-        return on_grid(x, self.scale, self.zero_point, self.scheme)
+        if self.role != "weight":
+            return on_grid(x, self.scale, self.zero_point, self.scheme)
+        squeezed = torch.tanh(x.float())
+        if self.bound is not None:
+            squeezed = self._stretched(squeezed, self.bound)
+        return on_grid(squeezed, self.scale, self.zero_point, self.scheme).to(x.dtype)
+
+    def _stretched(self, x: Tensor, bound: float) -> Tensor:
+        granularity = self.scheme.granularity
+        largest = granularity.expand(granularity.reduce(x.abs(), torch.amax), x.ndim)
+        # A dead channel has no largest weight; dividing by something tiny instead would blow up its gradient.
+        return (granularity.blocked(x) * bound / torch.where(largest > 0, largest, 1.0)).reshape(x.shape)

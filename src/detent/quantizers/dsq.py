@@ -12,7 +12,7 @@ d soft / d a, unless `learn_alpha` is False.
 
 >>> from detent.numerics import IntGrid
 >>> q = Dsq(Scheme(IntGrid(8)), (), alpha=0.2)                                  # k = ln 9, tanh(k/2) = 0.8
->>> q.initialise(QParams.symmetric(torch.tensor(1.0)))
+>>> q.initialize(QParams.symmetric(torch.tensor(1.0)))
 >>> x = torch.tensor([2.5, 2.0], requires_grad=True)
 >>> q(x).sum().backward()
 >>> [round(g, 4) for g in x.grad.tolist()]                                      # k/1.6; k (1 - 0.8^2) / 1.6
@@ -41,7 +41,6 @@ class Dsq(Quantizer):
     """Hard steps forward, the slope of a soft staircase backward."""
 
     requires = Requirement(most_bits=16, because="the position inside a step must be exact in float32")
-    default_observer = "moving_average"
     repeatable = True
 
     scale: Tensor
@@ -75,7 +74,7 @@ class Dsq(Quantizer):
     def qparams(self) -> QParams:
         return QParams(self.scale, self.zero_point)
 
-    def _initialise(self, observed: QParams) -> None:
+    def _initialize(self, observed: QParams) -> None:
         self.scale.copy_(observed.scale)
         self.zero_point.copy_(observed.zero_point)
 

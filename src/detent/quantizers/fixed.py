@@ -4,7 +4,7 @@
 
 >>> from detent.numerics import IntGrid
 >>> q = Fixed(Scheme(IntGrid(4)), ())
->>> q.initialise(QParams.symmetric(torch.tensor(0.5)))
+>>> q.initialize(QParams.symmetric(torch.tensor(0.5)))
 >>> x = torch.tensor([0.3, -1.2, 9.0], requires_grad=True)
 >>> y = q(x)
 >>> y.tolist()
@@ -45,7 +45,7 @@ class Fixed(Quantizer):
     def qparams(self) -> QParams:
         return QParams(self.scale, self.zero_point)
 
-    def _initialise(self, observed: QParams) -> None:
+    def _initialize(self, observed: QParams) -> None:
         self.scale.copy_(observed.scale)
         self.zero_point.copy_(observed.zero_point)
 

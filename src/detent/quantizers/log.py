@@ -9,7 +9,7 @@ magnitude, itself a power of 2^(1/steps).
 
 >>> from detent.numerics import LogGrid
 >>> q = Log(Scheme(LogGrid()), ())
->>> q.initialise(QParams.symmetric(torch.tensor(2.0)))
+>>> q.initialize(QParams.symmetric(torch.tensor(2.0)))
 >>> x = torch.tensor([1.0, -0.51, 3.0], requires_grad=True)
 >>> y = q(x)
 >>> [round(value, 4) for value in y.tolist()]
@@ -49,7 +49,7 @@ class Log(Quantizer):
     def qparams(self) -> QParams:
         return QParams.symmetric(self.scale)
 
-    def _initialise(self, observed: QParams) -> None:
+    def _initialize(self, observed: QParams) -> None:
         self.scale.copy_(observed.scale)
 
     def _fake_quantize(self, x: Tensor) -> Tensor:

@@ -6,11 +6,11 @@
     dy/ds = { round(v) - v   inside;   -Qn   for v <= -Qn;   Qp   for v >= Qp }
 
 The gradient of s is multiplied by g = 1 / sqrt(N * Qp), N the number of weights, or of features of one sample,
-that share the step. The step starts at 2 mean|x| / sqrt(Qp).
+that share the step. The step starts as calibrated; the paper starts it at 2 mean|x| / sqrt(Qp), the observer `lsq`.
 
 >>> from detent.numerics import IntGrid
 >>> q = Lsq(Scheme(IntGrid(3)), (4,), role="weight", gradient_scale="none")     # Qn = 4, Qp = 3
->>> q.initialise(QParams.symmetric(torch.tensor(1.0)))
+>>> q.initialize(QParams.symmetric(torch.tensor(1.0)))
 >>> x = torch.tensor([0.4, 1.7, -9.0, 9.0], requires_grad=True)
 >>> q(x).sum().backward()
 >>> x.grad.tolist(), round(q.scale.grad.item(), 4)                              # -0.4 + 0.3 - 4 + 3
@@ -44,7 +44,6 @@ def checked_gradient_scale(asked: GradientScale, name: str) -> GradientScale:
 class Lsq(Quantizer):
     """The step size is a parameter. The zero point of an affine scheme stays as calibrated (see `lsq_plus`)."""
 
-    default_observer = "lsq"
     repeatable = True
 
     zero_point: Tensor
@@ -66,7 +65,7 @@ class Lsq(Quantizer):
     def qparams(self) -> QParams:
         return QParams(positive_scale(self.scale.detach(), self.scheme), self.zero_point)
 
-    def _initialise(self, observed: QParams) -> None:
+    def _initialize(self, observed: QParams) -> None:
         self.scale.copy_(observed.scale)
         self.zero_point.copy_(observed.zero_point)
 

@@ -8,11 +8,12 @@
 
 n and p are the ends of the grid. Hardware has an integer zero point, so the offset is used as the multiple of s
 nearest to it, z = round(-b / s), in training too: what is simulated is what is deployed. The snap passes
-gradients straight through, which leaves the formulas above as published.
+gradients straight through, which leaves the formulas above as published. Scale and offset start as calibrated; the
+observer `lsq_plus` has the paper's start.
 
 >>> from detent.numerics import IntGrid
 >>> q = LsqPlus(Scheme(IntGrid(2, signed=False), symmetric=False), (3,), role="weight", gradient_scale="none")
->>> q.initialise(QParams(torch.tensor(1.0), torch.tensor(1)))                   # -1, 0, 1, 2
+>>> q.initialize(QParams(torch.tensor(1.0), torch.tensor(1)))                   # -1, 0, 1, 2
 >>> x = torch.tensor([0.4, -5.0, 5.0], requires_grad=True)
 >>> y = q(x)
 >>> y.tolist()
@@ -41,7 +42,6 @@ __all__ = ["LsqPlus"]
 class LsqPlus(Quantizer):
     """LSQ with a learned offset where the scheme is affine; on a symmetric scheme the offset stays 0."""
 
-    default_observer = "lsq_plus"
     repeatable = True
 
     offset: Tensor
@@ -67,7 +67,7 @@ class LsqPlus(Quantizer):
         scale = positive_scale(self.scale.detach(), self.scheme)
         return QParams(scale, self._zero_point(scale, self.offset.detach()).to(torch.int64))
 
-    def _initialise(self, observed: QParams) -> None:
+    def _initialize(self, observed: QParams) -> None:
         self.scale.copy_(observed.scale)
         self.offset.copy_(-observed.zero_point * observed.scale)
 

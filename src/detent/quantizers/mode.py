@@ -4,7 +4,7 @@
 >>> from detent.numerics import IntGrid, QParams, Scheme
 >>> from detent.quantizers import Fixed
 >>> q = Fixed(Scheme(IntGrid(4)), ())
->>> q.initialise(QParams.symmetric(torch.tensor(1.0)))
+>>> q.initialize(QParams.symmetric(torch.tensor(1.0)))
 >>> x = torch.tensor(0.8)
 >>> with in_modes({q: PASS_THROUGH}):
 ...     float(q(x)), float(q.quantize(x))

@@ -6,7 +6,7 @@ quantized with them; in eval they stand still. Gradient as in `fixed`.
 
 >>> from detent.numerics import IntGrid
 >>> q = MovingRange(Scheme(IntGrid(8, signed=False), symmetric=False), (), momentum=0.5)
->>> q.initialise(QParams(torch.tensor(1.0), torch.tensor(0)))       # [0, 255]
+>>> q.initialize(QParams(torch.tensor(1.0), torch.tensor(0)))       # [0, 255]
 >>> _ = q(torch.tensor([0.0, 765.0]))
 >>> q.qparams().scale.item()
 2.0
@@ -68,7 +68,7 @@ class MovingRange(Quantizer):
         except RangeError as error:
             raise RangeError(f"the range of {self.name!r}", "NaN or Inf came by in training", error.to_do) from None
 
-    def _initialise(self, observed: QParams) -> None:
+    def _initialize(self, observed: QParams) -> None:
         self.low.copy_((self.scheme.grid.qmin - observed.zero_point) * observed.scale)
         self.high.copy_((self.scheme.grid.qmax - observed.zero_point) * observed.scale)
 

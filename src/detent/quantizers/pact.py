@@ -10,7 +10,7 @@ calibration. The paper regularises a: put `clip` parameters in an optimizer grou
 
 >>> from detent.numerics import IntGrid
 >>> q = Pact(Scheme(IntGrid(4, signed=False)), ())
->>> q.initialise(QParams.symmetric(torch.tensor(0.4)))                          # a = 6
+>>> q.initialize(QParams.symmetric(torch.tensor(0.4)))                          # a = 6
 >>> x = torch.tensor([1.1, 7.0, 8.0], requires_grad=True)
 >>> q(x).sum().backward()
 >>> x.grad.tolist(), q.clip.grad.item()
@@ -51,7 +51,7 @@ class Pact(Quantizer):
         scale, zero_point = self._scale_and_zero_point()
         return QParams(scale, zero_point.to(torch.int64))
 
-    def _initialise(self, observed: QParams) -> None:
+    def _initialize(self, observed: QParams) -> None:
         grid = self.scheme.grid
         self.clip.copy_((grid.qmax - observed.zero_point) * observed.scale)
         if self.lower_clip is not None:

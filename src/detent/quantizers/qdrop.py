@@ -8,7 +8,7 @@ The step is learned by plain straight-through gradients:
 
 >>> from detent.numerics import IntGrid
 >>> q = QDrop(Scheme(IntGrid(4)), (), probability=0.0)
->>> q.initialise(QParams.symmetric(torch.tensor(1.0)))
+>>> q.initialize(QParams.symmetric(torch.tensor(1.0)))
 >>> x = torch.tensor([0.4, 2.7])
 >>> q(x).tolist() == x.tolist(), q.eval()(x).tolist()
 (True, [0.0, 3.0])
@@ -59,7 +59,7 @@ class QDrop(Quantizer):
     def qparams(self) -> QParams:
         return QParams(positive_scale(self.scale.detach(), self.scheme), self.zero_point)
 
-    def _initialise(self, observed: QParams) -> None:
+    def _initialize(self, observed: QParams) -> None:
         self.scale.copy_(observed.scale)
         self.zero_point.copy_(observed.zero_point)
 

@@ -14,7 +14,7 @@ x for |x| and g = 1.
 
 >>> from detent.numerics import IntGrid
 >>> q = Qil(Scheme(IntGrid(3, narrow=True)), (2,), role="weight", rescale=False)
->>> q.initialise(QParams.symmetric(torch.tensor(2.0)))                          # c = d = 3
+>>> q.initialize(QParams.symmetric(torch.tensor(2.0)))                          # c = d = 3
 >>> w = torch.tensor([2.5, -7.0], requires_grad=True)
 >>> q(w).sum().backward()                                                       # 0.5 / 3; clipped
 >>> [round(g, 4) + 0.0 for g in w.grad.tolist()], round(q.center.grad.item(), 4)
@@ -78,7 +78,7 @@ class Qil(Quantizer):
     def qparams(self) -> QParams:
         return QParams.symmetric(self._scale(*self._interval()).detach())
 
-    def _initialise(self, observed: QParams) -> None:
+    def _initialize(self, observed: QParams) -> None:
         reach = observed.scale * self.scheme.grid.qmax
         self.center.copy_(reach / 2)
         self.distance.copy_(reach / 2)

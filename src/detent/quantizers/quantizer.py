@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from typing import Any, ClassVar, Literal, get_args
@@ -19,12 +19,17 @@ __all__ = ["Quantizer", "Role"]
 
 Role = Literal["weight", "activation", "bias"]
 
+Measuring = tuple[str, Mapping[str, Any]]
+"""The name of an observer, and options."""
+
+_FEW_BITS = 6
+
 
 class Quantizer(nn.Module, ABC):
     """Moves a tensor to its grid in the forward pass and says how the gradient goes back.
 
     An ordinary module: what it learns are parameters, what it measured are buffers, both with their final
-    shape from the start and NaN until they are initialised, so that being calibrated is a fact about the
+    shape from the start and NaN until they are initialized, so that being calibrated is a fact about the
     state and travels with it. In eval mode the output lies exactly on the grid that `qparams` describes.
     What a call does is its `mode`: set it by `in_modes`, which restores it.
 
@@ -37,7 +42,7 @@ class Quantizer(nn.Module, ABC):
             def __init__(self, scheme, shape, *, role="activation", name="tensor"):
                 super().__init__(scheme, shape, role=role, name=name)
                 self.register_buffer("scale", self._unset())
-            def _initialise(self, observed):
+            def _initialize(self, observed):
                 self.scale.copy_(observed.scale / 2)
             def qparams(self):
                 return QParams.symmetric(self.scale)
@@ -49,7 +54,7 @@ class Quantizer(nn.Module, ABC):
 
     requires: ClassVar[Requirement] = Requirement()
     roles: ClassVar[tuple[Role, ...]] = get_args(Role)
-    default_observer: ClassVar[str] = "minmax"
+    default_observer: ClassVar[str | None] = None  # what sets its start; None is what `observer_of` chooses
     moves: ClassVar[bool] = False  # whether its range follows the data in training, by itself, and stands still in eval
     repeatable: ClassVar[bool] = False
     plain: ClassVar[bool] = False  # whether it is what a tensor on its grid gets when no method is asked for
@@ -72,31 +77,44 @@ class Quantizer(nn.Module, ABC):
         self.scheme, self.role, self.name = scheme, role, name
         self.mode: Mode = QUANTIZE
         self.scale_shape = scheme.granularity.scale_shape(shape)
-        self.observer: tuple[str, dict[str, Any]] = (self.default_observer, {})
+        self.observer: Measuring = self.observer_of(scheme)
         self.pairs: Pairs | None = None
         self.widening: float | None = None
+        self.starts: tuple[QParams, ...] = ()
         self._calibrated = False
         self.register_load_state_dict_post_hook(_refresh_calibrated)  # type: ignore[no-untyped-call]
 
     # `observer` is what measures it when a prepared model is calibrated: a name, and options. `pairs`, of a weight, is
     # which codes are kept from saturating where they are multiplied and added in pairs, and `widening` by how much its
-    # scales were enlarged for that, on average.
+    # scales were enlarged for that, on average. `starts` are what it may start from if the observer left a choice.
+
+    @classmethod
+    def observer_of(cls, scheme: Scheme, target: Measuring = ("minmax", {})) -> Measuring:
+        """What sets the start of a tensor on `scheme` that no observer is asked for; `target` is the target's own.
+
+        A range starts where plain calibration leaves it; on few codes, where the whole range is a bad start, at `start`
+        (docs/training.md has the numbers).
+        """
+        if cls.default_observer is not None:
+            return cls.default_observer, {}
+        few = scheme.grid.bits <= _FEW_BITS and not cls.plain
+        return ("start", {}) if few and target[0] == "minmax" else target
 
     @property
     def calibrated(self) -> bool:
         """Whether every value the quantizer needs has been measured or loaded."""
         return self._calibrated
 
-    def initialise(self, observed: QParams) -> None:
+    def initialize(self, observed: QParams) -> None:
         """Start from measured qparams. Parameters keep their identity, so optimizers hold the right ones."""
         if tuple(observed.scale.shape) != self.scale_shape:
             raise TensorError(
-                f"initialise {self.name!r} with a scale of shape {tuple(observed.scale.shape)}",
+                f"initialize {self.name!r} with a scale of shape {tuple(observed.scale.shape)}",
                 f"the quantizer was made for {self.scale_shape}",
                 "observe the tensor it was made for",
             )
         with torch.no_grad():
-            self._initialise(observed)
+            self._initialize(observed)
         _refresh_calibrated(self)
 
     def widened(self, observed: QParams, x: Tensor) -> QParams:
@@ -143,7 +161,7 @@ class Quantizer(nn.Module, ABC):
         """The scale and zero point that are deployed, detached; an error if the quantizer is not calibrated."""
 
     @abstractmethod
-    def _initialise(self, observed: QParams) -> None:
+    def _initialize(self, observed: QParams) -> None:
         """Set parameters and buffers in place; called without gradients."""
 
     @abstractmethod

@@ -12,7 +12,7 @@ step does not double the scale.
 >>> import math
 >>> from detent.numerics import IntGrid
 >>> q = Tqt(Scheme(IntGrid(3), scale="power_of_two"), (), role="weight")
->>> q.initialise(QParams.symmetric(torch.tensor(0.5)))
+>>> q.initialize(QParams.symmetric(torch.tensor(0.5)))
 >>> x = torch.tensor([0.6, -9.0], requires_grad=True)
 >>> q(x).sum().backward()
 >>> round(q.log2_threshold.grad.item() / (0.5 * math.log(2)), 4)                # (1 - 1.2) - 4
@@ -59,7 +59,7 @@ class Tqt(Quantizer):
     def qparams(self) -> QParams:
         return QParams(self._scale().detach(), self.zero_point)
 
-    def _initialise(self, observed: QParams) -> None:
+    def _initialize(self, observed: QParams) -> None:
         self.log2_threshold.copy_(torch.log2(observed.scale * (self.scheme.grid.qmax + 1)).ceil() - 0.5)
 
     def _fake_quantize(self, x: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from detent.errors import UnknownNameError
-from detent.recipes.recipe import AlgorithmRequest, Recipe
+from detent.recipes.recipe import AlgorithmRequest, Calibration, Recipe
 from detent.recipes.refusal import nearest
 from detent.recipes.tensor_request import TensorRequest
 
@@ -30,6 +30,12 @@ def _entry(name: str, description: str, weight: TensorRequest, activation: Tenso
     return Builtin(description, Recipe(name=name, weight=weight, activation=activation, algorithms=named))
 
 
+def _calibrated(name: str, description: str, weight: TensorRequest, activation: TensorRequest) -> Builtin:
+    """Deployed as it is calibrated: nothing that comes after makes up for the mean errors of weights."""
+    calibration = Calibration(correct_biases=True)
+    return Builtin(description, Recipe(name=name, weight=weight, activation=activation, calibration=calibration))
+
+
 _LSQ = TensorRequest(quantizer="lsq")
 _LSQ_PLUS = TensorRequest(quantizer="lsq_plus")
 _TQT = TensorRequest(quantizer="tqt", symmetric=True, scale="power_of_two")
@@ -41,17 +47,17 @@ _ADAROUND = TensorRequest(quantizer="adaround")
 _QDROP = TensorRequest(quantizer="qdrop")
 # All of an activation is quantized while its block is reconstructed.
 _BRECQ = TensorRequest(quantizer="qdrop", quantizer_options={"probability": 1.0})
-_APOT = TensorRequest(quantizer="apot", grid="apot", bits=4, symmetric=True)
+_APOT = TensorRequest(quantizer="apot", grid="apot", bits=4, symmetric=True, observer="start")
 
 # What a request leaves out is the backend's default; what a method cannot do without is said.
 _ENTRIES = (
-    _entry("ptq", "calibrate and deploy; the backend chooses how ranges are observed", _fixed(), _fixed()),
-    _entry("percentile", "calibrate; activations clipped at a percentile", _fixed(), _fixed("percentile")),
-    _entry("kl", "calibrate; activations clipped where the histogram loses least (KL)", _fixed(), _fixed("kl")),
-    _entry("mse", "calibrate; everything clipped at the least squared error", _fixed("mse"), _fixed("mse")),
+    _calibrated("ptq", "calibrate and deploy; the backend chooses how ranges are observed", _fixed(), _fixed()),
+    _calibrated("percentile", "calibrate; activations clipped at a percentile", _fixed(), _fixed("percentile")),
+    _calibrated("kl", "calibrate; activations clipped where the histogram loses least (KL)", _fixed(), _fixed("kl")),
+    _calibrated("mse", "calibrate; everything clipped at the least squared error", _fixed("mse"), _fixed("mse")),
     _entry(
         "equalize",
-        "calibrate; channels of neighbouring layers equalized, biases corrected (Nagel et al., ICCV 2019)",
+        "calibrate; channels of neighboring layers equalized, biases corrected (Nagel et al., ICCV 2019)",
         _fixed(),
         _fixed("mse"),  # without ceilings a few activations reach far: MobileNetV2 has 0.024 of noise, not 0.035
         "equalize",

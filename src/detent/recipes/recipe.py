@@ -49,10 +49,12 @@ class BatchNorm(Section, frozen=True):
 
 
 class Calibration(Section, frozen=True):
-    """How ranges are measured: over how many batches, and whether later layers see quantized inputs meanwhile."""
+    """How ranges are measured: over how many batches, and whether later layers see quantized inputs meanwhile. With
+    `correct_biases` the mean errors of quantized weights are then taken out of the biases."""
 
     batches: Annotated[int, within(1, 512)] | None = None
     inputs: Annotated[CalibrationInputs, one_of(CalibrationInputs, "float")] = "float"
+    correct_biases: bool | None = None
 
 
 class AlgorithmRequest(Section, frozen=True):
@@ -118,11 +120,15 @@ class Recipe(Section, frozen=True):
             advice = nearest(role, get_args(Role), "use one of these")
             raise RecipeError(f"the request for the role {role!r}", f"roles are {', '.join(get_args(Role))}", advice)
         request: TensorRequest = getattr(self, role)
-        rule = next((rule for rule in self.rules if rule.match.matches(name, kind)), None)
+        rule = self.rule_for(name, kind)
         if rule is not None:
             request = rule.request(role).over(request)
         excluded = any(fnmatchcase(name, glob) for glob in self.exclude)
         return request.model_copy(update={"quantize": request.quantize is not False and not excluded})
+
+    def rule_for(self, name: str, kind: str) -> Rule | None:
+        """The rule that counts for a layer."""
+        return next((rule for rule in self.rules if rule.match.matches(name, kind)), None)
 
     def unmatched(self, layers: Iterable[tuple[str, str]]) -> list[str]:
         """The rules and excludes that match none of a model's (name, kind) pairs, each with the nearest name.

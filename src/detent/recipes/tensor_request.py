@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 
 
 class Groups(Section, frozen=True):
-    """One scale for each `per_group` neighbours; which axis they lie along is the backend's business."""
+    """One scale for each `per_group` neighbors; which axis they lie along is the backend's business."""
 
     per_group: Annotated[int, within(1, 2**31 - 1)]
 

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
-from detent.adopting import adopt, initialise
+from detent.adopting import adopt, initialize
 from detent.errors import ArtifactError
 from detent.frontends.onnx import source_of
 from detent.graph import (
@@ -71,7 +71,7 @@ def retargeted(prepared: PreparedModel, backend: str | Backend) -> PreparedModel
         example=inputs,
         float_names=FloatNames.of(captured.module, captured.float_tensors, merges, modules),
     )
-    initialise(moved, known)
+    initialize(moved, known)
     keep_codes(prepared, moved, {f"{operation}.weight": norms[path] for path, operation in merges.items()})
     remember(moved, held, known)
     moved.train(prepared.training)

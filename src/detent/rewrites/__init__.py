@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from detent.rewrites.editing import BLOCKS, PHASES, Editing
-from detent.rewrites.float_model import float_model
+from detent.rewrites.float_model import float_model, float_network
+from detent.rewrites.network_editor import NetworkEditor
 from detent.rewrites.rewrite import Rewrite, rewrite
 
-__all__ = ["BLOCKS", "PHASES", "Editing", "Rewrite", "float_model", "rewrite"]
+__all__ = ["NetworkEditor", "Rewrite", "float_model", "float_network", "rewrite"]

@@ -7,8 +7,7 @@ Pad the pool has no padding of its own.
 from __future__ import annotations
 
 from detent.rewrites.avgpool_count_include_pad import padded_before
-from detent.rewrites.editing import Editing
-from detent.rewrites.original import attributes_of
+from detent.rewrites.network_editor import NetworkEditor
 from detent.rewrites.rewrite import rewrite
 from detent.rewrites.window_axes import window_axes
 
@@ -22,15 +21,14 @@ __all__ = ["avgpool_ceil_mode_explicit_pad"]
     ),
     needed_for=("onnxruntime<=1.31.1", "openvino<=2026.4.1"),
 )
-def avgpool_ceil_mode_explicit_pad(editing: Editing) -> None:
+def avgpool_ceil_mode_explicit_pad(editor: NetworkEditor) -> None:
     """Matches a quantized AveragePool with `ceil_mode` and `count_include_pad` whose windows end beyond the padding."""
-    for node in editing.nodes:
-        attributes = attributes_of(node)
-        if node.op_type != "AveragePool" or not attributes.get("ceil_mode") or not attributes.get("count_include_pad"):
+    for op in editor.ops("AveragePool"):
+        if not op.attribute("ceil_mode") or not op.attribute("count_include_pad"):
             continue
-        found = editing.found(node)
-        if found is None or attributes.get("auto_pad", "NOTSET") != "NOTSET":
+        found = editor.found(op)
+        if found is None or op.attribute("auto_pad") != "NOTSET":
             continue
-        axes = window_axes(editing, node)
+        axes = window_axes(editor, op)
         if not axes or not all(axis.is_whole for axis in axes):
-            padded_before(editing, found)
+            padded_before(editor, found)

@@ -6,11 +6,7 @@ fuses a Pad back into the pool unless a quantizer is between them.
 
 from __future__ import annotations
 
-import numpy as np
-from onnx import numpy_helper
-
-from detent.rewrites.editing import Editing, Found
-from detent.rewrites.original import attribute_of, attributes_of
+from detent.rewrites.network_editor import Found, NetworkEditor
 from detent.rewrites.rewrite import rewrite
 
 __all__ = ["avgpool_count_include_pad", "padded_before"]
@@ -23,34 +19,30 @@ __all__ = ["avgpool_count_include_pad", "padded_before"]
     ),
     needed_for=("openvino<=2026.4.1",),
 )
-def avgpool_count_include_pad(editing: Editing) -> None:
+def avgpool_count_include_pad(editor: NetworkEditor) -> None:
     """Matches a quantized AveragePool with `count_include_pad` and padding, unless real zero is stored as 0."""
-    for node in editing.nodes:
-        if node.op_type != "AveragePool" or attribute_of(node, "auto_pad") != "NOTSET":
+    for op in editor.ops("AveragePool"):
+        if op.attribute("auto_pad") != "NOTSET" or not op.attribute("count_include_pad"):
             continue
-        if not attribute_of(node, "count_include_pad") or not any(attribute_of(node, "pads")):
-            continue
-        found = editing.found(node)
-        if found is not None and not _zero_is_stored_as_zero(editing, found):
-            padded_before(editing, found)
+        found = editor.found(op) if any(op.attribute("pads")) else None
+        if found is not None and not _zero_is_stored_as_zero(found):
+            padded_before(editor, found)
 
 
-def padded_before(editing: Editing, found: Found) -> None:
+def padded_before(editor: NetworkEditor, found: Found) -> None:
     """Write an AveragePool behind its padding: what it takes in then is what counts."""
-    node = found.nodes[0]
-    attributes = attributes_of(node)
-    del attributes["count_include_pad"]
-    pads = attributes.pop("pads", [])
-    stem, axes, data = node.output[0], len(pads) // 2, found.data
+    (op,) = found.ops
+    attributes = {name: value for name, value in op.attributes.items() if name not in ("count_include_pad", "pads")}
+    pads, stem, data = op.attribute("pads"), op.outputs[0], found.data
     if any(pads):
+        axes = len(pads) // 2
         around = [0, 0, *pads[:axes], 0, 0, *pads[axes:]]
-        data = editing.on_grid(editing.moved("Pad", data, [around], stem), found.before)
-    made = editing.write("AveragePool", [data], stem, name=node.name, **attributes)
-    editing.activated(made, found.nodes[1:])
-    editing.replace(found)
+        data = editor.on_grid(editor.moved("Pad", data, [around], stem), found.data.encoding)
+    made = editor.write("AveragePool", [data], stem, name=op.name, **attributes)
+    editor.replace_found(found, made)
 
 
-def _zero_is_stored_as_zero(editing: Editing, found: Found) -> bool:
+def _zero_is_stored_as_zero(found: Found) -> bool:
     """As behind a ReLU."""
-    zero_point = numpy_helper.to_array(editing.initializers[found.before[1]])
-    return zero_point.dtype == np.uint8 and not zero_point.any()
+    grid = found.data.encoding
+    return grid is not None and grid.dtype == "uint8" and grid.symmetric

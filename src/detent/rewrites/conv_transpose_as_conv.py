@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.ir import attribute_value
-from detent.rewrites.editing import PHASES, Constant, Editing, Found
-from detent.rewrites.original import Original, attributes_of
+from detent.ir import Encoding, Layout, Operand, attribute_value
+from detent.rewrites.network_editor import Constant, Found, NetworkEditor, input_at
+from detent.rewrites.original import Original
 from detent.rewrites.rewrite import rewrite
 
 __all__ = ["NAME", "conv_transpose_as_conv", "moves_of", "one_phase", "transposed_kernel"]
@@ -37,22 +37,19 @@ NAME = "conv_transpose_as_conv"
     ),
     needed_for=("onnxruntime<=1.31.1", "openvino<=2026.4.1"),
 )
-def conv_transpose_as_conv(editing: Editing) -> None:
+def conv_transpose_as_conv(editor: NetworkEditor) -> None:
     """Matches a quantized ConvTranspose on images of a known size."""
-    for node in editing.nodes:
-        if node.op_type != "ConvTranspose":
+    for op in editor.ops("ConvTranspose"):
+        found, weight = editor.found(op), editor.constant(op.inputs[1])
+        bias = editor.constant(input_at(op, 2))
+        if found is None or weight is None or weight.encoding is None or (bias is None and len(op.reads) > 2):
             continue
-        found = editing.found(node)
-        weight = editing.constant(node.input[1])
-        bias = editing.constant(node.input[2]) if len(node.input) > 2 else None
-        if found is None or weight is None or weight.scale is None or (len(node.input) > 2 and bias is None):
-            continue
-        shape = editing.shape(found.data)
-        image = () if shape is None else tuple(size for size in shape[2:] if not isinstance(size, str))
-        original = Original(NAME, attributes_of(node), weight.codes.shape, image)
+        shape = editor.shape(found.data.tensor) or ()
+        image = tuple(size for size in shape[2:] if not isinstance(size, str))
+        original = Original(NAME, op.attributes, weight.array.shape, image)
         geometry = _Geometry.of(original)
         if geometry is not None and weight.axis in (None, 1):
-            _as_conv(editing, found, geometry, weight, bias, original)
+            _as_conv(editor, found, geometry, weight, bias, original)
 
 
 @dataclass(frozen=True)
@@ -146,24 +143,24 @@ class _Geometry:
 
 
 def _as_conv(
-    editing: Editing,
+    editor: NetworkEditor,
     found: Found,
     geometry: _Geometry,
     weight: Constant,
     bias: Constant | None,
     original: Original,
 ) -> None:
-    node = found.nodes[0]
-    stem = node.output[0]
-    inputs = [found.data, editing.stored(_kernels(weight, geometry))]
+    (op,) = found.ops
+    stem = op.outputs[0]
+    inputs = [found.data, _kernels(editor, weight, geometry)]
     if bias is not None:
-        inputs.append(editing.stored(_biases(bias, geometry)))
-    attributes = {"kernel_shape": geometry.taps, "pads": geometry.pads, "group": geometry.groups}
-    made = editing.write("Conv", inputs, stem, name=node.name, original=original, **attributes)
-    made = editing.activated(made, found.nodes[1:])
-    for op, *arguments in _moves(geometry, weight.codes.shape[1]):
-        made = editing.moved(op, editing.on_grid(made, found.behind), arguments, stem)
-    editing.replace(found)
+        inputs.append(_biases(editor, bias, geometry))
+    attributes = {"kernel_shape": list(geometry.taps), "pads": geometry.pads, "group": geometry.groups}
+    made = editor.write("Conv", inputs, stem, name=op.name, original=original, **attributes)
+    made = editor.activated(made, found.functions)
+    for move, *arguments in _moves(geometry, weight.array.shape[1]):
+        made = editor.moved(move, editor.on_grid(made, found.behind), arguments, stem)
+    editor.replace(*found.ops, *found.functions)
 
 
 def moves_of(original: Original) -> int:
@@ -188,16 +185,15 @@ def one_phase(original: Original, values: npt.NDArray[Any], *, shared: bool = Fa
     return np.asarray(groups[0] if shared else groups.reshape(-1))
 
 
-def _kernels(weight: Constant, geometry: _Geometry) -> Constant:
-    assert weight.scale is not None
-    assert weight.zero_point is not None
-    fill = weight.zero_point.reshape(-1, *[1] * geometry.rank) if weight.axis is not None else weight.zero_point
-    codes = geometry.kernels(weight.codes, fill)
-    name = f"{weight.name}{PHASES}"
-    if weight.axis is None:
-        return weight.renamed(name, codes)
-    times = geometry.groups * geometry.phases
-    return Constant(name, codes, np.tile(weight.scale, times), np.tile(weight.zero_point, times), 0)
+def _kernels(editor: NetworkEditor, weight: Constant, geometry: _Geometry) -> Operand:
+    encoding = weight.encoding
+    assert encoding is not None
+    fill = encoding.zero_point
+    if weight.axis is not None:
+        times, fill = geometry.groups * geometry.phases, fill.reshape(-1, *[1] * geometry.rank)
+        scale, zero_point = np.tile(encoding.scale, times), np.tile(encoding.zero_point, times)
+        encoding = Encoding(scale, zero_point, encoding.dtype, 0)
+    return editor.rearranged(weight, Layout.PHASES, geometry.kernels(weight.array, fill), encoding)
 
 
 def _dilated(kernel: tuple[int, ...], dilations: tuple[int, ...]) -> tuple[slice, ...]:
@@ -205,17 +201,17 @@ def _dilated(kernel: tuple[int, ...], dilations: tuple[int, ...]) -> tuple[slice
     return (slice(None), slice(None), *(slice(0, d * (k - 1) + 1, d) for k, d in zip(kernel, dilations, strict=True)))
 
 
-def _biases(bias: Constant, geometry: _Geometry) -> Constant:
+def _biases(editor: NetworkEditor, bias: Constant, geometry: _Geometry) -> Operand:
     """Each channel's for each of its phases."""
 
     def repeated(part: npt.NDArray[Any]) -> npt.NDArray[Any]:
         grouped = part.reshape(geometry.groups, 1, -1)
         return np.broadcast_to(grouped, (geometry.groups, geometry.phases, grouped.shape[2])).reshape(-1)
 
-    name = f"{bias.name}{PHASES}"
-    if bias.scale is None or bias.zero_point is None or bias.axis is None:
-        return bias.renamed(name, repeated(bias.codes))
-    return Constant(name, repeated(bias.codes), repeated(bias.scale), repeated(bias.zero_point), 0)
+    encoding = bias.encoding
+    if encoding is not None and encoding.axis is not None:
+        encoding = Encoding(repeated(encoding.scale), repeated(encoding.zero_point), encoding.dtype, 0)
+    return editor.rearranged(bias, Layout.PHASES, repeated(bias.array), encoding)
 
 
 def _moves(geometry: _Geometry, channels: int) -> list[tuple[Any, ...]]:

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import numpy_helper
 
-from detent.rewrites.editing import PHASES, Constant, Editing, Found
-from detent.rewrites.original import Original, attribute_of, attributes_of
+from detent.ir import Encoding, Layout, Operand
+from detent.rewrites.network_editor import Constant, Found, NetworkEditor, input_at
+from detent.rewrites.original import Original
 from detent.rewrites.rewrite import rewrite
 
 __all__ = ["DENSE", "dense_kernel", "densify_conv_transpose", "grouped_kernel"]
@@ -31,43 +31,36 @@ DENSE = "dense_conv_transpose"
     ),
     needed_for=("onnxruntime-qnn<=2.7.0",),
 )
-def densify_conv_transpose(editing: Editing) -> None:
+def densify_conv_transpose(editor: NetworkEditor) -> None:
     """Matches every quantized ConvTranspose."""
-    for node in editing.nodes:
-        found = editing.found(node) if node.op_type == "ConvTranspose" else None
-        weight = None if found is None else editing.constant(node.input[1])
-        if found is None or weight is None or weight.scale is None:
+    for op in editor.ops("ConvTranspose"):
+        found, weight = editor.found(op), editor.constant(op.inputs[1])
+        if found is None or weight is None or weight.encoding is None:
             continue
-        groups = int(attribute_of(node, "group"))
-        spreads = groups > 1 and weight.axis == 1 and weight.codes.shape[1] > 1
-        if spreads or len(node.input) < 3:
-            _write(editing, found, weight, groups if spreads else 1)
+        spreads = op.groups > 1 and weight.axis == 1 and weight.array.shape[1] > 1
+        if spreads or input_at(op, 2) is None:
+            _write(editor, found, weight, op.groups if spreads else 1)
 
 
-def _write(editing: Editing, found: Found, weight: Constant, groups: int) -> None:
+def _write(editor: NetworkEditor, found: Found, weight: Constant, groups: int) -> None:
     """With the weights of `groups` spread out."""
-    node, attributes = found.nodes[0], attributes_of(found.nodes[0])
-    outputs = weight.codes.shape[1] * int(attribute_of(node, "group"))
-    inputs = [found.data, node.input[1]]
-    original = None
+    (op,) = found.ops
+    attributes, original, kernel = op.attributes, None, op.inputs[1]
     if groups > 1:
-        original = Original(DENSE, attributes, weight.codes.shape, ())
-        inputs[1] = editing.stored(_spread(weight, groups))
-        attributes = {**attributes, "group": 1}
-    bias = node.input[2] if len(node.input) > 2 else editing.stored(_zeros(editing, found, weight, outputs))
-    made = editing.write(
-        "ConvTranspose", [*inputs, bias], node.output[0], name=node.name, original=original, **attributes
-    )
-    editing.activated(made, found.nodes[1:])
-    editing.replace(found)
+        original = Original(DENSE, attributes, weight.array.shape, ())
+        attributes, kernel = {**attributes, "group": 1}, _spread(editor, weight, groups)
+    bias = input_at(op, 2) or _zeros(editor, found, weight)
+    inputs = [found.data, kernel, bias]
+    made = editor.write("ConvTranspose", inputs, op.outputs[0], name=op.name, original=original, **attributes)
+    editor.replace_found(found, made)
 
 
-def _spread(weight: Constant, groups: int) -> Constant:
-    assert weight.scale is not None
-    assert weight.zero_point is not None
-    codes = dense_kernel(weight.codes, groups, weight.zero_point)
-    scale, zero_point = (np.tile(part, groups) for part in (weight.scale, weight.zero_point))
-    return Constant(f"{weight.name}{PHASES}", codes, scale, zero_point, 1)
+def _spread(editor: NetworkEditor, weight: Constant, groups: int) -> Operand:
+    encoding = weight.encoding
+    assert encoding is not None
+    codes = dense_kernel(weight.array, groups, encoding.zero_point)
+    scale, zero_point = np.tile(encoding.scale, groups), np.tile(encoding.zero_point, groups)
+    return editor.rearranged(weight, Layout.PHASES, codes, Encoding(scale, zero_point, encoding.dtype, 1))
 
 
 def dense_kernel(weights: npt.NDArray[Any], groups: int, fill: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -90,12 +83,15 @@ def grouped_kernel(original: Original, weights: npt.NDArray[Any]) -> npt.NDArray
     return original.gathered(lambda numbers: dense_kernel(numbers, groups, np.zeros(1, numbers.dtype)), weights)
 
 
-def _zeros(editing: Editing, found: Found, weight: Constant, outputs: int) -> Constant:
+def _zeros(editor: NetworkEditor, found: Found, weight: Constant) -> Operand:
     """A bias in units of the sums."""
-    assert weight.scale is not None
-    scale = np.asarray(numpy_helper.to_array(editing.initializers[found.before[0]]) * weight.scale, np.float32)
+    assert weight.encoding is not None
+    assert found.data.encoding is not None
+    (op,) = found.ops
+    outputs = weight.array.shape[1] * op.groups
+    scale = found.data.encoding.scale * weight.encoding.scale
     if weight.axis is not None:
         scale = np.tile(scale, outputs // len(scale))
-    name = editing.fresh(f"{found.nodes[0].output[0]}.bias")
-    zeros = np.zeros(outputs, np.int32)
-    return Constant(name, zeros, scale, np.zeros(scale.shape, np.int32), None if weight.axis is None else 0)
+    zero_point = np.zeros(scale.shape, np.int64)
+    encoding = Encoding(scale, zero_point, "int32", None if weight.axis is None else 0)
+    return editor.stored(Constant(f"{op.outputs[0]}.bias", np.zeros(outputs, np.int32), encoding))

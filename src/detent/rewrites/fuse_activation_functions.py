@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy.typing as npt
-from onnx import numpy_helper
 
 from detent.frontends.onnx.canonicalize.functions import Steps, function_of
-from detent.rewrites.editing import Editing, Found
+from detent.ir import Network, Op, Operand, is_output
+from detent.rewrites.network_editor import NetworkEditor
 from detent.rewrites.rewrite import rewrite
 
 __all__ = ["fuse_activation_functions"]
@@ -22,20 +21,29 @@ __all__ = ["fuse_activation_functions"]
     ),
     needed_for=("ai-edge-litert<=2.3.0", "ncnn<=1.0.20261020", "onnxruntime-qnn<=2.7.0"),
 )
-def fuse_activation_functions(editing: Editing) -> None:
+def fuse_activation_functions(editor: NetworkEditor) -> None:
     """Matches every function, from the last one: steps of one may be a function themselves."""
-    steps = Steps(editing.maker, editing.readers, lambda name: _number(editing, name))
+    steps = _steps(editor.network)
     gone: set[str] = set()
-    for node in reversed(editing.nodes):
-        found = None if node.output[0] in gone else function_of(node, steps)
-        shape = None if found is None else editing.shape(found.x)
-        if found is None or len(shape or ()) < found.axes:
+    for op in reversed(editor.network.ops):
+        found = None if op.outputs[0] in gone else function_of(op, steps)
+        if found is None or len(editor.shape(found.x.tensor) or ()) < found.axes:
             continue
-        gone.update(member.output[0] for member in found.nodes)
-        editing.write(found.op, [found.x], node.output[0], name=node.name, **found.attributes)
-        editing.replace(Found(found.nodes, found.x, (), node.output[0], ()))
+        gone.update(member.outputs[0] for member in found.ops)
+        editor.write(found.type, [found.x], op.outputs[0], name=op.name, **found.attributes)
+        editor.replace(*found.ops)
 
 
-def _number(editing: Editing, name: str) -> npt.NDArray[Any] | None:
-    held = editing.initializers.get(name)
-    return None if held is None or math.prod(held.dims) != 1 else numpy_helper.to_array(held)
+def _steps(network: Network) -> Steps:
+    def producer(read: Operand) -> Op | None:
+        return network.producer(read.tensor) if read.encoding is None else None
+
+    def readers(tensor: str) -> list[str]:
+        found = [op.outputs[0] if read.encoding is None else "" for op, read in network.readers(tensor)]
+        return [*found, ""] if is_output(network, tensor) else found
+
+    def number(read: Operand) -> npt.NDArray[Any] | None:
+        held = None if read.encoding is not None else network.constants.get(read.tensor)
+        return None if held is None or held.size != 1 else held
+
+    return Steps(producer, readers, number)

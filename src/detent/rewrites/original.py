@@ -1,4 +1,4 @@
-"""The operation before a rewrite, stored with its node so that the rewrite can be undone."""
+"""The operation before a rewrite, stored with the one that replaces it so that the rewrite can be undone."""
 
 from __future__ import annotations
 
@@ -9,29 +9,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
-from onnx import helper
 
-from detent.ir import attribute_value
+from detent.ir import Op
 
-__all__ = ["Original", "attribute_of", "attributes_of"]
+__all__ = ["ORIGINAL", "Original"]
 
-_KEY = "detent.form"
-
-
-def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
-    """Plain Python types; without tensors and graphs."""
-    found = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    return {
-        name: value.decode() if isinstance(value, bytes) else list(value) if hasattr(value, "__len__") else value
-        for name, value in found.items()
-        if isinstance(value, (bytes, int, float)) or hasattr(value, "__len__")
-    }
-
-
-def attribute_of(node: onnx.NodeProto, name: str, rank: int | None = None) -> Any:
-    """One attribute, which is the default of ONNX where the node does not say it (see `attribute_value`)."""
-    return attribute_value(node.op_type, attributes_of(node), name, rank)
+ORIGINAL = "detent.form"
+"""The key in the metadata of an operation that keeps what it was."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +27,16 @@ class Original:
     weight: tuple[int, ...]
     image: tuple[int, ...]
 
-    def keep(self, node: onnx.NodeProto) -> None:
-        node.metadata_props.add(key=_KEY, value=json.dumps(asdict(self)))
+    @property
+    def metadata(self) -> dict[str, str]:
+        return {ORIGINAL: json.dumps(asdict(self))}
 
     @classmethod
-    def of(cls, node: onnx.NodeProto) -> Original | None:
-        """What a node keeps, if it was rewritten so."""
-        held = next((entry.value for entry in node.metadata_props if entry.key == _KEY), None)
-        if held is None:
+    def of(cls, op: Op) -> Original | None:
+        """What an operation keeps, if it was rewritten so."""
+        if ORIGINAL not in op.metadata:
             return None
-        said = json.loads(held)
+        said = json.loads(op.metadata[ORIGINAL])
         return cls(said["form"], said["attributes"], tuple(said["weight"]), tuple(said["image"]))
 
     def gathered(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from detent.rewrites.editing import Editing
+from detent.rewrites.network_editor import NetworkEditor
 
 __all__ = ["Rewrite", "rewrite"]
 
@@ -18,19 +18,19 @@ class Rewrite:
     - `why`: a sentence for users: what becomes of the operation otherwise, with the damage that was measured.
     - `needed_for`: the releases that it was measured with ("openvino<=2026.4.1"). A newer one is measured again, so
       that a workaround can expire.
-    - `apply`: changes a model in the making.
+    - `apply`: changes a network in the making.
     """
 
     name: str
     why: str
     needed_for: tuple[str, ...]
-    apply: Callable[[Editing], None]
+    apply: Callable[[NetworkEditor], None]
 
 
-def rewrite(*, why: str, needed_for: tuple[str, ...]) -> Callable[[Callable[[Editing], None]], Rewrite]:
+def rewrite(*, why: str, needed_for: tuple[str, ...]) -> Callable[[Callable[[NetworkEditor], None]], Rewrite]:
     """Make a function a Rewrite, under its own name."""
 
-    def made(apply: Callable[[Editing], None]) -> Rewrite:
+    def made(apply: Callable[[NetworkEditor], None]) -> Rewrite:
         return Rewrite(apply.__name__, why, needed_for, apply)
 
     return made

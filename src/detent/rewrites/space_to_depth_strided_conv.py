@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.ir import attribute_value
-from detent.rewrites.editing import BLOCKS, Editing, Found
-from detent.rewrites.original import Original, attributes_of
+from detent.ir import Layout, Operand, attribute_value
+from detent.rewrites.network_editor import Found, NetworkEditor
+from detent.rewrites.original import Original
 from detent.rewrites.rewrite import rewrite
 
 __all__ = ["MOVES", "NAME", "in_pixels", "space_to_depth_strided_conv"]
@@ -36,25 +36,20 @@ _FEW = 4
     ),
     needed_for=("onnxruntime<=1.31.1",),
 )
-def space_to_depth_strided_conv(editing: Editing) -> None:
+def space_to_depth_strided_conv(editor: NetworkEditor) -> None:
     """Matches a quantized Conv on images of an even size with stride 2 and less than four channels."""
-    for node in editing.nodes:
-        if node.op_type != "Conv":
-            continue
-        found, weight = editing.found(node), editing.constant(node.input[1])
-        shape = None if found is None else editing.shape(found.data)
-        if found is None or weight is None or weight.scale is None or shape is None or len(shape) != 4:
+    for op in editor.ops("Conv"):
+        found, weight = editor.found(op), editor.constant(op.inputs[1])
+        shape = editor.shape(op.reads[0].tensor)
+        if found is None or weight is None or weight.encoding is None or shape is None or len(shape) != 4:
             continue
         image = tuple(size for size in shape[2:] if not isinstance(size, str))
-        original = Original(NAME, attributes_of(node), weight.codes.shape, image)
+        original = Original(NAME, op.attributes, weight.array.shape, image)
         blocks = _Blocks.of(original)
-        if blocks is None or weight.axis not in (None, 0):
-            continue
-        held = weight.zero_point if weight.zero_point is not None else np.zeros((), np.int8)
-        fill = held.reshape(-1, 1, 1, 1) if weight.axis is not None else held
-        codes = blocks.kernels(weight.codes, fill)
-        name = editing.stored(weight.renamed(f"{weight.name}{BLOCKS}", codes))
-        _write(editing, found, blocks, [name, *node.input[2:]], original)
+        if blocks is not None and weight.axis in (None, 0):
+            fill = weight.encoding.along(weight.encoding.zero_point, weight.array.ndim)
+            codes = blocks.kernels(weight.array, fill)
+            _write(editor, found, blocks, editor.rearranged(weight, Layout.BLOCKS, codes, weight.encoding), original)
 
 
 @dataclass(frozen=True)
@@ -113,15 +108,15 @@ class _Blocks:
         ]
 
 
-def _write(editing: Editing, found: Found, blocks: _Blocks, parameters: list[str], original: Original) -> None:
-    node = found.nodes[0]
-    stem, made = node.output[0], found.data
-    for op, argument in blocks.moves:
-        made = editing.on_grid(editing.moved(op, made, [argument], stem), found.before)
-    attributes = {"kernel_shape": blocks.taps, "pads": blocks.pads}
-    made = editing.write("Conv", [made, *parameters], stem, name=node.name, original=original, **attributes)
-    editing.activated(made, found.nodes[1:])
-    editing.replace(found)
+def _write(editor: NetworkEditor, found: Found, blocks: _Blocks, weight: Operand, original: Original) -> None:
+    (op,) = found.ops
+    stem, made = op.outputs[0], found.data
+    for move, argument in blocks.moves:
+        made = editor.on_grid(editor.moved(move, made, [argument], stem), found.data.encoding)
+    attributes = {"kernel_shape": list(blocks.taps), "pads": list(blocks.pads)}
+    inputs = [made, weight, *op.inputs[2:]]
+    made = editor.write("Conv", inputs, stem, name=op.name, original=original, **attributes)
+    editor.replace_found(found, made)
 
 
 def in_pixels(original: Original, weights: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import onnx
-
+from detent.ir import Op
 from detent.ir.windows import SlidingWindow, WindowAxis
-from detent.rewrites.editing import Editing
-from detent.rewrites.original import attributes_of
+from detent.rewrites.network_editor import NetworkEditor
 
 __all__ = ["window_axes"]
 
 
-def window_axes(editing: Editing, node: onnx.NodeProto, kernel: Sequence[int] | None = None) -> tuple[WindowAxis, ...]:
+def window_axes(editor: NetworkEditor, op: Op, kernel: Sequence[int] | None = None) -> tuple[WindowAxis, ...]:
     """Each axis; none where a size is free, or the padding is left to the runtime. `kernel` is the size of the weights;
     pools have it as an attribute."""
-    attributes = attributes_of(node)
-    window = SlidingWindow.of(attributes, kernel)
-    sizes = [size for size in (editing.shape(node.input[0]) or ())[2:] if isinstance(size, int)]
-    if len(sizes) != window.rank or attributes.get("auto_pad", "NOTSET") != "NOTSET":
+    window = SlidingWindow.of(op.attributes, kernel)
+    sizes = [size for size in (editor.shape(op.reads[0].tensor) or ())[2:] if isinstance(size, int)]
+    if len(sizes) != window.rank or op.attribute("auto_pad") != "NOTSET":
         return ()
     return window.along(sizes)

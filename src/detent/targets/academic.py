@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from detent.numerics import ApotGrid, IntGrid, LogGrid, PerChannel, PerGroup, PerTensor, Rounding
-from detent.planning import Backend, Offer, Rule, takes
+from detent.planning import Backend, Rule, SupportedSchemes, quantize_inputs
 from detent.targets.base import Target
 
 __all__ = ["ACADEMIC", "ACADEMIC_NLP", "NLP_TARGET", "TARGET"]
 
-_ANY = Offer(
+_ANY = SupportedSchemes(
     grids=(IntGrid, ApotGrid, LogGrid),
     bits=(8, 2, 3, 4, 5, 6, 7, 16),
     signed=(True, False),
@@ -26,10 +26,10 @@ ACADEMIC = Backend(
     about="papers on vision: inputs and weights of convolutions and linear layers",
     weight=_ANY,
     activation=replace(_ANY, auto_sign=True),
-    rules=takes("conv", "conv_transpose", "linear"),
+    rules=quantize_inputs("conv", "conv_transpose", "linear"),
     fusions=(),
-    shares=(),
-    ends_bits=8,
+    passthrough=(),
+    first_last_bits=8,
     batch_norm=-1,
 )
 
@@ -40,9 +40,9 @@ ACADEMIC_NLP = Backend(
     about="papers on language: linear layers, matrix products, embeddings",
     weight=_ANY,
     activation=replace(_ANY, auto_sign=True),
-    rules={**takes("linear", "matmul"), "embedding": Rule(inputs=False)},
+    rules={**quantize_inputs("linear", "matmul"), "embedding": Rule(inputs=False)},
     fusions=(),
-    shares=(),
+    passthrough=(),
     batch_norm=-1,
 )
 

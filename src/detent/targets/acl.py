@@ -16,7 +16,7 @@ import numpy as np
 
 from detent.ir import DeployedTensor
 from detent.numerics import PerChannel, PerTensor
-from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
+from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_io
 from detent.targets.base import Deployment, Format, Target, TensorFacts, Written
 from detent.targets.base.content import as_json, parse_json, unreadable
 from detent.targets.base.format import EVERY_ROLE, Roles
@@ -28,14 +28,14 @@ ACL = Backend(
     name="acl",
     about="Arm Compute Library",
     # QSYMM8_PER_CHANNEL, or the QASYMM8_SIGNED and QASYMM8 of activations.
-    weight=Offer(
+    weight=SupportedSchemes(
         narrow=(True, False),
         granularities=(PerChannel, PerTensor),
-        also=(Offer(signed=(True, False), symmetric=(False, True)),),
+        also=(SupportedSchemes(signed=(True, False), symmetric=(False, True)),),
     ),
-    activation=Offer(signed=(True, False), narrow=(False,), symmetric=(False, True)),
+    activation=SupportedSchemes(signed=(True, False), narrow=(False,), symmetric=(False, True)),
     bias="int32",
-    rules=both(
+    rules=quantize_io(
         "conv",
         "conv_transpose",
         "linear",
@@ -57,7 +57,7 @@ ACL = Backend(
         "softmax",
     ),
     fusions=(*FUSED, *chains(("add", "sub", "mul"))),
-    shares=(*MOVES, "pad", "resize"),
+    passthrough=(*MOVES, "pad", "resize"),
     # Kernels with a built-in output scale, as in LiteRT.
     ranges={"sigmoid": (0.0, 255 / 256), "softmax": (0.0, 255 / 256), "tanh": (-1.0, 127 / 128)},
     quantize_outputs=True,

@@ -26,7 +26,7 @@ import numpy as np
 
 from detent.ir import DeployedTensor, Trait, ops_with
 from detent.numerics import PerChannel, PerTensor, Rounding
-from detent.planning import Backend, Offer, takes
+from detent.planning import Backend, SupportedSchemes, quantize_inputs
 from detent.targets.base import Target, TensorFacts, Written
 from detent.targets.base.content import shortest, unreadable
 from detent.targets.base.float_network import FLOAT_MODEL, KEEPS_VALUES, FloatNetwork, ParameterFormat
@@ -38,13 +38,13 @@ __all__ = ["ASCEND", "FORMAT", "TARGET", "AscendRecord", "AscendRecordFormat", "
 ASCEND = Backend(
     name="ascend",
     about="Huawei Ascend",
-    weight=Offer(granularities=(PerChannel, PerTensor), roundings=(Rounding.HALF_AWAY,)),
+    weight=SupportedSchemes(granularities=(PerChannel, PerTensor), roundings=(Rounding.HALF_AWAY,)),
     per_tensor_weights=("linear",),
     # Written as offset_d = zero point - 128.
-    activation=Offer(signed=(False, True), symmetric=(False, True), roundings=(Rounding.HALF_AWAY,)),
+    activation=SupportedSchemes(signed=(False, True), symmetric=(False, True), roundings=(Rounding.HALF_AWAY,)),
     # A record holds a scale for what a layer takes in and for its weight, and none for what it gives.
-    rules=takes("conv", "conv_transpose", "linear", "avgpool"),
-    shares=(),
+    rules=quantize_inputs("conv", "conv_transpose", "linear", "avgpool"),
+    passthrough=(),
     files=("onnx", "ascend_record"),
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
+from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_io
 from detent.targets.base import Target
 from detent.targets.base.power_of_two import POWER_OF_TWO, RULES
 
@@ -14,10 +14,10 @@ FPGA = Backend(
     weight=POWER_OF_TWO,
     activation=POWER_OF_TWO,
     bias="int32",
-    bias_offer=Offer(bits=(32,), scales=("power_of_two",)),
-    rules={**RULES, **both("conv_transpose")},
+    bias_schemes=SupportedSchemes(bits=(32,), scales=("power_of_two",)),
+    rules={**RULES, **quantize_io("conv_transpose")},
     fusions=(*FUSED, *chains(("add",))),
-    shares=(*MOVES, "pad", "resize"),
+    passthrough=(*MOVES, "pad", "resize"),
     quantize_outputs=True,
     arithmetic="onnx_spec",
     files=("onnx", "ppq_json"),

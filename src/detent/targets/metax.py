@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from detent.numerics import PerChannel, PerTensor
-from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
+from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_io
 from detent.targets.base import Target
 from detent.targets.base.ppq_kinds import CUDA_KINDS
 
@@ -13,12 +13,12 @@ __all__ = ["METAX", "TARGET"]
 METAX = Backend(
     name="metax",
     about="MetaX, one scale a channel",
-    weight=Offer(narrow=(True,), granularities=(PerChannel, PerTensor)),
-    activation=Offer(narrow=(True,)),
+    weight=SupportedSchemes(narrow=(True,), granularities=(PerChannel, PerTensor)),
+    activation=SupportedSchemes(narrow=(True,)),
     bias="int32",
-    rules=both(*CUDA_KINDS, "matmul"),
+    rules=quantize_io(*CUDA_KINDS, "matmul"),
     fusions=(*FUSED, *chains(("conv", "linear"), ("sigmoid", "leaky_relu"), norm=True), *chains(("add",))),
-    shares=(*MOVES, "resize"),
+    passthrough=(*MOVES, "resize"),
     quantize_outputs=True,
     files=("onnx", "ppq_json"),
 )

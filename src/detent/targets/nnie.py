@@ -17,7 +17,7 @@ import onnx
 
 from detent.ir import DeployedTensor
 from detent.numerics import LogGrid
-from detent.planning import Backend, Offer, takes
+from detent.planning import Backend, SupportedSchemes, quantize_inputs
 from detent.targets.base import Target, TensorFacts, Written
 from detent.targets.base.content import as_json, parse_json, unreadable
 from detent.targets.base.float_network import FLOAT_MODEL, FloatNetwork, ParameterFormat
@@ -26,7 +26,7 @@ from detent.targets.base.limits import on_one_scale, refusal
 
 __all__ = ["FORMAT", "NNIE", "TARGET", "GfpqParameters", "NnieGfpqFormat", "gfpq_entries", "read_gfpq"]
 
-_LOGARITHMS = Offer(grids=(LogGrid,), narrow=(False,), scales=("float",))
+_LOGARITHMS = SupportedSchemes(grids=(LogGrid,), narrow=(False,), scales=("float",))
 
 NNIE = Backend(
     name="nnie",
@@ -34,8 +34,8 @@ NNIE = Backend(
     weight=_LOGARITHMS,
     activation=_LOGARITHMS,
     # What is in its parameter file. MQBench simulates more (mul, prelu, global pooling), but leaves them out of it.
-    rules=takes("conv", "conv_transpose", "linear", "add", "maxpool", "avgpool", "resize"),
-    shares=("reshape", "transpose", "slice", "maxpool"),
+    rules=quantize_inputs("conv", "conv_transpose", "linear", "add", "maxpool", "avgpool", "resize"),
+    passthrough=("reshape", "transpose", "slice", "maxpool"),
     arithmetic="onnx_spec",
     files=("onnx", "nnie_gfpq"),
 )

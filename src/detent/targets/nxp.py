@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 
 from detent.ir import DeployedTensor
 from detent.numerics import PerChannel, PerTensor, Rounding
-from detent.planning import FUSED, MOVES, Backend, Offer, chains
+from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains
 from detent.targets.base import Deployment, Format, Target, TensorFacts, Written
 from detent.targets.base.content import unreadable
 from detent.targets.base.float_network import FloatNetwork, initializer_facts
@@ -33,10 +33,10 @@ NXP = Backend(
     # PPQ's NxpInputRoundingRefinePass.
     network_input=replace(POWER_OF_TWO, roundings=(Rounding.HALF_DOWN,)),
     bias="int32",
-    bias_offer=Offer(bits=(32,), scales=("power_of_two",), roundings=(Rounding.HALF_AWAY,)),
+    bias_schemes=SupportedSchemes(bits=(32,), scales=("power_of_two",), roundings=(Rounding.HALF_AWAY,)),
     rules=RULES,
     fusions=(*FUSED, *chains(("add",))),
-    shares=(*MOVES, "pad", "resize"),
+    passthrough=(*MOVES, "pad", "resize"),
     quantize_outputs=True,
     arithmetic="shift_half_up",
     files=("onnx", "nxp_ranges"),

@@ -22,7 +22,7 @@ from typing import Any
 
 from detent.ir import DeployedTensor
 from detent.numerics import PerChannel, PerTensor
-from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
+from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_io
 from detent.targets.base import Target, TensorFacts, Written
 from detent.targets.base.content import as_json, parse_json, plain, unreadable
 from detent.targets.base.float_network import FLOAT_MODEL, FloatNetwork, ParameterFormat
@@ -52,12 +52,12 @@ __all__ = [
 PPL_CUDA = Backend(
     name="ppl_cuda",
     about="OpenPPL, CUDA",
-    weight=Offer(granularities=(PerChannel, PerTensor)),
-    activation=Offer(),
+    weight=SupportedSchemes(granularities=(PerChannel, PerTensor)),
+    activation=SupportedSchemes(),
     bias="int32",
-    rules=both(*CUDA_KINDS),
+    rules=quantize_io(*CUDA_KINDS),
     fusions=(*FUSED, *chains(("conv", "linear"), ("sigmoid", "leaky_relu"), norm=True), *chains(("add",))),
-    shares=(*MOVES, "resize"),
+    passthrough=(*MOVES, "resize"),
     quantize_outputs=True,
     files=("onnx", "ppl_json"),
 )
@@ -67,13 +67,13 @@ CUDA_TARGET = Target(backend=PPL_CUDA, formats={"ppl_json": "detent.targets.open
 PPL_DSP = Backend(
     name="ppl_dsp",
     about="OpenPPL, Hexagon DSP",
-    weight=Offer(signed=(False,), symmetric=(False,)),
-    activation=Offer(signed=(False,), symmetric=(False,)),
+    weight=SupportedSchemes(signed=(False,), symmetric=(False,)),
+    activation=SupportedSchemes(signed=(False,), symmetric=(False,)),
     # PPQ simulates 30 bits of the 32, against underflow of its float32 scales; so with all its other platforms.
     bias="int32",
-    rules=both(*DSP_KINDS),
+    rules=quantize_io(*DSP_KINDS),
     fusions=(*FUSED, *chains(("add",))),
-    shares=(*MOVES, "pad", "resize"),
+    passthrough=(*MOVES, "pad", "resize"),
     quantize_outputs=True,
     files=("onnx", "ppl_dsp_json"),
 )
@@ -84,9 +84,9 @@ DSP_TARGET = Target(backend=PPL_DSP, formats={"ppl_dsp_json": "detent.targets.op
 PPL_W8A16 = Backend(
     name="ppl_w8a16",
     about="OpenPPL, 8-bit weights and 16-bit activations",
-    weight=Offer(signed=(False,), symmetric=(False,)),
-    activation=Offer(bits=(16,), signed=(False,), symmetric=(False,)),
-    rules=both(
+    weight=SupportedSchemes(signed=(False,), symmetric=(False,)),
+    activation=SupportedSchemes(bits=(16,), signed=(False,), symmetric=(False,)),
+    rules=quantize_io(
         "conv", "conv_transpose", "linear", "add", "mul", "avgpool", "global_avgpool", "batchnorm", "prelu", "resize"
     ),
     fusions=(*FUSED, *chains(("add", "mul"))),

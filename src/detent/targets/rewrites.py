@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import onnx
-
-from detent.rewrites import Editing
+from detent.ir import Network
+from detent.rewrites import NetworkEditor
 from detent.targets import TARGETS
 
 __all__ = ["REWRITES", "legalize", "register"]
@@ -17,11 +16,9 @@ REWRITES = TARGETS.rewrites
 register = REWRITES.register
 
 
-def legalize(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
-    """A QDQ model after these rewrites, in order, which computes the same integers; itself if there are none."""
-    if not names:
-        return model
-    editing = Editing(model)
+def legalize(network: Network, names: Sequence[str]) -> Network:
+    """A network after these rewrites, in order, which computes the same integers; itself if none of them matches."""
+    editor = NetworkEditor(network)
     for name in names:
-        REWRITES[name].apply(editing)
-    return editing.finished()
+        REWRITES[name].apply(editor)
+    return editor.finished()

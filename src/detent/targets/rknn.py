@@ -17,7 +17,7 @@ import yaml
 
 from detent.ir import DeployedTensor
 from detent.numerics import PerChannel, PerTensor
-from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
+from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_io
 from detent.targets.base import Target, TensorFacts, Written
 from detent.targets.base.content import unreadable
 from detent.targets.base.float_network import FLOAT_MODEL, FloatNetwork, ParameterFormat
@@ -29,11 +29,11 @@ __all__ = ["FORMAT", "RKNN", "TARGET", "RknnFormat", "RknnGrid", "read_rknn"]
 RKNN = Backend(
     name="rknn",
     about="Rockchip RKNN",
-    weight=Offer(narrow=(True, False), granularities=(PerChannel, PerTensor)),
+    weight=SupportedSchemes(narrow=(True, False), granularities=(PerChannel, PerTensor)),
     # Affine int8, where PPQ has uint8. The simulator gives a symmetric tensor another scale, so there is no such offer.
-    activation=Offer(symmetric=(False,)),
+    activation=SupportedSchemes(symmetric=(False,)),
     bias="int32",
-    rules=both(
+    rules=quantize_io(
         "conv",
         "linear",
         "matmul",
@@ -49,7 +49,7 @@ RKNN = Backend(
         "sigmoid",
     ),
     fusions=(*FUSED, *chains(("add",))),
-    shares=(*MOVES, "resize"),
+    passthrough=(*MOVES, "resize"),
     quantize_outputs=True,
     files=("onnx", "rknn", "ppq_json"),
 )

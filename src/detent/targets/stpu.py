@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 
 from detent.ir import DeployedTensor, Trait, ops_with
-from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
+from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_io
 from detent.targets.base import Target, TensorFacts, Written
 from detent.targets.base.content import as_json, parse_json
 from detent.targets.base.float_network import FLOAT_MODEL, FloatNetwork, ParameterFormat
@@ -31,16 +31,16 @@ __all__ = ["FORMAT", "STPU", "TARGET", "StpuEntry", "StpuMinmaxFormat", "read_st
 STPU = Backend(
     name="stpu",
     about="SenseTime STPU",
-    weight=Offer(narrow=(True,)),
-    activation=Offer(narrow=(True,)),
+    weight=SupportedSchemes(narrow=(True,)),
+    activation=SupportedSchemes(narrow=(True,)),
     bias="int32",
-    rules=both(
+    rules=quantize_io(
         "conv", "conv_transpose", "linear", "add", "mul", "avgpool", "global_avgpool", "batchnorm", "prelu", "resize"
     ),
     fusions=(*FUSED, *chains(("add", "mul"))),
     # Its file has one range for all that is joined.
-    shares=(*MOVES, "concat"),
-    aligns=("concat",),
+    passthrough=(*MOVES, "concat"),
+    common_qparams=("concat",),
     quantize_outputs=True,
     files=("onnx", "stpu_minmax"),
 )

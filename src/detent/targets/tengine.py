@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from detent.ir import DeployedTensor
-from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
+from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_io
 from detent.targets.base import Target, TensorFacts, Written
 from detent.targets.base.content import shortest, unreadable
 from detent.targets.base.float_network import FLOAT_MODEL, FloatNetwork, ParameterFormat
@@ -26,11 +26,11 @@ TENGINE = Backend(
     name="tengine",
     about="Tengine, uint8",
     # One scale for a tensor, symmetric or affine: the tool that reads the scale file refuses channels.
-    weight=Offer(signed=(False, True), symmetric=(False, True)),
-    activation=Offer(signed=(False, True), symmetric=(False, True)),
+    weight=SupportedSchemes(signed=(False, True), symmetric=(False, True)),
+    activation=SupportedSchemes(signed=(False, True), symmetric=(False, True)),
     bias="int32",
     # PPQ's and MQBench's lists together.
-    rules=both(
+    rules=quantize_io(
         "conv",
         "conv_transpose",
         "linear",
@@ -53,7 +53,7 @@ TENGINE = Backend(
     ),
     # The parameters of a ReLU are copied to the convolution before it.
     fusions=(*FUSED, *chains(("add",))),
-    shares=MOVES,
+    passthrough=MOVES,
     quantize_outputs=True,
     files=("onnx", "tengine_scale"),
 )

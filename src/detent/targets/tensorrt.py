@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from detent.numerics import PerChannel, PerTensor
-from detent.planning import FUSED, MOVES, Backend, Offer, chains, takes
+from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_inputs
 from detent.targets.base import Deployment, Target, TensorFacts, Written
 from detent.targets.base.content import as_json, parse_json, unreadable
 from detent.targets.base.float_network import FLOAT_MODEL, FloatNetwork, ParameterFormat
@@ -43,10 +43,10 @@ _EPILOGUES = ("sigmoid", "silu", "gelu", "softplus")
 TENSORRT = Backend(
     name="tensorrt",
     about="NVIDIA TensorRT",
-    weight=Offer(narrow=(True, False), granularities=(PerChannel, PerTensor)),
+    weight=SupportedSchemes(narrow=(True, False), granularities=(PerChannel, PerTensor)),
     # NVIDIA's documents give activations [-128, 127] and zero point 0; MQBench takes [-127, 127] for both.
-    activation=Offer(),
-    rules=takes(
+    activation=SupportedSchemes(),
+    rules=quantize_inputs(
         "conv",
         "conv_transpose",
         "linear",
@@ -64,12 +64,12 @@ TENSORRT = Backend(
         *chains(("add",)),
         ("mul", "add"),
     ),
-    shares=(*MOVES, "resize"),
+    passthrough=(*MOVES, "resize"),
     # A convolution takes the other operand of the residual add into its epilogue. MQBench has this rule but gives it to
     # no backend, and quantizes both operands.
     unquantized_edges=(("conv", "add"),),
     repeats_grids=False,
-    any_place=True,
+    arbitrary_qdq_placement=True,
     files=("onnx", "tensorrt_ranges"),
 )
 

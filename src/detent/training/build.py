@@ -103,7 +103,6 @@ def run_of(config: Config, folder: Path | None, processes: Processes) -> Run:
         augment=crop_and_flip if config.data.augment else None,
         limit=config.data.train_batches,
     )
-    total = len(train) * config.train.epochs
     return Run(
         prepared,
         _optimizer(config, prepared),
@@ -112,7 +111,7 @@ def run_of(config: Config, folder: Path | None, processes: Processes) -> Run:
         batches_of(config, data, processes, shuffle=True, limit=config.data.calibration_batches),
         objective=_objective(config, model, processes),
         metrics={name: _function(str(path), f"metric {name}") for name, path in config.metrics.items()},
-        schedule=Schedule(config.schedule.name, total, len(train) * config.schedule.warmup_epochs, config.schedule.end),
+        schedule=_schedule(config, len(train)),
         ema=None if config.train.ema is None else Ema(prepared, config.train.ema),
         folder=folder,
         checkpoint_interval=config.train.checkpoint_interval,
@@ -169,12 +168,18 @@ def _function(path: str, what: str) -> Callable[..., Any]:
     return found
 
 
+def _schedule(config: Config, epoch: int) -> Schedule:
+    asked = config.schedule
+    warmup = epoch * asked.warmup_epochs + asked.warmup_steps
+    return Schedule(asked.name, epoch * config.train.epochs, warmup, asked.end, asked.start)
+
+
 def _optimizer(config: Config, prepared: PreparedModel) -> torch.optim.Optimizer:
     asked = config.optimizer
     groups = parameter_groups(prepared, lr=asked.lr, weight_decay=asked.weight_decay, scale_lr=asked.scale_lr)
     match asked.name:
         case "sgd":
-            return torch.optim.SGD(groups, lr=asked.lr, momentum=asked.momentum)
+            return torch.optim.SGD(groups, lr=asked.lr, momentum=asked.momentum, nesterov=asked.nesterov)
         case "adam":
             return torch.optim.Adam(groups, lr=asked.lr, betas=(asked.momentum, 0.999))
         case "adamw":

@@ -115,13 +115,19 @@ class OptimizerConfig(Section, frozen=True):
     scale_lr: Annotated[float, _between(0, 1e6)] | None = None
     momentum: Annotated[float, _between(0, 1)] = 0.9
     weight_decay: Annotated[float, _between(0, 1)] = 0.0
+    nesterov: bool = False
 
 
 class ScheduleConfig(Section, frozen=True):
-    """Learning rates over the run: `warmup_epochs` of linear growth, then `name`, down to `end` of them."""
+    """Learning rates over the run: linear growth from `start` of them, then `name`, down to `end` of them.
+
+    They grow for `warmup_epochs`, and `warmup_steps` more.
+    """
 
     name: Annotated[ScheduleName, one_of(ScheduleName, "cosine")] = "cosine"
     warmup_epochs: Annotated[int, within(0, _MANY)] = 0
+    warmup_steps: Annotated[int, within(0, _MANY)] = 0
+    start: Annotated[float, _between(0, 1)] = 0.0
     end: Annotated[float, _between(0, 1)] = 0.0
 
 

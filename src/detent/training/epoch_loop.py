@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from detent.errors import RecipeError
+from detent.errors import DataError, RecipeError
 from detent.graph import FoldedBatchNorm, quantizers_of
-from detent.preparing import measure_float_ranges
+from detent.preparing import calibrate, measure_float_ranges
 from detent.training.bar import progress_bar
 from detent.training.batch import ModelInputs
+from detent.training.batches import Batches
 from detent.training.metrics import score
 from detent.training.run import BEST, Progress, Run
 from detent.training.synced_norms import batch_norms_of, synced_batch_norms
@@ -31,8 +32,8 @@ class EpochLoop(ABC):
       validated.
     - `freeze_bn_begin`: from that epoch on batch norms keep their statistics.
 
-    A loop of another kind says what happens before an epoch (`prepare_for_run_epoch`), and may have another `run_epoch`
-    or `prepare_for_val`.
+    A loop of another kind says what happens before an epoch (`prepare_for_run_epoch`), and may have another
+    `run_epoch`, which calls `run_iter` for the batches of `dataloader`, or another `prepare_for_val`.
     """
 
     def __init__(
@@ -58,12 +59,22 @@ class EpochLoop(ABC):
         """The number of the epoch that is under way."""
         return self.work.progress.epoch + 1
 
+    @property
+    def dataloader(self) -> Batches:
+        """The batches that are left of the epoch that is under way."""
+        batches, done = self.work.train, self.work.progress
+        batches.epoch, batches.skip = done.epoch, done.batch
+        return batches
+
     def run(self) -> dict[str, float]:
         """Train to `max_epochs`, from wherever the run has come to; the metrics of the last validation."""
         metrics: dict[str, float] = {}
         while self.epoch <= self.max_epochs:
+            self.train_mode()
             self.prepare_for_run_epoch()
-            self.run_epoch()
+            with synced_batch_norms(self.work.prepared, self.work.processes.count):
+                self.run_epoch()
+            self._refuse_no_steps()
             if self.validates(self.epoch):
                 self.prepare_for_val()
                 metrics = self.run_val()
@@ -77,23 +88,21 @@ class EpochLoop(ABC):
 
     def run_epoch(self) -> None:
         """The batches that are left of this epoch."""
-        run, batches = self.work, self.work.train
-        batches.epoch, batches.skip = run.progress.epoch, run.progress.batch
+        run, batches = self.work, self.dataloader
         title = f"epoch {self.epoch}/{self.max_epochs}"
-        with (
-            synced_batch_norms(run.prepared, run.processes.count),
-            progress_bar(title, len(batches), shown=run.processes.first) as bar,
-        ):
-            for batch in batches:
-                loss = self.run_iter(batch)
+        with progress_bar(title, len(batches), shown=run.processes.first) as bar:
+            for index, batch in enumerate(batches, start=batches.skip):
+                loss = self.run_iter(index, batch)
                 done = run.progress
                 bar.advance(done.batch, loss, done.right / done.seen if done.seen else None)
                 if run.checkpoint_interval and done.step % run.checkpoint_interval == 0:
                     run.save()
 
-    def run_iter(self, batch: Any) -> float:
-        """One step."""
+    def run_iter(self, index: int, batch: Any) -> float:  # noqa: ARG002, for loops that count
+        """One step, on the batch with that number in its epoch. The first one also sets scales that nothing has set."""
         if self._model is None:
+            if not self.calibrated():
+                calibrate(self.work.prepared, ModelInputs([batch]))
             self._model = self.work.processes.parallel(self.work.prepared, some_unused=self._some_unused(batch))
         return self.work.step(self._model, batch)
 
@@ -131,6 +140,16 @@ class EpochLoop(ABC):
 
     def calibrated(self) -> bool:
         return all(quantizer.calibrated for quantizer in quantizers_of(self.work.prepared))
+
+    def _refuse_no_steps(self) -> None:
+        if self.work.progress.batch:
+            return
+        code = type(self).run_epoch.__code__
+        raise DataError(
+            f"epoch {self.epoch} of {type(self).__name__}",
+            f"its run_epoch, line {code.co_firstlineno} of {code.co_filename}, made no step",
+            "call super().run_epoch() in it, or self.run_iter(index, batch) for each batch of self.dataloader",
+        )
 
     def _end_epoch(self, metrics: dict[str, float]) -> None:
         run, done = self.work, self.work.progress

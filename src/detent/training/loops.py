@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from detent.errors import SchemeError
-from detent.graph import observing, quantizers_of
+from detent.graph import modes_to_observe, observing, quantizers_of
 from detent.preparing import calibrate
 from detent.quantizers import Quantizer
 from detent.training.batch import ModelInputs, call
@@ -122,7 +123,8 @@ def _measure_again(run: Run) -> None:
     quantized = prepared.recipe.calibration.inputs == "quantized"
     with observing(prepared, quantized=quantized):
         for batch in run.calibration:
-            call(prepared, batch)
+            for mode in modes_to_observe(prepared):
+                call(partial(prepared, **mode), batch)
     for quantizer, state in kept.items():
         quantizer.load_state_dict(state)
 

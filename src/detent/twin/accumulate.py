@@ -145,7 +145,7 @@ def _layout(op: Op, codes: npt.NDArray[np.generic]) -> _Layout | None:
 
 def _transposed_layout(op: Op, codes: npt.NDArray[np.generic]) -> _Layout | None:
     window, groups = SlidingWindow.of(op.attributes, codes.shape[2:]), op.groups
-    if window.auto_pad != "NOTSET" or not window.is_symmetric or op.attributes.get("output_shape"):
+    if window.auto_pad != "NOTSET" or not window.is_symmetric or op.attribute("output_shape"):
         return None
     extra = tuple(op.attribute("output_padding", window.rank))
 

@@ -5,10 +5,11 @@ Conventions that every arithmetic and every kernel keeps:
 - **Codes are float32 tensors that hold integers**, zero point included (a uint8 tensor holds 0. to 255.). Convolutions,
   pools and moves then run on them as they are, and there is no change of dtype between two steps. Only accumulators
   that may reach 2**24 are float64.
-- A **Read** (`tensor, encoding`) names one form of a tensor: its codes on that grid, or with `encoding=None` its real
-  numbers as float32. A step reads forms and writes forms. The interpreter makes a form that nobody wrote from one that
-  was written: codes from floats by `Arithmetic.quantize`, floats from codes by `requantize.dequantize`, codes from
-  codes by both. So an arithmetic never inserts a quantization; it says what each step reads and what it gives.
+- An **Operand** (`tensor, encoding`) stands for the codes of a tensor on that grid, or with `encoding=None` for its
+  real numbers as float32. A step reads and writes operands. The interpreter makes an operand that no step wrote from
+  another of the same tensor: codes from floats by `Arithmetic.quantize`, floats from codes by `requantize.dequantize`,
+  codes from codes by both. So an arithmetic never inserts a quantization; it only tells what each step reads and
+  writes.
 - A **Step** is what the engine runs as one kernel. Tensors inside of it do not exist. `ops` are the operations of the
   deployed model it stands for, in their order.
 
@@ -45,9 +46,9 @@ class Step:
 
     `reads` may name constants: they are handed over as tensors like any other. A maker that took the weights into its
     kernel leaves them out. `ran_as` is for the reader of a report; "moved" is an operation whose output values are
-    input values, on either form. Not 0 is `off` of a kernel that was fitted to the engine rather than known: by how
-    many steps of its grid the engine's number may be off from the real one before it is rounded; 1: all that is known
-    is that codes are within 1 LSB of the kernel's.
+    input values, on codes or on real numbers. `off` is not 0 if the kernel was fitted to the engine rather than known:
+    by how many steps of its grid the engine's number may be off from the real one before it is rounded; with 1, all
+    that is known is that codes are within 1 LSB of the kernel's.
     """
 
     ops: tuple[Op, ...]
@@ -98,6 +99,11 @@ class Arithmetic(ABC):
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
         """Real numbers (float32) to codes (float32 that hold integers), as the engine does at an edge of the network
         and behind an operation it runs in float. `requantize.quantize` is what ONNX says."""
+
+    @property
+    def integer_operators(self) -> frozenset[str]:
+        """The ONNX operators that it knows an integer kernel for, on some grids; all others run in float."""
+        return frozenset()
 
     def rewrite(self, graph: Network) -> Network:
         """The network as the engine changes it before it chooses kernels, as far as that changes numbers: for most, as

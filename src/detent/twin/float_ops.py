@@ -14,8 +14,8 @@ from typing import Any
 from torch import Tensor
 
 from detent.errors import DeployError
-from detent.ir import Network, Op
-from detent.ir.reference import REFERENCE, Call
+from detent.ir import Network, Op, Trait, ops_with
+from detent.ir.reference import REFERENCE, KernelCall
 from detent.ir.reference import Kernel as ReferenceKernel
 from detent.twin.arithmetic import Kernel
 from detent.twin.foreign import foreign_kernel
@@ -39,24 +39,23 @@ FLOAT_OPS: Mapping[str, ReferenceKernel] = {
 }
 """Operations that the twin computes itself."""
 
-MOVES = frozenset(
-    (
-        "DepthToSpace", "Expand", "Flatten", "Gather", "GlobalMaxPool", "Identity", "MaxPool", "Reshape", "Resize",
-        "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
-    )
-)  # fmt: skip
-"""Operations with one data input whose output values are input values (`Resize` if its mode is nearest)."""
+MOVES = (
+    ops_with(Trait.MOVES_VALUES) - {"GatherElements"}  # which no engine is proven to run on codes
+    | ops_with(Trait.POOL | Trait.EXTREME)
+    | {"Resize"}  # if its mode is nearest
+)
+"""Operations with one data input whose output values are input values."""
 
 
 def only_moves(op: Op) -> bool:
     """Whether the values that `op` gives are values of its first input."""
-    return op.type in MOVES and (op.type != "Resize" or op.attributes.get("mode", "nearest") == "nearest")
+    return op.type in MOVES and (op.type != "Resize" or op.attribute("mode") == "nearest")
 
 
 def compute(op: Op, *inputs: Tensor | None) -> Any:
     """What an operation of `FLOAT_OPS` gives: a tensor, or one for each output that has a name."""
     outputs = sum(1 for name in op.outputs if name)
-    return FLOAT_OPS[op.type](Call(op.type, inputs, op.attributes, outputs=outputs, name=op.name))
+    return FLOAT_OPS[op.type](KernelCall(op.type, inputs, op.attributes, outputs=outputs, name=op.name))
 
 
 def float_kernel(graph: Network, op: Op) -> Kernel:

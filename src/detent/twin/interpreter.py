@@ -31,8 +31,11 @@ _STORED = {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"}
 
 
 def graph_of(model: Model) -> Network:
-    """The network of a deployed folder, of an ONNX or .tflite file or model, or itself. Operators on codes
-    (QLinearConv ...) are taken for what they say: a DequantizeLinear, the operator, a QuantizeLinear."""
+    """The network of a deployed folder, of an ONNX model or file, of a file that a target reads (.tflite), or itself.
+
+    Operators on codes (QLinearConv ...) are taken for what they say: a DequantizeLinear, the operator, a
+    QuantizeLinear.
+    """
     if isinstance(model, Network):
         return model
     if isinstance(model, Package):
@@ -42,17 +45,18 @@ def graph_of(model: Model) -> Network:
     path = Path(model)
     if path.is_dir():
         return graph_of(Package.load(path))
-    if path.suffix != ".tflite":
+    from detent.targets import TARGETS  # which stand above, and know how their own files are read
+
+    read = TARGETS.reader(path.suffix)
+    if read is None:
         return graph_of(read_model(path))
     if not path.is_file():
-        raise DeployError(f"read {path}", "there is no such file", "give the path of a .tflite file")
-    from detent.targets.litert.file import read_network  # a target's own file, which stands above
-
-    return read_network(path.read_bytes())
+        raise DeployError(f"read {path}", "there is no such file", f"give the path of a {path.suffix} file")
+    return read(path.read_bytes())
 
 
 def _with_one_axis(graph: Network) -> Network:
-    """Refuse what the kernels have no form for: before opset 13 a softmax is one over its axis and all behind it."""
+    """Refuse a softmax before opset 13 that is over its axis and all behind it: no kernel computes that."""
     for op in graph.ops if graph.opset < 13 else ():
         data = op.inputs[0] if op.type in ("Softmax", "LogSoftmax") else None
         if data is None:
@@ -102,14 +106,15 @@ class Twin:
     def run_and_show(self, inputs: Arrays) -> tuple[dict[str, Array], dict[str, Array]]:
         """What `run` and `tensors` give, of one computation."""
         program = self._program
-        values = self._compute(inputs, {}, (program.forms[form] for form in program.shown.values()))
-        inside = {name: _array(values[program.forms[form]], form.encoding) for name, form in program.shown.items()}
+        values = self._compute(inputs, {}, (program.slots[operand] for operand in program.shown.values()))
+        shown = program.shown.items()
+        inside = {name: _array(values[program.slots[operand]], operand.encoding) for name, operand in shown}
         return self._outputs(values), inside
 
     def _outputs(self, values: Mapping[int, Tensor]) -> dict[str, Array]:
         found = {}
         for output in self._program.graph.outputs:
-            value, encoding = values[self._program.forms[output.read]], output.read.encoding
+            value, encoding = values[self._program.slots[output.read]], output.read.encoding
             if output.as_codes:
                 found[output.name] = _array(value, encoding)
             else:
@@ -133,14 +138,14 @@ class Twin:
         computed: each operation is compared alone, and a difference does not spread.
         """
         program, shown = self._program, self._program.shown
-        real = {name for name in shown if name in before_grids and Operand(name) in program.forms}
-        shown = {name: Operand(name) if name in real else form for name, form in shown.items()}
-        values = self._compute(inputs, given or {}, (program.forms[form] for form in shown.values()))
-        return {name: _array(values[program.forms[form]], form.encoding) for name, form in shown.items()}
+        real = {name for name in shown if name in before_grids and Operand(name) in program.slots}
+        shown = {name: Operand(name) if name in real else operand for name, operand in shown.items()}
+        values = self._compute(inputs, given or {}, (program.slots[operand] for operand in shown.values()))
+        return {name: _array(values[program.slots[operand]], operand.encoding) for name, operand in shown.items()}
 
-    def given_form(self, form: Operand, given: Arrays) -> Tensor | None:
-        """What a step reads as `form` if `given` holds that tensor (see `tensors`); None if it cannot stand for it."""
-        return self._as_form(given[form.tensor], form) if self.is_given(form, given) else None
+    def given_operand(self, operand: Operand, given: Arrays) -> Tensor | None:
+        """What a step reads as `operand`, from `given` (see `tensors`); None if that does not determine it."""
+        return self._as_operand(given[operand.tensor], operand) if self.is_given(operand, given) else None
 
     def step(self, tensor: str, given: Arrays) -> Array:
         """What the step that makes `tensor` gives, for the values of the tensors it reads; as `tensors` shows it."""
@@ -148,8 +153,8 @@ class Twin:
         if tensor not in program.shown:
             to_do = f"use one of {', '.join(program.shown)}"
             raise TensorError(f"the step that makes {tensor!r}", "the engine makes no tensor of that name", to_do)
-        making = [each for each in program.instructions if any(form.tensor == tensor for form in each.step.writes)]
-        read = {form.tensor for each in making for form in each.step.reads if form is not None} - {tensor}
+        making = [each for each in program.instructions if any(made.tensor == tensor for made in each.step.writes)]
+        read = {operand.tensor for each in making for operand in each.step.reads if operand is not None} - {tensor}
         missing = sorted(read - given.keys() - program.graph.constants.keys())
         if missing or tensor in program.entries:
             raise TensorError(
@@ -161,8 +166,8 @@ class Twin:
         with torch.no_grad():
             for instruction in making:
                 self._execute(instruction, values, given)
-        form = program.shown[tensor]
-        return _array(values[program.forms[form]], form.encoding)
+        operand = program.shown[tensor]
+        return _array(values[program.slots[operand]], operand.encoding)
 
     def _compute(self, inputs: Arrays, given: Arrays, keep: Iterable[int]) -> dict[int, Tensor]:
         if not isinstance(inputs, Mapping) or set(inputs) != set(self.graph.inputs):
@@ -173,9 +178,9 @@ class Twin:
                 "give a dict of arrays, named as the network's inputs",
             )
         values, kept = dict(self._program.constants), set(keep)
-        for name, form in self._program.entries.items():
+        for name, operand in self._program.entries.items():
             array = _typed(name, self.graph.inputs[name], inputs[name])
-            values[self._program.forms[form]] = _tensor(array, coded=form.encoding is not None)
+            values[self._program.slots[operand]] = _tensor(array, coded=operand.encoding is not None)
         with torch.no_grad():
             for instruction in self._program.instructions:
                 self._execute(instruction, values, given)
@@ -185,10 +190,10 @@ class Twin:
         return values
 
     def _execute(self, instruction: Instruction, values: dict[int, Tensor], given: Arrays) -> None:
-        made = {form.tensor for form in instruction.step.writes}
+        made = {operand.tensor for operand in instruction.step.writes}
         arguments: list[Tensor | None] = []
-        for number, form in zip(instruction.reads, instruction.step.reads, strict=True):
-            value = None if form is None or form.tensor in made else self.given_form(form, given)
+        for number, operand in zip(instruction.reads, instruction.step.reads, strict=True):
+            value = None if operand is None or operand.tensor in made else self.given_operand(operand, given)
             if value is None and number is not None:
                 value = values[number]
             arguments.append(value)
@@ -201,26 +206,26 @@ class Twin:
         results: Sequence[Tensor] = (result,) if isinstance(result, Tensor) else result
         values.update(zip(instruction.writes, results, strict=True))
 
-    def is_given(self, form: Operand, given: Arrays) -> bool:
-        """Whether a value can stand for that form. Codes of a tensor that is read in float too say what it is on the
+    def is_given(self, operand: Operand, given: Arrays) -> bool:
+        """Whether a value can stand for that operand. Codes of a tensor that is read in float too say what it is on the
         grid, and not what the others read."""
-        if form.tensor not in given or form.tensor not in self._program.shown:
+        if operand.tensor not in given or operand.tensor not in self._program.shown:
             return False
-        if np.issubdtype(np.asarray(given[form.tensor]).dtype, np.floating):
+        if np.issubdtype(np.asarray(given[operand.tensor]).dtype, np.floating):
             return True
-        grids = [grid for grid in self.graph.encodings(form.tensor) if grid is not None]
-        return not grids or self._program.shown[form.tensor].encoding is not None or form.encoding == grids[0]
+        grids = [grid for grid in self.graph.encodings(operand.tensor) if grid is not None]
+        return not grids or self._program.shown[operand.tensor].encoding is not None or operand.encoding == grids[0]
 
-    def _as_form(self, array: Array, form: Operand) -> Tensor:
-        """An engine's value of a tensor, in the form that a step reads."""
-        grid = self._program.shown[form.tensor].encoding or form.encoding
+    def _as_operand(self, array: Array, operand: Operand) -> Tensor:
+        """An engine's value of a tensor, converted to the operand that a step reads."""
+        grid = self._program.shown[operand.tensor].encoding or operand.encoding
         if np.issubdtype(np.asarray(array).dtype, np.floating) or grid is None:
             real = _tensor(array, coded=False)
-        elif grid == form.encoding:
+        elif grid == operand.encoding:
             return _tensor(array, coded=True)
         else:
             real = dequantize(_tensor(array, coded=True), grid)
-        return real if form.encoding is None else self.arithmetic.quantize(real, form.encoding)
+        return real if operand.encoding is None else self.arithmetic.quantize(real, operand.encoding)
 
 
 def _run_error(error: Exception, step: Step, values: Sequence[Tensor | None]) -> RunError:

@@ -1,4 +1,5 @@
-"""The steps of an arithmetic in order, with the conversions between forms of a tensor that they need, numbered."""
+"""The steps of an arithmetic in order, with the conversions that they need: between codes on a grid, codes on another
+and real numbers of one tensor."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ __all__ = ["Instruction", "Program"]
 
 @dataclass(frozen=True)
 class Instruction:
-    """A step with the numbers of the forms it reads and writes, and of those that nobody needs after it."""
+    """A step with the slots of the operands it reads and writes, and of those that nobody needs after it."""
 
     step: Step
     reads: tuple[int | None, ...]
@@ -30,36 +31,36 @@ class Program:
     """A network made ready under an arithmetic.
 
     - `graph`: the network as the arithmetic rewrites it.
-    - `forms`: a number for each form of a tensor that is ever there; values are kept by these numbers.
+    - `slots`: a number for each operand that is ever there; values are kept by these numbers.
     - `constants`: the values that are known beforehand.
-    - `entries`: the form in which each input of the network comes.
-    - `shown`: for each tensor the form that says most: codes if everybody reads it on one grid, else real numbers.
+    - `entries`: the operand that each input of the network is given as.
+    - `shown`: for each tensor the operand that tells most: codes if everybody reads it on one grid, else real numbers.
     """
 
     def __init__(self, graph: Network, arithmetic: Arithmetic):
         graph = arithmetic.rewrite(graph)
         self.graph, self.arithmetic = graph, arithmetic
-        self.forms: dict[Operand, int] = {}
+        self.slots: dict[Operand, int] = {}
         self.constants: dict[int, Tensor] = {}
         self.entries = {name: _entry(graph, name) for name in graph.inputs}
         self._made: dict[str, list[Operand]] = {}
-        for form in self.entries.values():
-            self._make(form)
+        for operand in self.entries.values():
+            self._make(operand)
         self._steps: list[Step] = []
         for step in arithmetic.lower(graph):
             self._add(step)
         for output in graph.outputs:
             self._provide(output.read)
-        self.shown = {tensor: self._most_telling(tensor, forms) for tensor, forms in self._made.items()}
+        self.shown = {tensor: self._most_telling(tensor, operands) for tensor, operands in self._made.items()}
         self.instructions = self._number()
 
     @property
     def steps(self) -> list[Step]:
         return list(self._steps)
 
-    def _make(self, form: Operand) -> None:
-        self.forms.setdefault(form, len(self.forms))
-        self._made.setdefault(form.tensor, []).append(form)
+    def _make(self, operand: Operand) -> None:
+        self.slots.setdefault(operand, len(self.slots))
+        self._made.setdefault(operand.tensor, []).append(operand)
 
     def _add(self, step: Step) -> None:
         for read in step.reads:
@@ -70,16 +71,16 @@ class Program:
             self._make(write)
 
     def _provide(self, read: Operand) -> None:
-        """Make sure that a form is there: it was written, is constant, or is converted from one that is."""
-        if read in self.forms:
+        """Make sure that an operand is there: it was written, is constant, or is converted from one that is."""
+        if read in self.slots:
             return
         if read.tensor in self.graph.constants:
-            self.constants[self.forms.setdefault(read, len(self.forms))] = self._constant(read)
+            self.constants[self.slots.setdefault(read, len(self.slots))] = self._constant(read)
             return
-        forms = self._made.get(read.tensor)
-        if not forms:
+        operands = self._made.get(read.tensor)
+        if not operands:
             raise DeployError(f"read {read.tensor!r}", "nothing before it makes that tensor", "check the model's order")
-        source = next((form for form in forms if form.encoding is None), forms[0])
+        source = next((operand for operand in operands if operand.encoding is None), operands[0])
         kernel = _conversion(self.arithmetic, source.encoding, read.encoding)
         self._add(Step((), (source,), (read,), kernel, "quantize"))
 
@@ -92,21 +93,21 @@ class Program:
         real = torch.from_numpy(np.array(array, np.float32))
         return real if read.encoding is None else self.arithmetic.quantize(real, read.encoding)
 
-    def _most_telling(self, tensor: str, forms: list[Operand]) -> Operand:
+    def _most_telling(self, tensor: str, operands: list[Operand]) -> Operand:
         wanted = Operand(tensor, self.graph.grid_of(tensor))
-        if wanted in forms:
+        if wanted in operands:
             return wanted
-        return next((form for form in forms if form.encoding is None), forms[0])
+        return next((operand for operand in operands if operand.encoding is None), operands[0])
 
     def _number(self) -> list[Instruction]:
         last: dict[int, int] = {}
         numbered = []
         for index, step in enumerate(self._steps):
-            reads = tuple(None if read is None else self.forms[read] for read in step.reads)
-            writes = tuple(self.forms[read] for read in step.writes)
+            reads = tuple(None if read is None else self.slots[read] for read in step.reads)
+            writes = tuple(self.slots[read] for read in step.writes)
             last.update({number: index for number in (*reads, *writes) if number is not None})
             numbered.append((step, reads, writes))
-        kept = {self.forms[output.read] for output in self.graph.outputs} | self.constants.keys()
+        kept = {self.slots[output.read] for output in self.graph.outputs} | self.constants.keys()
         dying: dict[int, list[int]] = {}
         for number, index in last.items():
             if number not in kept:
@@ -118,7 +119,7 @@ class Program:
 
 
 def _entry(graph: Network, name: str) -> Operand:
-    """The form in which an input of the network comes: codes if it goes straight into a DequantizeLinear."""
+    """What an input of the network is given as: codes if it goes straight into a DequantizeLinear."""
     return Operand(name, graph.grid_of(name) if name in graph.coded else None)
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from detent.ir import Encoding
+from detent.ir.roundoff import rounds
 from detent.twin import Step, Twin
 from detent.verification.differences import Allowed, Tally, apart, encoding_by_tensor
 from detent.verification.ranges import Ranges
-from detent.verification.roundoff import rounds
 
 __all__ = ["AgainstEngine"]
 
@@ -39,8 +39,8 @@ class AgainstEngine:
         """What `add` got of the first batch with a difference that is a defect."""
         self._making: dict[str, list[Step]] = {}
         for step in twin.steps:
-            for form in step.writes:
-                self._making.setdefault(form.tensor, []).append(step)
+            for operand in step.writes:
+                self._making.setdefault(operand.tensor, []).append(step)
 
     @property
     def claims_equality(self) -> bool:

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from detent.ir import Encoding
+from detent.ir.roundoff import UNIT
 from detent.numerics import Rounding, round_to_integer
 from detent.twin import OnnxSpec, Twin
 from detent.verification.differences import Tally, apart
-from detent.verification.error_bound import UNIT
 from detent.verification.ranges import Ranges
 from detent.verification.simulation import Rounded, Simulated
 
-__all__ = ["AgainstFile"]
+__all__ = ["AgainstFile", "PlannedRounding"]
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -39,12 +39,12 @@ class AgainstFile:
         self._written = {name for op in file.graph.ops for name in op.outputs} | set(file.graph.inputs)
         self._roundings = {t["tensor"]: Rounding(t["scheme"]["rounding"]) for t in manifest["tensors"]}
         plain = set(self._roundings.values()) <= {Rounding.HALF_EVEN}
-        self._twin = file if plain else Twin(file.graph, _AsSaid(manifest["tensors"]))
+        self._twin = file if plain else Twin(file.graph, PlannedRounding(manifest["tensors"]))
         self._encodings: dict[str, list[Encoding]] = {}
         self.without_grid: list[str] = []
 
     def given(self, simulated: Simulated) -> dict[str, Array]:
-        """What operations read in the simulation, in the forms that the file has. `without_grid` are tensors that a
+        """What operations read in the simulation, as the file has it. `without_grid` are tensors that a
         quantizer stands behind, and that are float in the file."""
         lost = [name for name in simulated.rounded if name in self._written and not self._grids(name)]
         self.without_grid = lost
@@ -125,7 +125,7 @@ class AgainstFile:
         return min(found, key=lambda pair: int(pair[1].sum()))
 
 
-class _AsSaid(OnnxSpec):
+class PlannedRounding(OnnxSpec):
     """As ONNX says, but for the roundings, which are those that the manifest gives to tensors on that grid: also where
     an operation reads real numbers that others read as they are."""
 
@@ -136,7 +136,11 @@ class _AsSaid(OnnxSpec):
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
         rounding = self._roundings.get(_key(encoding.scale, encoding.zero_point), Rounding.HALF_EVEN)
-        return torch.from_numpy(_rounded(values.numpy(), encoding, rounding).astype(np.float32))
+        given = values.numpy()
+        codes, nearest = (_rounded(given, encoding, one) for one in (rounding, Rounding.HALF_EVEN))
+        # What is on the grid already stays where it is, though the quotient may be a last bit below its code.
+        again = encoding.dequantize(nearest) == given
+        return torch.from_numpy(np.where(again, nearest, codes).astype(np.float32))
 
 
 def _key(scale: Any, zero_point: Any) -> tuple[bytes, bytes]:

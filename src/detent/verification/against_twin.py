@@ -1,6 +1,6 @@
 """The simulation against the twin, operation by operation: each starts from the values that the simulation had.
 
-The twin rounds as its engine does, so that a code may be its neighbour. More than that is not rounding: the engine
+The twin rounds as its engine does, so that a code may be its neighbor. More than that is not rounding: the engine
 computes another number there than was simulated (products that saturate in pairs, a bound cut to a whole code).
 """
 

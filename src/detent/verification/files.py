@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.ir import CLIPPED, TRANSPOSED, Encoding, Network
-from detent.rewrites import BLOCKS, PHASES
+from detent.ir import Encoding, Layout, Network, StoredAs
 
 __all__ = ["disagreements"]
 
@@ -83,13 +82,10 @@ def _encodings(graph: Network) -> dict[str, list[tuple[Encoding, bool]]]:
     reads += [output.read for output in graph.outputs]
     for read in reads:
         if read.encoding is not None:
-            name, encoding = read.tensor.removesuffix("_quantized").removesuffix(CLIPPED), read.encoding
-            in_phases = name.endswith(PHASES)
-            name = name.removesuffix(PHASES).removesuffix(BLOCKS)
-            if name.endswith(TRANSPOSED):
-                name = name.removesuffix(TRANSPOSED)
-                encoding = encoding if encoding.axis is None else _turned(encoding)
-            found.setdefault(name, []).append((encoding, in_phases))
+            stored, encoding = graph.stored_as.get(read.tensor, StoredAs(read.tensor)), read.encoding
+            if stored.layout is Layout.TRANSPOSED and encoding.axis is not None:
+                encoding = _turned(encoding)
+            found.setdefault(stored.parameter, []).append((encoding, stored.layout is Layout.PHASES))
     return found
 
 

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.ir import TRANSPOSED, Network
-from detent.rewrites import BLOCKS, PHASES
+from detent.ir import Layout, Network, StoredAs
 
 __all__ = ["Held", "changed_parameters", "parameters_of"]
 
@@ -77,9 +76,7 @@ def parameters_of(graph: Network) -> Iterator[Held]:
             if tensor not in encodings:
                 continue
             array = encodings[tensor].dequantize(stored)
-        name = tensor.removesuffix("_quantized")
-        rearranged = name.endswith((PHASES, BLOCKS))
-        name = name.removesuffix(PHASES).removesuffix(BLOCKS)
-        if name.endswith(TRANSPOSED):
-            name, array = name.removesuffix(TRANSPOSED), array.T
-        yield Held(name, stored, array, rearranged)
+        told = graph.stored_as.get(tensor, StoredAs(tensor))
+        if told.layout is Layout.TRANSPOSED:
+            array = array.T
+        yield Held(told.parameter, stored, array, told.layout in (Layout.PHASES, Layout.BLOCKS))

@@ -16,11 +16,10 @@ import torch
 from torch import Tensor
 
 from detent.ir import Encoding, Operand
+from detent.ir.roundoff import UNIT, ErrorBound, error_bounds
 from detent.twin import Twin
 from detent.twin.float_ops import float_kernel
 from detent.twin.requantize import dequantize
-from detent.verification.error_bound import UNIT, ErrorBound
-from detent.verification.roundoff import possible
 
 __all__ = ["Ranges"]
 
@@ -70,7 +69,7 @@ class Ranges:
         return any(read.encoding is not None or self.rounds_inside(read.tensor) for read in hidden)
 
     def sources(self, tensor: str) -> Iterator[str]:
-        """What was given of all that it is computed from."""
+        """The given tensors that it is computed from."""
         for read in self._made[tensor].inputs if tensor in self._made else ():
             if read is None or read.tensor in self._graph.constants:
                 continue
@@ -88,7 +87,7 @@ class Ranges:
             op = self._made[tensor]
             reads = [None if read is None else self._read(read) for read in op.inputs]
             own = self._twin.arithmetic.functions.get(op.type)
-            results = possible(op, float_kernel(self._graph, op) if own is None else partial(own, op), reads)
+            results = error_bounds(op, float_kernel(self._graph, op) if own is None else partial(own, op), reads)
             self._found.update(zip((name for name in op.outputs if name), results, strict=False))
         return self._found[tensor]
 
@@ -100,7 +99,7 @@ class Ranges:
         if read.tensor in self._coded:
             assert encoding is not None
             return ErrorBound(dequantize(_float(self._coded[read.tensor]), encoding))
-        given = self._twin.given_form(read, self._given)
+        given = self._twin.given_operand(read, self._given)
         if given is None and read.tensor in self._graph.inputs:
             given = torch.from_numpy(np.array(self._given[read.tensor]))
             given = given if encoding is None else self._twin.arithmetic.quantize(given, encoding)
@@ -151,7 +150,7 @@ def _of_ends(value: Tensor, encoding: Encoding) -> Tensor:
 
 
 def _around(found: ErrorBound, encoding: Encoding, off: float) -> tuple[Array, Array]:
-    """The codes next to real numbers that may be `off` by so many steps: both at a tie."""
+    """The least and greatest code that real numbers may be rounded to if they are `off` by so many steps."""
     shape = tuple(found.value.shape)
     scale, zero = (encoding.along(part, len(shape), shape) for part in (encoding.scale, encoding.zero_point))
     steps, reach = (part.double().numpy() / np.asarray(scale, np.float64) for part in (found.value, found.spread))

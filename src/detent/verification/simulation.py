@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from detent.frontends.onnx import OnnxParameter, is_imported, source_of
-from detent.graph import FoldedBatchNorm, PreparedModel, Walk, eval_mode, flat
+from detent.graph import FoldedBatchNorm, GraphInterpreter, PreparedModel, eval_mode, flat
 from detent.numerics import Granularity, PerChannel
 from detent.quantizers import Quantizer
 
@@ -135,7 +135,7 @@ def _parameters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
             yield which, value
 
 
-class _Recorder(Walk):
+class _Recorder(GraphInterpreter):
     def __init__(self, runner: fx.GraphModule, modules: dict[str, Any]):
         super().__init__(runner)
         self._modules = modules

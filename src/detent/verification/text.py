@@ -70,7 +70,7 @@ def verdict_text(verdict: Verdict) -> Iterator[str]:
             why = "products saturate on this CPU"
         elif verdict.unlike:
             why = "the target computes some operations otherwise, by more than a rounding"
-        yield f"{first} and twin: {why}; detent.exact(prepared) computes as the twin"
+        yield f"{first} and twin: {why}; detent.bit_exact(prepared) computes as the twin"
     yield from _placed(verdict)
     if verdict.accuracy:
         parts = {first: verdict.accuracy.simulation, "twin": verdict.accuracy.twin, "engine": verdict.accuracy.engine}

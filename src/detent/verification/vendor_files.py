@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from detent.errors import DetentError
-from detent.ir import Encoding, Network, Operand, Package
+from detent.ir import Encoding, Layout, Network, Operand, Package
 from detent.numerics import Scheme
-from detent.targets.base import TensorFacts, parameter_name
+from detent.targets.base import TensorFacts
 from detent.targets.base.format import Roles
 from detent.targets.formats import FORMATS, QDQ_FILE, find_format
 from detent.verification.parameters import Held, parameters_of
@@ -26,13 +26,11 @@ __all__ = ["unchecked_files", "vendor_disagreements"]
 
 Floats = npt.NDArray[np.float64]
 
-_STORED = "_unquantized"
-"""Ends the name of an output of an imported network before its Q; files beside the float network do without."""
-
 
 def vendor_disagreements(package: Package) -> Iterator[str]:
-    """A sentence for each tensor or operation of which a file says something else, or of which it should speak."""
-    entries = {tensor["tensor"].removesuffix(_STORED): tensor for tensor in package.manifest["tensors"]}
+    """A sentence for each tensor or operation that a file describes differently from the manifest, or leaves out."""
+    names = _names(package)
+    entries = {names.get(tensor["tensor"], tensor["tensor"]): tensor for tensor in package.manifest["tensors"]}
     known = _Known(entries, package.graph)
     checked: set[str] = set()
     for name, files in package.manifest["formats"].items():
@@ -43,11 +41,22 @@ def vendor_disagreements(package: Package) -> Iterator[str]:
         for file in unread:
             try:
                 read = find_format(name).facts(file, contents)
-                said = [one._replace(name=one.name.removesuffix(_STORED)) for one in read]
+                facts = [one._replace(name=names.get(one.name, one.name)) for one in read]
             except DetentError as error:
                 yield f"{file}: it cannot be read: {error.found}"
                 continue
-            yield from _differences(file, roles[file] or (), said, known)
+            yield from _differences(file, roles[file] or (), facts, known)
+
+
+def _names(package: Package) -> dict[str, str]:
+    """What the manifest calls tensors that other files may call otherwise: constants that store a parameter, codes
+    (`x_quantized` for x), and what stands before an output's Q in a network that was read from a file."""
+    graph, same_scales = package.graph, (Layout.SAME, Layout.TRANSPOSED)
+    stored = {name: one.parameter for name, one in graph.stored_as.items() if one.layout in same_scales}
+    own = {*graph.inputs, *graph.constants, *(name for op in graph.ops for name in op.outputs)}
+    codes = {f"{name}_quantized": stored.get(name, name) for name in own}
+    named = {name: tensor for name, tensor in codes.items() if name not in own}
+    return {**named, **stored, **graph.unquantized_outputs(package.manifest.get("names", {}))}
 
 
 def unchecked_files(package: Package) -> Iterator[str]:
@@ -63,8 +72,8 @@ def _roles(name: str) -> Mapping[str, Roles | None]:
     return find_format(name).files if name in FORMATS else {}
 
 
-def _differences(file: str, roles: Roles, said: Sequence[TensorFacts], known: _Known) -> Iterator[str]:
-    for one in said:
+def _differences(file: str, roles: Roles, facts: Sequence[TensorFacts], known: _Known) -> Iterator[str]:
+    for one in facts:
         other = known.other_numbers(one)
         if other:
             yield f"{one.name}: {file} has {other}"
@@ -74,7 +83,7 @@ def _differences(file: str, roles: Roles, said: Sequence[TensorFacts], known: _K
             yield f"{one.name}: {file} has {differing[0]}"
         if roles and not grids:
             yield f"{one.name}: {file} speaks of it, and there is nothing of that name on a grid"
-    named = {one.name for one in said}
+    named = {one.name for one in facts}
     for name, tensor in known.entries.items():
         if tensor["role"] in roles and name not in named:
             yield f"{name}: {file} does not speak of it"
@@ -90,35 +99,39 @@ class _Known:
         for held in parameters_of(graph):
             self._held.setdefault(held.name, []).append(held)
 
-    def grids(self, said: TensorFacts, *, in_full: bool) -> list[_Grid]:
-        """Those that it may speak of. A file that does not speak of all tensors has names of its own for others."""
-        if said.place is None:
-            return self._of_tensor(said.name) if in_full else self._in_manifest(said.name)
-        read = self._read(said)
+    def grids(self, fact: TensorFacts, *, in_full: bool) -> list[_Grid]:
+        """The grids that a fact may describe. A file that does not list all tensors may have other names for some."""
+        if fact.place is None:
+            return self._of_tensor(fact.name) if in_full else self._in_manifest(fact.name)
+        read = self._read(fact)
         if read is None or read.encoding is not None:
             return [] if read is None or read.encoding is None else [_Grid.of_encoding(read.encoding)]
         return self._in_manifest(read.tensor)
 
-    def _read(self, said: TensorFacts) -> Operand | None:
-        op = self._ops.get(said.name.partition(":")[0])  # of a layer that is one of several parts of an operation
-        if op is None or said.place is None or said.place >= len(op.inputs):
+    def _read(self, fact: TensorFacts) -> Operand | None:
+        op = self._ops.get(fact.name.partition(":")[0])  # of a layer that is one of several parts of an operation
+        if op is None or fact.place is None or fact.place >= len(op.inputs):
             return None
-        return op.inputs[said.place]
+        return op.inputs[fact.place]
 
-    def other_numbers(self, said: TensorFacts) -> str:
-        """What a parameter is otherwise there than in `model.onnx`, in words; empty if it is not."""
-        numbers = said.facts.get("numbers")
+    def other_numbers(self, fact: TensorFacts) -> str:
+        """How a parameter differs from that in `model.onnx`, in words; empty if it does not."""
+        numbers = fact.facts.get("numbers")
         if numbers is None:
             return ""
-        read = self._read(said)
-        held = self._held.get(said.name if read is None else parameter_name(read.tensor), [])
-        forms = [form for one in held for form in (one.stored, one.values) if form.dtype.kind == numbers.dtype.kind]
+        read = self._read(fact)
+        held = self._held.get(fact.name if read is None else self._parameter(read.tensor), [])
+        known = [array for one in held for array in (one.stored, one.values) if array.dtype.kind == numbers.dtype.kind]
         # None where a writer makes codes of a bias that is float in model.onnx, on grids of the layers that share it.
-        same = not forms or any(_same_numbers(numbers, form) for form in forms)
+        same = not known or any(_same_numbers(numbers, array) for array in known)
         return "" if same else "other numbers than model.onnx"
 
+    def _parameter(self, constant: str) -> str:
+        stored = self._graph.stored_as.get(constant)
+        return constant if stored is None else stored.parameter
+
     def _of_tensor(self, name: str) -> list[_Grid]:
-        """Of one that is not in the manifest, as what a ReLU reads, those of the next ones that are."""
+        """The grids of a tensor; of one that is not in the manifest (the input of a ReLU), those of what reads it."""
         behind = [output for op, _ in self._graph.readers(name) for output in op.outputs]
         return self._in_manifest(name) or [grid for output in behind for grid in self._of_tensor(output)]
 
@@ -148,7 +161,7 @@ class _Grid:
         return cls(_row(encoding.scale), _row(encoding.zero_point), encoding.qmin, encoding.qmax, encoding.dtype)
 
     def difference(self, facts: Mapping[str, Any]) -> str:
-        """What is otherwise, in words; empty if nothing is."""
+        """What differs, in words; empty if nothing does."""
         for what, held in facts.items():
             if what == "numbers":
                 continue
@@ -156,10 +169,10 @@ class _Grid:
                 if held != self._facts[what]:
                     return f"{held} as its {what}, the manifest {self._facts[what]}"
                 continue
-            said, wanted = _row(held), _row(self._facts[what])
-            if not _alike(said, wanted, in_order=what != "factor"):
+            own, wanted = _row(held), _row(self._facts[what])
+            if not _alike(own, wanted, in_order=what != "factor"):
                 fact = what.replace("_", " ")
-                return f"{_shown(said, wanted)} as its {fact}, the manifest {_shown(wanted, said)}"
+                return f"{_shown(own, wanted)} as its {fact}, the manifest {_shown(wanted, own)}"
         return ""
 
     @cached_property
@@ -208,11 +221,11 @@ def _row(numbers: Any) -> Floats:
     return np.ravel(np.asarray(numbers, np.float32)).astype(np.float64)
 
 
-def _alike(said: Floats, wanted: Floats, *, in_order: bool) -> bool:
-    """One number in the manifest may be said for every channel; factors, once for every group of channels."""
-    if not in_order and said.size != wanted.size and wanted.size % max(said.size, 1) == 0:
-        return bool(np.isin(said, wanted).all())
-    return (said.size == wanted.size or wanted.size == 1) and bool(np.all(said == wanted))
+def _alike(own: Floats, wanted: Floats, *, in_order: bool) -> bool:
+    """One number in the manifest may stand for every channel; factors, once for every group of channels."""
+    if not in_order and own.size != wanted.size and wanted.size % max(own.size, 1) == 0:
+        return bool(np.isin(own, wanted).all())
+    return (own.size == wanted.size or wanted.size == 1) and bool(np.all(own == wanted))
 
 
 def _shown(numbers: Floats, others: Floats) -> str:

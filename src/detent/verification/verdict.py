@@ -49,7 +49,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Top-1 in percent, of each computation, over the labelled samples."""
+    """Top-1 in percent, of each computation, over the labeled samples."""
 
     samples: int
     simulation: float | None
@@ -145,7 +145,7 @@ class Verdict:
 
     @property
     def unlike(self) -> tuple[Difference, ...]:
-        """The operations that the target computes otherwise than was simulated: by more than a rounding."""
+        """The operations whose results on the target differ from the simulation by more than a rounding."""
         return tuple(d for d in self.tensors if d.what == "simulation vs twin" and d.impossible)
 
     @property

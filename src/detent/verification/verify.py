@@ -176,7 +176,7 @@ class _Verification:
         return replace(found, problems=wrong, causes=tuple(causes(found, self.twin, self._computes_as())))
 
     def _computes_as(self) -> str | None:
-        """The kind of CPU whose twin has the numbers of the engine, where that of the one at hand has not."""
+        """The kind of CPU whose twin reproduces the engine, if the twin of this CPU does not."""
         if self.against_engine.first_defect is None:
             return None
         inputs, shown, outputs = self.against_engine.first_defect
@@ -196,7 +196,7 @@ class _Verification:
         return None if self.engine is None else f"{self.engine.name} {type(self.engine).version()}"
 
     def _compare(self, batch: Batch, *, tensors: bool) -> dict[str, Array]:
-        """All sides on one batch; what the twin gives."""
+        """Compare all sides on one batch; returns the outputs of the twin."""
         simulated = None if self.simulation is None else self.simulation.run(batch.arguments)
         computed, own = self.twin.run_and_show(batch.inputs) if tensors else (self.twin.run(batch.inputs), {})
         results = {"twin": computed, self.first: self._first(batch, simulated)}

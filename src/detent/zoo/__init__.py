@@ -11,7 +11,7 @@ from detent.zoo.cifar_resnet import CifarResNet, resnet20
 from detent.zoo.efficientnet_lite import EfficientNetLite, efficientnet_lite0
 from detent.zoo.mobilenet_v2 import MobileNetV2, mobilenet_v2
 from detent.zoo.pretrained import load_pretrained
-from detent.zoo.regnet import RegNetX, regnetx_200mf
+from detent.zoo.regnet import RegNetX, regnetx_200mf, regnetx_600mf
 from detent.zoo.resnet import ResNet, resnet18, resnet50
 from detent.zoo.vit import VisionTransformer, vit_small
 
@@ -27,6 +27,7 @@ __all__ = [
     "load_pretrained",
     "mobilenet_v2",
     "regnetx_200mf",
+    "regnetx_600mf",
     "resnet18",
     "resnet20",
     "resnet50",
@@ -40,5 +41,6 @@ ZOO: dict[str, Callable[..., nn.Module | Any]] = {
     "mobilenet_v2": mobilenet_v2,
     "efficientnet_lite0": efficientnet_lite0,
     "regnetx_200mf": regnetx_200mf,
+    "regnetx_600mf": regnetx_600mf,
     "vit_small": vit_small,
 }

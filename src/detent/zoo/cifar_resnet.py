@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from detent.zoo.layers import initialised
+from detent.zoo.layers import initialized
 
 __all__ = ["CifarResNet", "resnet20"]
 
@@ -55,4 +55,4 @@ def _stage(inputs: int, outputs: int, depth: int, stride: int) -> nn.Sequential:
 
 def resnet20(*, classes: int = 10, width: float = 1.0, depth: int = 3) -> CifarResNet:
     """`depth` blocks a stage: 3 is ResNet-20, 9 is ResNet-56."""
-    return initialised(CifarResNet(depth=depth, classes=classes, width=width))
+    return initialized(CifarResNet(depth=depth, classes=classes, width=width))

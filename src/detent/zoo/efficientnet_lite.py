@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from detent.zoo.layers import divisible, initialised
+from detent.zoo.layers import divisible, initialized
 
 __all__ = ["EfficientNetLite", "efficientnet_lite0"]
 
@@ -104,4 +104,4 @@ class EfficientNetLite(nn.Module):
 def efficientnet_lite0(
     *, classes: int = 1000, width: float = 1.0, tf_padding: bool = False, norm_eps: float = 1e-3
 ) -> EfficientNetLite:
-    return initialised(EfficientNetLite(classes=classes, width=width, tf_padding=tf_padding, norm_eps=norm_eps))
+    return initialized(EfficientNetLite(classes=classes, width=width, tf_padding=tf_padding, norm_eps=norm_eps))

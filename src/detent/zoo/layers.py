@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from torch import nn
 
-__all__ = ["conv_norm", "divisible", "initialised"]
+__all__ = ["conv_norm", "divisible", "initialized"]
 
 Net = TypeVar("Net", bound=nn.Module)
 
@@ -38,7 +38,7 @@ def divisible(channels: float, by: int = 8) -> int:
     return rounded if rounded >= 0.9 * channels else rounded + by
 
 
-def initialised(net: Net) -> Net:
+def initialized(net: Net) -> Net:
     """Convolutions as He et al. draw them for ReLUs."""
     for module in net.modules():
         if isinstance(module, nn.Conv2d):

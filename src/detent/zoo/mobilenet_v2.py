@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from detent.zoo.layers import conv_norm, divisible, initialised
+from detent.zoo.layers import conv_norm, divisible, initialized
 
 __all__ = ["MobileNetV2", "mobilenet_v2"]
 
@@ -53,4 +53,4 @@ class MobileNetV2(nn.Module):
 
 
 def mobilenet_v2(*, classes: int = 1000, width: float = 1.0) -> MobileNetV2:
-    return initialised(MobileNetV2(classes=classes, width=width))
+    return initialized(MobileNetV2(classes=classes, width=width))

@@ -6,9 +6,9 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from detent.zoo.layers import conv_norm, initialised
+from detent.zoo.layers import conv_norm, initialized
 
-__all__ = ["RegNetX", "regnetx_200mf"]
+__all__ = ["RegNetX", "regnetx_200mf", "regnetx_600mf"]
 
 
 class _Block(nn.Module):
@@ -56,6 +56,16 @@ class RegNetX(nn.Module):
 
 def regnetx_200mf(*, classes: int = 1000, width: float = 1.0) -> RegNetX:
     """200 million multiplications an image of 224x224."""
-    group = 8
-    widths = tuple(max(1, round(base * width / group)) * group for base in (24, 56, 152, 368))
-    return initialised(RegNetX(depths=(1, 1, 4, 7), widths=widths, group_width=group, classes=classes))
+    return _regnetx((1, 1, 4, 7), (24, 56, 152, 368), group_width=8, classes=classes, width=width)
+
+
+def regnetx_600mf(*, classes: int = 1000, width: float = 1.0) -> RegNetX:
+    """600 million multiplications an image of 224x224."""
+    return _regnetx((1, 3, 5, 7), (48, 96, 240, 528), group_width=24, classes=classes, width=width)
+
+
+def _regnetx(
+    depths: tuple[int, ...], widths: tuple[int, ...], *, group_width: int, classes: int, width: float
+) -> RegNetX:
+    scaled = tuple(max(1, round(base * width / group_width)) * group_width for base in widths)
+    return initialized(RegNetX(depths=depths, widths=scaled, group_width=group_width, classes=classes))

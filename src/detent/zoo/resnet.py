@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from detent.zoo.layers import conv_norm, initialised
+from detent.zoo.layers import conv_norm, initialized
 
 __all__ = ["ResNet", "resnet18", "resnet50"]
 
@@ -103,9 +103,9 @@ class ResNet(nn.Module):
 
 def resnet18(*, classes: int = 1000, width: float = 1.0, small_images: bool = False) -> ResNet:
     """18 layers."""
-    return initialised(ResNet(_Block, (2, 2, 2, 2), classes=classes, width=width, small_images=small_images))
+    return initialized(ResNet(_Block, (2, 2, 2, 2), classes=classes, width=width, small_images=small_images))
 
 
 def resnet50(*, classes: int = 1000, width: float = 1.0, small_images: bool = False) -> ResNet:
     """50 layers, in bottlenecks."""
-    return initialised(ResNet(_Bottleneck, (3, 4, 6, 3), classes=classes, width=width, small_images=small_images))
+    return initialized(ResNet(_Bottleneck, (3, 4, 6, 3), classes=classes, width=width, small_images=small_images))

@@ -36,13 +36,13 @@ def given(path: Path | str) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(3))
 
 
-def ran(path: Path | str, x: torch.Tensor, *, optimised: bool = False) -> np.ndarray:
+def ran(path: Path | str, x: torch.Tensor, *, optimized: bool = False) -> np.ndarray:
     """What onnxruntime computes, without saturation on any CPU; by itself it may fuse operations, and then rounds sums
     another way."""
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.x64quantprecision", "1")
     options.log_severity_level = 3
-    if not optimised:
+    if not optimized:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(str(path), options)
     return session.run(None, {session.get_inputs()[0].name: x.numpy()})[0]
@@ -92,7 +92,7 @@ def test_for_onnxruntime_the_engine_computes_what_it_did(file, tmp_path):
     path = FILES / f"{file}.onnx"
     x, prepared = given(path), prepared_of(path, "onnxruntime")
     artifact = detent.deploy(prepared, tmp_path / "out")
-    again, expected = ran(artifact.path("model.onnx"), x, optimised=True), ran(path, x, optimised=True)
+    again, expected = ran(artifact.path("model.onnx"), x, optimized=True), ran(path, x, optimized=True)
     # A bias that a file has in float is an int32 for integer kernels: half a step of their sums.
     assert np.abs(again - expected).max() <= 1e-4 * np.abs(expected).max()
     assert artifact.verify([(x,)], latency=False).holds

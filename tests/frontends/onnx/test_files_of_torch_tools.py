@@ -31,10 +31,10 @@ RUNNABLE = [name for name in FILES if name != "nncf-3.4.0-mobile"]
 F32 = np.float32
 
 
-def run(model: Any, x: torch.Tensor, *, optimised: bool = False) -> np.ndarray:
+def run(model: Any, x: torch.Tensor, *, optimized: bool = False) -> np.ndarray:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    if not optimised:
+    if not optimized:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     held = model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model)
     return onnxruntime.InferenceSession(held, options).run(None, {"x": x.numpy()})[0]

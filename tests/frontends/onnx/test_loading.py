@@ -184,9 +184,9 @@ def test_a_layer_norm_in_steps_is_one_module(square: str) -> None:
     assert source_of(graph).modules[name] == tuple(node.name for node in layer_norm_in_steps())
     assert source_of(graph).parameters[f"{name}.weight"] == OnnxParameter("w")
     x = torch.from_numpy(floats(2, 5, 8))
-    centred = x - x.mean(-1, keepdim=True)
+    centered = x - x.mean(-1, keepdim=True)
     scale, shift = torch.from_numpy(NORM["w"]), torch.from_numpy(NORM["b"])
-    wanted = centred / (centred.square().mean(-1, keepdim=True) + 1e-3).sqrt() * scale + shift
+    wanted = centered / (centered.square().mean(-1, keepdim=True) + 1e-3).sqrt() * scale + shift
     torch.testing.assert_close(graph(x).detach(), wanted, rtol=1e-5, atol=1e-5)
 
 
@@ -249,7 +249,7 @@ def test_copies_and_pickles() -> None:
     assert torch.equal(copy.deepcopy(graph)(x), graph(x))
     assert torch.equal(pickle.loads(pickle.dumps(graph))(x), graph(x))
     assert graph.up.kind == "resize"
-    assert not capture(graph, (x,)).islands
+    assert not capture(graph, (x,)).graph_breaks
 
 
 def test_source_of_what_was_not_loaded() -> None:

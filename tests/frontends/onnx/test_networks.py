@@ -62,12 +62,12 @@ def assert_same(given: Any, wanted: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_agrees_with_onnxruntime_and_has_no_islands(name: str, tmp_path: Path) -> None:
+def test_agrees_with_onnxruntime_and_has_no_graph_breaks(name: str, tmp_path: Path) -> None:
     file, inputs = export(name, tmp_path)
     graph = load(file)
     assert_same(graph(*inputs), runtime(file, inputs))
     captured = capture(graph, inputs)
-    assert not captured.islands
+    assert not captured.graph_breaks
     assert_same(captured.module(*inputs), runtime(file, inputs))
 
 
@@ -84,7 +84,7 @@ def test_dynamic_batch(name: str, tmp_path: Path) -> None:
     for batch in (1, 3):
         other = tuple(x[:1].repeat(batch, *[1] * (x.ndim - 1)) for x in inputs)
         assert_same(graph(*other), runtime(file, other))
-    assert not capture(graph, inputs).islands
+    assert not capture(graph, inputs).graph_breaks
 
 
 def test_layers_are_torch_modules(tmp_path: Path) -> None:

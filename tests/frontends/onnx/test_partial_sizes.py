@@ -45,7 +45,7 @@ def test_the_batch_is_computed() -> None:
 
 
 def test_behind_a_reshape_to_computed_sizes_a_norm_is_found() -> None:
-    """The last size is known, which a layer norm in single steps is recognised by."""
+    """The last size is known, which a layer norm in single steps is recognized by."""
     steps = (
         "sizes = Shape (x) b = Gather (sizes, first) some = Slice (sizes, starts, ends)"
         "to = Concat <axis = 0> (b, some) r = Relu (x) a = Reshape (r, to)"

@@ -77,7 +77,7 @@ def test_a_weight_is_stored_as_the_codes_of_its_quantizer(name, width):
         qparams, stored = holder[0].qparams(), f"{path}.weight_quantized"
         codes = initializer(deployment.model, stored).astype(np.int64)
         assert np.array_equal(codes, holder[0].codes(holder.original).numpy())
-        found = encoding_in(deployment, stored)
+        found = encoding_in(deployment, f"{path}.weight")
         assert np.array_equal(found.scale, qparams.scale.detach().numpy())
         assert np.array_equal(found.zero_point, qparams.zero_point.numpy())
         assert np.array_equal(found.dequantize(codes), module.weight.detach().numpy())
@@ -119,7 +119,7 @@ def test_a_bias_is_stored_on_the_scale_of_the_accumulator():
     assert codes.dtype == np.int32
     bias = conv.parametrizations.bias.original.detach().double().numpy()
     assert np.array_equal(codes, np.rint(bias / scale.astype(np.float64)))
-    found = encoding_in(deployment, "conv.bias_quantized").dequantize(codes)
+    found = encoding_in(deployment, "conv.bias").dequantize(codes)
     assert np.array_equal(found, conv.bias.detach().numpy())
 
 
@@ -172,7 +172,7 @@ def test_four_bits_in_groups_are_stored_in_four():
 
 def calibrated(kind, grid: IntGrid, scale: float = 0.5):
     made = kind(Scheme(grid), (1,), name="x")
-    made.initialise(QParams.symmetric(torch.tensor(scale)))
+    made.initialize(QParams.symmetric(torch.tensor(scale)))
     return made
 
 

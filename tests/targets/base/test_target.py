@@ -16,6 +16,7 @@ from detent.targets.arithmetics import ARITHMETICS
 from detent.targets.base import registry
 from detent.targets.engines import ENGINES
 from detent.targets.formats import FORMATS
+from detent.targets.litert.file import read_network
 from detent.targets.ncnn.engine import Ncnn
 from detent.targets.ncnn.file.writer import FORMAT
 from detent.targets.rewrites import REWRITES
@@ -54,6 +55,11 @@ def offered(monkeypatch):
 
     monkeypatch.setattr(registry, "entry_points", entry_points)
     return points
+
+
+def test_a_target_reads_files_of_its_own():
+    assert TARGETS.reader(".tflite") is read_network
+    assert TARGETS.reader(".onnx") is None
 
 
 def test_every_target_stands_under_its_own_name_in_the_order_of_backends():

@@ -337,7 +337,7 @@ def test_a_float_bias_goes_on_the_accumulators_grid() -> None:
 
 
 def test_the_code_minus_128_is_refused_in_a_network() -> None:
-    with pytest.raises(DeployError, match="w_quantized"):
+    with pytest.raises(DeployError, match="the weight 'w'"):
         model_to_tflite(tiny(np.where(WEIGHT == -127, -128, WEIGHT).astype(np.int8)))
 
 

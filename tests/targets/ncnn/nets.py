@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from detent.ir import CLIPPED
+from detent.ir.metadata import CODE_RANGE, ROLE
 from tests.twin.nets import SMALL, Builder, Net, Style, conv, linear
 
 __all__ = ["followed", "ncnn_form"]
@@ -58,7 +58,7 @@ def ncnn_form(net: Net) -> Net:
         dropped = node.output[0] in source and source[node.output[0]] not in clips
         if quantizes and node.input[0] in clips:
             kept.append(clips[node.input[0]])
-            node.input[0] += CLIPPED
+            node.input[0] = clips[node.input[0]].output[0]
             kept.append(node)
         elif not quantizes and not dropped:
             kept.append(node)
@@ -73,4 +73,6 @@ def _clip(graph: onnx.GraphProto, tensor: str, scale: np.ndarray) -> onnx.NodePr
     if not any(each.name == names[0] for each in graph.initializer):
         for name, bound in zip(names, (-127, 127), strict=True):
             graph.initializer.append(numpy_helper.from_array(np.array(np.float32(bound) * scale, np.float32), name))
-    return helper.make_node("Clip", [tensor, *names], [tensor + CLIPPED], name=f"{tensor}.clip")
+    clip = helper.make_node("Clip", [tensor, *names], [f"{tensor}.clipped"], name=f"{tensor}.clip")
+    clip.metadata_props.add(key=ROLE, value=CODE_RANGE)
+    return clip

@@ -17,6 +17,7 @@ import detent
 from detent.deployment import deployment_of
 from detent.errors import EngineError
 from detent.ir import Package
+from detent.ir.metadata import CODE_RANGE, ROLE
 from detent.targets import BACKENDS
 from detent.targets.base import Placement
 from detent.targets.onnxruntime.engine import OnnxRuntime
@@ -171,7 +172,9 @@ class TestExplain:
             [dc] y = DequantizeLinear (cq, s, z)
         }
         """
-        engine = OnnxRuntime.load(package(parser.parse_model(text), tmp_path))
+        model = parser.parse_model(text)
+        next(node for node in model.graph.node if node.name == "clip").metadata_props.add(key=ROLE, value=CODE_RANGE)
+        engine = OnnxRuntime.load(package(model, tmp_path))
         found = {placed.op: placed for placed in engine.explain()}
         assert found["conv"].ran_as == "float"
         assert found["conv"].why == "its output keeps -127 to 127 of int8 by a Clip, which ends the fusion"
@@ -250,7 +253,7 @@ def test_signed_codes_that_are_only_moved_load(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["residual_cnn", "mobile_cnn", "vit_block"])
 def test_its_kernels_are_the_same_in_both_opsets(name, tmp_path):
-    """Of its optimised graphs, operator by operator; 20 is written."""
+    """Of its optimized graphs, operator by operator; 20 is written."""
     kernels, results = [], []
     for opset in (20, 21):
         torch.manual_seed(0)

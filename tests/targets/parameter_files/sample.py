@@ -15,6 +15,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from detent.ir import DeployedTensor
+from detent.ir.metadata import CODE_RANGE, ROLE
 from detent.numerics import IntGrid, LogGrid, PerChannel, PerTensor, Scheme
 from detent.targets import BACKENDS
 from detent.targets.base import Deployment
@@ -145,6 +146,7 @@ class _Builder:
             ends = {"least": scheme.grid.qmin * scale, "most": scheme.grid.qmax * scale}
             bounds = [self._constant(f"{tensor}_{end}", np.float32(bound)) for end, bound in ends.items()]
             source = self._node("Clip", f"{tensor}_clip", [tensor, *bounds], f"{tensor}_clipped")
+            self._nodes[-1].metadata_props.add(key=ROLE, value=CODE_RANGE)
         self._node("QuantizeLinear", f"{tensor}_quantize", [source, *encoding], f"{tensor}_quantized")
         return self._node(
             "DequantizeLinear", f"{tensor}_dequantize", [f"{tensor}_quantized", *encoding], f"{tensor}_dequantized"

@@ -128,7 +128,7 @@ def test_the_constant_of_a_sum_is_rounded_away_from_zero() -> None:
             [(7, 238, 206), (38, 145, 221), (65, 207, 252), (88, 83, 228), (253, 39, 238), (0, 0, 200), (255, 54, 254)],
         ),
     ],
-    ids=["centred", "a constant that is shortened"],
+    ids=["centered", "a constant that is shortened"],
 )
 def test_products(grids: tuple[Encoding, Encoding, Encoding], found: list[tuple[int, int, int]]) -> None:
     a, b, y = (tensor(*each) for each in zip(*found, strict=True))

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
-from detent.targets.qualcomm.parts import Part, Segment, network_ops, parts, segments
+from detent.targets.qualcomm.parts import PartModel, Segment, network_ops, parts, segments
 
 
 def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
@@ -53,14 +53,14 @@ def network() -> onnx.ModelProto:
 
 
 def found_without(refused: Collection[str]) -> list[Segment]:
-    def loads(part: Part) -> bool:
+    def loads(part: PartModel) -> bool:
         session(part.model)
         return not any(node.op_type in refused for node in part.model.graph.node)
 
     return segments(network(), loads)
 
 
-def run(cut: list[Part], x: np.ndarray) -> dict[str, np.ndarray]:
+def run(cut: list[PartModel], x: np.ndarray) -> dict[str, np.ndarray]:
     known = {"x": x}
     for part in cut:
         results = session(part.model).run(part.outputs, {name: known[name] for name in part.inputs})

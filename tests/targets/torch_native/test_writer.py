@@ -17,7 +17,7 @@ from detent.rewrites import float_model
 from detent.targets import BACKENDS
 from detent.targets.base import Deployment
 from detent.targets.torch_native.kernels import lower
-from detent.targets.torch_native.program import JSON_FILE, TENSOR_FILE, Program, read_program, write_program
+from detent.targets.torch_native.program import JSON_FILE, TENSOR_FILE, TorchProgram, read_program, write_program
 from detent.targets.torch_native.writer import FORMAT
 from tests.twin.nets import SMALL, Net, Style, resnet18, small_net
 
@@ -26,7 +26,7 @@ def deployed(net: Net) -> Deployment:
     return Deployment(name="net", backend=BACKENDS["torch_x86"], model=net.model, tensors=())
 
 
-def equal(a: Program, b: Program) -> bool:
+def equal(a: TorchProgram, b: TorchProgram) -> bool:
     tensors = a.tensors.keys() == b.tensors.keys() and all(
         np.array_equal(a.tensors[name], b.tensors[name]) and a.tensors[name].dtype == b.tensors[name].dtype
         for name in a.tensors
@@ -49,7 +49,7 @@ def test_what_the_file_says() -> None:
     assert [step["call"] for step in said["steps"]] == ["quantize", "quantized.conv2d_relu"]
     assert said["steps"][1] == {
         "call": "quantized.conv2d_relu",
-        "inputs": ["x_quantized", "conv1.weight_quantized", "conv1.weight_quantized_scale", "conv1.bias_quantized"],
+        "inputs": ["x_quantized", "conv1.weight", "conv1.weight_scale", "conv1.bias"],
         "outputs": ["relu2_quantized"],
         "attributes": {"strides": [1, 1], "padding": [1, 1], "dilations": [1, 1], "groups": 1},
         "ops": [["conv1.Conv", "Conv"], ["relu2.Relu", "Relu"]],
@@ -58,9 +58,9 @@ def test_what_the_file_says() -> None:
     assert said["grids"]["relu2_quantized"]["zero_point"] == 0
     held = read_program(files).tensors
     assert {name: str(array.dtype) for name, array in held.items()} == {
-        "conv1.weight_quantized": "int8",
-        "conv1.weight_quantized_scale": "float32",
-        "conv1.bias_quantized": "float32",
+        "conv1.weight": "int8",
+        "conv1.weight_scale": "float32",
+        "conv1.bias": "float32",
     }
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from detent.errors import DeployError
 from detent.ir import DeployedTensor, Network, Op
-from detent.targets.base import Deployment, Format, TensorFacts, Written, parameter_name
+from detent.targets.base import Deployment, Format, TensorFacts, Written
 from detent.targets.base.content import as_json, parse_json, unreadable
 from detent.targets.base.format import EVERY_ROLE, Roles
 from detent.targets.base.limits import by_name, exponents, integers, on_one_scale
@@ -37,7 +37,7 @@ class ImaginaryJson(Format):
 
     def write(self, deployment: Deployment) -> Written:
         graph = deployment.graph
-        stored = {parameter_name(name): codes for name, codes in graph.constants.items() if name in graph.coded}
+        stored = {name: codes for name, codes in graph.constants.items() if name in graph.coded}
         tensors = {name: _entry(tensor) for name, tensor in by_name(deployment, _NAME).items()}
         for tensor in deployment.parameters:
             codes = stored[tensor.tensor]
@@ -117,7 +117,7 @@ def _is_plain(op: Op) -> bool:
 
 
 def _parameters(op: Op) -> dict[str, str | None]:
-    names = [None if read is None else parameter_name(read.tensor) for read in op.inputs[1:]]
+    names = [None if read is None else read.tensor for read in op.inputs[1:]]
     return dict(zip(("weight", "bias"), [*names, None], strict=False))
 
 

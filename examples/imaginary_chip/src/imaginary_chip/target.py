@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from detent.numerics import Rounding
-from detent.planning import FUSED, Backend, Offer, both, chains
+from detent.planning import FUSED, Backend, SupportedSchemes, chains, quantize_io
 from detent.targets import Target
 
 __all__ = ["TARGET"]
@@ -12,12 +12,12 @@ TARGET = Target(
     backend=Backend(
         name="imaginary",
         about="an imaginary chip that shifts",
-        weight=Offer(bits=(4,), scales=("power_of_two",), observer="pow2_sse"),
-        activation=Offer(scales=("power_of_two",), roundings=(Rounding.HALF_UP,), observer="pow2_sse"),
+        weight=SupportedSchemes(bits=(4,), scales=("power_of_two",), observer="pow2_sse"),
+        activation=SupportedSchemes(scales=("power_of_two",), roundings=(Rounding.HALF_UP,), observer="pow2_sse"),
         bias="int32",  # on the scale of input times weight, which is a power of two as well
-        rules=both("conv", "linear", "add"),
+        rules=quantize_io("conv", "linear", "add"),
         fusions=(*FUSED, *chains(("add",))),
-        shares=("relu", "reshape"),
+        passthrough=("relu", "reshape"),
         quantize_outputs=True,
         arithmetic="imaginary",
         files=("onnx", "imaginary_json"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from detent.compat.mmrazor.modules import FakeQuantizeBase, MinMaxObserver
+from detent.compat.mmrazor.modules import FakeQuantizeBase
+from detent.compat.mmrazor.observers import MinMaxObserver, arguments_of, sync_tensor
 from detent.errors import RegistrationError
 from detent.numerics import QParams, Scheme
 from detent.observers import OBSERVERS, Observer
@@ -18,31 +19,35 @@ from detent.registry import Registry
 __all__ = ["observer_name", "quantizer_name"]
 
 
-def observer_name(cls: type) -> str:
+def observer_name(cls: type, options: Mapping[str, Any]) -> str:
     """The name under which Detent knows a user's observer; it is registered the first time."""
     if issubclass(cls, Observer):
         return _name(OBSERVERS, cls, cls)
     if not issubclass(cls, MinMaxObserver):
         raise _foreign(cls, "MinMaxObserver")
-    return _name(OBSERVERS, cls, type(cls.__name__, (_AdaptedObserver,), {"theirs": cls}))
+    made_of = {"theirs": cls, "options": dict(options)}
+    return _name(OBSERVERS, cls, type(cls.__name__, (_AdaptedObserver,), made_of))
 
 
-def quantizer_name(cls: type) -> str:
-    """The name under which Detent knows a user's fake quantizer; it is registered the first time."""
+def quantizer_name(cls: type, observer: type, options: Mapping[str, Any]) -> str:
+    """The name under which Detent knows a user's fake quantizer with an observer; it is registered the first time."""
     if issubclass(cls, Quantizer):
         return _name(QUANTIZERS, cls, cls)
     if not issubclass(cls, FakeQuantizeBase):
         raise _foreign(cls, "FakeQuantizeBase")
-    return _name(QUANTIZERS, cls, type(cls.__name__, (_AdaptedQuantizer,), {"theirs": cls}))
+    if not issubclass(observer, MinMaxObserver):
+        raise _foreign(observer, "MinMaxObserver")
+    made_of = {"theirs": cls, "options": {"observer": observer, **options}}
+    return _name(QUANTIZERS, cls, type(cls.__name__, (_AdaptedQuantizer,), made_of))
 
 
 def _foreign(cls: type, base: str) -> RegistrationError:
     return RegistrationError(f"use {cls.__name__}", f"it is no {base}", f"derive it from detent.compat.mmrazor.{base}")
 
 
-def _name(table: Registry[Any], cls: type, adapted: type) -> str:
+def _name(table: Registry[Any], cls: type, adapted: Any) -> str:
     for known, one in table.items():
-        if one is cls or getattr(one, "theirs", None) is cls:
+        if one is cls or (getattr(one, "theirs", None) is cls and one.options == adapted.options):
             return known
     name, count = f"mmrazor.{cls.__name__}", 1
     while name in table:
@@ -53,45 +58,62 @@ def _name(table: Registry[Any], cls: type, adapted: type) -> str:
 
 
 class _AdaptedObserver(Observer):
-    theirs: type[MinMaxObserver]
+    theirs: ClassVar[type[MinMaxObserver]]
+    options: ClassVar[dict[str, Any]]
 
     def __init__(self, scheme: Scheme, *, name: str = "tensor"):
         super().__init__(scheme, name=name)
-        self._observer = self.theirs(scheme=scheme)
+        self._observer = self.theirs(**arguments_of(scheme), **self.options)
 
     def _observe(self, x: Tensor, low: Tensor, high: Tensor) -> None:  # noqa: ARG002
-        self._observer(x)
+        self._observer.to(x.device)(x)
 
     def _qparams(self, low: Tensor, high: Tensor) -> QParams:  # noqa: ARG002
-        scale, zero_point = self._observer.calculate_qparams()
-        return QParams(scale, zero_point.to(torch.int64).expand(scale.shape).clone())
+        scale, zero_point = (
+            _shaped(found.detach().double(), low.shape) for found in self._observer.calculate_qparams()
+        )
+        return QParams(sync_tensor(scale).float(), sync_tensor(zero_point).round().to(torch.int64))
 
 
 class _AdaptedQuantizer(Quantizer):
-    """Holds the tensors of the user's module, which itself stands beside the tree so that they are there once."""
+    """Holds the tensors and parts of the user's module, which itself stands beside the tree so that they are there
+    once."""
 
-    theirs: type[FakeQuantizeBase]
+    theirs: ClassVar[type[FakeQuantizeBase]]
+    options: ClassVar[dict[str, Any]]
 
     def __init__(self, scheme: Scheme, shape: Sequence[int], *, role: Role = "activation", name: str = "tensor"):
         super().__init__(scheme, shape, role=role, name=name)
-        made: Any = self.theirs(
-            observer=MinMaxObserver, quant_min=scheme.grid.qmin, quant_max=scheme.grid.qmax, scheme=scheme
-        )
-        made.scale.data, made.zero_point.data = self._unset(), torch.zeros(self.scale_shape)
+        made: Any = self.theirs(**arguments_of(scheme), **self.options)
+        # As torch has them: a tensor with one scale has one of shape (1,).
+        made.scale.data = self._unset().reshape(-1)
+        made.zero_point.data = torch.zeros_like(made.scale.data, dtype=made.zero_point.dtype)
         self.__dict__["_made"] = made
         for key, parameter in made.named_parameters(recurse=False):
             self.register_parameter(key, parameter)
         for key, buffer in made.named_buffers(recurse=False):
             self.register_buffer(key, buffer)
+        for key, part in made.named_children():
+            self.add_module(key, part)
 
     def qparams(self) -> QParams:
         scale, zero_point = self._with_our_tensors().calculate_qparams()
-        return QParams(scale.detach(), zero_point.detach().round().to(torch.int64))
+        zeros = zero_point.detach().round().to(torch.int64)
+        return QParams(_shaped(scale.detach(), self.scale_shape), _shaped(zeros, self.scale_shape))
 
-    def _initialise(self, observed: QParams) -> None:
+    def apply(self, fn: Callable[[nn.Module], None]) -> Any:
+        """The user's module is asked too: its switches are turned this way."""
+        fn(self._with_our_tensors())
+        return super().apply(fn)
+
+    def _initialize(self, observed: QParams) -> None:
         made = self._with_our_tensors()
-        made.scale.copy_(observed.scale)
-        made.zero_point.copy_(observed.zero_point)
+        made.scale.copy_(observed.scale.reshape(-1))
+        made.zero_point.copy_(observed.zero_point.reshape(-1))
+        for switch in ("enable_param_learning", "disable_observer"):
+            if hasattr(made, switch):
+                getattr(made, switch)()
+                return
 
     def _fake_quantize(self, x: Tensor) -> Tensor:
         value: Tensor = self._with_our_tensors()(x)
@@ -104,3 +126,8 @@ class _AdaptedQuantizer(Quantizer):
         made._buffers.update(self._buffers)
         made.training = self.training
         return made
+
+
+def _shaped(values: Tensor, shape: Sequence[int]) -> Tensor:
+    """One value, or one for each channel, in the shape that Detent's scales have."""
+    return values.reshape(tuple(shape)) if values.numel() == torch.Size(shape).numel() else values.expand(shape).clone()

@@ -6,7 +6,7 @@ import ast
 import copy
 import operator
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
 }
 
 
@@ -72,6 +73,10 @@ def _read(path: Path, scopes: dict[str, Any], within: tuple[Path, ...]) -> dict[
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 found = _value(value, {**base, **own, "_base_": base}, path)
+            case ast.Assign(targets=[(ast.Attribute() | ast.Subscript()) as place], value=value):
+                names = {**base, **own, "_base_": base}
+                _assign(place, _value(value, names, path), names, path)
+                continue
             case _:
                 raise _refused(statement, path)
         if name != "_base_":
@@ -111,22 +116,74 @@ def _value(node: ast.expr, names: Mapping[str, Any], path: Path) -> Any:
         case ast.Tuple(elts=parts):
             return tuple(of(part) for part in parts)
         case ast.Dict(keys=keys, values=values):
-            return {of(key): of(part) for key, part in zip(keys, values, strict=True) if key is not None}
-        case ast.Call(func=ast.Name(id="dict"), args=[], keywords=keywords):
-            return {str(one.arg): of(one.value) for one in keywords if one.arg is not None}
-        case ast.Name(id=name) if name in names:
+            pairs = [(None if key is None else of(key), of(part)) for key, part in zip(keys, values, strict=True)]
+            return _joined(pairs, node, path)
+        case ast.Call(func=ast.Name(id="dict"), args=([] | [_]) as first, keywords=keywords):
+            pairs = [(None, of(part)) for part in first] + [(one.arg, of(one.value)) for one in keywords]
+            return _joined(pairs, node, path)
+        case ast.ListComp(elt=each, generators=[ast.comprehension(target=ast.Name(id=name), iter=items, ifs=[])]):
+            return [_value(each, {**names, name: one}, path) for one in of(items)]
+        case ast.Set(elts=[ast.Set(elts=[inner])]):
+            return of(inner)  # mmengine's {{_base_.name}}
+        case ast.Name(id=name):
+            if name not in names:
+                raise _undefined(name, node.lineno, names, path)
             return copy.deepcopy(names[name])
         case ast.Attribute(value=held, attr=name):
             inside = of(held)
             if isinstance(inside, Mapping) and name in inside:
                 return inside[name]
         case ast.Subscript(value=held, slice=place):
-            return of(held)[of(place)]
+            holder, key = of(held), of(place)
+            if key in holder if isinstance(holder, Mapping) else isinstance(key, int) and -1 <= key < len(holder):
+                return holder[key]
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -of(operand)
         case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATORS:
             return _OPERATORS[type(sign)](of(left), of(right))
     raise _refused(node, path)
+
+
+def _joined(pairs: Sequence[tuple[Any, Any]], node: ast.expr, path: Path) -> dict[Any, Any]:
+    """The dict of keys and values; a value without a key is a dict whose entries are taken over."""
+    found: dict[Any, Any] = {}
+    for key, value in pairs:
+        if key is None and not isinstance(value, Mapping):
+            raise _refused(node, path)
+        found.update(value if key is None else {key: value})
+    return found
+
+
+def _assign(place: ast.Attribute | ast.Subscript, value: Any, names: Mapping[str, Any], path: Path) -> None:
+    """`_base_.x.y = value` or `model['x'] = value`: in what the base has, or what stands above."""
+    match place:
+        case ast.Attribute(value=held, attr=key) | ast.Subscript(value=held, slice=ast.Constant(value=key)):
+            holder = _held(held, names, path)
+            if isinstance(holder, dict):
+                holder[key] = value
+                return
+    raise _refused(place, path)
+
+
+def _held(node: ast.expr, names: Mapping[str, Any], path: Path) -> Any:
+    """What a name, with attributes and items behind it, refers to: itself, not a copy."""
+    match node:
+        case ast.Name(id=name) if name in names:
+            return names[name]
+        case ast.Attribute(value=inner, attr=key) | ast.Subscript(value=inner, slice=ast.Constant(value=key)):
+            holder = _held(inner, names, path)
+            if key in holder if isinstance(holder, dict) else isinstance(holder, list) and isinstance(key, int):
+                return holder[key]
+    raise _refused(node, path)
+
+
+def _undefined(name: str, line: int, names: Mapping[str, Any], path: Path) -> RecipeError:
+    base = sorted(names["_base_"])
+    return RecipeError(
+        f"line {line} of {path}: the name {name!r}",
+        f"nothing above assigns it{'; the base files have ' + ', '.join(base) if base else ''}",
+        f"assign it above, as in {name} = " + ("_base_.model" if "model" in base else "..."),
+    )
 
 
 def _refused(node: ast.AST, path: Path) -> RecipeError:

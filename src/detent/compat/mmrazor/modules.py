@@ -1,4 +1,4 @@
-"""What MMRazor's users derive observers and fake quantizers from, and the two of LSQ, which are Detent's own."""
+"""What MMRazor's users derive modules and fake quantizers from, and LSQ's fake quantizer, which is Detent's own."""
 
 from __future__ import annotations
 
@@ -7,68 +7,31 @@ from abc import abstractmethod
 import torch
 from torch import Tensor, nn
 
-from detent.numerics import Scheme, choose_qparams
-from detent.observers import Lsq as LSQObserver
-from detent.observers.ranks import over_ranks
 from detent.quantizers import Lsq as LearnableFakeQuantize
 
-__all__ = [
-    "BaseModule",
-    "FakeQuantizeBase",
-    "LSQObserver",
-    "LSQPerChannelObserver",
-    "LearnableFakeQuantize",
-    "MinMaxObserver",
-    "sync_tensor",
-]
+__all__ = ["BaseModule", "FXFloatFunctional", "FakeQuantizeBase", "LearnableFakeQuantize"]
 
 BaseModule = nn.Module
-LSQPerChannelObserver = LSQObserver  # how many scales there are is said by the scheme it is given
-
-
-def sync_tensor(tensor: Tensor) -> None:
-    """The mean over all processes, in place."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        tensor.copy_(over_ranks(tensor, "sum") / torch.distributed.get_world_size())
-
-
-class MinMaxObserver(nn.Module):
-    """Running minimum and maximum of what it sees; derive from it and override `forward` or `calculate_qparams`.
-
-    It is told its `scheme`, of which `quant_min` and `quant_max` are the ends.
-    """
-
-    min_val: Tensor
-    max_val: Tensor
-
-    def __init__(self, *, scheme: Scheme) -> None:
-        super().__init__()
-        self.scheme = scheme
-        self.quant_min, self.quant_max = scheme.grid.qmin, scheme.grid.qmax
-        self.register_buffer("min_val", torch.tensor(float("inf")))
-        self.register_buffer("max_val", torch.tensor(float("-inf")))
-
-    def forward(self, x_orig: Tensor) -> Tensor:
-        x = x_orig.detach()
-        low, high = (self.scheme.granularity.reduce(x, reduction) for reduction in (torch.amin, torch.amax))
-        self.min_val, self.max_val = torch.minimum(low, self.min_val), torch.maximum(high, self.max_val)
-        return x_orig
-
-    def calculate_qparams(self) -> tuple[Tensor, Tensor]:
-        """Scale and zero point."""
-        found = choose_qparams(self.min_val, self.max_val, self.scheme)
-        return found.scale, found.zero_point
 
 
 class FakeQuantizeBase(nn.Module):
     """What a user's own fake quantizer is derived from; its tensors are `scale` and `zero_point`.
 
-    Both have their final shape before anything runs. What the config's observer measured is copied into them; only
-    after that is `forward` called. There are no switches to enable: calibrating is a phase.
+    It is made with the config's observer, as a class, and with what torch gives observers (`dtype`, `qscheme`,
+    `quant_min`, ...). Both tensors have their final shape before anything runs: (1,), or one for each channel. What the
+    observer measured is copied into them, and `enable_param_learning`, or else `disable_observer`, is called if there
+    is such a method; only after that is `forward` called.
     """
 
     scale: Tensor
     zero_point: Tensor
+    fake_quant_enabled: Tensor
+    observer_enabled: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("fake_quant_enabled", torch.tensor([1], dtype=torch.uint8))
+        self.register_buffer("observer_enabled", torch.tensor([1], dtype=torch.uint8))
 
     @abstractmethod
     def forward(self, X: Tensor) -> Tensor:  # noqa: N803, torch's name
@@ -77,3 +40,43 @@ class FakeQuantizeBase(nn.Module):
     @abstractmethod
     def calculate_qparams(self) -> tuple[Tensor, Tensor]:
         """The scale and zero point to deploy."""
+
+    def enable_fake_quant(self, enabled: bool = True) -> None:
+        self.fake_quant_enabled[0] = int(enabled)
+
+    def disable_fake_quant(self) -> None:
+        self.enable_fake_quant(False)
+
+    def enable_observer(self, enabled: bool = True) -> None:
+        self.observer_enabled[0] = int(enabled)
+
+    def disable_observer(self) -> None:
+        self.enable_observer(False)
+
+
+class FXFloatFunctional(nn.Module):
+    """The methods of torch's `FloatFunctional` as plain functions, whose operands and results are quantized."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise NotImplementedError(f"call add, mul, cat, ... of FXFloatFunctional, not itself, with {tuple(x.shape)}")
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.add(x, y)
+
+    def add_scalar(self, x: Tensor, y: float) -> Tensor:
+        return torch.add(x, y)
+
+    def mul(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.mul(x, y)
+
+    def mul_scalar(self, x: Tensor, y: float) -> Tensor:
+        return torch.mul(x, y)
+
+    def cat(self, x: list[Tensor], dim: int = 0) -> Tensor:
+        return torch.cat(x, dim=dim)
+
+    def add_relu(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.relu(torch.add(x, y))
+
+    def matmul(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.matmul(x, y)

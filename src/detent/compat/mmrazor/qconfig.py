@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from detent.compat.mmrazor.adapters import observer_name, quantizer_name
+from detent.compat.mmrazor.observers import TORCH_OBSERVERS
 from detent.compat.mmrazor.registry import MODELS
 from detent.errors import RecipeError, SchemeError
 from detent.recipes import Recipe
 
-__all__ = ["DTYPES", "recipe_of"]
+__all__ = ["DTYPES", "recipe_of", "requests_of"]
 
 DTYPES: Mapping[str, tuple[str, str]] = {
     "openvino": ("qint8", "quint8"),
@@ -40,23 +41,38 @@ _FAKE_QUANTS = {
 }
 
 
-def recipe_of(global_qconfig: Mapping[str, Any], backend: str) -> Recipe:
+def recipe_of(global_qconfig: Mapping[str, Any], backend: str, *, is_qat: bool = True) -> Recipe:
     """What a `global_qconfig` asks of a backend; a `qdtype` that is not the backend's is refused."""
-    _refuse_keys("global_qconfig", global_qconfig, _ENTRIES)
-    lacking = [name for name in _ENTRIES if name not in global_qconfig]
+    requests = requests_of(global_qconfig, backend, "global_qconfig")
+    batch_norm = {"strategy": 4 if is_qat else None}  # torch's ConvBn2d: folded, with statistics that are trained
+    return Recipe.from_dict({"name": "mmrazor", "batch_norm": batch_norm, **requests}, source="global_qconfig")
+
+
+def requests_of(qconfig: Mapping[str, Any], backend: str, where: str) -> dict[str, dict[str, Any]]:
+    """What the six entries ask for weights and activations, as the sections of a recipe or of a rule."""
+    _refuse_keys(where, qconfig, _ENTRIES)
+    lacking = [name for name in _ENTRIES if name not in qconfig]
     if lacking:
-        raise RecipeError("global_qconfig", f"it has no {', '.join(lacking)}", "give all six entries")
+        raise RecipeError(where, f"it has no {', '.join(lacking)}", "give all six entries")
     wanted = dict(zip("wa", DTYPES.get(backend, ()), strict=False))
-    weight, activation = (_request(role, global_qconfig, backend, wanted.get(role)) for role in "wa")
-    return Recipe.from_dict({"name": "mmrazor", "weight": weight, "activation": activation}, source="global_qconfig")
+    return {
+        name: _request(role, qconfig, backend, wanted.get(role))
+        for role, name in (("w", "weight"), ("a", "activation"))
+    }
 
 
 def _request(role: str, given: Mapping[str, Any], backend: str, wanted: str | None) -> dict[str, Any]:
     scheme, where = given[f"{role}_qscheme"], f"{role}_qscheme"
     _refuse_keys(where, scheme, _QSCHEME)
     dtype, symmetric = scheme.get("qdtype", "quint8"), scheme.get("is_symmetry", True)
-    observer, kind = _method(f"{role}_observer", given, _OBSERVERS)
-    quantizer, _ = _method(f"{role}_fake_quant", given, _FAKE_QUANTS)
+    options = {"averaging_constant": float(scheme["averaging_constant"])} if "averaging_constant" in scheme else {}
+    kind, own_observer = _named(f"{role}_observer", given, _OBSERVERS)
+    method, own_method = _named(f"{role}_fake_quant", given, _FAKE_QUANTS)
+    observer = _OBSERVERS[kind] if own_observer is None else observer_name(own_observer, options)
+    if own_method is None:
+        quantizer = _FAKE_QUANTS[method]
+    else:
+        quantizer = quantizer_name(own_method, own_observer or TORCH_OBSERVERS[kind], options)
     if dtype != (wanted or dtype):
         raise SchemeError(
             f"{where} with qdtype {dtype!r}", f"{backend} takes {wanted!r} there", f"set qdtype={wanted!r}"
@@ -64,9 +80,10 @@ def _request(role: str, given: Mapping[str, Any], backend: str, wanted: str | No
     signed = dtype == "qint8"
     request: dict[str, Any] = {
         "bits": scheme.get("bit", 8),
-        "symmetric": symmetric,
+        # Torch's kernels have affine codes only. Symmetric ones among these are those with zero point 128.
+        "symmetric": symmetric and not (backend == "native" and role == "a"),
         # Symmetric unsigned codes around 128 are signed ones; after a ReLU they are those from 0.
-        "signed": True if signed else "auto" if symmetric else False,
+        "signed": True if signed else "auto" if symmetric and backend != "native" else False,
         "granularity": "per_channel" if scheme.get("is_per_channel") or "PerChannel" in kind else "per_tensor",
         "scale": "power_of_two" if scheme.get("is_pot_scale") else None,
         "observer": observer,
@@ -76,25 +93,23 @@ def _request(role: str, given: Mapping[str, Any], backend: str, wanted: str | No
         request["narrow"] = bool(scheme.get("is_symmetric_range", False))
     elif scheme.get("is_symmetric_range"):
         raise SchemeError(f"{where} with is_symmetric_range", "unsigned codes have no such range", "leave it out")
-    if "averaging_constant" in scheme:
+    if options and own_observer is None:
         if observer != "moving_average":
             raise RecipeError(f"{where} with averaging_constant", f"{kind} has none", "leave it out")
-        request["observer_options"] = {"momentum": 1 - float(scheme["averaging_constant"])}
+        request["observer_options"] = {"momentum": 1 - options["averaging_constant"]}
     return request
 
 
-def _method(entry: str, given: Mapping[str, Any], known: Mapping[str, str]) -> tuple[str, str]:
-    """Detent's name of what an entry names, and the name it has there. What the user registered comes first."""
+def _named(entry: str, given: Mapping[str, Any], known: Mapping[str, str]) -> tuple[str, type | None]:
+    """The name in an entry, and the class that the user registered under it, which comes first."""
     _refuse_keys(entry, given[entry], ("type",))
     if "type" not in given[entry]:
         raise RecipeError(entry, "it has no type", f"use one of {', '.join(known)}, or a registered class")
     name = str(given[entry]["type"]).rpartition(".")[2]
     own = MODELS.registered(name)
-    if own is not None:
-        return (observer_name if entry.endswith("observer") else quantizer_name)(own), name
-    if name not in known:
+    if own is None and name not in known:
         raise RecipeError(f"{entry} {name!r}", f"known are {', '.join(known)}", "@MODELS.register_module() it")
-    return known[name], name
+    return name, own
 
 
 def _refuse_keys(where: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:

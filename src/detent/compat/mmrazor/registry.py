@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from detent.errors import RegistrationError, UnknownNameError
 
-__all__ = ["LOOPS", "MODELS", "TASK_UTILS", "Registry"]
+__all__ = ["DATASETS", "LOOPS", "MODELS", "TASK_UTILS", "Registry"]
 
 T = TypeVar("T", bound=type)
 
@@ -70,4 +70,5 @@ class Registry:
         return (kind if isinstance(kind, type) else self.get(kind))(**given)
 
 
-MODELS, TASK_UTILS, LOOPS = Registry("MODELS"), Registry("TASK_UTILS"), Registry("LOOPS")
+MODELS, TASK_UTILS = Registry("MODELS"), Registry("TASK_UTILS")
+LOOPS, DATASETS = Registry("LOOPS"), Registry("DATASETS")

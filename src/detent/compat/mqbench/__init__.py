@@ -2,7 +2,9 @@
 
 from detent.compat.mqbench.base import ObserverBase, QuantizeBase
 from detent.compat.mqbench.deploying import convert_deploy, register_deploy_function
+from detent.compat.mqbench.hardware import register_hardware
 from detent.compat.mqbench.model_quantizer import ModelQuantizer, register_model_quantizer
+from detent.compat.mqbench.models import model_entry
 from detent.compat.mqbench.phases import (
     disable_all,
     enable_calibration,
@@ -14,6 +16,7 @@ from detent.compat.mqbench.platform import BackendType, prepare_by_platform, reg
 from detent.compat.mqbench.processes import (
     LinearQuantizer_process,
     LogarithmicQuantizer_process,
+    convert_xir,
     remove_fakequantize_and_collect_params,
     remove_fakequantize_and_collect_params_nnie,
 )
@@ -28,6 +31,7 @@ __all__ = [
     "ObserverBase",
     "QuantizeBase",
     "convert_deploy",
+    "convert_xir",
     "disable_all",
     "enable_calibration",
     "enable_calibration_quantization",
@@ -35,10 +39,12 @@ __all__ = [
     "enable_quantization",
     "get_foldbn_config",
     "get_qconfig",
+    "model_entry",
     "prepare_by_platform",
     "ptq_reconstruction",
     "register_backend",
     "register_deploy_function",
+    "register_hardware",
     "register_method",
     "register_model_quantizer",
     "remove_fakequantize_and_collect_params",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import count
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from detent import observers, quantizers
+from detent.compat.mqbench.users_code import users_code
 from detent.errors import SchemeError
 from detent.numerics import IntGrid, PerChannel, PerTensor, QParams, Scheme, choose_qparams
 from detent.observers import Observer
@@ -87,13 +90,29 @@ class QuantizeBase(nn.Module):
 
 def register_pair(fake_quantize: type[QuantizeBase], observer: type[ObserverBase]) -> tuple[str, str]:
     """Put both into the core's tables, under the names that are given back. The same classes have the same names."""
-    measured, simulated = f"mqbench.{observer.__name__}", f"mqbench.{fake_quantize.__name__}.{observer.__name__}"
+    measured = _free_name(f"mqbench.{observer.__name__}", observers.OBSERVERS, made_of=observer)
+    simulated = _free_name(
+        f"mqbench.{fake_quantize.__name__}.{observer.__name__}",
+        quantizers.QUANTIZERS,
+        made_of=fake_quantize,
+        observed_by=observer,
+    )
     if measured not in observers.OBSERVERS:
         observers.register(measured, type(observer.__name__, (_Observing,), {"made_of": observer}))
     if simulated not in quantizers.QUANTIZERS:
         parts = {"made_of": fake_quantize, "observed_by": observer, "default_observer": measured}
         quantizers.register(simulated, type(fake_quantize.__name__, (Simulating,), parts))
     return simulated, measured
+
+
+def _free_name(name: str, table: Mapping[str, Any], **parts: type) -> str:
+    """`name`, or with a number where another class of that name has it."""
+    numbered = (name if number == 1 else f"{name}_{number}" for number in count(1))
+    return next(
+        one
+        for one in numbered
+        if one not in table or all(getattr(table[one], key) is part for key, part in parts.items())
+    )
 
 
 def _arguments(scheme: Scheme) -> dict[str, Any]:
@@ -142,23 +161,55 @@ class Simulating(Quantizer):
 
     measured: Tensor
 
-    def __init__(self, scheme: Scheme, shape: Sequence[int], *, role: Role = "activation", name: str = "tensor"):
+    def __init__(
+        self,
+        scheme: Scheme,
+        shape: Sequence[int],
+        *,
+        role: Role = "activation",
+        name: str = "tensor",
+        ada_sign: bool = False,
+    ):
         super().__init__(scheme, shape, role=role, name=name)
-        self.inner: Any = self.made_of(self.observed_by, **_arguments(scheme))
+        with users_code(f"make {self.made_of.__name__} for {name!r}"):
+            self.inner: Any = self.made_of(self.observed_by, **_arguments(scheme))
+        self.inner.ada_sign = ada_sign
+        self._shrinking = 1.0  # of steps, since the observer began with another range
         self.inner.observer_enabled[0] = 0
         for held in ("scale", "zero_point"):
             getattr(self.inner, held).data = torch.zeros(self.scale_shape or (1,))
         self.register_buffer("measured", torch.tensor(torch.nan))  # being calibrated is read off the state
 
+    def forward(self, x: Tensor) -> Tensor:
+        if self.mode.watch is not None and self.inner.ada_sign:
+            with torch.no_grad():
+                self._run(x)  # which chooses its range by what it sees
+            self._take_range()
+        return super().forward(x)
+
     def qparams(self) -> QParams:
         scale = self.inner.scale.detach().abs().reshape(self.scale_shape)
+        if self.scheme.scale == "power_of_two":
+            scale = torch.exp2(torch.round(torch.log2(scale)))  # as `pot_quantization` of the benchmark has it
         return QParams(scale, self.inner.zero_point.detach().round().long().reshape(self.scale_shape))
 
-    def _initialise(self, observed: QParams) -> None:
-        self.inner.scale.data.copy_(observed.scale)
+    def _initialize(self, observed: QParams) -> None:
+        self.inner.scale.data.copy_(observed.scale * self._shrinking)
         self.inner.zero_point.data.copy_(observed.zero_point.float())
         self.measured.fill_(1.0)
+        self._shrinking = 1.0
 
     def _fake_quantize(self, x: Tensor) -> Tensor:
-        given: Tensor = self.inner(x)
+        return self._run(x)
+
+    def _run(self, x: Tensor) -> Tensor:
+        with users_code(f"run {self.made_of.__name__} on {self.name!r}"):
+            given: Tensor = self.inner(x)
         return given
+
+    def _take_range(self) -> None:
+        """Of a fake quantizer that has switched to unsigned integers."""
+        before = self.scheme.grid
+        if self.inner.quant_min == 0 and before.signed:
+            self.scheme = replace(self.scheme, grid=IntGrid(before.bits, signed=False))
+            self._shrinking = before.qmax / self.scheme.grid.qmax

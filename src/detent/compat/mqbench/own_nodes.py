@@ -15,7 +15,8 @@ from onnx import helper, numpy_helper
 from detent.compat.mqbench.base import Simulating
 from detent.compat.mqbench.symbolic import SymbolicGraph, Value, applied_in
 from detent.graph import PreparedModel, quantizers_of
-from detent.ir import CLIPPED, TRANSPOSED, DeployedTensor
+from detent.ir import DeployedTensor
+from detent.ir.metadata import is_code_range, read_stored_as
 from detent.numerics import LogGrid, Scheme
 from detent.rewrites import float_model
 from detent.targets.base import Deployment
@@ -63,10 +64,10 @@ def with_own_nodes(prepared: PreparedModel, deployment: Deployment) -> onnx.Mode
     model.CopyFrom(deployment.model)
     _detach_outputs(model.graph)
     plain = {one.name: numpy_helper.to_array(one) for one in float_model(model).graph.initializer}
-    quantizers = {quantizer.name: quantizer for quantizer in quantizers_of(prepared)}
+    quantizers = {deployment.names.get(one.name, one.name): one for one in quantizers_of(prepared)}
     made: dict[str, SymbolicGraph] = {}
     for tensor in deployment.tensors:
-        for source, readers in _reads(model.graph, tensor).items():
+        for source, readers in _reads(model, tensor).items():
             example = _example(source, plain, deployment)
             write = _writer(tensor, quantizers.get(tensor.shares or tensor.tensor), example)
             if write is None:
@@ -136,8 +137,9 @@ def _example(source: str, plain: dict[str, npt.NDArray[Any]], deployment: Deploy
 Reader = tuple[onnx.NodeProto, int]
 
 
-def _reads(graph: onnx.GraphProto, tensor: DeployedTensor) -> dict[str, list[Reader]]:
+def _reads(model: onnx.ModelProto, tensor: DeployedTensor) -> dict[str, list[Reader]]:
     """What is quantized, and who reads it so: behind a DequantizeLinear, or where the grid is none of ONNX's."""
+    graph, stored_as = model.graph, read_stored_as(model)
     if _is_logarithmic(tensor.scheme):
         found = [(node, place) for node, place in _inputs(graph, tensor.tensor) if _uses(node, tensor)]
         return {tensor.tensor: found} if found else {}
@@ -148,7 +150,8 @@ def _reads(graph: onnx.GraphProto, tensor: DeployedTensor) -> dict[str, list[Rea
             continue
         source = _source(node, made_by)
         readers = list(_inputs(graph, node.output[0]))
-        if readers and source.removesuffix("_dequantized").removesuffix(TRANSPOSED) == tensor.tensor:
+        stored = stored_as.get(source)
+        if readers and (source if stored is None else stored.parameter) == tensor.tensor:
             sources.setdefault(source, []).extend(readers)
     return sources
 
@@ -159,7 +162,7 @@ def _source(dequantize: onnx.NodeProto, made_by: Mapping[str, onnx.NodeProto]) -
     if quantize is None:
         return str(dequantize.output[0])
     clip = made_by.get(quantize.input[0])
-    return str(clip.input[0] if clip is not None and clip.output[0].endswith(CLIPPED) else quantize.input[0])
+    return str(clip.input[0] if clip is not None and is_code_range(clip) else quantize.input[0])
 
 
 def _uses(node: onnx.NodeProto, tensor: DeployedTensor) -> bool:

@@ -11,15 +11,23 @@ from typing import Any
 from torch import nn
 
 from detent import targets as backends
+from detent.compat.mqbench.hardware import GRAPHS
 from detent.compat.mqbench.model_quantizer import QUANTIZERS, ModelQuantizer
 from detent.compat.mqbench.phases import PlatformModel
 from detent.compat.mqbench.qconfig import checked_keys, qconfig_requests
 from detent.errors import RegistrationError, UnknownNameError
-from detent.planning import Backend
+from detent.graph import Inputs, PreparedModel
+from detent.planning import Backend, SupportedSchemes
 from detent.recipes import BatchNorm, Match, Recipe, Rule, TensorRequest
 from detent.targets import BACKENDS
 
 __all__ = ["BackendType", "prepare_by_platform", "register_backend", "target_of"]
+
+# MQBench's table of presets: `LearnableFakeQuantize` for all but these two, `MinMaxObserver` for weights and
+# `EMAMinMaxObserver` for activations but here.
+_FIXED = ("nnie", "stpu")
+_WHOLE_RANGES = ("ppl_cuda", "tvm")
+_UNSAID = ("academic", "academic_nlp", "nnie")  # the user's to name, or no integers
 
 _KEYS = ("extra_qconfig_dict", "extra_quantizer_dict", "preserve_attr", "concrete_args", "leaf_module")
 
@@ -41,6 +49,15 @@ class BackendType(Enum):
     Vitis = "vitis"
     NNIE = "nnie"
     QDQ = "onnxruntime"
+
+    @classmethod
+    def _missing_(cls, value: object) -> BackendType | None:
+        """A member for a backend that was registered: `BackendType("my_chip")`."""
+        if value not in _OWN:
+            return None
+        member = object.__new__(cls)
+        member._name_ = member._value_ = value
+        return member
 
 
 @dataclass(frozen=True)
@@ -72,6 +89,9 @@ def target_of(backend: Any) -> Backend:
     if isinstance(backend, Backend):
         return backend
     name = getattr(backend, "value", backend)
+    graphs = {one.name: one for one in GRAPHS.values()}
+    if name in graphs:
+        return graphs[str(name)]
     if name not in BACKENDS:
         known = ", ".join([*(f"BackendType.{one.name}" for one in BackendType), *_OWN])
         raise UnknownNameError(f"backend {backend!r}", f"known are {known}", "use one, or register_backend your own")
@@ -83,10 +103,15 @@ def prepare_by_platform(
     deploy_backend: Any,
     prepare_custom_config_dict: Mapping[str, Any] | None = None,
     is_qat: bool = True,
+    custom_tracer: Any = None,
+    *,
+    example_inputs: Sequence[Any] | None = None,
 ) -> PlatformModel:
-    """A model that quantizes as `deploy_backend` does. It is traced when it is first called, with what it is given.
+    """A model that quantizes as `deploy_backend` does, with the parameters that it will have when it is deployed.
 
-    With `is_qat` scales are learned, unless `extra_qconfig_dict` names other methods; without, they stay as calibrated.
+    Methods and observers that `extra_qconfig_dict` leaves open are those of MQBench's preset; without `is_qat` no scale
+    is learned. `custom_tracer` is a `torch.fx.Tracer` or a `detent.graph.CustomTracer` of your own. Models whose
+    forward does not run on tensors of the sizes that its first layer takes need `example_inputs`.
     """
     said = checked_keys(prepare_custom_config_dict or {}, _KEYS, "prepare_custom_config_dict")
     target = target_of(deploy_backend)
@@ -94,29 +119,42 @@ def prepare_by_platform(
     own = _OWN.get(target.name)
     qconfig = {**(own.qconfig if own else {}), **(said.get("extra_qconfig_dict") or {})}
     recipe = _recipe(target, qconfig, quantizer, is_qat=is_qat).replace(exclude=quantizer.exclude(model))
-    return PlatformModel(
-        model,
-        backend=quantizer.backend(target),
-        recipe=recipe,
-        leaf_modules=tuple(said.get("leaf_module", ())),
-        concrete_args=dict(said.get("concrete_args") or {}) or None,
-        finish=lambda made: _keep_attributes(model, made, said.get("preserve_attr") or {}),
-    )
+    constants = dict(said.get("concrete_args") or {})
+    leaves = tuple(said.get("leaf_module", ()))
+    quantizer.base = target
+    quantizer.options = {"leaf_modules": leaves, "concrete_args": constants or None, "tracer": custom_tracer}
+
+    def trace(float_model: nn.Module, inputs: Inputs) -> PreparedModel:
+        made = quantizer.traced(float_model, inputs, recipe)
+        _keep_attributes(float_model, made, said.get("preserve_attr") or {})
+        return made
+
+    return PlatformModel(model, trace, example_inputs=example_inputs, concrete_args=constants)
 
 
 def _recipe(target: Backend, qconfig: Mapping[str, Any], quantizer: ModelQuantizer, *, is_qat: bool) -> Recipe:
     weight, activation = qconfig_requests(qconfig)
-    powers = target.weight.scales[0] == "power_of_two"
-    usual = TensorRequest(quantizer="fixed")
-    if is_qat and target.name != "nnie":
-        usual = TensorRequest(quantizer="tqt" if powers else "lsq")
+    average = "minmax" if target.name in _WHOLE_RANGES else "moving_average"
     return Recipe(
         name="mqbench",
-        weight=weight if weight.quantizer else usual.over(weight),
-        activation=activation if activation.quantizer else usual.over(activation),
+        weight=weight.over(_preset(target.weight, weight, target.name, "minmax", is_qat=is_qat)),
+        activation=activation.over(_preset(target.activation, activation, target.name, average, is_qat=is_qat)),
         batch_norm=BatchNorm(strategy=4 if is_qat and target.batch_norm != -1 else None),
         rules=tuple(Rule(match=Match(kind=kind), quantize=False) for kind in quantizer.exclude_kinds),
     )
+
+
+def _preset(
+    supported: SupportedSchemes, asked: TensorRequest, target: str, observer: str, *, is_qat: bool
+) -> TensorRequest:
+    """MQBench's fake quantizer and observer for what the user leaves open."""
+    symmetric = supported.symmetric[0] if asked.symmetric is None else asked.symmetric
+    learned = "lsq" if symmetric else "lsq_plus"  # the zero point is learned too, where there is one
+    if supported.scales[0] == "power_of_two":
+        method, own = "tqt" if is_qat else "fixed", dict(supported.observer_options)
+        return TensorRequest(quantizer=method, observer=supported.observer, observer_options=own)
+    method = learned if is_qat and target not in _FIXED else "fixed"
+    return TensorRequest(quantizer=method, observer=None if target in _UNSAID else observer)
 
 
 def _keep_attributes(model: nn.Module, made: nn.Module, asked: Mapping[str, Sequence[str]]) -> None:

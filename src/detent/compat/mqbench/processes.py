@@ -19,6 +19,7 @@ from detent.targets.nnie import gfpq_entries
 __all__ = [
     "LinearQuantizer_process",
     "LogarithmicQuantizer_process",
+    "convert_xir",
     "remove_fakequantize_and_collect_params",
     "remove_fakequantize_and_collect_params_nnie",
 ]
@@ -96,6 +97,15 @@ def remove_fakequantize_and_collect_params(onnx_path: str | Path, model_name: st
 def remove_fakequantize_and_collect_params_nnie(onnx_path: str | Path, model_name: str) -> Any:
     """As `LogarithmicQuantizer_process` does."""
     return LogarithmicQuantizer_process().remove_fakequantize_and_collect_params(onnx_path, model_name)
+
+
+def convert_xir(*_: Any, **__: Any) -> None:
+    """MQBench's last step for Vitis; AMD's compiler takes it, with the files that `convert_deploy` writes."""
+    raise DeployError(
+        "convert_xir: an xmodel of a DPU",
+        "it needs AMD's compiler (vai_c_xir), which is not part of Detent",
+        "compile what convert_deploy wrote for BackendType.Vitis, in AMD's container",
+    )
 
 
 def _encodings(model: onnx.ModelProto) -> dict[str, Encoding]:

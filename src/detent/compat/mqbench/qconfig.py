@@ -48,6 +48,9 @@ _METHODS = {
     "ema": "moving_range",
     "quantile": "fixed",
 }
+_DOREFA: dict[str, dict[str, Any]] = {"w": {"bound": 1.0}, "a": {}}  # MQBench has the paper's weights
+_AROUND_ZERO = ("dorefa", "qil", "apot")
+"""Methods whose levels lie around zero, or on one side of it: their zero point is 0 on affine hardware too."""
 _OWN_METHODS: dict[str, tuple[str, str]] = {}
 _SCHEME = ("bit", "symmetry", "per_channel", "pot_scale", "symmetric_range", "p")
 _PARTS = ("observer", "fakequantize", "fakeq_params", "qscheme", "observer_extra_args")
@@ -87,11 +90,15 @@ def get_qconfig(
     common: dict[str, Any] = {"bits": bit, "scale": "power_of_two" if pot_scale else "float"}
     weight = _by_method("w_method", w_method, w_observer).over(TensorRequest(**common))
     activation = _by_method("a_method", a_method, a_observer).over(TensorRequest(**common))
+    if ada_sign and a_method in _OWN_METHODS:
+        activation = activation.replace(quantizer_options={"ada_sign": True})
+    weights = {"symmetric": symmetry or w_method in _AROUND_ZERO}
+    activations: dict[str, Any] = {"symmetric": symmetry, "signed": "auto" if ada_sign else symmetry}
+    if a_method in _AROUND_ZERO and not symmetry:
+        activations = {"symmetric": True, "signed": "auto"}
     return {
-        "weight": weight.replace(symmetric=symmetry, granularity="per_channel" if per_channel else "per_tensor"),
-        "activation": activation.replace(
-            symmetric=symmetry, granularity="per_tensor", signed="auto" if ada_sign else symmetry
-        ),
+        "weight": weight.replace(**weights, granularity="per_channel" if per_channel else "per_tensor"),
+        "activation": activation.replace(**activations, granularity="per_tensor"),
     }
 
 
@@ -116,8 +123,12 @@ def _by_method(key: str, method: str, observer: str | None) -> TensorRequest:
         known = ", ".join((*_METHODS, *_OWN_METHODS))
         raise UnknownNameError(f"{key} {method!r}", f"known are {known}", "use one of these")
     request = TensorRequest(quantizer=_METHODS[method])
+    if method == "apot":
+        request = request.replace(grid="apot")
     if method == "quantile":
         request = request.replace(observer="percentile")
+    if method == "dorefa":
+        request = request.replace(quantizer_options=_DOREFA[key[0]])
     return request if observer is None else request.replace(**_observer("observer", observer))
 
 
@@ -155,7 +166,8 @@ def _request(said: Mapping[str, Any], side: str) -> TensorRequest:
             found["quantizer"] = "lsq_plus"
         if fake == "NNIEFakeQuantize":
             found["grid"] = "log"
-        found["quantizer_options"] = said.get(f"{side}_fakeq_params") or {}
+        options = _DOREFA[side] if fake == "DoReFaFakeQuantize" else {}
+        found["quantizer_options"] = {**options, **(said.get(f"{side}_fakeq_params") or {})}
     return TensorRequest(**found)
 
 

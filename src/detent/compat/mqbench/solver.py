@@ -1,36 +1,29 @@
 """`python -m detent.compat.mqbench.solver --config config.yaml`: the benchmark's config, trained and deployed.
 
-`qparams: {w_method, a_method, bit}`, `backend` and `bnfold` are the benchmark's; the other sections (name, model, data,
-train, optimizer, ...) are those of `detent train`. `backend` names a hardware setting, or is one of your own:
-`{symmetry: true, per_channel: false, pot_scale: true}`.
+`qparams: {w_method, a_method, bit}`, `backend` and `bnfold` say what is quantized and how. The other sections are
+those of the benchmark's zoo (model, dist, optimizer, lr_scheduler, label_smooth, ema, data, saver), or of
+`detent train`.
+`backend` names a hardware setting, or is one of your own: `{symmetry: true, per_channel: false, pot_scale: true}`.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from detent.compat.mqbench import hardware
+from detent.compat.mqbench.hardware import BackendParams, Hardware, hardware_named
 from detent.compat.mqbench.qconfig import checked_keys, get_foldbn_config, get_qconfig
+from detent.compat.mqbench.zoo_config import is_zoo_config, sections_of
 from detent.errors import DetentError, RecipeError
 from detent.recipes.files import read
 
-__all__ = ["BACKEND_PARAMS", "main", "recipe_of"]
+__all__ = ["backend_of", "main", "recipe_of"]
 
-BACKEND_PARAMS: Mapping[str, dict[str, Any]] = {
-    "academic": {"ada_sign": True, "symmetry": True, "per_channel": False, "pot_scale": False},
-    "tensorrt": {"symmetry": True, "per_channel": True, "pot_scale": False},
-    "snpe": {"symmetry": False, "per_channel": False, "pot_scale": False},
-    "acl": {"symmetry": False, "per_channel": True, "pot_scale": False},
-    "tvm": {"symmetry": True, "per_channel": False, "pot_scale": True},
-    "fbgemm": {"symmetry": False, "per_channel": True, "pot_scale": False},
-}
-"""The benchmark's hardware settings: symmetry, granularity and scales. Where quantizers stand is `academic`'s for
-all of them, because no chip of these has the 4 bits that the benchmark compares."""
-
-_HARDWARE = ("ada_sign", "symmetry", "per_channel", "pot_scale")
 _QPARAMS = ("w_method", "a_method", "bit", "w_observer", "a_observer")
 
 
@@ -39,20 +32,28 @@ def recipe_of(config: Mapping[str, Any]) -> dict[str, Any]:
     for key in ("qparams", "backend"):
         if key not in config:
             raise RecipeError("config.yaml", f"it has no {key!r}", f"add {key}")
-    backend, hardware = config["backend"], config["backend"]
-    if isinstance(hardware, Mapping):
-        backend, hardware = "own", checked_keys(hardware, _HARDWARE, "backend")
-    elif hardware in BACKEND_PARAMS:
-        hardware = BACKEND_PARAMS[hardware]
-    else:
-        known = f"{', '.join(BACKEND_PARAMS)}, or a setting with {', '.join(_HARDWARE)}"
-        raise RecipeError(f"backend: {backend!r}", f"allowed are {known}", "use one")
+    name = "own" if isinstance(config["backend"], Mapping) else config["backend"]
     qparams = checked_keys(config["qparams"], _QPARAMS, "qparams")
-    requests = get_qconfig(**qparams, **hardware)
+    requests = get_qconfig(**qparams, **_hardware(config["backend"]).params._asdict())
     folded = get_foldbn_config(config.get("bnfold", 4))
     said = {name: request.to_dict() for name, request in requests.items()}
-    name = f"{qparams['w_method']}-{backend}-{qparams['bit']}bit"
-    return {"name": name, **said, "batch_norm": folded.to_dict()}
+    return {
+        "name": f"{qparams['w_method']}-{name}-{qparams['bit']}bit",
+        **said,
+        "batch_norm": folded.to_dict(),
+    }
+
+
+def backend_of(config: Mapping[str, Any]) -> str:
+    """Where the setting's graph has quantization nodes, as `detent train` names a backend."""
+    graph = _hardware(config["backend"]).graph
+    return "academic" if graph == 1 else f"{hardware.__name__}:GRAPH_{graph}"
+
+
+def _hardware(said: Any) -> Hardware:
+    if isinstance(said, Mapping):
+        return Hardware(BackendParams(**checked_keys(said, BackendParams._fields, "backend")))
+    return hardware_named(said)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,16 +61,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--output", type=Path, default=Path("mqbench_run"))
+    parser.add_argument("--pretrained", help="a file of weights for a config of the zoo; none: random ones")
+    parser.add_argument("--data", help="pictures in folders of classes, in place of the config's own")
     options = parser.parse_args(arguments)
     from detent.training.config import Config
     from detent.training.session import train
 
     try:
         config = read(options.config)
-        rest = {key: value for key, value in config.items() if key not in ("qparams", "backend", "bnfold")}
         recipe = recipe_of(config)
+        if is_zoo_config(config):
+            processes = int(os.environ.get("WORLD_SIZE", "1"))
+            rest = sections_of(config, pretrained=options.pretrained, folder=options.data, processes=processes)
+        else:
+            rest = {key: value for key, value in config.items() if key not in ("qparams", "backend", "bnfold")}
         whole = Config.from_dict(
-            {"name": recipe["name"], **rest, "backend": "academic", "recipe": recipe}, source=options.config.name
+            {"name": recipe["name"], **rest, "backend": backend_of(config), "recipe": recipe},
+            source=options.config.name,
         )
         outcome = train(whole, options.output)
     except DetentError as error:

@@ -1,4 +1,4 @@
-"""PPQ's error analyses, as `detent.algorithms.analyse` measures them."""
+"""PPQ's error analyses, as `detent.algorithms.analyze` measures them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 
-from detent.algorithms import Analysis, analyse
+from detent.algorithms import Analysis, analyze
 from detent.compat.ppq.graph import BaseGraph
 from detent.errors import NotCalibratedError, UnknownNameError
 
@@ -64,9 +64,9 @@ def _analysed(
     graph: BaseGraph, device: str, dataloader: Iterable[Any], collate_fn: Callable[[Any], Any] | None, steps: int
 ) -> Analysis:
     if graph.prepared is None:
-        raise NotCalibratedError(f"analyse {graph.name!r}", "it has not been quantized", "quantize it first")
+        raise NotCalibratedError(f"analyze {graph.name!r}", "it has not been quantized", "quantize it first")
     graph.prepared.to(device)
-    return analyse(graph.prepared, [collate_fn(one) if collate_fn else one for one in islice(dataloader, steps)])
+    return analyze(graph.prepared, [collate_fn(one) if collate_fn else one for one in islice(dataloader, steps)])
 
 
 def _check_method(method: str, known: tuple[str, ...]) -> None:

@@ -10,10 +10,12 @@ from pathlib import Path
 
 from detent.artifact import Artifact, deploy
 from detent.compat.ppq.graph import BaseGraph
-from detent.compat.ppq.platforms import BACKEND_OF, TargetPlatform
+from detent.compat.ppq.platforms import BACKEND_OF, CREATED, TargetPlatform
 from detent.errors import DeployError, NotCalibratedError
+from detent.graph import PreparedModel
+from detent.targets.base.ppq_json import PPQ_FILE
 
-__all__ = ["export_ppq_graph"]
+__all__ = ["export_ppq_graph", "refuse_platform"]
 
 _FILES: Mapping[TargetPlatform, tuple[str, ...]] = {
     TargetPlatform.ONNXRUNTIME: ("onnx",),
@@ -33,22 +35,37 @@ def export_ppq_graph(
 ) -> list[Path]:
     """Write the network to `graph_save_to`, its parameters to `config_save_to`, and the other files beside the first.
 
-    The formats are those of the platform's backend; ONNXRUNTIME is QDQ ONNX, ORT_OOS_INT8 is QLinear ONNX, ONNX is
-    PPQ's own table beside a float network. Where parameters are in a file, the network is the float one they speak of,
-    and the QDQ model goes beside it. What was written is returned.
+    The formats are those of the platform's backend; ONNXRUNTIME, like a platform of your own, is QDQ ONNX, ORT_OOS_INT8
+    is QLinear ONNX, ONNX is PPQ's own table beside a float network. Where parameters are in a file, the network is the
+    float one they speak of, and the QDQ model goes beside it. Where they are all in the network, `config_save_to` is
+    PPQ's table. A name without a suffix gets that of its format. What was written is returned.
     """
     if graph.prepared is None:
         raise NotCalibratedError(f"export {graph.name!r}", "it has not been quantized", "quantize it first")
-    if platform not in _FILES and platform not in BACKEND_OF:
-        raise DeployError(
-            f"export for {platform.name}",
-            f"there are files for {', '.join(one.name for one in (*_FILES, *BACKEND_OF))}",
-            "choose one of them",
-        )
-    files = _FILES.get(platform) or BACKEND_OF[platform].files
+    refuse_platform(platform)
+    files = _FILES.get(platform) or (BACKEND_OF[platform].files if platform in BACKEND_OF else ("onnx",))
     with tempfile.TemporaryDirectory() as folder:
         artifact = deploy(graph.prepared, Path(folder) / "made", files=files)
-        return _placed(artifact, _names(artifact, files), graph_save_to, config_save_to)
+        names = _names(artifact, files)
+        if config_save_to is not None and all(name.endswith(_NETWORKS) for name in names):
+            _write_table(graph.prepared, Path(folder) / "table", Path(config_save_to))
+            return [*_placed(artifact, names, graph_save_to, None), Path(config_save_to)]
+        return _placed(artifact, names, graph_save_to, config_save_to)
+
+
+def refuse_platform(platform: TargetPlatform) -> None:
+    """Refuse one that no files are written for."""
+    if platform not in {*_FILES, *BACKEND_OF, *CREATED}:
+        raise DeployError(
+            f"export for {platform.name}",
+            f"there are files for {', '.join(dict.fromkeys(one.name for one in (*_FILES, *BACKEND_OF)))}",
+            "choose one of them; ONNXRUNTIME (QDQ ONNX) holds every network",
+        )
+
+
+def _write_table(prepared: PreparedModel, folder: Path, to: Path) -> None:
+    to.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(deploy(prepared, folder, files=("ppq_json",)).path(PPQ_FILE), to)
 
 
 def _names(artifact: Artifact, files: Sequence[str]) -> list[str]:
@@ -68,6 +85,7 @@ def _placed(
     networks = [name for name in names if name.endswith(_NETWORKS)]
     # Parameter files speak of the float network, which is beside them.
     first = "float.onnx" if "float.onnx" in networks else networks[0]
+    network = network if network.suffix else network.with_suffix(Path(first).suffix)
     places = {first: network}
     configs = [name for name in names if name not in networks]
     if config_save_to is not None and configs:

@@ -2,24 +2,56 @@
 
 from __future__ import annotations
 
+import copy
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from onnx import NodeProto
-from torch import fx
+from torch import fx, nn
 
-from detent.compat.ppq.config import OperationQuantizationConfig
+from detent.compat.ppq.config import OperationQuantizationConfig, TensorQuantizationConfig
 from detent.compat.ppq.platforms import TargetPlatform
-from detent.errors import UnknownNameError
+from detent.errors import CaptureError, UnknownNameError
 from detent.frontends.onnx import OnnxSource, is_imported, source_of
-from detent.graph import KINDS, PreparedModel, kind_of
+from detent.graph import KINDS, PreparedModel, capture, kind_of
 from detent.loading import load
 
-__all__ = ["BaseGraph", "Operation", "OperationMeta", "Variable", "load_caffe_graph", "load_onnx_graph"]
+__all__ = [
+    "BaseGraph",
+    "Operation",
+    "OperationMeta",
+    "QuantableOperation",
+    "Variable",
+    "format_graph",
+    "load_caffe_graph",
+    "load_onnx_graph",
+    "load_torch_model",
+]
 
-_TYPES = {"conv": "Conv", "conv_transpose": "ConvTranspose", "linear": "Gemm", "global_avgpool": "GlobalAveragePool"}
+# What ONNX calls a kind, where that is not its name in capitals.
+_TYPES = {
+    "conv": "Conv",
+    "conv_transpose": "ConvTranspose",
+    "linear": "Gemm",
+    "matmul": "MatMul",
+    "maximum": "Max",
+    "minimum": "Min",
+    "maxpool": "MaxPool",
+    "global_maxpool": "GlobalMaxPool",
+    "avgpool": "AveragePool",
+    "global_avgpool": "GlobalAveragePool",
+    "mean": "ReduceMean",
+    "sum": "ReduceSum",
+    "relu6": "Clip",
+    "prelu": "PRelu",
+    "hardswish": "HardSwish",
+    "hardsigmoid": "HardSigmoid",
+    "batchnorm": "BatchNormalization",
+    "layernorm": "LayerNormalization",
+}
 COMPUTING = ("conv", "conv_transpose", "linear")
 
 
@@ -69,10 +101,24 @@ class Operation:
     def is_computing_op(self) -> bool:
         return self.kind in COMPUTING
 
+    def config_with_variable(self) -> list[tuple[TensorQuantizationConfig, Variable]]:
+        """Each config with the variable it is for, inputs first; none for an operation that is not quantized."""
+        configs = () if self.config is None else tuple(self.config)
+        return list(zip(configs, (*self.inputs, *self.outputs), strict=bool(configs)))
+
     @property
     def meta_data(self) -> OperationMeta:
         values = tuple(variable.tensor is not None for variable in self.inputs)
         return OperationMeta(self.name, self.type, len(self.inputs), len(self.outputs), values)
+
+
+class _HasConfig(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, Operation) and instance.config is not None
+
+
+class QuantableOperation(Operation, metaclass=_HasConfig):
+    """What `isinstance` calls an operation that has been given a config."""
 
 
 class BaseGraph:
@@ -115,6 +161,27 @@ def load_onnx_graph(onnx_import_file: str | os.PathLike[str]) -> BaseGraph:
 def load_caffe_graph(prototxt_path: str | os.PathLike[str], caffemodel_path: str | os.PathLike[str]) -> BaseGraph:
     """The operations of a Caffe network."""
     return BaseGraph(load(prototxt_path, caffemodel_path), os.fspath(prototxt_path))
+
+
+def load_torch_model(
+    model: nn.Module, onnx_file_name: str = "MyModel.onnx", sample: Any = None, device: str | torch.device = "cuda"
+) -> BaseGraph:
+    """The operations of a torch model, which `sample` is run through on `device`. It is traced as it is: no file is
+    written, and `onnx_file_name` is only what the graph is called."""
+    args = () if isinstance(sample, Mapping) else tuple(sample) if isinstance(sample, (list, tuple)) else (sample,)
+    named = dict(sample) if isinstance(sample, Mapping) else {}
+    captured = capture(copy.deepcopy(model).to(device).eval(), args, example_kwargs=named)
+    region = captured.regions.get("")
+    if region is None or captured.graph_breaks:
+        why = "; ".join(f"{name or 'the model'}: {reason}" for name, reason in captured.graph_breaks.items())
+        raise CaptureError("a graph of operations of a torch model", why, "use detent.prepare, which keeps such parts")
+    return BaseGraph(fx.GraphModule(region, next(iter(region.graphs.values()))), onnx_file_name)
+
+
+def format_graph(graph: BaseGraph) -> BaseGraph:
+    """The graph as it is: reading a network has brought constants and parameters into one form, and preparing it merges
+    batch norms."""
+    return graph
 
 
 def _operations(module: fx.GraphModule, source: OnnxSource | None) -> Iterator[Operation]:

@@ -6,18 +6,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
 
+from detent.errors import RegistrationError
 from detent.numerics import PerChannel, PerTensor
-from detent.planning import Backend, Offer
+from detent.planning import Backend, SupportedSchemes
 from detent.recipes import Recipe
 from detent.targets import BACKENDS
 
-__all__ = ["BACKEND_OF", "RECIPE_OF", "TargetPlatform"]
+__all__ = ["BACKEND_OF", "CREATED", "RECIPE_OF", "TargetPlatform"]
 
 
 class TargetPlatform(Enum):
     """What an operation may be dispatched to; the numbers are PPQ's.
 
-    For a chip of your own register a quantizer under `EXTENSION`, or under any other member in its place.
+    For a chip of your own `create` a member, or register a quantizer under `EXTENSION` or in the place of another.
     """
 
     MNN_INT8 = 100
@@ -67,6 +68,38 @@ class TargetPlatform(Enum):
         """Whether operations on it are quantized."""
         return platform not in _FLOAT
 
+    @classmethod
+    def create(cls, name: str, value: int | None = None) -> TargetPlatform:
+        """A platform of your own, as a member of that name, on which operations are quantized; the one that there is
+        if it was created before. Its number is the next free one if you give none.
+
+        >>> TargetPlatform.create("MY_CHIP_INT8") is TargetPlatform.MY_CHIP_INT8
+        True
+        """
+        given = max(one.value for one in cls) + 1 if value is None else value
+        known = cls.__members__.get(name)
+        if known is not None and value in (None, known.value):
+            return known
+        taken = next((one for one in cls if given == one.value), known)
+        if taken is not None or not name.isidentifier():
+            raise RegistrationError(
+                f"create the platform {name} = {given}",
+                f"{taken.name} = {taken.value} is taken" if taken else "it is no name that Python can read",
+                "choose another name or number",
+            )
+        # An Enum has no way to add a member; this is what its class statement does with one.
+        made = object.__new__(cls)
+        made._name_, made._value_ = name, given
+        setattr(cls, name, made)
+        cls._member_names_.append(name)
+        cls._member_map_[name] = made
+        cls._value2member_map_[given] = made
+        CREATED.add(made)
+        return made
+
+
+CREATED: set[TargetPlatform] = set()
+"""Platforms that users have added."""
 
 _FLOAT = {
     TargetPlatform.FP32,
@@ -86,18 +119,28 @@ _METAX_T = replace(
     BACKENDS["metax"],
     name="metax_int8_t",
     about="MetaX, one scale a tensor",
-    weight=Offer(signed=(False,), symmetric=(False,)),
-    activation=Offer(signed=(False,), symmetric=(False,)),
+    weight=SupportedSchemes(signed=(False,), symmetric=(False,)),
+    activation=SupportedSchemes(signed=(False,), symmetric=(False,)),
     bias="float",
 )
 _DSP_TI = replace(
     BACKENDS["ppl_dsp"],
     name="ppl_dsp_ti_int8",
     about="OpenPPL, TI's DSP",
-    weight=Offer(granularities=(PerChannel, PerTensor)),
-    activation=Offer(),
+    weight=SupportedSchemes(granularities=(PerChannel, PerTensor)),
+    activation=SupportedSchemes(),
     bias="float",
     files=("onnx", "ppq_json"),
+)
+# Batch norms are merged, and biases have 30 bits, on the scale of input times weight: PPQ keeps them below 32, so that
+# no scale underflows.
+_ACADEMIC = replace(
+    BACKENDS["academic"],
+    name="academic_int8",
+    about="PPQ's ACADEMIC_INT8: inputs and weights of convolutions and linear layers",
+    bias="int32",
+    bias_schemes=SupportedSchemes(bits=(30,)),
+    batch_norm=0,
 )
 
 BACKEND_OF: Mapping[TargetPlatform, Backend] = {
@@ -120,8 +163,8 @@ BACKEND_OF: Mapping[TargetPlatform, Backend] = {
     TargetPlatform.ESPDL_INT8: BACKENDS["esp_dl"],
     TargetPlatform.ONNXRUNTIME: BACKENDS["onnxruntime"],
     TargetPlatform.ORT_OOS_INT8: BACKENDS["onnxruntime"],
-    TargetPlatform.ACADEMIC_INT8: BACKENDS["academic"],
-    TargetPlatform.ACADEMIC_INT4: BACKENDS["academic"],
+    TargetPlatform.ACADEMIC_INT8: _ACADEMIC,
+    TargetPlatform.ACADEMIC_INT4: replace(_ACADEMIC, name="academic_int4"),
 }
 """The backends that need no quantizer of the user's."""
 

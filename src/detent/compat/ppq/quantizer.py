@@ -14,7 +14,7 @@ from detent.compat.ppq.graph import BaseGraph, Operation, OperationMeta
 from detent.compat.ppq.outcome import note_outcome
 from detent.compat.ppq.platforms import BACKEND_OF, RECIPE_OF, TargetPlatform
 from detent.compat.ppq.policy import QuantizationPolicy, QuantizationProperty, QuantizationStates, RoundingPolicy
-from detent.compat.ppq.settings import QuantizationSetting
+from detent.compat.ppq.settings import DispatchingTable, QuantizationSetting
 from detent.compat.ppq.splitting import split
 from detent.compat.ppq.translation import exactly, kinds_of, translated
 from detent.errors import RangeError, RecipeError, RegistrationError, UnknownNameError
@@ -130,8 +130,20 @@ class BaseQuantizer:
     def _target(self, setting: QuantizationSetting) -> tuple[Any, Recipe]:
         for operation in self._graph.operations.values():
             quantized = operation.platform is self.target_platform
-            operation.config = self.init_quantize_config(operation) if quantized else None
+            operation.config = self._config(operation) if quantized else None
         return translated(self._graph, self.target_platform, setting)
+
+    def _config(self, operation: Operation) -> OperationQuantizationConfig:
+        config: Any = self.init_quantize_config(operation)
+        if not isinstance(config, OperationQuantizationConfig):
+            code = self.init_quantize_config.__func__.__code__  # type: ignore[attr-defined]
+            raise RecipeError(
+                f"the config of {operation.name!r}",
+                f"init_quantize_config of {type(self).__name__} (line {code.co_firstlineno} of {code.co_filename}) "
+                f"returned {config!r}",
+                "end it with `return config`",
+            )
+        return config
 
 
 class _BackendQuantizer(BaseQuantizer):
@@ -200,14 +212,26 @@ def _made(cls: type[BaseQuantizer], platform: TargetPlatform, graph: BaseGraph) 
     return made
 
 
-def dispatch_graph(graph: BaseGraph, platform: TargetPlatform, setting: QuantizationSetting | None = None) -> BaseGraph:
-    """Set the platform of each operation: `platform` where its quantizer takes the type, else the default one."""
-    setting = setting or QuantizationSetting()
+def dispatch_graph(
+    graph: BaseGraph,
+    platform: TargetPlatform,
+    setting: QuantizationSetting | str | None = None,
+    *,
+    dispatcher: str | None = None,
+    dispatching_table: DispatchingTable | None = None,
+) -> BaseGraph:
+    """Set the platform of each operation: `platform` where its quantizer takes the type, else the default one.
+
+    `setting` is a whole setting, as in PPQ's documents, or the name of a dispatcher, as in its later versions, which
+    give `dispatcher` and `dispatching_table` by themselves.
+    """
+    whole = setting if isinstance(setting, QuantizationSetting) else QuantizationSetting()
+    by = dispatcher or (setting if isinstance(setting, str) else whole.dispatcher)
     quantizer = Quantizer(platform, graph)
-    there = dispatched(graph, _types(quantizer), setting.dispatcher)
+    there = dispatched(graph, _types(quantizer), by)
     for operation in graph.operations.values():
         operation.platform = platform if operation.name in there else quantizer.default_platform
-    for name, chosen in setting.dispatching_table.dispatchings.items():
+    for name, chosen in (dispatching_table or whole.dispatching_table).dispatchings.items():
         if name not in graph.operations:
             raise UnknownNameError(
                 f"dispatch {name!r}", "the graph has no such operation", f"it has {', '.join(graph.operations)}"
@@ -227,7 +251,7 @@ def _types(quantizer: BaseQuantizer) -> frozenset[str]:
 
 def _types_on(graph: BaseGraph, platform: TargetPlatform) -> frozenset[str]:
     backend = BACKEND_OF[platform]
-    kinds = {*backend.rules, *backend.shares}
+    kinds = {*backend.rules, *backend.passthrough}
     return frozenset(
         operation.type for operation in graph.operations.values() if kinds.intersection(kinds_of(operation))
     )

@@ -13,12 +13,12 @@ from detent.compat.ppq.settings import QuantizationSetting
 from detent.errors import SchemeError
 from detent.graph import KINDS, TORCH_OPS
 from detent.numerics import PerChannel, PerTensor, Rounding
-from detent.planning import MOVES, Backend, BiasRule, Offer, Rule, chains
+from detent.planning import MOVES, Backend, BiasRule, Rule, SupportedSchemes, chains
 from detent.recipes import Recipe, TensorRequest
 
 __all__ = ["exactly", "kinds_of", "translated"]
 
-_ANY = Offer(
+_ANY = SupportedSchemes(
     bits=tuple(range(2, 33)),
     signed=(True, False),
     symmetric=(True, False),
@@ -39,8 +39,9 @@ def translated(graph: BaseGraph, platform: TargetPlatform, setting: Quantization
     """What `detent.prepare` is given for the operations of `graph` that have configs."""
     quantized = [operation for operation in graph.topological_sort() if operation.config is not None]
     active = [operation for operation in quantized if operation.kind not in _PASSIVE_KINDS]
+    _refuse_two_grids(active)
     kinds = {kind for operation in active for kind in kinds_of(operation)}
-    shares = {kind for operation in quantized for kind in kinds_of(operation)} - kinds
+    passthrough = {kind for operation in quantized for kind in kinds_of(operation)} - kinds
     fused = tuple(kind for kind in ("relu", "relu6", "clip") if kind in kinds)
     weighted = tuple(kind for kind in ("conv", "conv_transpose", "linear") if kind in kinds)
     bias_rule, bias = _bias_rule(active)
@@ -50,11 +51,11 @@ def translated(graph: BaseGraph, platform: TargetPlatform, setting: Quantization
         weight=_ANY,
         activation=_ANY,
         bias=bias_rule,
-        bias_offer=bias,
+        bias_schemes=bias,
         rules={kind: _rule(kind, active) for kind in sorted(kinds)},
         fusions=chains(weighted, fused) if setting.fusion else (),
-        shares=tuple(sorted(shares)),
-        aligns=("concat",) if "concat" in shares else (),
+        passthrough=tuple(sorted(passthrough)),
+        common_qparams=("concat",) if "concat" in passthrough else (),
         quantize_outputs=True,
     )
     left = [op for op in graph.topological_sort() if op.config is None and kinds.intersection(kinds_of(op))]
@@ -92,6 +93,24 @@ def _data(operation: Operation) -> list[TensorQuantizationConfig]:
     return [one for one, at in zip(configs, operation.inputs, strict=True) if at.tensor and not at.is_parameter]
 
 
+def _refuse_two_grids(operations: Sequence[Operation]) -> None:
+    """Refuse configs that ask for one tensor on two grids."""
+    first: dict[str, tuple[TensorQuantizationConfig, str]] = {}
+    for operation in operations:
+        configs = _config(operation).input_quantization_config
+        for config, variable in zip(configs, operation.inputs, strict=True):
+            if variable.tensor is None or variable.is_parameter or not config.is_quantized:
+                continue
+            before, reader = first.setdefault(variable.tensor, (config, operation.name))
+            if not config.is_same_scheme(before):
+                raise SchemeError(
+                    f"{variable.name!r} in {before.num_of_bits} bits for {reader!r} and in {config.num_of_bits} bits "
+                    f"for {operation.name!r}, each with a policy, range and rounding of its own",
+                    "a tensor that several operations read is stored once, on one grid",
+                    "give them the same config, or FP32 to one of them",
+                )
+
+
 def _parameter(operation: Operation, name: str) -> TensorQuantizationConfig | None:
     configs = _config(operation).input_quantization_config
     found = (one for one, at in zip(configs, operation.inputs, strict=True) if at.tensor == f"{operation.layer}.{name}")
@@ -108,7 +127,7 @@ def _rule(kind: str, operations: Sequence[Operation]) -> Rule:
     return Rule(output=any(states.values()))
 
 
-def _bias_rule(operations: Sequence[Operation]) -> tuple[BiasRule, Offer]:
+def _bias_rule(operations: Sequence[Operation]) -> tuple[BiasRule, SupportedSchemes]:
     """What becomes of biases, and of how many bits they are; a layer whose bias is float says so in its rule."""
     biases = {op.name: bias for op in operations if (bias := _parameter(op, "bias")) is not None}
     passive = {name: bias for name, bias in biases.items() if bias.is_passive}
@@ -125,7 +144,7 @@ def _bias_rule(operations: Sequence[Operation]) -> tuple[BiasRule, Offer]:
     if len(forms) > 1:
         raise SchemeError("biases of several widths or roundings", "a target has one", "give them the same")
     bits, rounding = forms.pop()
-    return "int32", Offer(bits=(bits,), granularities=(PerTensor, PerChannel), roundings=(rounding,))
+    return "int32", SupportedSchemes(bits=(bits,), granularities=(PerTensor, PerChannel), roundings=(rounding,))
 
 
 def _layer_rule(operation: Operation, setting: QuantizationSetting) -> dict[str, Any]:

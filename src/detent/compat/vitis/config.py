@@ -28,6 +28,8 @@ _SECTIONS = ("quantizable_data_type", "overall_quantize_config", "tensor_quantiz
 _KEYS = (*_FLAGS, "target_device", "onnx_opset_version", *_SECTIONS, "layer_quantize_config")
 _LAYER_KEYS = ("layer_type", "layer_name", *_SECTIONS)
 
+_WIDE_PUNCTUATION = {"\uff0c": ",", "\uff1a": ":", "\u201c": '"', "\u201d": '"', "\uff1b": ";"}
+
 Tensors = dict[str, TensorSettings]
 
 
@@ -43,7 +45,10 @@ class LayerConfig:
 
 @dataclass(frozen=True)
 class VitisConfig:
-    """What a config file says; the default is what Vitis AI does without one: int8 TQT for a DPU."""
+    """What a config file says; the default is what Vitis AI does without one: int8 TQT for a DPU.
+
+    A config that names no target_device is for a DPU, unless it has float scales, which no DPU has: then for a CPU.
+    """
 
     source: str = "the default config"
     target_device: str = "DPU"
@@ -61,7 +66,7 @@ class VitisConfig:
         except OSError as error:
             raise RecipeError(f"config_file {file}", error.strerror or str(error), "give a JSON file") from None
         except ValueError as error:
-            raise RecipeError(f"config_file {file}", f"it is no JSON: {error}", "correct it") from None
+            raise RecipeError(f"config_file {file}", f"it is no JSON: {error}", _correction(file)) from None
         return cls.from_dict(data, source=file.name)
 
     @classmethod
@@ -71,7 +76,7 @@ class VitisConfig:
         for flag in _FLAGS:
             if not isinstance(data.get(flag, False), bool):
                 raise refused(f"{source}: {flag}", data[flag], "true, false")
-        device = data.get("target_device", "DPU")
+        device = data.get("target_device", "CPU" if _has_float_scales(data) else "DPU")
         if device not in _DEVICES:
             raise refused(f"{source}: target_device", device, ", ".join(_DEVICES))
         if device == "DPU" and data.get("keep_add_layer_accuracy"):
@@ -138,6 +143,30 @@ def _layer(entry: Any, where: str) -> LayerConfig:
     if not kind and not name:
         raise RecipeError(where, "it has neither layer_type nor layer_name", "say which layers it is for")
     return LayerConfig(where, kind, name, entry)
+
+
+def _correction(file: Path) -> str:
+    """What to do about text that is no JSON: punctuation of East Asian type is hard to see in it."""
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+        for wide, plain in _WIDE_PUNCTUATION.items():
+            if wide in line:
+                return f"line {number} has the full-width {wide!r}: write {plain!r}"
+    return "correct it"
+
+
+def _has_float_scales(data: Mapping[str, Any]) -> bool:
+    layers = data.get("layer_quantize_config")
+    for said in (data, *(layers if isinstance(layers, list) else ())):
+        if not isinstance(said, Mapping):
+            continue
+        sections = [said.get("overall_quantize_config"), *_values(said.get("tensor_quantize_config"))]
+        if any(isinstance(one, Mapping) and one.get("scale_type") == "float" for one in sections):
+            return True
+    return False
+
+
+def _values(section: Any) -> list[Any]:
+    return list(section.values()) if isinstance(section, Mapping) else []
 
 
 def _known_keys(data: Any, known: tuple[str, ...], where: str) -> None:

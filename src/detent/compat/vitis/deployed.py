@@ -9,18 +9,20 @@ from torch import Tensor, nn
 
 from detent.artifact import Artifact
 from detent.targets.arithmetics import ARITHMETICS
-from detent.twin import Twin
+from detent.twin import Arithmetic, OnnxSpec, Twin
+from detent.verification.against_file import PlannedRounding
 
 __all__ = ["Deployed"]
 
 
 class Deployed(nn.Module):
-    """Runs an artifact in the integers of its target. There are no gradients; `artifact` has the files."""
+    """Runs an artifact in the integers of its target, which rounds as the config says. There are no gradients;
+    `artifact` has the files."""
 
     def __init__(self, artifact: Artifact):
         super().__init__()
         self.artifact = artifact
-        self._twin = Twin(artifact.graph, ARITHMETICS[artifact.manifest["arithmetic"]]())
+        self._twin = Twin(artifact.graph, _arithmetic(artifact))
         self._names = tuple(artifact.graph.inputs)
 
     def forward(self, *inputs: Tensor) -> Any:
@@ -32,3 +34,9 @@ class Deployed(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{str(self.artifact.folder)!r}, {self._twin.arithmetic.name}"
+
+
+def _arithmetic(artifact: Artifact) -> Arithmetic:
+    name = artifact.manifest["arithmetic"]
+    # QuantizeLinear has one rounding, and the manifest says which one each tensor has.
+    return PlannedRounding(artifact.manifest["tensors"]) if name == OnnxSpec.name else ARITHMETICS[name]()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from detent.compat.vitis import statistics
 from detent.compat.vitis.config import VitisConfig
 from detent.compat.vitis.deployed import Deployed
 from detent.compat.vitis.layers import layers_of
+from detent.compat.vitis.trainable import TrainableModel
 from detent.compat.vitis.translation import VITIS_CPU, backend_of, recipe_of, tensors_of
 from detent.errors import DeployError, RecipeError
 from detent.graph import PreparedModel, QuantizedTensor
@@ -39,13 +41,24 @@ class QatProcessor:
         self.config = VitisConfig() if config_file is None else VitisConfig.load(config_file)
         self._model = _converted(model, self.config)
         self._inputs = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
-        self._trainable: PreparedModel | None = None
+        self._trainable: TrainableModel | None = None
         self._artifact: Artifact | None = None
 
-    def trainable_model(self) -> PreparedModel:
-        """The model with quantizers, calibrated on `inputs`: an ordinary module; `.plan` says what is quantized."""
+    def trainable_model(self, calib_dir: _Path = "", allow_reused_module: bool = True) -> TrainableModel:
+        """The model with quantizers, calibrated on `inputs`: an ordinary module; `.plan` says what is quantized.
+
+        A module may be called twice; with `allow_reused_module` False that is refused.
+        """
+        if str(calib_dir):
+            raise RecipeError(
+                f"trainable_model from {str(calib_dir)!r}",
+                "results of Vitis AI's own calibration name the tensors of its own trace",
+                "leave calib_dir out: scales are calibrated on `inputs`",
+            )
         if self._trainable is None:
-            self._trainable = self._prepared()
+            self._trainable = TrainableModel.of(self._prepared())
+            if not allow_reused_module:
+                _refuse_reused(self._trainable)
             calibrate(self._trainable, [self._inputs])
         return self._trainable
 
@@ -54,8 +67,13 @@ class QatProcessor:
         self._artifact = deploy(trained_model, output_dir)
         return Deployed(self._artifact)
 
-    def deployable_model(self, src_dir: _Path) -> Deployed:
-        """What `to_deployable` wrote, read back; every file is checked against its hash."""
+    convert_to_deployable = to_deployable
+
+    def deployable_model(self, src_dir: _Path, used_for_xmodel: bool = False) -> Deployed:
+        """What `to_deployable` wrote, read back; every file is checked against its hash. `used_for_xmodel` is what
+        Vitis AI asks before `export_xmodel`; a model of a target that has none is refused there."""
+        if used_for_xmodel:
+            self._require_dpu("deployable_model(used_for_xmodel=True)")
         self._artifact = Artifact.load(src_dir)
         return Deployed(self._artifact)
 
@@ -73,10 +91,7 @@ class QatProcessor:
         Making a DPU's instructions of it is the work of AMD's compiler (vai_c_xir), which is not part of Detent.
         """
         written = self._written("export_xmodel")
-        if self.config.target_device != "DPU":
-            raise DeployError(
-                "export_xmodel", f"the config has target_device {self.config.target_device!r}", "train for the DPU"
-            )
+        self._require_dpu("export_xmodel")
         target = Path(output_dir)
         if target.resolve() != written.folder.resolve():
             shutil.copytree(written.folder, target, dirs_exist_ok=True)
@@ -91,7 +106,8 @@ class QatProcessor:
         prepared = prepare(self._model, self._inputs, backend=backend_of(self.config), recipe=recipe)
         settings = tensors_of(self.config, layers)
         for entry in _weights(prepared):
-            asked = settings[entry.tensor.removesuffix(".weight")]["weights"].ch_axis
+            layer = settings.get(entry.tensor.removesuffix(".weight"))
+            asked = layer["weights"].ch_axis if layer else self.config.tensors()["weights"].ch_axis
             granularity = entry.scheme.granularity
             if asked is not None and isinstance(granularity, PerChannel) and granularity.axis != asked:
                 raise RecipeError(
@@ -101,10 +117,25 @@ class QatProcessor:
                 )
         return prepared
 
+    def _require_dpu(self, asked: str) -> None:
+        if self.config.target_device != "DPU":
+            raise DeployError(asked, f"the config has target_device {self.config.target_device!r}", "train for the DPU")
+
     def _written(self, asked: str) -> Artifact:
         if self._artifact is None:
             raise DeployError(asked, "nothing was deployed yet", "call to_deployable or deployable_model first")
         return self._artifact
+
+
+def _refuse_reused(model: PreparedModel) -> None:
+    calls = Counter(node.target for graph in model.graphs.values() for node in graph.nodes if node.op == "call_module")
+    again = [str(name) for name, count in calls.items() if count > 1 and name in dict(model.named_modules())]
+    if again:
+        raise RecipeError(
+            "trainable_model(allow_reused_module=False)",
+            f"{', '.join(again)} {'is' if len(again) == 1 else 'are'} called more than once",
+            "allow it: each call has quantizers of its own for what it takes in",
+        )
 
 
 def _weights(prepared: PreparedModel) -> Iterator[QuantizedTensor]:

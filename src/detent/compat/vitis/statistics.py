@@ -101,8 +101,9 @@ class BatchStatistic(Observer):
 class FollowingRange(Quantizer):
     """The range is measured anew in training, by the observer that calibrated it; gradient as in `fixed`.
 
-    Parameters have the range of their present values, activations the exponential average over batches. In eval the
-    range stands still.
+    Parameters have the range of their present values. Activations have, with a moving average, the exponential average
+    over batches; without one, what all training batches together have: the extremes with `minmax`, else the mean of
+    their ranges. The first training batch takes the place of the calibrated range. In eval the range stands still.
     """
 
     default_observer = BATCHES
@@ -110,32 +111,45 @@ class FollowingRange(Quantizer):
 
     low: Tensor
     high: Tensor
+    batches: Tensor
 
     def __init__(self, scheme: Scheme, shape: Sequence[int], *, role: Role = "activation", name: str = "tensor"):
         super().__init__(scheme, shape, role=role, name=name)
         self.register_buffer("low", self._unset())
         self.register_buffer("high", self._unset())
+        self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
 
     def qparams(self) -> QParams:
         method = self.observer[1].get("method", "minmax")
         nearest = OBSERVERS[method].requires.scale == "power_of_two"
         return snapped(torch.stack([self.low, self.high]), self.scheme, nearest=nearest)
 
-    def _initialise(self, observed: QParams) -> None:
+    def _initialize(self, observed: QParams) -> None:
         ends = ends_of(observed, self.scheme)
         self.low.copy_(ends[0])
         self.high.copy_(ends[1])
+        self.batches.zero_()
 
     def _fake_quantize(self, x: Tensor) -> Tensor:
         if self.training and x.numel():
             watch = BatchStatistic(self.scheme, name=self.name, **{**self.observer[1], "statistic": "moving"})
             watch.observe(x.detach())
-            ends = watch.ends().to(self.low)
-            share = 1 - _MOMENTUM if self.role == "activation" else 1.0
-            self.low.lerp_(ends[0], share)
-            self.high.lerp_(ends[1], share)
+            self._follow(*watch.ends().to(self.low))
         qparams = self.qparams()
         return on_grid(x, qparams.scale, qparams.zero_point, self.scheme)
+
+    def _follow(self, low: Tensor, high: Tensor) -> None:
+        """Take the range of one training batch into account."""
+        options = self.observer[1]
+        moving = options.get("statistic", "moving") == "moving"
+        self.batches += 1
+        if self.role == "activation" and not moving and options.get("method") == "minmax" and self.batches > 1:
+            self.low.copy_(torch.minimum(self.low, low))
+            self.high.copy_(torch.maximum(self.high, high))
+            return
+        share = 1.0 if self.role != "activation" else 1 - _MOMENTUM if moving else 1 / int(self.batches)
+        self.low.lerp_(low, share)
+        self.high.lerp_(high, share)
 
 
 def ends_of(qparams: QParams, scheme: Scheme) -> Tensor:

@@ -13,13 +13,13 @@ from detent.compat.vitis.statistics import BATCHES, STATISTIC
 from detent.compat.vitis.tensor_settings import METHODS, ROUNDINGS, TensorSettings
 from detent.errors import RecipeError
 from detent.numerics import PerChannel, PerTensor, Rounding
-from detent.planning import Backend, Offer
+from detent.planning import Backend, SupportedSchemes
 from detent.recipes import AlgorithmRequest, BatchNorm, Match, Recipe, Rule, TensorRequest
 from detent.targets.vitis.spec import VITIS
 
 __all__ = ["VITIS_CPU", "backend_of", "recipe_of", "tensors_of"]
 
-_ANY = Offer(
+_ANY = SupportedSchemes(
     bits=(8, *(bits for bits in range(2, 17) if bits != 8)),
     signed=(True, False),
     symmetric=(True, False),
@@ -36,7 +36,7 @@ VITIS_CPU = replace(
     weight=_ANY,
     activation=_ANY,
     network_input=None,
-    bias_offer=replace(_ANY, bits=(*_ANY.bits, *range(17, 33))),
+    bias_schemes=replace(_ANY, bits=(*_ANY.bits, *range(17, 33))),
     arithmetic="onnx_spec",
     files=("onnx",),
 )
@@ -96,16 +96,16 @@ def _requests(tensors: Tensors, config: VitisConfig, *, takes_input: bool) -> di
     dpu = config.target_device == "DPU"
     activation = "input" if takes_input else "activation"
     return {
-        "weight": _request(tensors["weights"], follows=True, dpu=dpu),
-        "bias": _request(tensors["bias"], follows=True, dpu=dpu),
-        "activation": _request(tensors[activation], follows=tensors[activation].moving, dpu=dpu),
+        "weight": _request(tensors["weights"], dpu=dpu),
+        "bias": _request(tensors["bias"], dpu=dpu),
+        "activation": _request(tensors[activation], dpu=dpu),
     }
 
 
-def _request(settings: TensorSettings, *, follows: bool, dpu: bool) -> TensorRequest:
+def _request(settings: TensorSettings, *, dpu: bool) -> TensorRequest:
     if not settings.quantized or settings.datatype != "int":
         return TensorRequest(quantize=False)
-    method = _method(settings, follows=follows)
+    method = _method(settings)
     if dpu:  # the backend has no other scheme
         return method
     granularity = "per_channel" if settings.per_channel else "per_tensor"
@@ -121,15 +121,13 @@ def _request(settings: TensorSettings, *, follows: bool, dpu: bool) -> TensorReq
     )
 
 
-def _method(settings: TensorSettings, *, follows: bool) -> TensorRequest:
+def _method(settings: TensorSettings) -> TensorRequest:
     if settings.learned:
         return TensorRequest(quantizer=settings.how, quantize=True)
     options: dict[str, str | float] = {"method": METHODS[settings.how], "statistic": settings.statistic}
     if settings.how == "percentile":
         options["percentile"] = float(settings.percentage or 99.99)
-    return TensorRequest(
-        quantizer=STATISTIC if follows else "fixed", observer=BATCHES, observer_options=options, quantize=True
-    )
+    return TensorRequest(quantizer=STATISTIC, observer=BATCHES, observer_options=options, quantize=True)
 
 
 def _wide(request: TensorRequest) -> TensorRequest:

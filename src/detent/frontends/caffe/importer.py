@@ -15,7 +15,7 @@ from detent.errors import OnnxError
 from detent.frontends.caffe.layer import Layer
 from detent.frontends.caffe.layers import CONVERTERS, DROPPED
 from detent.frontends.caffe.schema import message
-from detent.frontends.onnx.builder import Builder
+from detent.frontends.onnx.builder import FxBuilder
 from detent.frontends.onnx.reading.inference import Inference
 from detent.graph import Runner
 
@@ -43,7 +43,7 @@ class _Step(NamedTuple):
 def load_caffe(network: str | os.PathLike[str], weights: str | os.PathLike[str]) -> fx.GraphModule:
     """A GraphModule in eval mode: its inputs are those of the network, its outputs the tops that no layer takes."""
     net, blobs = _read_text(Path(network)), _read_blobs(Path(weights))
-    builder = Builder(Inference(17))
+    builder = FxBuilder(Inference(17))
     values: dict[str, Any] = {}
     ranks: dict[fx.Node, int] = {}
     for name, rank in _inputs(net).items():
@@ -79,7 +79,7 @@ def _converted(
     ranks: dict[fx.Node, int],
     blobs: dict[str, list[Tensor]],
     scale: Layer | None,
-    builder: Builder,
+    builder: FxBuilder,
 ) -> tuple[Any, ...]:
     missing = [name for name in step.bottoms if name not in values]
     inputs = [values[name] for name in step.bottoms if name in values]

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from torch import Tensor, fx, nn
 
 from detent.errors import OnnxError
-from detent.frontends.onnx.builder import Builder, Constant
+from detent.frontends.onnx.builder import Constant, FxBuilder
 
 __all__ = ["Layer", "pair"]
 
@@ -22,7 +22,7 @@ class Layer:
         message: Any,
         inputs: Sequence[fx.Node],
         blobs: Sequence[Tensor],
-        builder: Builder,
+        builder: FxBuilder,
         *,
         rank: int = 4,
         scale: Layer | None = None,

@@ -59,7 +59,7 @@ def _batch_norm(layer: Layer) -> Any:
     """With the Scale layer behind it, if there is one: together they are the batch norm of torch."""
     p = layer.message.batch_norm_param
     if p.HasField("use_global_stats") and not p.use_global_stats:
-        layer.refuse("use_global_stats: false, by which it normalises each batch by itself", "leave the line out")
+        layer.refuse("use_global_stats: false, by which it normalizes each batch by itself", "leave the line out")
     mean, variance = layer.blob(0, "mean").reshape(-1), layer.blob(1, "variance").reshape(-1)
     total = float(layer.blob(2, "scale factor").reshape(-1)[0])
     factor = 0.0 if total == 0 else 1 / total

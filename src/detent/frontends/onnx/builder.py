@@ -16,7 +16,7 @@ from detent.frontends.onnx.reading.folding import Budget
 from detent.frontends.onnx.reading.inference import Inference
 from detent.frontends.onnx.source import OnnxEncoding, OnnxParameter
 
-__all__ = ["Builder", "Constant", "Value"]
+__all__ = ["Constant", "FxBuilder", "Value"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Constant:
 Value: TypeAlias = "Constant | fx.Node"
 
 
-class Builder:
+class FxBuilder:
     def __init__(
         self, inference: Inference, ends: Mapping[str, tuple[int, int]] | None = None, *, keeps_relus: bool = False
     ):

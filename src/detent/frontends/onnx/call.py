@@ -11,7 +11,7 @@ from onnx import AttributeProto, NodeProto
 from torch import Tensor, fx, nn
 
 from detent.errors import OnnxError
-from detent.frontends.onnx.builder import Builder, Constant, Value
+from detent.frontends.onnx.builder import Constant, FxBuilder, Value
 from detent.frontends.onnx.op import Op
 from detent.ir import schema_defaults
 
@@ -29,7 +29,7 @@ class Call:
     `outputs` are the names those values get; `absorb` replaces them by the next node's.
     """
 
-    def __init__(self, node: NodeProto, builder: Builder, opset: int, users: Mapping[str, Sequence[NodeProto]]):
+    def __init__(self, node: NodeProto, builder: FxBuilder, opset: int, users: Mapping[str, Sequence[NodeProto]]):
         self.node, self.opset = node, opset
         self.outputs = list(node.output)
         self.names: tuple[str, ...] = (label(node),)
@@ -211,7 +211,7 @@ class Call:
         return self._builder.values.get(node.input[index])
 
     @property
-    def builder(self) -> Builder:
+    def builder(self) -> FxBuilder:
         return self._builder
 
     def _named(self, step: str) -> str:

@@ -12,16 +12,16 @@ from onnx import GraphProto, ModelProto, NodeProto
 from torch import fx
 
 from detent.errors import OnnxError
-from detent.frontends.onnx.builder import Builder, Constant, Value
+from detent.frontends.onnx.builder import Constant, FxBuilder, Value
 from detent.frontends.onnx.call import Call, label
 from detent.frontends.onnx.canonicalize.control_flow import branch_of
 from detent.frontends.onnx.canonicalize.decomposed import whole_function
-from detent.frontends.onnx.canonicalize.flattening import flattened, with_branches
-from detent.frontends.onnx.canonicalize.sequences import without_sequences
-from detent.frontends.onnx.canonicalize.standard import standardised
-from detent.frontends.onnx.quantized.code_clips import Ends, without_clips
-from detent.frontends.onnx.quantized.fake_quantize import with_pairs
-from detent.frontends.onnx.quantized.pairs import apart, with_relus
+from detent.frontends.onnx.canonicalize.flattening import inline_functions, with_branches
+from detent.frontends.onnx.canonicalize.sequences import remove_sequences
+from detent.frontends.onnx.canonicalize.standard import use_standard_operators
+from detent.frontends.onnx.quantized.code_clips import Ends, fold_code_clips
+from detent.frontends.onnx.quantized.fake_quantize import expand_fake_quantize
+from detent.frontends.onnx.quantized.pairs import split_second_grids, with_relus
 from detent.frontends.onnx.quantized.qoperators import expand_qoperators
 from detent.frontends.onnx.reading.files import check_text
 from detent.frontends.onnx.reading.inference import Inference
@@ -44,9 +44,9 @@ def graph_module(model: ModelProto) -> fx.GraphModule:
     check_text(model)
     opset = opset_of(model)
     keeps_relus = model.producer_name == "detent"
-    model, ends = _in_one_form(model)
+    model, ends = _canonicalize(model)
     outputs = [value.name for value in model.graph.output]
-    builder = Builder(Inference(opset), ends, keeps_relus=keeps_relus)
+    builder = FxBuilder(Inference(opset), ends, keeps_relus=keeps_relus)
     _inputs(model.graph, builder)
     walk = _Walk(builder, opset)
     walk.constants(model.graph)
@@ -72,11 +72,16 @@ def graph_module(model: ModelProto) -> fx.GraphModule:
     return made.eval()
 
 
-def _in_one_form(model: ModelProto) -> tuple[ModelProto, Ends]:
-    """The same network as the walk takes it, and between which codes its Clips held tensors of codes."""
+_PASSES = (use_standard_operators, inline_functions, remove_sequences, expand_qoperators, expand_fake_quantize)
+
+
+def _canonicalize(model: ModelProto) -> tuple[ModelProto, Ends]:
+    """The network in the operators that converters know, and the range of codes that a Clip left to each tensor."""
     try:
-        changed, ends = without_clips(with_pairs(expand_qoperators(without_sequences(flattened(standardised(model))))))
-        return apart(changed, ends), ends
+        for rewrite in _PASSES:
+            model = rewrite(model)
+        model, ends = fold_code_clips(model)
+        return split_second_grids(model, ends), ends
     except OnnxError:
         raise
     except Exception as error:  # nodes that lack inputs or outputs
@@ -87,7 +92,7 @@ def _in_one_form(model: ModelProto) -> tuple[ModelProto, Ends]:
         ) from error
 
 
-def _folded(graph: GraphProto, builder: Builder) -> dict[str, Any]:
+def _folded(graph: GraphProto, builder: FxBuilder) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for node in graph.node:
         for name in node.output:
@@ -102,7 +107,7 @@ def _class_name(model: ModelProto) -> str:
     return model.graph.name if model.graph.name.isidentifier() else "GraphModule"
 
 
-def _inputs(graph: GraphProto, builder: Builder) -> None:
+def _inputs(graph: GraphProto, builder: FxBuilder) -> None:
     initialized = {tensor.name for tensor in graph.initializer}
     seen: set[str] = set()
     for value in graph.input:
@@ -124,7 +129,7 @@ def _inputs(graph: GraphProto, builder: Builder) -> None:
         raise OnnxError(f"the output {twice!r}", "it stands there twice", "export the model with an Identity for each")
 
 
-def _result(name: str, builder: Builder) -> fx.Node:
+def _result(name: str, builder: FxBuilder) -> fx.Node:
     if name not in builder.values:
         raise OnnxError(f"the output {name!r}", "nothing computes it", "export the model again")
     value = builder.values[name]
@@ -134,7 +139,7 @@ def _result(name: str, builder: Builder) -> fx.Node:
 class _Walk:
     """Goes over nodes in their order and has each converted."""
 
-    def __init__(self, builder: Builder, opset: int):
+    def __init__(self, builder: FxBuilder, opset: int):
         self._builder, self._opset = builder, opset
         self.branches: dict[str, GraphProto] = {}  # of every `If` the one it takes, by the node's name
 

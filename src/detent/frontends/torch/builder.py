@@ -1,22 +1,26 @@
-"""Collects the nodes and constants of an ONNX graph, and gives each its name."""
+"""Collects the operations and constants of a network, and gives each its name."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 import torch
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto
 from torch import Tensor
 
 from detent.frontends.torch.values import Free, Ref
-from detent.ir import CLIPPED, TRANSPOSED, Encoding
+from detent.ir import Encoding, Layout, Network, Op, Operand, Output, Port, StoredAs
+from detent.ir.inference import infer_shapes
+from detent.ir.metadata import REQUANTIZE, ROLE
 
-__all__ = ["ONNX_TYPES", "Builder"]
+__all__ = ["ONNX_TYPES", "Builder", "Read", "dtype_name", "operand_of"]
+
+Read = str | Ref | Free
+"""What an operation takes: a tensor, on the grid that a `Ref` has; a name stands for a tensor that is read in float."""
 
 ONNX_TYPES: dict[torch.dtype, int] = {
     torch.float32: TensorProto.FLOAT,
@@ -32,31 +36,52 @@ ONNX_TYPES: dict[torch.dtype, int] = {
 }
 
 
-class Builder:
-    """An ONNX graph in the making.
+def dtype_name(dtype: torch.dtype) -> str:
+    """As numpy calls it.
 
-    `current` is the fx node being written: the tensor it gives has its name, and so has the last ONNX node that is
+    >>> dtype_name(torch.float32)
+    'float32'
+    """
+    return str(dtype).removeprefix("torch.")
+
+
+class Builder:
+    """A network in the making.
+
+    `current` is the fx node being written: the tensor it gives has its name, and so has the last operation that is
     written for it; those before it get the name with a number. `result` is the shape and type it has.
-    `quantizes_pools` says that the target has an integer kernel for global pooling, `before_squeeze` which tensors
-    were pooled before they got their shape.
     """
 
     def __init__(self, opset: int):
         self.opset = opset
-        self.nodes: list[onnx.NodeProto] = []
-        self.initializers: dict[str, onnx.TensorProto] = {}
-        self.inputs: list[onnx.ValueInfoProto] = []
-        self.outputs: list[onnx.ValueInfoProto] = []
-        self.values: dict[str, onnx.ValueInfoProto] = {}
-        self.before_squeeze: dict[str, str] = {}
-        self.quantizes_pools = True
-        self.coded: dict[str, tuple[str, Encoding]] = {}  # real values to the initializer with their codes
+        self.name = "model"
+        self.ops: list[Op] = []
+        self.constants: dict[str, npt.NDArray[Any]] = {}
+        self.coded: set[str] = set()
+        self.stored_as: dict[str, StoredAs] = {}
+        self.inputs: dict[str, Port] = {}
+        self.outputs: list[Output] = []
+        self.shapes: dict[str, tuple[int | str, ...]] = {}
+        self.dtypes: dict[str, str] = {}
+        self.domains: dict[str, int] = {}
+        self.taken: set[str] = set()
         self.current = ""
         self.result: Any = None
-        self._grids: dict[tuple[str, Encoding], list[str]] = {}
-        self._constants: dict[str, str] = {}  # those that were asked for by a name, and the name they have
+        self._asked: dict[str, str] = {}  # constants that were asked for by a name, and the name they have
+        self._coded: dict[tuple[str, Encoding], str] = {}  # the same of those that are stored as codes
         self._counts: dict[str, int] = {}
-        self.taken: set[str] = set()
+
+    @classmethod
+    def of(cls, network: Network) -> Builder:
+        """To go on with a network that is there."""
+        b = cls(network.opset)
+        b.name = network.name
+        b.ops, b.constants, b.coded = list(network.ops), dict(network.constants), set(network.coded)
+        b.stored_as, b.inputs, b.outputs = dict(network.stored_as), dict(network.inputs), list(network.outputs)
+        b.shapes, b.dtypes, b.domains = dict(network.shapes), dict(network.dtypes), dict(network.domains)
+        b.taken.update(network.inputs, network.constants, (output.name for output in network.outputs))
+        b.taken.update(name for op in network.ops for name in (op.name, *op.outputs))
+        return b
 
     # --- names
 
@@ -73,191 +98,138 @@ class Builder:
     # --- constants
 
     def constant(self, value: Any, name: str | None = None, dtype: Any = None) -> str:
-        """An initializer; one under a given name is made once."""
-        if name is not None and name in self._constants:
-            return self._constants[name]
+        """A constant of real numbers; one under a given name is made once."""
+        if name is not None and name in self._asked:
+            return self._asked[name]
         array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value, dtype)
         # The current node's own name is kept for it; what else has a name already is another tensor.
         made = self.current if name == self.current else self.fresh(name or f"{self.current}_constant")
-        self.initializers[made] = numpy_helper.from_array(array, made)
+        self.constants[made] = array
         if name is not None:
-            self._constants[name] = made
+            self._asked[name] = made
         return made
 
     def integers(self, values: Sequence[int]) -> str:
         return self.constant(np.array(values, np.int64))
 
-    def codes(self, codes: npt.NDArray[Any], encoding: Encoding, name: str) -> str:
-        """An initializer of the encoding's own integer type."""
-        if name not in self.initializers:
-            elem_type = getattr(TensorProto, encoding.dtype.upper())
-            self.taken.add(name)
-            if encoding.dtype in ("int4", "uint4", "int2", "uint2"):
-                self.initializers[name] = helper.make_tensor(name, elem_type, codes.shape, codes.flatten().tolist())
-            else:
-                self.initializers[name] = numpy_helper.from_array(codes.astype(encoding.dtype), name)
-        return name
+    def codes(self, codes: npt.NDArray[Any], encoding: Encoding, name: str, stored: StoredAs | None = None) -> Ref:
+        """A constant that is stored as codes; made once for each grid."""
+        if (name, encoding) not in self._coded:
+            made = self._coded[name, encoding] = self.fresh(name)
+            self.constants[made] = codes
+            self.coded.add(made)
+            if stored is not None:
+                self.stored_as[made] = stored
+        return Ref(self._coded[name, encoding], codes.shape, torch.float32, encoding)
 
-    # --- nodes
+    def transposed(self, matrix: Ref) -> Read:
+        """A matrix the other way round; a constant one is stored so, because engines fuse what is next to them."""
+        if matrix.name not in self.constants:
+            return self.emit("Transpose", [matrix], perm=[1, 0])
+        parameter = self.stored_as.get(matrix.name, StoredAs(matrix.name)).parameter
+        turned, name = self.constants[matrix.name].T, f"{matrix.name}_transposed"
+        stored = StoredAs(parameter, Layout.TRANSPOSED)
+        if matrix.encoding is not None:
+            return self.codes(turned, matrix.encoding.transposed(), name, stored)
+        made = self.constant(turned, name)
+        self.stored_as[made] = stored
+        return made
 
-    def emit(self, op: str, inputs: Sequence[str | Ref | Free | None], **attributes: Any) -> str:
-        """A node inside of what the current fx node stands for: the name of what it gives."""
+    # --- operations
+
+    def emit(self, op: str, inputs: Sequence[Read | None], **attributes: Any) -> str:
+        """An operation inside of what the current fx node stands for: the name of what it gives."""
         name = self.fresh(f"{self.current}.{op.lower()}")
         self._add(op, inputs, [name], self.fresh(f"{self.current}/{op}"), attributes)
         return name
 
-    def final(self, op: str, inputs: Sequence[str | Ref | Free | None], **attributes: Any) -> Ref:
-        """The node that gives the tensor of the current fx node."""
+    def final(self, op: str, inputs: Sequence[Read | None], **attributes: Any) -> Ref:
+        """The operation that gives the tensor of the current fx node."""
         given = self.result
         assert isinstance(given, Ref), self.current
         self.taken.add(given.name)
         self._add(op, inputs, [given.name], given.name, attributes)
-        self.note(given)
+        self._note(given)
         return given
 
-    def several(self, op: str, inputs: Sequence[str | Ref | Free | None], **attributes: Any) -> tuple[Ref, ...]:
-        """A node that gives a list of tensors."""
+    def several(self, op: str, inputs: Sequence[Read | None], **attributes: Any) -> tuple[Ref, ...]:
+        """An operation that gives a list of tensors."""
         parts: tuple[Ref, ...] = tuple(self.result)
         self.taken.update(part.name for part in parts)
         self._add(op, inputs, [part.name for part in parts], self.current, attributes)
         for part in parts:
-            self.note(part)
+            self._note(part)
         return parts
 
     def _add(
-        self,
-        op: str,
-        inputs: Sequence[str | Ref | Free | None],
-        outputs: Sequence[str],
-        name: str,
-        attributes: dict[str, Any],
+        self, op: str, inputs: Sequence[Read | None], outputs: Iterable[str], name: str, attributes: dict[str, Any]
     ) -> None:
-        names = ["" if i is None else i if isinstance(i, str) else i.name for i in inputs]
-        while names and not names[-1]:
-            names.pop()
+        reads = [None if each is None else operand_of(each) for each in inputs]
+        while reads and reads[-1] is None:
+            reads.pop()
         given = {key: value for key, value in attributes.items() if value is not None}
-        self.nodes.append(helper.make_node(op, names, list(outputs), name=name, **given))
+        self.ops.append(Op(op, name, tuple(reads), tuple(outputs), given))
 
-    def note(self, ref: Ref) -> None:
-        """Write down the shape of a tensor."""
-        elem_type = ONNX_TYPES.get(ref.dtype)
-        if elem_type is not None:
-            self.values[ref.name] = helper.make_tensor_value_info(ref.name, elem_type, list(ref.shape))
+    def _note(self, ref: Ref) -> None:
+        """Keep the shape of a tensor."""
+        self.shapes[ref.name] = ref.shape
+        if ref.dtype in ONNX_TYPES:
+            self.dtypes[ref.name] = dtype_name(ref.dtype)
+
+    def reread(self, place: int, before: Operand, after: Operand) -> None:
+        """Have the operation at `place` read something else wherever it reads `before`."""
+        op = self.ops[place]
+        self.ops[place] = replace(op, inputs=tuple(after if read == before else read for read in op.inputs))
 
     # --- quantization
 
     def quantized(self, ref: Ref, encoding: Encoding) -> Ref:
-        """`ref` through QuantizeLinear and DequantizeLinear; a constant is stored as codes."""
-        if ref.name in self.initializers:
-            held = numpy_helper.to_array(self.initializers[ref.name])
+        """`ref` on a grid; a constant is stored as codes, and what is on another grid already is requantized."""
+        if ref.encoding is not None:
             given = self.fresh(f"{ref.name}_dequantized")
-            return replace(ref, name=self.dequantized(encoding.quantize(held), encoding, ref.name, given=given))
-        pooled = self.before_squeeze.pop(ref.name, None)
-        if pooled is not None and self.quantizes_pools:
-            self._quantize_pooled(pooled, encoding)
-        source = self._clipped(ref.name, encoding)
-        given = self.fresh(f"{ref.name}_dequantized")
-        self._quantize(source, given, ref.name, encoding)
-        self.note(Ref(given, ref.shape, ref.dtype))
-        return Ref(given, ref.shape, ref.dtype)
-
-    def _clipped(self, source: str, encoding: Encoding) -> str:
-        """What goes into Q: where fewer codes are used than the type has, clipped to them."""
-        if not encoding.full:
-            bounds = [
-                np.float32((code - encoding.zero_point) * encoding.scale) for code in (encoding.qmin, encoding.qmax)
-            ]
-            limits = [
-                self.constant(bound, f"{source}_{end}") for bound, end in zip(bounds, ("least", "most"), strict=True)
-            ]
-            self._add("Clip", [source, *limits], [self.fresh(f"{source}{CLIPPED}")], f"{source}/Clip", {})
-            source = self.nodes[-1].output[0]
-        return source
-
-    def _quantize(self, source: str, given: str, stem: str, encoding: Encoding) -> None:
-        params = self._params(stem, encoding)
-        codes = self.fresh(f"{stem}_quantized")
-        attributes = _axis(encoding)
-        self._add("QuantizeLinear", [source, *params], [codes], self.fresh(f"{stem}/QuantizeLinear"), attributes)
-        self._add("DequantizeLinear", [codes, *params], [given], self.fresh(f"{stem}/DequantizeLinear"), attributes)
-
-    def dequantized(self, codes: npt.NDArray[Any], encoding: Encoding, name: str, *, given: str | None = None) -> str:
-        """A constant stored as codes; its real values have the name `given`, or else `name`. Made once."""
-        given = given or name
-        if given not in self.coded:
-            self.taken.add(given)
-            stored = self.codes(codes, encoding, f"{name}_quantized")
-            self.coded[given] = stored, encoding
-            inputs = [stored, *self._params(name, encoding)]
-            self._add("DequantizeLinear", inputs, [given], self.fresh(f"{name}/DequantizeLinear"), _axis(encoding))
-        return given
-
-    def transposed(self, matrix: Ref) -> str:
-        """A matrix the other way round; a constant one is stored so, because engines fuse what is next to them."""
-        name = f"{matrix.name}{TRANSPOSED}"
-        if matrix.name in self.coded:
-            stored, encoding = self.coded[matrix.name]
-            codes = numpy_helper.to_array(self.initializers[stored]).astype(np.int64)
-            axis = None if encoding.axis is None else 1 - encoding.axis % 2
-            turned = replace(encoding, axis=axis)
-            if encoding.block is not None:
-                turned = replace(turned, scale=encoding.scale.T, zero_point=encoding.zero_point.T)
-            return self.dequantized(codes.T, turned, name)
-        if matrix.name in self.initializers:
-            return self.constant(numpy_helper.to_array(self.initializers[matrix.name]).T.copy(), name)
-        return self.emit("Transpose", [matrix], perm=[1, 0])
-
-    def _params(self, stem: str, encoding: Encoding) -> list[str]:
-        """Scale and zero point as constants; a tensor that is put on two grids has two of them."""
-        if (stem, encoding) not in self._grids:
-            scale = self.constant(encoding.scale, self._unused(f"{stem}_scale"))
-            zero_point = self.codes(encoding.zero_point, encoding, self._unused(f"{stem}_zero_point"))
-            self._grids[stem, encoding] = [scale, zero_point]
-        return self._grids[stem, encoding]
-
-    def _unused(self, stem: str) -> str:
-        return next(n for n in (stem, *(f"{stem}.{i}" for i in range(1, 1000))) if n not in self.taken)
-
-    def _quantize_pooled(self, pooled: str, encoding: Encoding) -> None:
-        """Put Q and DQ between a pooling and the squeeze behind it too: engines fuse only what is next to them."""
-        squeeze = self.nodes.pop()
-        given = self.fresh(f"{pooled}_dequantized")
-        self._quantize(self._clipped(pooled, encoding), given, pooled, encoding)
-        squeeze.input[0] = given
-        self.nodes.append(squeeze)
+            name, role = self.fresh(f"{ref.name}/Requantize"), {ROLE: REQUANTIZE}
+            self.ops.append(Op("Identity", name, (operand_of(ref),), (given,), metadata=role))
+            return replace(ref, name=given, encoding=encoding)
+        if ref.name not in self.constants:
+            return replace(ref, encoding=encoding)
+        codes = encoding.quantize(self.constants[ref.name])
+        made = self.codes(codes, encoding, f"{ref.name}_dequantized", StoredAs(ref.name))
+        return replace(made, dtype=ref.dtype)
 
     # --- the end
 
-    def _prune(self) -> None:
-        """Leave out what nothing needs, such as a weight that was stored transposed instead."""
-        wanted = {value.name for value in self.outputs}
-        kept = []
-        for node in reversed(self.nodes):
-            if wanted.intersection(node.output):
-                kept.append(node)
-                wanted.update(node.input)
-        self.nodes = kept[::-1]
-        self.initializers = {name: value for name, value in self.initializers.items() if name in wanted}
-
-    def model(self, name: str) -> onnx.ModelProto:
-        """The graph as a model, with nothing in it that no output needs."""
-        self._prune()
-        made = {output for node in self.nodes for output in node.output}
-        ends = {value.name for value in self.outputs}
-        values = [value for key, value in self.values.items() if key in made and key not in ends]
-        graph = helper.make_graph(
-            self.nodes, name, self.inputs, self.outputs, list(self.initializers.values()), value_info=values
+    def network(self) -> Network:
+        """What was collected, with nothing in it that no output needs."""
+        collected = Network(
+            self.inputs,
+            tuple(self.outputs),
+            tuple(self.ops),
+            self.constants,
+            frozenset(self.coded),
+            self.shapes,
+            self.opset,
+            name=self.name,
+            dtypes=self.dtypes,
+            stored_as=self.stored_as,
+            domains=self.domains,
         )
-        return helper.make_model(
-            graph,
-            opset_imports=[helper.make_opsetid("", self.opset)],
-            ir_version=8 if self.opset < 19 else 10,
-            producer_name="detent",
-        )
+        return infer_shapes(_with_own_names(collected.pruned()))
 
 
-def _axis(encoding: Encoding) -> dict[str, Any]:
-    attributes: dict[str, Any] = {} if encoding.axis is None else {"axis": encoding.axis}
-    if encoding.block is not None:
-        attributes["block_size"] = encoding.block
-    return attributes
+def operand_of(read: Read) -> Operand:
+    if isinstance(read, Ref):
+        return Operand(read.name, read.encoding)
+    return Operand(read.name if isinstance(read, Free) else read)
+
+
+def _with_own_names(network: Network) -> Network:
+    """A parameter that nothing reads but as codes: they have its name."""
+    taken = {*network.inputs, *network.constants, *(name for op in network.ops for name in op.outputs)}
+    names: dict[str, str] = {}
+    for name, stored in network.stored_as.items():
+        own = stored.parameter
+        if name in network.constants and stored.layout is Layout.SAME and own not in taken:
+            names[name] = own
+            taken.add(own)
+    renamed = network.renamed(names)
+    return replace(renamed, stored_as={k: held for k, held in renamed.stored_as.items() if k != held.parameter})

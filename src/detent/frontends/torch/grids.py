@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import onnx
 from torch import fx
 
 from detent.frontends.torch.parameters import Stored
-from detent.frontends.torch.readers import parameter_readers, readers
 from detent.graph import PreparedModel, QuantizedTensor, quantizer_path, ranges_of, sum_of_weights
-from detent.ir import DeployedTensor
+from detent.ir import DeployedTensor, Network, requantizes
 from detent.quantizers import Quantizer
 
 __all__ = ["Grids"]
@@ -60,11 +58,9 @@ class Grids:
         stored: Mapping[str, Stored],
         tensor_name: Callable[[QuantizedTensor], str],
         written: Mapping[str, Sequence[str]],
-        nodes: Sequence[onnx.NodeProto],
+        network: Network,
     ) -> Iterator[DeployedTensor]:
-        """Every quantized tensor. `written` names the ONNX nodes of an fx node, which are among `nodes`."""
-        reading = readers(nodes)
-        makers = {name: node.name for node in nodes for name in node.output}
+        """Every quantized tensor. `written` names the operations of an fx node."""
         entries = [
             entry for entry in self.plan.quantized if entry.node in self.nodes
         ]  # others: of another forward mode
@@ -72,13 +68,14 @@ class Grids:
         for entry in entries:
             tensor = names[entry.tensor]
             if entry.role == "activation":
-                qparams, op = self.quantizer_of(entry).qparams(), makers.get(tensor, "")
-                made = {node for user in self.users(entry) for node in written.get(user, ())}
-                users = [reader for reader in parameter_readers(tensor, reading) if reader in made]
+                maker = network.producer(tensor)
+                qparams, op = self.quantizer_of(entry).qparams(), maker.name if maker else ""
+                made = {name for user in self.users(entry) for name in written.get(user, ())}
+                users = [reader for reader in _readers(network, tensor) if reader in made]
             else:
                 kept = stored[f"{self.nodes[entry.node].target}.{entry.role}"].qparams
                 assert kept is not None
-                users = parameter_readers(tensor, reading)
+                users = _readers(network, tensor)
                 qparams, op = kept, next(iter(users), "")
             yield DeployedTensor(
                 tensor=tensor,
@@ -110,3 +107,12 @@ class Grids:
                     scale=qparams.scale.cpu().float().numpy(),
                     zero_point=qparams.zero_point.cpu().numpy(),
                 )
+
+
+def _readers(network: Network, tensor: str) -> list[str]:
+    """The names of the operations that read a tensor, or a constant that stores it, also through other grids."""
+    found: list[str] = []
+    for name in (tensor, *(held for held, stored in network.stored_as.items() if stored.parameter == tensor)):
+        for op, _ in network.readers(name):
+            found += _readers(network, op.outputs[0]) if requantizes(network, op) else [op.name]
+    return list(dict.fromkeys(found))

@@ -79,7 +79,7 @@ LOWERINGS: Mapping[str, Lowering] = {
     "avg_pool": r.avg_pool,
     "adaptive_max_pool": a.adaptive_pool("Max"),
     "adaptive_avg_pool": a.adaptive_pool("Average"),
-    "mean": r.mean,
+    "mean": r.reduce_("ReduceMean"),
     "sum": r.reduce_("ReduceSum"),
     # activations
     "relu": e.unary("Relu"),

@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from typing import Any
 
 import onnx
@@ -16,10 +17,11 @@ import torch
 from torch import Tensor, fx, nn
 
 from detent.errors import DeployError
-from detent.frontends.torch.builder import Builder
+from detent.frontends.torch.builder import Builder, operand_of
 from detent.frontends.torch.older_nodes import FIRST, lowered
 from detent.frontends.torch.trees import tensors_in
 from detent.frontends.torch.values import FREE, Ref, Traced
+from detent.ir import Operand, read_qdq
 
 __all__ = ["inline"]
 
@@ -40,7 +42,7 @@ class _Called(nn.Module):
 
 
 def inline(b: Builder, target: Any, args: Any, kwargs: Any, traced: Traced, node: fx.Node) -> Any:
-    """Export `target` as torch does and put its nodes into the graph, named after the fx node."""
+    """Export `target` as torch does and put its operations into the network, named after the fx node."""
     refs: list[Ref] = []
     fx.node.map_aggregate((args, kwargs), lambda v: refs.append(v) if isinstance(v, Ref) else None)
     # Of the doubled batch: torch takes a size of 1 for a constant.
@@ -50,26 +52,20 @@ def inline(b: Builder, target: Any, args: Any, kwargs: Any, traced: Traced, node
     )
     exported = _exported(b, _Called(target, args, kwargs).eval(), examples, refs, traced)
     _refuse_control_flow(b, exported)
-    prefix = f"{node.name}/"
-    renamed = {value.name: ref.name for value, ref in zip(exported.graph.input, refs, strict=True)}
-    for initializer in exported.graph.initializer:
-        held = onnx.TensorProto()
-        held.CopyFrom(initializer)
-        held.name = renamed[initializer.name] = b.fresh(prefix + initializer.name)
-        b.initializers[held.name] = held
-    for one in exported.graph.node:
-        copy = onnx.NodeProto()
-        copy.CopyFrom(one)
-        copy.name = b.fresh(prefix + (one.name or one.op_type))
-        for index, name in enumerate(one.input):
-            copy.input[index] = renamed.get(name, name)
-        for index, name in enumerate(one.output):
-            if name:
-                copy.output[index] = renamed[name] = b.fresh(prefix + name)
-        b.nodes.append(copy)
+    network, prefix = read_qdq(exported), f"{node.name}/"
+    known = {value.name: operand_of(ref) for value, ref in zip(exported.graph.input, refs, strict=True)}
+    for name, array in network.constants.items():
+        known[name] = Operand(b.constant(array, prefix + name))
+    for op in network.ops:
+        name = b.fresh(prefix + (op.name or op.type))
+        inputs = tuple(read and known[read.tensor] for read in op.inputs)
+        known.update((given, Operand(b.fresh(prefix + given))) for given in op.outputs if given)
+        outputs = tuple(given and known[given].tensor for given in op.outputs)
+        b.ops.append(replace(op, name=name, inputs=inputs, outputs=outputs))
+    b.domains |= network.domains
     given = iter(
-        Ref(renamed[value.name], shape, dtype)
-        for value, (shape, dtype) in zip(exported.graph.output, _results(traced, node), strict=True)
+        Ref(known[output.read.tensor].tensor, shape, dtype, known[output.read.tensor].encoding)
+        for output, (shape, dtype) in zip(network.outputs, _results(traced, node), strict=True)
     )
     put: Any = lambda v: next(given) if isinstance(v, Tensor) else v  # noqa: E731
     return fx.node.map_aggregate(traced.first[node], put)

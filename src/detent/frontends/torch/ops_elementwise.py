@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from detent.errors import DeployError
-from detent.frontends.torch.builder import ONNX_TYPES, Builder
+from detent.frontends.torch.builder import ONNX_TYPES, Builder, Read
 from detent.frontends.torch.values import Free, Ref
 
 __all__ = [
@@ -48,10 +48,10 @@ __all__ = [
 Number = float | int
 
 
-def operand(b: Builder, value: Ref | Free | Number, dtype: torch.dtype) -> str:
+def operand(b: Builder, value: Ref | Free | Number, dtype: torch.dtype) -> Read:
     """A tensor as it is, a number as a constant of the type of the other side; mixed types meet in `dtype`."""
     if isinstance(value, Ref):
-        return value.name if value.dtype == dtype else b.emit("Cast", [value], to=ONNX_TYPES[dtype])
+        return value if value.dtype == dtype else b.emit("Cast", [value], to=ONNX_TYPES[dtype])
     if isinstance(value, Free):
         name = b.emit("Squeeze", [value.name])
         return name if dtype == torch.int64 else b.emit("Cast", [name], to=ONNX_TYPES[dtype])
@@ -98,9 +98,9 @@ def _size(b: Builder, value: Any) -> str:
     return value.name if isinstance(value, Free) else b.integers([int(value)])
 
 
-def _scaled(b: Builder, other: Any, alpha: Number, dtype: torch.dtype) -> str:
-    name = operand(b, other, dtype)
-    return name if alpha == 1 else b.emit("Mul", [name, b.constant(torch.tensor(alpha, dtype=dtype))])
+def _scaled(b: Builder, other: Any, alpha: Number, dtype: torch.dtype) -> Read:
+    read = operand(b, other, dtype)
+    return read if alpha == 1 else b.emit("Mul", [read, b.constant(torch.tensor(alpha, dtype=dtype))])
 
 
 def add(b: Builder, input: Any, other: Any, *, alpha: Number = 1) -> Any:
@@ -120,8 +120,8 @@ def sub(b: Builder, input: Any, other: Any, *, alpha: Number = 1) -> Any:
 def compare(op: str, *, negated: bool = False) -> Callable[..., Ref]:
     def emit(b: Builder, input: Any, other: Any) -> Ref:
         dtype = input.dtype if isinstance(input, Ref) else other.dtype
-        names = [operand(b, input, dtype), operand(b, other, dtype)]
-        return b.final("Not", [b.emit(op, names)]) if negated else b.final(op, names)
+        reads = [operand(b, input, dtype), operand(b, other, dtype)]
+        return b.final("Not", [b.emit(op, reads)]) if negated else b.final(op, reads)
 
     return emit
 
@@ -161,10 +161,10 @@ def hardtanh(b: Builder, input: Ref, min_val: Number = -1.0, max_val: Number = 1
 
 def clip(b: Builder, input: Ref, min: Any = None, max: Any = None) -> Ref:
     if isinstance(min, Ref) or isinstance(max, Ref):
-        name = input.name
+        x: Read = input
         if min is not None:
-            name = b.emit("Max", [name, operand(b, min, input.dtype)])
-        return b.final("Min", [name, operand(b, max, input.dtype)]) if max is not None else b.final("Identity", [name])
+            x = b.emit("Max", [x, operand(b, min, input.dtype)])
+        return b.final("Min", [x, operand(b, max, input.dtype)]) if max is not None else b.final("Identity", [x])
     limits = [None if limit is None else b.constant(torch.tensor(limit, dtype=input.dtype)) for limit in (min, max)]
     return b.final("Clip", [input, *limits])
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from detent.errors import DeployError
-from detent.frontends.torch.builder import ONNX_TYPES, Builder
+from detent.frontends.torch.builder import ONNX_TYPES, Builder, Read
 from detent.frontends.torch.ops_weighted import Sizes, each
 from detent.frontends.torch.values import Ref
 
@@ -23,7 +23,6 @@ __all__ = [
     "layer_norm",
     "local_response_norm",
     "max_pool",
-    "mean",
     "reduce_",
     "rms_norm",
 ]
@@ -102,22 +101,10 @@ def _axes(dim: Any, ndim: int) -> list[int]:
     return sorted(int(d) % ndim for d in ([dim] if isinstance(dim, int) else dim))
 
 
-def mean(b: Builder, input: Ref, dim: Any = None, keepdim: bool = False, **options: Any) -> Ref:
-    """Over the whole plane it is a global pooling, which engines have an integer kernel for."""
-    axes = _axes(dim, input.ndim)
-    if axes == list(range(2, input.ndim)) and input.ndim > 3:
-        if keepdim:
-            return b.final("GlobalAveragePool", [input])
-        pooled = b.emit("GlobalAveragePool", [input])
-        b.before_squeeze[b.result.name] = pooled
-        return b.final("Squeeze", [pooled, b.integers(axes)])
-    return reduce_("ReduceMean")(b, input, dim, keepdim, **options)
-
-
 def reduce_(op: str) -> Callable[..., Ref]:
     def emit(b: Builder, input: Ref, dim: Any = None, keepdim: bool = False, **_: Any) -> Ref:
         axes = _axes(dim, input.ndim)
-        x = input.name
+        x: Read = input
         if input.dtype != b.result.dtype:  # a count of a mask, or a type that was asked for
             x = b.emit("Cast", [input], to=ONNX_TYPES[b.result.dtype])
         if b.opset < 18 and op != "ReduceSum":

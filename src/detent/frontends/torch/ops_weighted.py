@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detent.errors import DeployError
-from detent.frontends.torch.builder import Builder
+from detent.frontends.torch.builder import Builder, Read
 from detent.frontends.torch.values import Ref
 
 __all__ = ["attention", "conv", "conv_transpose", "einsum", "embedding", "embedding_bag", "linear", "matmul"]
@@ -95,9 +95,9 @@ def conv_transpose(
     )
 
 
-def _batched(b: Builder, x: Ref, rank: int) -> tuple[str, bool]:
+def _batched(b: Builder, x: Ref, rank: int) -> tuple[Read, bool]:
     if x.ndim == rank + 2:
-        return x.name, True
+        return x, True
     return b.emit("Unsqueeze", [x, b.integers([0])]), False
 
 

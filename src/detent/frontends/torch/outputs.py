@@ -1,4 +1,4 @@
-"""What the model returns as outputs of the ONNX graph, each under a name of its own."""
+"""What the model returns as outputs of the network, each under a name of its own."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from onnx import helper
-
 from detent.errors import DeployError
-from detent.frontends.torch.builder import ONNX_TYPES, Builder
+from detent.frontends.torch.builder import Builder, dtype_name, operand_of
 from detent.frontends.torch.values import Free, Ref
+from detent.ir import Output
 
 __all__ = ["write_outputs"]
 
@@ -20,23 +19,9 @@ def write_outputs(b: Builder, value: Any) -> None:
     ends = list(_named("output", value))
     if len(ends) == 1:
         ends = [("output", ends[0][1])]
-    renamed: dict[str, str] = {}  # tensors that have the name of an output now
-    for name, ref in ends:
-        _write(b, name, ref, renamed)
-
-
-def _write(b: Builder, name: str, ref: Ref, renamed: dict[str, str]) -> None:
-    """Give the tensor the output's name if nobody else needs its own; else copy it."""
-    free, given = b.fresh(name), renamed.get(ref.name, ref.name)
-    maker = next((node for node in b.nodes if given in node.output), None)
-    if maker is not None and maker.op_type == "DequantizeLinear" and ref.name not in renamed:
-        renamed[given] = free
-        for node in b.nodes:
-            for names in (node.input, node.output):
-                names[:] = [free if held == given else held for held in names]
-    else:
-        b.nodes.append(helper.make_node("Identity", [given], [free], name=free))
-    b.outputs.append(helper.make_tensor_value_info(free, ONNX_TYPES[ref.dtype], list(ref.shape)))
+    b.outputs += [
+        Output(b.fresh(name), operand_of(ref), dtype=dtype_name(ref.dtype), shape=ref.shape) for name, ref in ends
+    ]
 
 
 def _named(stem: str, value: Any) -> Iterator[tuple[str, Ref]]:

@@ -14,12 +14,13 @@ from torch.nn.utils import parametrize
 from detent.errors import DeployError
 from detent.graph import DerivedBias, FoldedBatchNorm
 from detent.ir import Encoding
-from detent.numerics import PerChannel, PerGroup, QParams, Scheme
+from detent.numerics import PerChannel, PerGroup, QParams, Rounding, Scheme
 from detent.quantizers import Quantizer
 
 __all__ = ["Stored", "activation_encoding", "encoding_of", "operation_of", "stored"]
 
 _MOST_PROBES = 2**16
+_BETWEEN = {Rounding.FLOOR: 0.5, Rounding.CEIL: -0.5}
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +64,9 @@ def activation_encoding(quantizer: Quantizer) -> Encoding:
         return encoding
     count = min(encoding.qmax - encoding.qmin + 1, _MOST_PROBES)
     codes = torch.linspace(encoding.qmin, encoding.qmax, count, dtype=torch.float64).round()
-    reals = (codes - float(encoding.zero_point)) * float(encoding.scale)
+    # Between two codes where every number is rounded one way: at a code, the last bit of a quotient would decide.
+    between = _BETWEEN.get(quantizer.scheme.rounding, 0.0)
+    reals = (codes + between - float(encoding.zero_point)) * float(encoding.scale)
     given = quantizer.codes(reals.float()).double()
     least, most = int(given.min()), int(given.max())
     if not torch.equal(given, codes.clamp(least, most)):

@@ -1,4 +1,4 @@
-"""What an fx value is while a graph is written as ONNX: a tensor by name, a free size, or plain Python."""
+"""What an fx value is while a graph is written as a network: a tensor by name, a free size, or plain Python."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from detent.ir import Encoding
+
 __all__ = ["FREE", "Free", "Ref", "Traced", "trace"]
 
 FREE = "batch"
@@ -17,11 +19,13 @@ FREE = "batch"
 
 @dataclass(frozen=True)
 class Ref:
-    """A tensor of the ONNX graph. A size that depends on the batch has a name: FREE, `2*batch`, `batch+1`."""
+    """A tensor of the network, on the grid of `encoding` if it has one. A size that depends on the batch has a name:
+    FREE, `2*batch`, `batch+1`."""
 
     name: str
     shape: tuple[int | str, ...]
     dtype: torch.dtype
+    encoding: Encoding | None = None
 
     @property
     def ndim(self) -> int:

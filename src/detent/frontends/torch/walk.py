@@ -1,4 +1,4 @@
-"""A prepared model as a QDQ ONNX model: each fx node in turn is written by the lowering of its operation."""
+"""A prepared model as a network: each fx node in turn is written by the lowering of its operation."""
 
 from __future__ import annotations
 
@@ -8,24 +8,21 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-import onnx
 import torch
-from onnx import helper
 from torch import Tensor, fx, nn
 
 from detent.errors import DeployError
-from detent.frontends.torch.builder import ONNX_TYPES, Builder
+from detent.frontends.torch.builder import Builder, dtype_name
 from detent.frontends.torch.grids import Grids
 from detent.frontends.torch.lowerings import Lowering, lowering_of, named_arguments
 from detent.frontends.torch.older_nodes import NeedsOpsetError
 from detent.frontends.torch.opaque import inline
 from detent.frontends.torch.outputs import write_outputs
 from detent.frontends.torch.parameters import Stored, activation_encoding, operation_of, stored
-from detent.frontends.torch.readers import sources
 from detent.frontends.torch.trees import bound, mapped, tensors_in
 from detent.frontends.torch.values import Ref, Traced, trace
 from detent.graph import DeQuantStub, Functional, PreparedModel, QuantizedTensor, QuantStub, Region, module_op, torch_op
-from detent.ir import DeployedTensor, Encoding
+from detent.ir import DeployedTensor, Network, Port
 from detent.quantizers import Quantizer
 
 __all__ = ["Exported", "export"]
@@ -33,21 +30,21 @@ __all__ = ["Exported", "export"]
 
 @dataclass(frozen=True)
 class Exported:
-    model: onnx.ModelProto
+    network: Network
     tensors: tuple[DeployedTensor, ...]
     ranges: tuple[DeployedTensor, ...]
     notes: list[str]
     names: dict[str, str] = field(default_factory=dict)
-    """Of nodes of the fx graph whose result has another name in the ONNX graph."""
+    """Of nodes of the fx graph, or of tensors of the ONNX file, whose result has another name in the network."""
 
 
 def export(prepared: PreparedModel, *, opset: int, dynamic_batch: bool = True, mode: str | None = None) -> Exported:
-    """Write `prepared`, which is calibrated and in eval mode, as ONNX of that opset, or a later one that it needs."""
+    """Lower `prepared`, calibrated and in eval mode, to a network of that opset, or a later one that it needs."""
     if prepared.untraced is not None:
         raise DeployError(
             "deploy a model whose forward could not be traced",
             "its Python code depends on data, and no file format holds Python",
-            "print(prepared.plan) names the island and the reason; rewrite that part, or pass concrete_args",
+            "print(prepared.plan) names the graph break and the reason; rewrite that part, or pass concrete_args",
         )
     try:
         return _Walk(prepared, opset, dynamic_batch, mode).run()
@@ -66,16 +63,13 @@ class _Walk:
         self.modules = dict(region.named_modules(remove_duplicate=False))
         self.notes: list[str] = []
         self.b = Builder(opset)
-        self.b.quantizes_pools = "global_avgpool" in region.backend.rules
         self.env: dict[fx.Node, Any] = {}
         self.constants: dict[fx.Node, Any] = {}  # what nodes give that depend on no input
         self.stored: dict[str, Stored] = {}
-        self.on_grid: dict[str, Encoding] = {}  # what each DequantizeLinear gives
-        self.written: dict[str, list[str]] = {}  # the ONNX nodes of each fx node
-        self.names: dict[str, str] = {}  # the tensor that each fx node gives, before it is quantized
-        self.sources: dict[str, str] = {}
+        self.written: dict[str, list[str]] = {}  # the operations of each fx node
+        self.names: dict[str, str] = {}  # the tensor that each fx node gives
         self.traced = self._trace(dynamic_batch)
-        # So that `x_quantized`, made for x, is not the name of a tensor of the model's own.
+        # So that `x_dequantized`, made for x, is not the name of a tensor of the model's own.
         self.b.taken.update(node.name for node in self.runner.graph.nodes if node.op not in ("get_attr", "output"))
         self.grids = Grids(region, self.runner)
 
@@ -85,18 +79,17 @@ class _Walk:
                 write_outputs(self.b, fx.map_arg(node.args[0], lambda n: self.env[n]))
                 continue
             self.b.current = node.name
-            before = len(self.b.nodes)
+            before = len(self.b.ops)
             value = self.env[node] = self._value(node)
-            self.written[node.name] = [made.name for made in self.b.nodes[before:]]
+            self.written[node.name] = [made.name for made in self.b.ops[before:]]
             if node.name in self.grids.kept and isinstance(value, Ref) and self.region.backend.repeats_grids:
                 self.env[node] = self._quantized(value, self.grids.quantizer_of(self.grids.kept[node.name]))
-            self.sources.update(sources(self.b.nodes[before:], self.sources))
             if isinstance(value, Ref):
-                self.names[node.name] = self.sources.get(value.name, value.name)
-        model = self.b.model(self.region.plan.backend)
-        tensors = self.grids.deployed(self.stored, self._tensor_name, self.written, model.graph.node)
+                self.names[node.name] = value.name
+        network = self.b.network()
+        tensors = self.grids.deployed(self.stored, self._tensor_name, self.written, network)
         ranges = self.grids.ranges(self.region, self._tensor_name)
-        return Exported(model, tuple(tensors), tuple(ranges), self.notes, self._other_names())
+        return Exported(network, tuple(tensors), tuple(ranges), self.notes, self._other_names())
 
     def _tensor_name(self, entry: QuantizedTensor) -> str:
         """Of an activation: an operation that gives what it takes, as one element of a dict, makes no tensor."""
@@ -175,7 +168,7 @@ class _Walk:
         if lowering is None and any(isinstance(part, Region) for part in module.modules()):
             raise DeployError(
                 f"write {path!r}",
-                "its Python code depends on data: it is an island of the plan, and no file format holds Python",
+                "its Python code depends on data: it is a graph break, and no file format holds Python",
                 "rewrite that part, or pass concrete_args",
             )
         if op is None or lowering is None:
@@ -197,7 +190,7 @@ class _Walk:
         shape, dtype = tuple(kept.values.shape), kept.values.dtype
         if kept.codes is None or kept.encoding is None:
             return Ref(self.b.constant(kept.values, name), shape, dtype)
-        return Ref(self.b.dequantized(kept.codes, kept.encoding, name), shape, dtype)
+        return self.b.codes(kept.codes, kept.encoding, name)
 
     def _quantized(self, value: Ref, quantizer: Quantizer) -> Ref:
         if quantizer.scheme.grid.onnx_dtype() is None:
@@ -208,11 +201,9 @@ class _Walk:
             if note not in self.notes:
                 self.notes.append(note)
         encoding = activation_encoding(quantizer)
-        if self.on_grid.get(value.name) == encoding:
+        if value.encoding == encoding:
             return value  # an operation between them has vanished
-        given = self.b.quantized(value, encoding)
-        self.on_grid[given.name] = encoding
-        return given
+        return self.b.quantized(value, encoding)
 
     def _computed(self, node: fx.Node) -> Any:
         """What depends on no input: computed now, kept as a constant."""
@@ -262,7 +253,7 @@ class _Walk:
         if isinstance(first, Tensor):
             ref = Ref(name, self.traced.sizes(first, second), first.dtype)
             self.b.fresh(name)
-            self.b.inputs.append(helper.make_tensor_value_info(name, ONNX_TYPES[ref.dtype], list(ref.shape)))
+            self.b.inputs[name] = Port(dtype_name(ref.dtype), ref.shape)
             return ref
         if isinstance(first, Mapping):
             return {key: self._input(f"{name}.{key}", value, second and second[key]) for key, value in first.items()}

@@ -1,4 +1,4 @@
-"""What a reference kernel gets: an operator, its attributes and its inputs."""
+"""The argument of a reference kernel: an operator, its attributes and its inputs."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ import numpy.typing as npt
 from torch import Tensor
 
 from detent.errors import DeployError
+from detent.ir.attributes import attribute_value
 
-__all__ = ["Call", "Kernel"]
+__all__ = ["Kernel", "KernelCall"]
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Call:
+class KernelCall:
     """One operator about to run.
 
     - `values`: its inputs, None for one that is absent.
     - `constants`: the inputs again, where they are known before the network runs; None or left out for the others.
       Shapes, axes and bounds are read from here, so that tracing meets plain numbers.
-    - `outputs`: how many it gives.
+    - `outputs`: how many it has.
     """
 
     type: str
@@ -47,11 +48,12 @@ class Call:
     def optional(self, index: int) -> Tensor | None:
         return self.values[index] if index < len(self.values) else None
 
-    def get(self, attribute: str, default: Any = None) -> Any:
-        return self.attributes.get(attribute, default)
+    def attribute(self, name: str, rank: int | None = None) -> Any:
+        """An attribute, which is the default of ONNX where the model does not give it (see `attribute_value`)."""
+        return attribute_value(self.type, self.attributes, name, rank)
 
     def array(self, index: int) -> Array | None:
-        """An input as numbers: a constant, or else what was computed; None if it is absent."""
+        """An input as an array, a constant or a computed value; None if it is absent."""
         constant = self.constants[index] if index < len(self.constants) else None
         if constant is not None:
             return constant
@@ -63,7 +65,7 @@ class Call:
         found = self.array(index)
         if found is not None:
             return [int(value) for value in found.reshape(-1)]
-        held = None if attribute is None else self.get(attribute)
+        held = None if attribute is None else self.attributes.get(attribute)
         return None if held is None else [int(value) for value in held]
 
     def required_integers(self, index: int, attribute: str | None = None) -> list[int]:
@@ -77,7 +79,7 @@ class Call:
         found = self.array(index)
         if found is not None and found.size:
             return float(found.item())
-        held = None if attribute is None else self.get(attribute)
+        held = None if attribute is None else self.attributes.get(attribute)
         return None if held is None else float(held)
 
     def refusal(self, found: str) -> DeployError:
@@ -86,5 +88,5 @@ class Call:
         )
 
 
-Kernel = Callable[[Call], "Tensor | tuple[Tensor, ...]"]
+Kernel = Callable[[KernelCall], "Tensor | tuple[Tensor, ...]"]
 """A tensor, or one for each output."""

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from detent.ir.reference.call import Call, Kernel
+from detent.ir.reference.call import Kernel, KernelCall
 
 __all__ = ["ELEMENTWISE"]
 
@@ -67,7 +67,7 @@ def _binary(function: Callable[[Tensor, Tensor], Tensor]) -> Kernel:
     return lambda call: function(call[0], call[1])
 
 
-def _clip(call: Call) -> Tensor:
+def _clip(call: KernelCall) -> Tensor:
     x, low, high = call[0], call.number(1, "min"), call.number(2, "max")
     if low is None and high is None:
         return x
@@ -76,16 +76,16 @@ def _clip(call: Call) -> Tensor:
     return x.clamp(low, high)
 
 
-def _hard_sigmoid(call: Call) -> Tensor:
-    alpha, beta = float(call.get("alpha", 0.2)), float(call.get("beta", 0.5))
+def _hard_sigmoid(call: KernelCall) -> Tensor:
+    alpha, beta = float(call.attribute("alpha")), float(call.attribute("beta"))
     return (call[0] * alpha + beta).clamp(0.0, 1.0)
 
 
-def _hard_swish(call: Call) -> Tensor:
+def _hard_swish(call: KernelCall) -> Tensor:
     return call[0] * (call[0] * (1 / 6) + 0.5).clamp(0.0, 1.0)
 
 
-def _prelu(call: Call) -> Tensor:
+def _prelu(call: KernelCall) -> Tensor:
     return torch.where(call[0] < 0, call[0] * call[1], call[0])
 
 
@@ -103,14 +103,14 @@ _DTYPES = {
 """By their numbers in ONNX."""
 
 
-def _cast(call: Call) -> Tensor:
-    to = int(call.get("to"))
+def _cast(call: KernelCall) -> Tensor:
+    to = int(call.attribute("to"))
     if to not in _DTYPES:
         raise call.refusal(f"it casts to the ONNX type {to}")
     return call[0].to(_DTYPES[to])
 
 
-def _dropout(call: Call) -> Tensor | tuple[Tensor, ...]:
+def _dropout(call: KernelCall) -> Tensor | tuple[Tensor, ...]:
     """When a network is used: nothing is dropped."""
     return call[0] if call.outputs == 1 else (call[0], torch.ones_like(call[0], dtype=torch.bool))
 
@@ -119,14 +119,14 @@ ELEMENTWISE: Mapping[str, Kernel] = {
     **{name: _unary(function) for name, function in _UNARY.items()},
     **{name: _binary(function) for name, function in _BINARY.items()},
     "Cast": _cast,
-    "Celu": lambda call: F.celu(call[0], call.get("alpha", 1.0)),
+    "Celu": lambda call: F.celu(call[0], call.attribute("alpha")),
     "Clip": _clip,
     "Dropout": _dropout,
-    "Elu": lambda call: F.elu(call[0], call.get("alpha", 1.0)),
-    "Gelu": lambda call: F.gelu(call[0], approximate=call.get("approximate", "none")),
+    "Elu": lambda call: F.elu(call[0], call.attribute("alpha")),
+    "Gelu": lambda call: F.gelu(call[0], approximate=call.attribute("approximate")),
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": _hard_swish,
-    "LeakyRelu": lambda call: F.leaky_relu(call[0], call.get("alpha", 0.01)),
+    "LeakyRelu": lambda call: F.leaky_relu(call[0], call.attribute("alpha")),
     "PRelu": _prelu,
     "Where": lambda call: torch.where(call[0], call[1], call[2]),
 }

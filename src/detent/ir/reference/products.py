@@ -7,15 +7,15 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from detent.ir.reference.call import Call, Kernel
+from detent.ir.reference.call import Kernel, KernelCall
 
 __all__ = ["PRODUCTS"]
 
 
-def _gemm(call: Call) -> Tensor:
-    alpha, beta, bias = call.get("alpha", 1.0), call.get("beta", 1.0), call.optional(2)
-    a = call[0].mT if call.get("transA", 0) else call[0]
-    b = call[1].mT if call.get("transB", 0) else call[1]
+def _gemm(call: KernelCall) -> Tensor:
+    alpha, beta, bias = call.attribute("alpha"), call.attribute("beta"), call.optional(2)
+    a = call[0].mT if call.attribute("transA") else call[0]
+    b = call[1].mT if call.attribute("transB") else call[1]
     product = a @ b if alpha == 1 else alpha * (a @ b)
     if bias is None:
         return product
@@ -23,7 +23,7 @@ def _gemm(call: Call) -> Tensor:
 
 
 PRODUCTS: Mapping[str, Kernel] = {
-    "Einsum": lambda call: torch.einsum(call.get("equation"), *call.present),
+    "Einsum": lambda call: torch.einsum(call.attribute("equation"), *call.present),
     "Gemm": _gemm,
     "MatMul": lambda call: torch.matmul(call[0], call[1]),
 }

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from detent.ir.reference.call import Call, Kernel
+from detent.ir.attributes import default_activations
+from detent.ir.reference.call import Kernel, KernelCall
 
 __all__ = ["RECURRENT"]
 
@@ -16,11 +17,9 @@ State = tuple[Tensor, ...]
 Cell = Callable[[Tensor, Tensor, State], State]
 """From what the input gives to the gates, the recurrent bias, and the state, the next state, its output first."""
 
-_DEFAULT = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 
-
-def _lstm(call: Call, recurrent: Tensor) -> Cell:
-    if call.get("input_forget", 0):
+def _lstm(call: KernelCall, recurrent: Tensor) -> Cell:
+    if call.attribute("input_forget"):
         raise call.refusal("its input and forget gates are one")
 
     def cell(given: Tensor, bias: Tensor, state: State) -> State:
@@ -33,8 +32,8 @@ def _lstm(call: Call, recurrent: Tensor) -> Cell:
     return cell
 
 
-def _gru(call: Call, recurrent: Tensor) -> Cell:
-    resets_after = bool(call.get("linear_before_reset", 0))
+def _gru(call: KernelCall, recurrent: Tensor) -> Cell:
+    resets_after = bool(call.attribute("linear_before_reset"))
     gates, new = torch.split(recurrent, [2 * recurrent.shape[1], recurrent.shape[1]], 0)
 
     def cell(given: Tensor, bias: Tensor, state: State) -> State:
@@ -52,22 +51,22 @@ def _gru(call: Call, recurrent: Tensor) -> Cell:
     return cell
 
 
-def _rnn(call: Call, recurrent: Tensor) -> Cell:
+def _rnn(call: KernelCall, recurrent: Tensor) -> Cell:
     del call
     return lambda given, bias, state: (torch.tanh(given + F.linear(state[0], recurrent, bias)),)
 
 
-def _recurrent(make: Callable[[Call, Tensor], Cell], states: int) -> Kernel:
-    def run(call: Call) -> tuple[Tensor, ...]:
+def _recurrent(make: Callable[[KernelCall, Tensor], Cell], states: int) -> Kernel:
+    def run(call: KernelCall) -> tuple[Tensor, ...]:
         x, weights, recurrents = call[0], call[1], call[2]
-        _check(call, weights.shape[0])
+        _check(call)
         rows, size = weights.shape[1], recurrents.shape[2]
         found = []
         for index in range(weights.shape[0]):
             biases = x.new_zeros(2 * rows) if call.optional(3) is None else call[3][index]
             given = F.linear(x, weights[index], biases[:rows])
             state = tuple(_start(call, 5 + part, index, x.shape[1], size) for part in range(states))
-            backward = index == 1 or call.get("direction", "forward") == "reverse"
+            backward = index == 1 or call.attribute("direction") == "reverse"
             found.append(_unrolled(make(call, recurrents[index]), given, biases[rows:], state, backward=backward))
         every = torch.stack([outputs for outputs, _ in found], 1)
         last = [torch.stack([state[part] for _, state in found]) for part in range(states)]
@@ -76,14 +75,12 @@ def _recurrent(make: Callable[[Call, Tensor], Cell], states: int) -> Kernel:
     return run
 
 
-def _check(call: Call, directions: int) -> None:
-    default = _DEFAULT[call.type] * directions
-    activations = call.get("activations", default)
+def _check(call: KernelCall) -> None:
+    activations, default = call.attribute("activations"), default_activations(call.type, call.attributes)
     refused = {
-        f"its activations are {activations}": [str(name).lower() for name in activations]
-        != [n.lower() for n in default],
+        f"its activations are {activations}": [name.lower() for name in activations] != [n.lower() for n in default],
         "it clips its gates": "clip" in call.attributes,
-        "it has the batch first": call.get("layout", 0) != 0,
+        "it has the batch first": call.attribute("layout") != 0,
         "sequences have lengths of their own": call.optional(4) is not None,
         "it has peepholes": call.type == "LSTM" and call.optional(7) is not None,
     }
@@ -92,7 +89,7 @@ def _check(call: Call, directions: int) -> None:
             raise call.refusal(reason)
 
 
-def _start(call: Call, place: int, index: int, batch: int, size: int) -> Tensor:
+def _start(call: KernelCall, place: int, index: int, batch: int, size: int) -> Tensor:
     given = call.optional(place)
     return call[0].new_zeros(batch, size) if given is None else given[index]
 

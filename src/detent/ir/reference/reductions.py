@@ -8,48 +8,48 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from detent.ir.reference.call import Call, Kernel
+from detent.ir.reference.call import Kernel, KernelCall
 
 __all__ = ["REDUCTIONS"]
 
 
 def _over_axes(function: Callable[..., Tensor]) -> Kernel:
-    def reduced(call: Call) -> Tensor:
+    def reduced(call: KernelCall) -> Tensor:
         axes = call.integers(1, "axes")
-        if not axes and call.get("noop_with_empty_axes", 0):
+        if not axes and call.attribute("noop_with_empty_axes"):
             return call[0]
-        return function(call[0], tuple(axes or range(call[0].ndim)), keepdim=bool(call.get("keepdims", 1)))
+        return function(call[0], tuple(axes or range(call[0].ndim)), keepdim=bool(call.attribute("keepdims")))
 
     return reduced
 
 
-def _of_all(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Call], Tensor]:
+def _of_all(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[KernelCall], Tensor]:
     return lambda call: reduce(function, call.present)
 
 
 def _place(function: Callable[..., Tensor]) -> Kernel:
-    def found(call: Call) -> Tensor:
-        if call.get("select_last_index", 0):
+    def found(call: KernelCall) -> Tensor:
+        if call.attribute("select_last_index"):
             raise call.refusal("it wants the last of equal ones")
-        return function(call[0], call.get("axis", 0), bool(call.get("keepdims", 1)))
+        return function(call[0], call.attribute("axis"), bool(call.attribute("keepdims")))
 
     return found
 
 
-def _top_k(call: Call) -> tuple[Tensor, Tensor]:
+def _top_k(call: KernelCall) -> tuple[Tensor, Tensor]:
     (count,) = call.required_integers(1)
-    values, places = torch.topk(call[0], count, call.get("axis", -1), bool(call.get("largest", 1)))
+    values, places = torch.topk(call[0], count, call.attribute("axis"), bool(call.attribute("largest")))
     return values, places
 
 
-def _cumulative_sum(call: Call) -> Tensor:
+def _cumulative_sum(call: KernelCall) -> Tensor:
     (axis,) = call.required_integers(1)
-    x = call[0].flip(axis) if call.get("reverse", 0) else call[0]
+    x = call[0].flip(axis) if call.attribute("reverse") else call[0]
     total = x.cumsum(axis)
-    if call.get("exclusive", 0):
+    if call.attribute("exclusive"):
         first = torch.zeros_like(total.narrow(axis, 0, 1))
         total = torch.cat([first, total.narrow(axis, 0, total.shape[axis] - 1)], axis)
-    return total.flip(axis) if call.get("reverse", 0) else total
+    return total.flip(axis) if call.attribute("reverse") else total
 
 
 REDUCTIONS: Mapping[str, Kernel] = {

@@ -8,16 +8,16 @@ from math import ceil, floor
 import torch
 from torch import Tensor
 
-from detent.ir.reference.call import Array, Call
+from detent.ir.reference.call import Array, KernelCall
 
 __all__ = ["resize"]
 
 
-def resize(call: Call) -> Tensor:
-    x, mode = call[0], call.get("mode", "nearest")
-    if call.get("keep_aspect_ratio_policy", "stretch") != "stretch" or call.get("antialias"):
+def resize(call: KernelCall) -> Tensor:
+    x, mode = call[0], call.attribute("mode")
+    if call.attribute("keep_aspect_ratio_policy") != "stretch" or call.attribute("antialias"):
         raise call.refusal("it keeps its aspect ratio, or has antialias")
-    axes = [int(axis) % x.ndim for axis in call.get("axes") or range(x.ndim)]
+    axes = [int(axis) % x.ndim for axis in call.attribute("axes") or range(x.ndim)]
     sizes, factors = call.integers(3) or [], _listed(call.array(2))
     ratios = factors or [size / x.shape[axis] for axis, size in zip(axes, sizes, strict=True)]
     places = {
@@ -35,9 +35,9 @@ def _listed(numbers: Array | None) -> list[float]:
     return [] if numbers is None else list(numbers.tolist())
 
 
-def _source(call: Call, index: int, length: int, new: int, ratio: float) -> float:
+def _source(call: KernelCall, index: int, length: int, new: int, ratio: float) -> float:
     """Where in the input an output element lies, as ONNX's coordinate_transformation_mode says."""
-    mode = call.get("coordinate_transformation_mode", "half_pixel")
+    mode = call.attribute("coordinate_transformation_mode")
     if mode == "asymmetric":
         return index / ratio
     if mode == "align_corners":
@@ -55,25 +55,25 @@ _NEAREST: dict[str, Callable[[float], int]] = {
 }
 
 
-def _nearest(call: Call, x: Tensor, places: Mapping[int, list[float]]) -> Tensor:
-    choose = _NEAREST[call.get("nearest_mode", "round_prefer_floor")]
+def _nearest(call: KernelCall, x: Tensor, places: Mapping[int, list[float]]) -> Tensor:
+    choose = _NEAREST[call.attribute("nearest_mode")]
     for dim, wanted in places.items():
         last = x.shape[dim] - 1
         x = x.index_select(dim, torch.tensor([min(max(choose(place), 0), last) for place in wanted]))
     return x
 
 
-def _cubic(call: Call, x: Tensor, places: Mapping[int, list[float]]) -> Tensor:
-    """Along each axis four neighbours, weighted by Keys' kernel of their distances (1 + share, share, 1 - share,
+def _cubic(call: KernelCall, x: Tensor, places: Mapping[int, list[float]]) -> Tensor:
+    """Along each axis four neighbors, weighted by Keys' kernel of their distances (1 + share, share, 1 - share,
     2 - share); those beyond the ends are the ends, or count nothing with `exclude_outside`."""
-    a = float(call.get("cubic_coeff_a", -0.75))
+    a = float(call.attribute("cubic_coeff_a"))
     for dim, wanted in reversed(list(places.items())):
         last = x.shape[dim] - 1
         place = torch.tensor(wanted, dtype=torch.float64)
         low = place.floor()
         at = low.long().unsqueeze(-1) + torch.arange(-1, 3)
         weights = _keys((place.unsqueeze(-1) - at).abs(), a)
-        if call.get("exclude_outside"):
+        if call.attribute("exclude_outside"):
             weights = weights * ((at >= 0) & (at <= last))
             weights = weights / weights.sum(-1, keepdim=True)
         parts = x.index_select(dim, at.clamp(0, last).reshape(-1))

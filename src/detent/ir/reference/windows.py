@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from detent.ir.reference.call import Call, Kernel
+from detent.ir.attributes import attribute_value
+from detent.ir.reference.call import Kernel, KernelCall
 from detent.ir.reference.padding import pad_asymmetric, pad_axes, window_places
 from detent.ir.windows import SlidingWindow
 
@@ -21,25 +22,25 @@ _CONV_TRANSPOSE = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 _MAX_POOL = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
 
 
-def _conv(call: Call) -> Tensor:
+def _conv(call: KernelCall) -> Tensor:
     window = SlidingWindow.of(call.attributes, call[1].shape[2:])
     x, padding = pad_asymmetric(call[0], window)
     function = _CONV[window.rank - 1]
-    return function(x, call[1], call.optional(2), window.strides, padding, window.dilations, call.get("group", 1))
+    return function(x, call[1], call.optional(2), window.strides, padding, window.dilations, call.attribute("group"))
 
 
-def _conv_transpose(call: Call) -> Tensor:
+def _conv_transpose(call: KernelCall) -> Tensor:
     window = SlidingWindow.of(call.attributes, call[1].shape[2:])
-    if window.auto_pad != "NOTSET" or call.get("output_shape"):
+    if window.auto_pad != "NOTSET" or call.attribute("output_shape"):
         raise call.refusal("its output shape is given, or found by auto_pad")
     x, w, bias, function = call[0], call[1], call.optional(2), _CONV_TRANSPOSE[window.rank - 1]
-    extra, groups = call.get("output_padding") or [0] * window.rank, call.get("group", 1)
+    extra, groups = call.attribute("output_padding", window.rank), call.attribute("group")
     padding = window.begin if window.is_symmetric else (0,) * window.rank
     y = function(x, w, bias, window.strides, padding, extra, groups, window.dilations)
     return y if window.is_symmetric else pad_axes(y, [(-begin, -end) for begin, end in window.pads])
 
 
-def _max_pool(call: Call) -> Tensor:
+def _max_pool(call: KernelCall) -> Tensor:
     if call.outputs > 1:
         raise call.refusal("it gives indices")
     window = SlidingWindow.of(call.attributes).resolve(call[0].shape[2:])
@@ -58,7 +59,7 @@ def pool_windows(attributes: Mapping[str, Any], x: Tensor) -> tuple[list[Tensor]
     window = SlidingWindow.of(attributes)
     counted = torch.ones((1, 1, *x.shape[2:]), dtype=x.dtype)
     of_counts = window.without_ceil_mode(x.shape[2:])
-    if attributes.get("count_include_pad"):
+    if attribute_value("AveragePool", attributes, "count_include_pad"):
         declared = window.resolve(x.shape[2:])
         counted = pad_axes(counted, declared.pads, 1.0)
         beyond = tuple(end - own for end, own in zip(of_counts.end, declared.end, strict=True))
@@ -80,11 +81,11 @@ def pool_counts(attributes: Mapping[str, Any], x: Tensor) -> Tensor:
     return pool_windows(attributes, x[:1, :1])[1]
 
 
-def _average_pool(call: Call) -> Tensor:
+def _average_pool(call: KernelCall) -> Tensor:
     return pool_sums(call.attributes, call[0]) / pool_counts(call.attributes, call[0])
 
 
-def _col2im(call: Call) -> Tensor:
+def _col2im(call: KernelCall) -> Tensor:
     """Blocks added up where they overlap."""
     window = SlidingWindow.of(call.attributes, call.required_integers(2))
     if window.rank != 2 or not window.is_symmetric:

@@ -1,20 +1,31 @@
-"""What every real runtime offers: load a deployed model, run it, show what is inside, say what really ran."""
+"""The interface of a runtime: load a deployed model, run it, read tensors inside, tell how each operation ran."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy.typing as npt
 
 from detent.errors import EngineError
-from detent.ir import Package
+from detent.ir import Network, Op, Package
 
-__all__ = ["Engine", "Placement"]
+__all__ = ["Defect", "Engine", "Placement"]
 
 Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Defect:
+    """A mistake that some versions of an engine make and Detent does not write around; `versions` are the beginnings of
+    their numbers. `at` says whether an operation of a network is affected."""
+
+    versions: tuple[str, ...]
+    what: str
+    to_do: str
+    at: Callable[[Network, Op], bool]
 
 
 @dataclass(frozen=True)
@@ -43,11 +54,13 @@ class Engine(ABC):
     """The extra of the `detent` package that installs it; None if it comes with Detent."""
     arithmetic: ClassVar[str | None] = None
     """What its kernels compute, if the artifact was made for another engine; None: what the artifact names."""
+    known_defects: ClassVar[tuple[Defect, ...]] = ()
+    """What `verify` names as the cause where it differs from the twin."""
 
     @classmethod
     @abstractmethod
     def version(cls) -> str | None:
-        """Of the installed runtime; None if it is not installed."""
+        """The version of the installed runtime; None if it is not installed."""
 
     @classmethod
     @abstractmethod
@@ -57,7 +70,7 @@ class Engine(ABC):
 
     @classmethod
     def options_for(cls, arithmetic: str) -> dict[str, Any]:
-        """What `load` is told so that the engine computes by that arithmetic, where it has kernels of several."""
+        """The options of `load` with which the engine computes by that arithmetic, if it has kernels of several."""
         del arithmetic
         return {}
 
@@ -87,6 +100,6 @@ class Engine(ABC):
 
     @classmethod
     def require(cls) -> None:
-        """An error that says how to install it, if the runtime is not here."""
+        """Raise an error that says how to install the runtime, if it is not installed."""
         if cls.version() is None:
             raise EngineError(f"run on {cls.name}", "it is not installed", cls.installation())

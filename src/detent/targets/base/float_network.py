@@ -6,7 +6,7 @@ Names are those of `float.onnx`, the network without Q and DQ.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,18 +14,16 @@ from typing import Any
 import onnx
 from onnx import numpy_helper
 
-from detent.ir import TRANSPOSED, DeployedTensor, Trait, ops_with
+from detent.ir import DeployedTensor, Trait, ops_with
+from detent.ir.metadata import read_stored_as
 from detent.rewrites import float_model
 from detent.targets.base.deployment import Deployment
-from detent.targets.base.format import Format, TensorFacts, Written, parameter_name
+from detent.targets.base.format import Format, TensorFacts, Written
 from detent.targets.base.limits import by_name, float_readers
 
 __all__ = ["FLOAT_MODEL", "KEEPS_VALUES", "FloatNetwork", "ParameterFormat", "initializer_facts"]
 
 FLOAT_MODEL = "float.onnx"
-
-_DEQUANTIZED = "_dequantized"
-_UNQUANTIZED = "_unquantized"
 
 KEEPS_VALUES = ops_with(Trait.RESHAPES) | {"Transpose"}
 """Types of nodes whose output holds the values of the input, moved."""
@@ -45,8 +43,9 @@ class FloatNetwork:
     def of(cls, deployment: Deployment, format_name: str) -> FloatNetwork:
         parameters = {tensor.tensor: tensor for tensor in deployment.parameters}
         model = float_model(deployment.model)
-        _name_stored(model.graph, [tensor.tensor for tensor in deployment.tensors])
-        own = _name_outputs(model.graph)
+        _name_stored(model)
+        own = deployment.graph.unquantized_outputs(deployment.names)
+        _name_outputs(model.graph, own)
         activations = {
             own.get(name, name): replace(tensor, tensor=own.get(name, name))
             for name, tensor in by_name(deployment, format_name).items()
@@ -140,29 +139,26 @@ def initializer_facts(content: bytes) -> Iterator[TensorFacts]:
     for held in onnx.load_model_from_string(content).graph.initializer:
         array = numpy_helper.to_array(held)
         if array.ndim and array.dtype.kind == "f":
-            yield TensorFacts(parameter_name(held.name), {"numbers": array})
+            yield TensorFacts(held.name, {"numbers": array})
 
 
-def _name_stored(graph: onnx.GraphProto, quantized: Iterable[str]) -> None:
-    """What the DequantizeLinear of a weight or another constant gave has its own name again. In a graph that was read
-    from a file it had another, and so had a matrix that is stored the other way round."""
-    stored = {tensor.name for tensor in graph.initializer}
-    given = {f"{name}{suffix}": name for name in quantized for suffix in (_DEQUANTIZED, TRANSPOSED)}
-    names = {name: own for name, own in given.items() if name in stored and own not in stored}
-    for tensor in graph.initializer:
+def _name_stored(model: onnx.ModelProto) -> None:
+    """A constant has the name of the parameter that it stores, unless another constant has that name already."""
+    stored = {tensor.name for tensor in model.graph.initializer}
+    told = {name: one.parameter for name, one in read_stored_as(model).items() if name in stored}
+    names = {name: own for name, own in told.items() if own not in stored}
+    for tensor in model.graph.initializer:
         tensor.name = names.get(tensor.name, tensor.name)
-    for node in graph.node:
+    for node in model.graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
+    del model.metadata_props[:]
 
 
-def _name_outputs(graph: onnx.GraphProto) -> dict[str, str]:
-    """In a graph that was read from a file, what stands before an output's Q has the output's own name again."""
-    moved = (node for node in graph.node if node.op_type == "Identity")
-    ends = [node for node in moved if node.input[0] == node.output[0] + _UNQUANTIZED]
-    names = {node.input[0]: node.output[0] for node in ends}
-    for node in ends:
-        graph.node.remove(node)
+def _name_outputs(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """What stands before the quantization of an output has the output's own name again."""
+    for node in [node for node in graph.node if node.op_type == "Identity" and node.input[0] in names]:
+        if node.output[0] == names[node.input[0]]:
+            graph.node.remove(node)
     for node in graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
         node.output[:] = [names.get(name, name) for name in node.output]
-    return names

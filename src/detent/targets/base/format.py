@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from detent.errors import DeployError
-from detent.ir import TRANSPOSED
 from detent.quantizers import Role
 from detent.targets.base.deployment import Deployment
 
-__all__ = ["EVERY_ROLE", "Format", "Roles", "TensorFacts", "Written", "parameter_name"]
+__all__ = ["EVERY_ROLE", "Format", "Roles", "TensorFacts", "Written"]
 
 Roles = tuple[Role, ...]
 EVERY_ROLE: Roles = ("activation", "weight", "bias")
@@ -51,11 +50,13 @@ class Format(ABC):
     - `name`: what a backend calls it in `files`.
     - `files`: the names of its files. For one that `facts` reads, the roles of the tensors that it must all speak of
       (perhaps none); None for one that is not compared with the manifest, or that is read together with another.
+    - `operators`: the ONNX operators that it can hold; None if any, as a file that is ONNX, or has parameters alone.
     - `requires`: the package that writing needs, and the extra that installs it.
     """
 
     name: str
     files: Mapping[str, Roles | None]
+    operators: Collection[str] | None = None
     requires: tuple[str, str] | None = None
 
     @abstractmethod
@@ -76,12 +77,3 @@ class Format(ABC):
             raise DeployError(
                 f"write the format {self.name!r}", f"{package} is not installed", f"pip install 'detent[{extra}]'"
             )
-
-
-def parameter_name(tensor: str) -> str:
-    """The name of a parameter, without what storing it as codes or transposed added to it.
-
-    >>> parameter_name("fc.weight_quantized")
-    'fc.weight'
-    """
-    return tensor.removesuffix("_quantized").removesuffix(TRANSPOSED)

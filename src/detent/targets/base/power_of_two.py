@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from detent.planning import Offer, both
+from detent.planning import SupportedSchemes, quantize_io
 
 __all__ = ["POWER_OF_TWO", "RULES"]
 
-POWER_OF_TWO = Offer(scales=("power_of_two",), observer="pow2_sse")
+POWER_OF_TWO = SupportedSchemes(scales=("power_of_two",), observer="pow2_sse")
 
-RULES = both(
+RULES = quantize_io(
     "conv",
     "linear",
     "add",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
+from detent.ir import Network
 from detent.planning import Backend
 from detent.registry import Lazy, NamedRegistry, Registry
 from detent.rewrites import Rewrite
@@ -68,6 +69,12 @@ class TargetRegistry(NamedRegistry[Target]):
             self.rewrites.register(rewrite)
         self.backends.register(value.backend)
         super().register(value)
+
+    def reader(self, suffix: str) -> Callable[[bytes], Network] | None:
+        """The function that reads files with this suffix, such as ".tflite"; None if no target has one."""
+        places = (target.readers[suffix] for target in self.values() if suffix in target.readers)
+        place = next(places, None)
+        return None if place is None else Lazy(place).load()
 
     def load_installed(self) -> None:
         """Register the targets that installed packages offer."""

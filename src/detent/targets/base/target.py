@@ -19,6 +19,7 @@ class Target:
     - `backend`: what the planner reads. It names the rewrites, files, engine and arithmetic that are used.
     - `rewrites`: those that it names, in the same order.
     - `formats`: the place of each `Format` of its own.
+    - `readers`: by the suffix of a file, the place of a function from its bytes to a `Network`, for the twin to run.
     - `engine`: the place of the `Engine` that `backend.engine` names, if it is of its own.
     - `arithmetics`: the place of each `Arithmetic` of its own.
 
@@ -28,6 +29,7 @@ class Target:
     backend: Backend
     rewrites: tuple[Rewrite, ...] = ()
     formats: Mapping[str, str] = field(default_factory=dict, hash=False)
+    readers: Mapping[str, str] = field(default_factory=dict, hash=False)
     engine: str | None = None
     arithmetics: Mapping[str, str] = field(default_factory=dict, hash=False)
 

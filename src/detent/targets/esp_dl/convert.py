@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -167,7 +167,7 @@ class Converter:
             raise refusal(f"the activation {tensor!r}", "it is not int8 or int16 on one scale")
         return found[0]
 
-    def _alone_read_by(self, op: Op, types: tuple[str, ...]) -> Op | None:
+    def _alone_read_by(self, op: Op, types: Collection[str]) -> Op | None:
         """The operation of one of these types that alone reads what `op` gives, in float."""
         after = sole_float_reader(self._graph, op.outputs[0])
         return after if after is not None and after.type in types else None

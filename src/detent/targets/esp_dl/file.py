@@ -14,11 +14,12 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from detent.targets.base import Deployment, Format, TensorFacts, Written, parameter_name, ppq_json
+from detent.targets.base import Deployment, Format, TensorFacts, Written, ppq_json
 from detent.targets.base.float_network import FLOAT_MODEL
 from detent.targets.base.format import EVERY_ROLE, Roles
 from detent.targets.esp_dl.container import EspModel
 from detent.targets.esp_dl.convert import Converter
+from detent.targets.esp_dl.rules import KNOWN
 
 __all__ = ["FORMAT", "EspdlFormat", "read_espdl"]
 
@@ -28,6 +29,7 @@ _FILE = "model.espdl"
 class EspdlFormat(Format):
     name = "espdl"
     files: Mapping[str, Roles | None] = {_FILE: (), ppq_json.PPQ_FILE: EVERY_ROLE, FLOAT_MODEL: ()}
+    operators = KNOWN
 
     def write(self, deployment: Deployment) -> Written:
         table = ppq_json.FORMAT.write(deployment)
@@ -49,7 +51,7 @@ def _facts(model: EspModel) -> Iterator[TensorFacts]:
     for tensor in model.tensors:
         if tensor.array.dtype in (np.int8, np.int16, np.int32):
             facts = {"scale": [2.0**e for e in tensor.exponents], "numbers": tensor.array}
-            yield TensorFacts(parameter_name(tensor.name), facts)
+            yield TensorFacts(tensor.name, facts)
 
 
 def read_espdl(content: bytes) -> EspModel:

@@ -42,7 +42,7 @@ def attributes_of(op: Op, order: tuple[int, ...], constants: Mapping[str, Array]
     found |= {name: attribute_value(op.type, found, name) for name in _WRITTEN_OUT.get(op.type, ())}
     if op.type == "MaxPool":
         found["count_include_pad"] = 0  # the two pools share their attributes
-    if found.pop("auto_pad", "NOTSET") != "NOTSET":
+    if found.pop("auto_pad", None) not in (None, "NOTSET"):
         raise refusal(f"{op.type} {op.name!r}", "its padding is found from the input, by auto_pad")
     return found
 

@@ -11,7 +11,7 @@ import torch
 
 from detent.errors import DeployError
 from detent.ir import Encoding, Op, Operand, Trait, ops_with
-from detent.ir.reference import REFERENCE, Call
+from detent.ir.reference import REFERENCE, KernelCall
 
 __all__ = [
     "CLIPS",
@@ -30,13 +30,13 @@ __all__ = [
 WEIGHTED = ops_with(Trait.WEIGHTED) - {"ConvTranspose"}  # which is not written
 POOLS = ops_with(Trait.POOL)
 PAIRS = ops_with(Trait.ARITHMETIC)
-TABLES = frozenset(
-    ("Relu", "Clip", "Sigmoid", "Tanh", "HardSwish", "HardSigmoid", "Elu", "Gelu", "LeakyRelu", "Exp", "Sqrt", "Abs")
+TABLES = ops_with(Trait.CLIPS) | frozenset(
+    ("Sigmoid", "Tanh", "HardSwish", "HardSigmoid", "Elu", "Gelu", "LeakyRelu", "Exp", "Sqrt", "Abs")
 )
 """Activation functions: a table of 256 codes each."""
 
-CLIPS = ("Relu", "Clip")
-MOVES = ops_with(Trait.RESHAPES) | {"GlobalMaxPool", "MaxPool", "Slice", "Transpose"}
+CLIPS = ops_with(Trait.CLIPS)
+MOVES = ops_with(Trait.RESHAPES) | ops_with(Trait.POOL | Trait.EXTREME) | {"Slice", "Transpose"}
 """They leave codes as they are, and so the grid."""
 
 KNOWN = WEIGHTED | POOLS | PAIRS | TABLES | MOVES | {"Concat", "ReduceMean"}
@@ -70,5 +70,5 @@ def table_of(ops: list[Op], data: Operand, grid: Encoding, constants: Mapping[st
     for op in ops:
         held = [None if read is None else constants.get(read.tensor) for read in op.inputs]
         given = [None if read is None else values.get(read.tensor) for read in op.inputs]
-        values[op.outputs[0]] = REFERENCE[op.type](Call(op.type, given, op.attributes, held, name=op.name))
+        values[op.outputs[0]] = REFERENCE[op.type](KernelCall(op.type, given, op.attributes, held, name=op.name))
     return grid.quantize(values[ops[-1].outputs[0]].numpy()).astype(np.int8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from detent.numerics import PerChannel, PerTensor, Rounding
-from detent.planning import FUSED, MOVES, Backend, Offer, both, chains, takes
+from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_inputs, quantize_io
 from detent.targets.base import Target
 from detent.targets.base.power_of_two import POWER_OF_TWO, RULES
 
@@ -23,10 +23,12 @@ ESP_DL = Backend(
     ),
     activation=replace(POWER_OF_TWO, bits=(8, 16), roundings=(Rounding.HALF_EVEN, Rounding.HALF_UP)),
     bias="int32",
-    bias_offer=Offer(bits=(32, 20), scales=("power_of_two",), roundings=(Rounding.HALF_EVEN, Rounding.HALF_UP)),
+    bias_schemes=SupportedSchemes(
+        bits=(32, 20), scales=("power_of_two",), roundings=(Rounding.HALF_EVEN, Rounding.HALF_UP)
+    ),
     rules={
         **RULES,
-        **both(
+        **quantize_io(
             "conv_transpose",
             "matmul",
             "minimum",
@@ -42,10 +44,10 @@ ESP_DL = Backend(
             "rmsnorm",
         ),
         # What a softmax gives is float.
-        **takes("softmax", "log_softmax"),
+        **quantize_inputs("softmax", "log_softmax"),
     },
     fusions=(*FUSED, *chains(("add",))),
-    shares=(*MOVES, "pad", "resize"),
+    passthrough=(*MOVES, "pad", "resize"),
     quantize_outputs=True,
     arithmetic="onnx_spec",
     files=("onnx", "espdl"),

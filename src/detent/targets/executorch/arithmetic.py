@@ -7,7 +7,7 @@ from torch import Tensor
 
 from detent.cpus import Cpu
 from detent.ir import Encoding, Network
-from detent.targets.executorch.kernels import runs_on_integers
+from detent.targets.executorch.kernels import ON_INTEGERS, runs_on_integers
 from detent.targets.litert.arithmetic.xnnpack import Xnnpack
 from detent.targets.litert.file.fusing import fused
 from detent.twin import Arithmetic, Step
@@ -29,6 +29,10 @@ class ExecuTorchXnnpack(Arithmetic):
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
         return self._kernels.quantize(values, encoding)
+
+    @property
+    def integer_operators(self) -> frozenset[str]:
+        return self._kernels.integer_operators & ON_INTEGERS
 
     def lower(self, graph: Network) -> list[Step]:
         nodes = fused(graph, before_activation=("Add", "Conv", "ConvTranspose", "Gemm"))

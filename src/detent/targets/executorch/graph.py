@@ -57,7 +57,7 @@ def _runs_on_codes(graph: Network, op: Op) -> bool:
     if op.inputs[0] is None or op.inputs[0].encoding is None:
         return False
     after = sole_float_reader(graph, op.outputs[0])
-    if after is not None and after.type in ("Relu", "Clip"):
+    if after is not None and after.type in ops_with(Trait.CLIPS):
         op = after
     return graph.grid_of(op.outputs[0]) is not None
 

@@ -12,17 +12,18 @@ import numpy as np
 
 from detent.ir import Encoding, Network, Op, Operand, Trait, ops_with
 
-__all__ = ["runs_on_integers", "would_mistake"]
+__all__ = ["ON_INTEGERS", "runs_on_integers", "would_mistake"]
 
 f32 = np.float32
 
 _ONE_GRID = ops_with(Trait.RESHAPES) | {"Clip", "Concat", "MaxPool", "Relu", "Slice", "Split", "Transpose"}
 """They have one grid for all they read and give. On which side of a conversion they run changes no number."""
 
-_FUSING = {"Add": ("Relu",), **dict.fromkeys(ops_with(Trait.WEIGHTED), ("Relu", "Clip"))}
+_FUSING = {"Add": ("Relu",), **dict.fromkeys(ops_with(Trait.WEIGHTED), ops_with(Trait.CLIPS))}
 """What may be a part of the kernel before it."""
 
-_ON_INTEGERS = {*_ONE_GRID, *_FUSING, "GlobalAveragePool", "Mul", "ReduceMean", "Sub"}
+ON_INTEGERS = frozenset({*_ONE_GRID, *_FUSING, "GlobalAveragePool", "Mul", "ReduceMean", "Sub"})
+"""What the delegate has an integer kernel for."""
 
 _ADD, _PRODUCT, _SUM = (2.0**-10, 2.0**8), (2.0**-16, 2.0**8), (0.0, 2.0**8)
 """Between which bounds XNNPACK wants the ratio of the scales before and behind a kernel."""
@@ -54,7 +55,7 @@ def runs_on_integers(graph: Network, ops: Sequence[Op]) -> bool:
 def would_mistake(graph: Network, op: Op) -> bool:
     """Whether ExecuTorch would take an operation for one on integers that XNNPACK has no kernel for: it writes a file
     then that it does not load."""
-    if op.type not in _ON_INTEGERS:
+    if op.type not in ON_INTEGERS:
         return False
     behind = [reader for reader, read in graph.readers(op.outputs[0]) if read.encoding is None]
     fuses = len(behind) == 1 and op.type in _FUSING and behind[0].type in _FUSING[op.type]

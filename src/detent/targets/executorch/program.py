@@ -14,6 +14,7 @@ from torch import Tensor
 from detent.errors import DeployError, DetentError
 from detent.ir import Network
 from detent.ir.fixed_sizes import with_fixed_sizes
+from detent.ir.torch_functions import FUNCTIONS
 from detent.ir.torch_module import FloatGrids, Grids, TorchGraph, with_linear_layers
 from detent.targets.base import Deployment, Format, Written
 from detent.targets.base.format import Roles
@@ -39,6 +40,7 @@ class ExecutorchFormat(Format):
 
     name = "pte"
     files: Mapping[str, Roles | None] = {PTE_FILE: None, PLACES_FILE: None}
+    operators = frozenset(FUNCTIONS)
     requires = ("executorch", "executorch")
 
     def write(self, deployment: Deployment) -> Written:

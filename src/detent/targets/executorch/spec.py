@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from detent.numerics import PerChannel, PerTensor
-from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
+from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_io
 from detent.targets.base import Target
 
 __all__ = ["EXECUTORCH_XNNPACK", "TARGET"]
@@ -11,15 +11,15 @@ __all__ = ["EXECUTORCH_XNNPACK", "TARGET"]
 EXECUTORCH_XNNPACK = Backend(
     name="executorch_xnnpack",
     about="ExecuTorch, XNNPACK delegate",
-    weight=Offer(narrow=(True,), granularities=(PerChannel, PerTensor)),
-    activation=Offer(symmetric=(False, True)),
+    weight=SupportedSchemes(narrow=(True,), granularities=(PerChannel, PerTensor)),
+    activation=SupportedSchemes(symmetric=(False, True)),
     # Float in the program, int32 in the delegate.
     bias="int32",
     # What its own quantizer annotates. A mean may have an output scale of its own, though that quantizer shares it.
-    rules=both("conv", "conv_transpose", "linear", "add", "mul", "mean", "global_avgpool"),
+    rules=quantize_io("conv", "conv_transpose", "linear", "add", "mul", "mean", "global_avgpool"),
     fusions=(*FUSED, *chains(("add", "mul"))),
-    shares=(*MOVES, "concat", "relu", "relu6", "clip"),
-    aligns=("concat",),
+    passthrough=(*MOVES, "concat", "relu", "relu6", "clip"),
+    common_qparams=("concat",),
     quantize_outputs=True,
     opset=21,
     arithmetic="executorch",

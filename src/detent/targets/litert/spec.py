@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from detent.numerics import PerChannel, PerTensor
-from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
+from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_io
 from detent.rewrites.fuse_activation_functions import fuse_activation_functions
 from detent.targets.base import Target
 
 __all__ = ["LITERT", "MICRO_TARGET", "TARGET", "TFLITE_MICRO"]
 
 # The names in the comments are those of the 8-bit quantization specification.
-_MICRO_RULES = both(
+_MICRO_RULES = quantize_io(
     "conv",
     "conv_transpose",
     "linear",
@@ -43,18 +43,20 @@ LITERT = Backend(
     # Per channel for FULLY_CONNECTED too, where the first editions of the specification had one scale: measured exact.
     # Weights of four bits are for small files: XNNPACK multiplies with them in linear layers only, and LiteRT unpacks
     # those of convolutions whenever it runs.
-    weight=Offer(bits=(8, 4), narrow=(True,), granularities=(PerChannel, PerTensor)),
+    weight=SupportedSchemes(bits=(8, 4), narrow=(True,), granularities=(PerChannel, PerTensor)),
     int4_weights=True,
     # "16x8": LiteRT has kernels of its own for it, XNNPACK has none.
-    activation=Offer(
-        narrow=(False,), symmetric=(False, True), also=(Offer(bits=(16,), narrow=(False,), symmetric=(True,)),)
+    activation=SupportedSchemes(
+        narrow=(False,),
+        symmetric=(False, True),
+        also=(SupportedSchemes(bits=(16,), narrow=(False,), symmetric=(True,)),),
     ),
     bias="int32",
-    rules={**_MICRO_RULES, **both("gelu", "elu")},
+    rules={**_MICRO_RULES, **quantize_io("gelu", "elu")},
     fusions=(*FUSED, *chains(("add", "sub", "mul"))),
     # "Input and outputs must all have same scale/zero_point".
-    shares=(*MOVES, "avgpool", "resize", "pad", "concat", "maximum", "minimum"),
-    aligns=("concat", "maximum", "minimum"),
+    passthrough=(*MOVES, "avgpool", "resize", "pad", "concat", "maximum", "minimum"),
+    common_qparams=("concat", "maximum", "minimum"),
     # (scale, zero point): LOGISTIC and SOFTMAX (1/256, -128), TANH (1/128, 0), LOG_SOFTMAX (16/256, 127).
     ranges={
         "sigmoid": (0.0, 255 / 256),
@@ -75,6 +77,7 @@ TARGET = Target(
     backend=LITERT,
     rewrites=(fuse_activation_functions,),
     formats={"tflite": "detent.targets.litert.file.writer:FORMAT"},
+    readers={".tflite": "detent.targets.litert.file:read_network"},
     engine="detent.targets.litert.engine:LiteRT",
     arithmetics={
         "xnnpack": "detent.targets.litert.arithmetic.xnnpack:Xnnpack",

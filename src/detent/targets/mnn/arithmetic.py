@@ -62,6 +62,10 @@ class Mnn(Arithmetic):
     def rewrite(self, graph: Network) -> Network:
         return with_gelu(graph)
 
+    @property
+    def integer_operators(self) -> frozenset[str]:
+        return frozenset(_MAKERS)
+
     def lower(self, graph: Network) -> list[Step]:
         known = MnnScales(graph)
         makers: dict[str, Maker] = {kind: partial(maker, known) for kind, maker in _MAKERS.items()}
@@ -85,10 +89,10 @@ def _as_mnn_reads(graph: Network, known: MnnScales) -> Network:
 
 def _real_numbers(graph: Network, step: Step) -> Iterator[Step]:
     """What is on another grid than the network has for it is shown as real numbers."""
-    for form in step.writes:
-        grid = form.encoding
-        if grid is not None and grid not in graph.encodings(form.tensor):
-            yield Step((), (form,), (Operand(form.tensor),), partial(dequantize, encoding=grid), "quantize")
+    for made in step.writes:
+        grid = made.encoding
+        if grid is not None and grid not in graph.encodings(made.tensor):
+            yield Step((), (made,), (Operand(made.tensor),), partial(dequantize, encoding=grid), "quantize")
 
 
 def _half_away(values: Tensor, low: float, high: float) -> Tensor:

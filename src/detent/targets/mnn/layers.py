@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from detent.ir import Encoding, Network, Op, sole_reader
+from detent.ir import Encoding, Network, Op, Trait, ops_with, sole_reader
 
 __all__ = [
     "BINARY",
@@ -23,10 +23,10 @@ __all__ = [
     "mnn_units",
 ]
 
-PRODUCTS = ("Gemm", "MatMul")
-WEIGHTED = ("Conv", *PRODUCTS)
-BINARY = ("Add", "Sub", "Mul")
-_FUNCTIONS = ("Relu", "Clip")
+PRODUCTS = ops_with(Trait.WEIGHTED) - ops_with(Trait.CONVOLUTION)
+WEIGHTED = ops_with(Trait.WEIGHTED) - {"ConvTranspose"}  # which runs in float
+BINARY = ops_with(Trait.ARITHMETIC) - {"Div"}  # which has no kernel for codes
+_FUNCTIONS = ops_with(Trait.CLIPS)
 PRODUCT = ".product"
 """Ends the name of what the convolution gives that a large matrix product is written as."""
 _LARGE = 2**16

@@ -52,7 +52,7 @@ def mnn_model(model: onnx.ModelProto, graph: Network) -> onnx.ModelProto:
 def _written(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
     if node.op_type in ("AveragePool", "MaxPool"):
         node = with_whole_windows(node, scope.sizes(node.input[0]))
-    for new in _FORMS.get(node.op_type, _unchanged)(scope, node):
+    for new in _REWRITES.get(node.op_type, _unchanged)(scope, node):
         yield from _kept_from_codes(scope, new)
         yield from (made for name in new.output for made in scope.made_of(name))
 
@@ -224,11 +224,13 @@ def _average(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
 def _padded(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
     """Padding that counts is part of what is averaged."""
     attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-    pads = attribute_value(node.op_type, attributes, "pads")
-    if not attributes.get("count_include_pad") or not any(pads):
+    pads, counted, ceil_mode = (
+        attribute_value(node.op_type, attributes, name) for name in ("pads", "count_include_pad", "ceil_mode")
+    )
+    if not counted or not any(pads):
         yield node
         return
-    if attributes.get("ceil_mode"):
+    if ceil_mode:
         raise DeployError(
             f"write AveragePool {node.name or node.output[0]!r} for MNN",
             "it counts its padding and has windows that end outside of it; MNN never counts padding on integers",
@@ -254,7 +256,7 @@ def _identity(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
         yield node
 
 
-_FORMS: dict[str, Callable[[MnnScope, onnx.NodeProto], Nodes]] = {
+_REWRITES: dict[str, Callable[[MnnScope, onnx.NodeProto], Nodes]] = {
     "Abs": _always_in_float,
     "Add": _arithmetic,
     "AveragePool": _average,

@@ -23,8 +23,8 @@ __all__ = [
     "Casts",
     "Chains",
     "Scale",
+    "aliases",
     "first_scales",
-    "forms",
     "inside_chains",
     "layer_ends",
     "read_as",
@@ -34,7 +34,7 @@ __all__ = [
     "with_casts",
 ]
 
-AVERAGES = ("AveragePool", "GlobalAveragePool")
+AVERAGES = ops_with(Trait.POOL) - ops_with(Trait.EXTREME)
 WINDOWS = (*AVERAGES, "MaxPool", "Resize")
 MOVES = ops_with(Trait.MOVES_VALUES) - {"Expand", "Gather", "GatherElements", "Tile"} | {"Concat", "Pad"}
 """They hand scales on, as the two that read more than moved values do; through the four that are left out MNN does
@@ -44,7 +44,7 @@ FLOAT = ("Clip", "LeakyRelu", "Relu")
 PARTS = ".parts"
 """Behind the output of a layer: what it reads after MNN moved it, which hands its scale back."""
 REAL = ".real"
-"""Ends the name of the same numbers in another form: real ones of codes, or those that have the scale."""
+"""Ends the name of an alias of a tensor: real numbers of codes, or those that have the scale."""
 _ROUNDS = 3
 
 
@@ -142,18 +142,18 @@ def _carry(ways: Ways, starts: Iterable[str], scales: Scales) -> bool:
 
 
 Casts = Mapping[str, set[str]]
-"""Tensors, and the outputs of operations that read them in another form; that may have another form in turn."""
+"""Tensors, and the outputs of operations that read an alias of them; an alias may have one in turn."""
 
 
 def read_as(name: str, head: str, casts: Casts) -> str:
-    """The form in which an operation reads a tensor."""
+    """The alias that an operation reads of a tensor."""
     while head in casts.get(name, ()):
         name += REAL
     return name
 
 
-def forms(name: str, casts: Casts) -> Iterator[str]:
-    """A tensor and all its other forms, each made of the one before it."""
+def aliases(name: str, casts: Casts) -> Iterator[str]:
+    """A tensor and all its aliases, each made of the one before it."""
     yield name
     while name in casts:
         name += REAL
@@ -161,11 +161,11 @@ def forms(name: str, casts: Casts) -> Iterator[str]:
 
 
 def with_casts(units: Iterable[MnnUnit], casts: Casts) -> Iterator[MnnUnit]:
-    """The units as they are written: what makes another form of a tensor is one more."""
+    """The units as they are written: what makes an alias of a tensor is one more."""
     for unit in units:
         yield replace(unit, reads=tuple(read_as(name, unit.head.outputs[0], casts) for name in unit.reads))
         for name in unit.gives:
-            for one, other in pairwise(forms(name, casts)):
+            for one, other in pairwise(aliases(name, casts)):
                 yield MnnUnit((Op("Max", other, (Operand(one),), (other,)),), (one,))
 
 

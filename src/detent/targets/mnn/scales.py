@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from detent.ir import Encoding, Network, Op
+from detent.ir import Encoding, Network, Op, Trait, ops_with
 from detent.targets.mnn.layers import (
     BINARY,
     PRODUCTS,
@@ -29,8 +29,8 @@ from detent.targets.mnn.scale_propagation import (
     REAL,
     WINDOWS,
     Scale,
+    aliases,
     first_scales,
-    forms,
     inside_chains,
     layer_ends,
     read_as,
@@ -44,13 +44,13 @@ __all__ = ["MnnScales"]
 
 
 _OTHER_TWICE = REAL * 2
-"""Ends what needs no further form: it is read by those alone that need it."""
+"""Ends what needs no further alias: it is read by those alone that need it."""
 
 
 class MnnScales:
     """`grids` by tensor, and by the output of its first operation each unit that runs on integers.
 
-    `casts` are tensors that some operations read in another form, with the outputs of those operations:
+    `casts` are tensors that some operations read an alias of, with the outputs of those operations:
     `mnn.model` writes a maximum that makes it, because that hands no scale on. Some are in float and have a
     scale (`_real_with_a_scale`); others are codes that several operations read in float. MNN 3.6.1 makes real numbers
     of codes once, for the first that reads them, and keeps them for the others; when sizes change it makes them anew,
@@ -96,7 +96,7 @@ class MnnScales:
     @property
     def perhaps_rounded(self) -> Mapping[str, Encoding]:
         """Real numbers that MNN may round on a grid if it is asked for them."""
-        return {tensor: self.grids[tensor] for tensor, form in self._rounded() if form == tensor}
+        return {tensor: self.grids[tensor] for tensor, alias in self._rounded() if alias == tensor}
 
     def missing(self, unit: MnnUnit) -> list[str]:
         """What a unit reads or gives and MNN has no scale for."""
@@ -113,7 +113,7 @@ class MnnScales:
         return self._own[unit.head.outputs[0]][1] if unit.head.outputs[0] in self._own else self.grids[unit.output]
 
     def _settle(self) -> bool:
-        """Where scales go, and what runs on integers, with what is known to be written in another form; whether more
+        """Where scales go, and what runs on integers, with what is known to be read as an alias; whether more
         must be.
 
         MNN hands scales on anew whenever sizes change, from where they are by then."""
@@ -136,7 +136,7 @@ class MnnScales:
                 return self._cast(self._read_in_float_by_several())
 
     def _cast(self, readers: Mapping[str, set[str]]) -> bool:
-        """Let operations read a tensor in another form; whether they did not before."""
+        """Let operations read an alias of a tensor; whether they did not before."""
         more = {name: heads for name, heads in readers.items() if not heads <= self.casts.get(name, set())}
         for name, heads in more.items():
             self.casts.setdefault(name, set()).update(heads)
@@ -220,7 +220,7 @@ class MnnScales:
         given_out = [output.read for output in self._graph.outputs if output.read.tensor == tensor]
         return all(_are_equal(read.encoding, grid) for read in given_out) and all(
             _are_equal(read.encoding, grid)
-            or (op.type in (*MOVES, "Clip", "Relu") and all(self._ends_on(grid, name) for name in op.outputs))
+            or (op.type in MOVES | ops_with(Trait.CLIPS) and all(self._ends_on(grid, name) for name in op.outputs))
             for op, read in self._graph.readers(tensor)
         )
 
@@ -245,12 +245,12 @@ class MnnScales:
         """Tensors in float with a scale that somebody wants the real numbers of, and the operations that are to read
         others with that scale: MNN rounds numbers with a scale wherever it changes their layout."""
         found: dict[str, set[str]] = {}
-        for tensor, form in self._rounded():
+        for tensor, alias in self._rounded():
             heads = {self._unit_of[op.outputs[0]].head.outputs[0] for op, _ in self._graph.readers(tensor)}
-            readers = {head for head in heads if read_as(tensor, head, self.casts).startswith(form)}
+            readers = {head for head in heads if read_as(tensor, head, self.casts).startswith(alias)}
             on_codes = {head for head in readers if self._takes_scales(self._unit_of[head])}
-            if form in self._given_out or readers != on_codes:
-                found[form] = on_codes
+            if alias in self._given_out or readers != on_codes:
+                found[alias] = on_codes
         return found
 
     def _scaled_from_before(self) -> dict[str, set[str]]:
@@ -267,11 +267,11 @@ class MnnScales:
         return found
 
     def _rounded(self) -> Iterator[tuple[str, str]]:
-        """Tensors in float with a scale, and which form of them it is."""
+        """Tensors in float with a scale, and which alias of them it is."""
         for tensor in (*self._graph.inputs, *self._makers):
-            for form in forms(tensor, self.casts):
-                if form in self.grids and not self._holds_codes(form):
-                    yield tensor, form
+            for alias in aliases(tensor, self.casts):
+                if alias in self.grids and not self._holds_codes(alias):
+                    yield tensor, alias
 
     def _takes_scales(self, unit: MnnUnit) -> bool:
         head = unit.head.outputs[0]

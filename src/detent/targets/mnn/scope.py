@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 
 from detent.ir import Network
 from detent.targets.mnn.layers import BINARY, MnnUnit, has_small_groups, is_large
-from detent.targets.mnn.scale_propagation import REAL, forms, read_as
+from detent.targets.mnn.scale_propagation import REAL, aliases, read_as
 from detent.targets.mnn.scales import MnnScales
 
 __all__ = ["MnnScope"]
@@ -20,7 +20,7 @@ _FLOATS = np.finfo(np.float32)
 
 
 class MnnScope:
-    """The nodes and constants of a network by name, and which of them MNN has to read in another form."""
+    """The nodes and constants of a network by name, and of which of them MNN has to read an alias."""
 
     def __init__(self, model: onnx.ModelProto, graph: Network):
         self._model = model
@@ -43,14 +43,14 @@ class MnnScope:
         self._products = {op.outputs[0]: unit for unit in known.units for op in unit.ops if is_large(graph, unit)}
 
     def read_casts(self) -> None:
-        """Let operations read the forms that are made for them."""
+        """Let operations read the aliases that are made for them."""
         for node in self._model.graph.node:
             for index, name in enumerate(node.input):
                 node.input[index] = read_as(name, self._heads.get(node.output[0], node.output[0]), self.casts)
 
     def made_of(self, tensor: str) -> Iterator[onnx.NodeProto]:
-        """What makes the other forms of a tensor."""
-        for one, other in pairwise(forms(tensor, self.casts)):
+        """What makes the aliases of a tensor."""
+        for one, other in pairwise(aliases(tensor, self.casts)):
             yield self.same(one, other)
 
     def same(self, tensor: str, output: str) -> onnx.NodeProto:
@@ -90,8 +90,8 @@ class MnnScope:
         return [node for node in self._model.graph.node if tensor in node.input]
 
 
-def _plain(form: str) -> str:
-    """The tensor that it is a form of."""
-    while form.endswith(REAL):
-        form = form.removesuffix(REAL)
-    return form
+def _plain(alias: str) -> str:
+    """The tensor that it is an alias of."""
+    while alias.endswith(REAL):
+        alias = alias.removesuffix(REAL)
+    return alias

@@ -14,7 +14,6 @@ from onnx import helper
 
 from detent.errors import DeployError
 from detent.ir.windows import SlidingWindow
-from detent.rewrites.original import attributes_of
 
 __all__ = ["with_whole_windows"]
 
@@ -22,7 +21,8 @@ __all__ = ["with_whole_windows"]
 def with_whole_windows(node: onnx.NodeProto, sizes: Sequence[int | str] | None) -> onnx.NodeProto:
     """The pool with its sizes rounded down, if that is what leaving those windows out comes to; `sizes` are those of
     what it reads, without batch and channels."""
-    attributes = attributes_of(node)
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    attributes |= {name: value.decode() for name, value in attributes.items() if isinstance(value, bytes)}
     window = SlidingWindow.of(attributes)
     reaches = zip(window.extent, window.strides, window.end, strict=True)
     if not window.ceil_mode or not any(stride + end > extent for extent, stride, end in reaches):

@@ -142,7 +142,7 @@ def _weight(graph: Network, op: Op, read: Operand) -> WeightGrid:
     least, greatest = int(codes.min(initial=0)), int(codes.max(initial=0))
     if least < -128 or greatest > 127:
         _refuse(op, f"codes of {read.tensor!r} are {least} to {greatest}", "use 8 bits or fewer")
-    return WeightGrid(read.tensor.removesuffix("_quantized"), tuple(float(scale) for scale in scales), min(least, -127))
+    return WeightGrid(read.tensor, tuple(float(scale) for scale in scales), min(least, -127))
 
 
 def _refuse(op: Op, found: str, to_do: str) -> NoReturn:

@@ -53,6 +53,10 @@ class Ncnn(Arithmetic):
             end[plane[..., -left:].abs() == _BELOW_HALF] = 0
         return codes.clamp_(encoding.qmin, encoding.qmax)
 
+    @property
+    def integer_operators(self) -> frozenset[str]:
+        return frozenset({*_MAKERS, "Conv"})
+
     def lower(self, graph: Network) -> list[Step]:
         return lower(graph, {**_MAKERS, "Conv": partial(_conv, fused=self.cpu.name != "avx2")})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from detent.numerics import PerChannel, PerTensor, Rounding
-from detent.planning import Backend, Offer, takes
+from detent.planning import Backend, SupportedSchemes, quantize_inputs
 from detent.rewrites.fuse_activation_functions import fuse_activation_functions
 from detent.targets.base import Target
 
@@ -13,11 +13,11 @@ NCNN = Backend(
     name="ncnn",
     about="Tencent ncnn",
     # PPQ gives 3x3 convolutions 6 bits for Winograd; ncnn's own Winograd was measured to be exact with 8.
-    weight=Offer(narrow=(True,), granularities=(PerChannel, PerTensor), roundings=(Rounding.HALF_AWAY,)),
-    activation=Offer(narrow=(True,), roundings=(Rounding.HALF_AWAY,)),
+    weight=SupportedSchemes(narrow=(True,), granularities=(PerChannel, PerTensor), roundings=(Rounding.HALF_AWAY,)),
+    activation=SupportedSchemes(narrow=(True,), roundings=(Rounding.HALF_AWAY,)),
     # Numbers become integers only on the way into these; adds, pools and activations run in float.
-    rules=takes("conv", "linear"),
-    shares=(),
+    rules=quantize_inputs("conv", "linear"),
+    passthrough=(),
     conv_axes=(1, 2),
     rewrites=(fuse_activation_functions.name,),
     opset=21,

@@ -7,7 +7,8 @@ from typing import Literal
 import numpy as np
 import onnx
 
-from detent.ir import CLIPPED, Encoding, Network, Op, Operand, Trait, ops_with
+from detent.ir import Encoding, Network, Op, Operand, Trait, ops_with
+from detent.ir.metadata import is_code_range
 
 __all__ = ["FusedGraph", "why_float"]
 
@@ -22,8 +23,8 @@ _KERNELS = (
 )  # fmt: skip
 _OPERANDS = {**dict.fromkeys(("Conv", "Gemm", "MatMul", "Add", "Mul"), 2), "Where": 3, "Concat": None}
 """How many of its inputs a kernel takes as codes, if not one; None is all."""
-_ACTIVATIONS = ("Relu", "Clip")
-_BARRIERS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Reshape", "Flatten", "LayerNormalization")
+_ACTIVATIONS = ops_with(Trait.CLIPS)
+_BARRIERS = ops_with(Trait.WEIGHTED) | {"Reshape", "Flatten", "LayerNormalization"}
 """No Transpose is moved to their other side."""
 _WITH_ADD = "/MatMulAddFusion"  # ends the name of a MatMul that has become a Gemm with the bias added behind it
 
@@ -63,7 +64,7 @@ class FusedGraph:
             if node.op_type != "QuantizeLinear":
                 continue
             tensor = node.input[0]
-            if tensor.endswith(CLIPPED) and tensor not in grids:
+            if tensor in self._made_by and is_code_range(self._made_by[tensor]):
                 tensor = self._made_by[tensor].input[0]
             codes = self._codes_behind(node)
             # What still has its own name is in its own order: the Transpose that was moved behind it gives it now.

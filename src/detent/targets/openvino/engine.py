@@ -19,6 +19,7 @@ from detent.ir import Encoding, Network, Op, Package, Trait, ops_with
 from detent.rewrites import float_model
 from detent.targets.base import Engine, Placement
 from detent.targets.base.ports import given, real
+from detent.targets.openvino.defects import DEFECTS
 
 __all__ = ["OpenVino"]
 
@@ -46,6 +47,7 @@ class OpenVino(Engine):
     name = "openvino"
     extra = "openvino"
     arithmetic = "openvino"
+    known_defects = DEFECTS
 
     def __init__(self, package: Package, *, threads: int, as_float: bool):
         from openvino import Core

@@ -20,9 +20,10 @@ import numpy.typing as npt
 import onnx
 
 from detent.errors import DeployError
-from detent.ir import CLIPPED, Encoding, Network
+from detent.ir import Encoding, Network
+from detent.ir.metadata import is_code_range
 from detent.ir.qparams import BOUNDS
-from detent.targets.base import Deployment, Format, TensorFacts, Written, parameter_name
+from detent.targets.base import Deployment, Format, TensorFacts, Written
 from detent.targets.base.content import unreadable
 from detent.targets.base.format import Roles
 
@@ -103,9 +104,9 @@ def _facts(root: ElementTree.Element, numbers: bytes) -> Iterator[TensorFacts]:
             tensor = name.removesuffix("/DequantizeLinear")
             yield from (TensorFacts(tensor, {"byte_range": pair}) for pair in ((low, high), ends))
         elif array is not None and name.endswith("_scale"):
-            yield TensorFacts(parameter_name(name.removesuffix("_scale")), {"scale": array})
+            yield TensorFacts(name.removesuffix("_scale"), {"scale": array})
         elif array is not None:
-            yield TensorFacts(parameter_name(name), {"numbers": array})
+            yield TensorFacts(name, {"numbers": array})
 
 
 def _constant(layer: ElementTree.Element, numbers: bytes) -> npt.NDArray[Any] | None:
@@ -127,7 +128,7 @@ def _grids(model: onnx.ModelProto, graph: Network) -> dict[str, Encoding]:
         if node.op_type != "QuantizeLinear":
             continue
         tensor = node.input[0]
-        if tensor.endswith(CLIPPED) and not any(graph.encodings(tensor)):
+        if tensor in makers and is_code_range(makers[tensor]):
             tensor = makers[tensor].input[0]
         scale = scales.get(node.input[1])
         for each in graph.encodings(tensor):

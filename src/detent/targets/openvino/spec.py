@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from detent.numerics import PerChannel, PerTensor
-from detent.planning import FUSED, MOVES, Backend, Offer, chains, takes
-from detent.planning.offer import EVERY_ACTIVATION, EVERY_WEIGHT
+from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_inputs
+from detent.planning.supported_schemes import EVERY_ACTIVATION, EVERY_WEIGHT
 from detent.rewrites.avgpool_ceil_mode_explicit_pad import avgpool_ceil_mode_explicit_pad
 from detent.rewrites.avgpool_count_include_pad import avgpool_count_include_pad
 from detent.rewrites.conv_transpose_as_conv import conv_transpose_as_conv
@@ -50,16 +50,20 @@ OPENVINO = Backend(
     name="openvino",
     about="OpenVINO, CPU plugin",
     # The documented range of weights is [-127, 127]. MQBench always takes 7 bits, for CPUs whose products saturate.
-    weight=Offer(bits=(8, 7), narrow=(True, False), granularities=(PerChannel, PerTensor)),
+    weight=SupportedSchemes(bits=(8, 7), narrow=(True, False), granularities=(PerChannel, PerTensor)),
     # Signed ones have zero point 0; the plugin stores those that a convolution reads as u8 with 128.
     # All codes: a Clip before Q was seen to move what its integer kernels give by up to 3 steps.
-    activation=Offer(bits=(8, 7), signed=(True, False), auto_sign=True, narrow=(False,), symmetric=(True, False)),
-    rules=takes("conv", "conv_transpose", "linear", "matmul", "add", "mul", "avgpool", "global_avgpool", "mean", "sum"),
+    activation=SupportedSchemes(
+        bits=(8, 7), signed=(True, False), auto_sign=True, narrow=(False,), symmetric=(True, False)
+    ),
+    rules=quantize_inputs(
+        "conv", "conv_transpose", "linear", "matmul", "add", "mul", "avgpool", "global_avgpool", "mean", "sum"
+    ),
     fusions=(*FUSED, *chains(("add", "mul"))),
     # What low-precision transformations call precision-preserved. MQBench leaves a concat float, and with it the
     # convolution behind it; MMRazor and OpenVINO keep one scale.
-    shares=(*MOVES, "concat", "pad", "resize"),
-    aligns=("concat",),
+    passthrough=(*MOVES, "concat", "pad", "resize"),
+    common_qparams=("concat",),
     # The convolution before a residual add is clamped but not rounded, behind what clips it too: 7 to 13 % of outputs
     # are off by one if it is simulated.
     unquantized_edges=tuple((*chain, "add") for chain in (("conv",), *chains(("conv",)))),
@@ -71,7 +75,7 @@ OPENVINO = Backend(
     rewrites=tuple(each.name for each in _REWRITES),
     # From 21 on ONNX Runtime 1.31.1 does not load codes of int8 that are only moved (docs/deploying.md).
     opset=20,
-    any_place=True,
+    arbitrary_qdq_placement=True,
     # It has kernels for channels of what a depthwise convolution takes in; it does not compile 16 bits, and multiplies
     # in float by weights that have a zero point.
     file_weight=replace(EVERY_WEIGHT, symmetric=(True,)),

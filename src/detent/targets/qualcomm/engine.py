@@ -17,7 +17,7 @@ from detent.ir import Encoding, Network, Package
 from detent.rewrites import float_model
 from detent.targets.base import Engine, Placement
 from detent.targets.base.ports import given, real
-from detent.targets.qualcomm.parts import Part, Segment, network_ops, parts, segments
+from detent.targets.qualcomm.parts import PartModel, Segment, network_ops, parts, segments
 
 __all__ = ["Qnn"]
 
@@ -100,7 +100,7 @@ class Qnn(Engine):
     def _segments(self, model: onnx.ModelProto, everything: frozenset[str]) -> list[Segment]:
         refusals = []
 
-        def loads(part: Part) -> bool:
+        def loads(part: PartModel) -> bool:
             try:
                 _session(part, self._threads)
             except Exception as error:  # its exceptions derive from Exception alone
@@ -108,7 +108,7 @@ class Qnn(Engine):
                 return False
             return True
 
-        if loads(Part(model, on_host=False)):
+        if loads(PartModel(model, on_host=False)):
             return [Segment(everything, on_host=False)]
         found = segments(model, loads)
         if all(segment.on_host for segment in found):
@@ -136,7 +136,7 @@ class _Running:
         return known
 
 
-def _session(part: Part, threads: int) -> Any:
+def _session(part: PartModel, threads: int) -> Any:
     import onnxruntime
     import onnxruntime_qnn
 

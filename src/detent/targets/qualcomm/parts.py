@@ -14,7 +14,7 @@ from onnx import helper
 
 from detent.ir.shapes import shapes_of
 
-__all__ = ["Part", "Segment", "network_ops", "parts", "segments"]
+__all__ = ["PartModel", "Segment", "network_ops", "parts", "segments"]
 
 Nodes = tuple[onnx.NodeProto, ...]
 
@@ -30,7 +30,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Part:
+class PartModel:
     """A model of its own, of one segment."""
 
     model: onnx.ModelProto
@@ -50,20 +50,20 @@ def network_ops(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     return [node for node in model.graph.node if node.op_type not in _QDQ]
 
 
-def parts(model: onnx.ModelProto, found: Sequence[Segment], also: Iterable[str] = ()) -> list[Part]:
+def parts(model: onnx.ModelProto, found: Sequence[Segment], also: Iterable[str] = ()) -> list[PartModel]:
     """The models of the segments of a network, which give the tensors `also` besides its outputs."""
     if len(found) == 1:
         whole = onnx.ModelProto()
         whole.CopyFrom(model)
         known = {value.name for value in whole.graph.output}
         whole.graph.output.extend(onnx.ValueInfoProto(name=name) for name in also if name not in known)
-        return [Part(whole, found[0].on_host)]
+        return [PartModel(whole, found[0].on_host)]
     cut = _Cutting(model, also)
     on_host = {name for segment in found if segment.on_host for name in segment.ops}
     return [cut.part(segment, on_host) for segment in found]
 
 
-def segments(model: onnx.ModelProto, loads: Callable[[Part], bool]) -> list[Segment]:
+def segments(model: onnx.ModelProto, loads: Callable[[PartModel], bool]) -> list[Segment]:
     """In the order in which they run; what computes on no codes before anything else does comes first, on the host."""
     cut = _Cutting(model)
     before = cut.before_codes()
@@ -79,7 +79,7 @@ def segments(model: onnx.ModelProto, loads: Callable[[Part], bool]) -> list[Segm
 
 
 def _halved(
-    units: Sequence[tuple[str, ...]], before: set[str], cut: _Cutting, loads: Callable[[Part], bool]
+    units: Sequence[tuple[str, ...]], before: set[str], cut: _Cutting, loads: Callable[[PartModel], bool]
 ) -> list[Segment]:
     if not units:
         return []
@@ -148,7 +148,7 @@ class _Cutting:
 
     # --- cutting
 
-    def part(self, segment: Segment, on_host: Iterable[str]) -> Part:
+    def part(self, segment: Segment, on_host: Iterable[str]) -> PartModel:
         """The operations of a segment, with the nodes that quantize what they read and write; `on_host` are all
         operations that run there."""
         host = {*on_host, *(segment.ops if segment.on_host else ())}
@@ -168,7 +168,7 @@ class _Cutting:
         model = onnx.ModelProto()
         model.CopyFrom(self.model)
         model.graph.CopyFrom(graph)
-        return Part(model, segment.on_host)
+        return PartModel(model, segment.on_host)
 
     def _nodes(self, segment: Segment, host: set[str]) -> Iterator[onnx.NodeProto]:
         for op in self._ops:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from detent.numerics import PerChannel, PerTensor, Rounding
-from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
+from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_io
 from detent.rewrites.densify_conv_transpose import densify_conv_transpose
 from detent.rewrites.fuse_activation_functions import fuse_activation_functions
 from detent.targets.base import Target
@@ -15,12 +15,12 @@ from detent.targets.qualcomm.rewrites.quantize_scalar_constants import quantize_
 
 __all__ = ["QNN", "QNN_TARGET", "SNPE", "SNPE_TARGET"]
 
-_PER_TENSOR_AFFINE = Offer(signed=(False,), symmetric=(False,))
-_PER_CHANNEL = Offer(granularities=(PerChannel, PerTensor))
+_PER_TENSOR_AFFINE = SupportedSchemes(signed=(False,), symmetric=(False,))
+_PER_CHANNEL = SupportedSchemes(granularities=(PerChannel, PerTensor))
 
 # Half up was measured on the emulator; PPQ and MQBench simulate half even. Symmetric s8 activations are not taken, or
 # come back on another grid.
-_ACTIVATION = Offer(bits=(8, 16), signed=(False,), symmetric=(False,), roundings=(Rounding.HALF_UP,))
+_ACTIVATION = SupportedSchemes(bits=(8, 16), signed=(False,), symmetric=(False,), roundings=(Rounding.HALF_UP,))
 
 _SNPE_REWRITES = (
     avgpool_ceil_mode_explicit_pad_htp,
@@ -38,12 +38,12 @@ _QNN_REWRITES = (
 SNPE = Backend(
     name="snpe",
     about="Qualcomm SNPE",
-    weight=Offer(signed=(False,), symmetric=(False,), also=(_PER_CHANNEL,)),
+    weight=SupportedSchemes(signed=(False,), symmetric=(False,), also=(_PER_CHANNEL,)),
     activation=_ACTIVATION,
     bias="int32",
-    rules=both(*DSP_KINDS),
+    rules=quantize_io(*DSP_KINDS),
     fusions=(*FUSED, *chains(("add",))),
-    shares=(*MOVES, "pad", "resize"),
+    passthrough=(*MOVES, "pad", "resize"),
     quantize_outputs=True,
     rewrites=tuple(each.name for each in _SNPE_REWRITES),
     arithmetic="htp",
@@ -60,16 +60,16 @@ SNPE_TARGET = Target(
 QNN = Backend(
     name="qnn",
     about="Qualcomm QNN, Hexagon tensor processor",
-    weight=Offer(granularities=(PerChannel, PerTensor), also=(_PER_TENSOR_AFFINE,)),
+    weight=SupportedSchemes(granularities=(PerChannel, PerTensor), also=(_PER_TENSOR_AFFINE,)),
     activation=_ACTIVATION,
     bias="int32",
     # A convolution whose output is float is not taken, and runs on the CPU.
     rules={
-        **both(*DSP_KINDS),
-        **both("matmul", "minimum", "sum", "hardswish", "hardsigmoid", "gelu", "tanh", "elu", "layernorm"),
+        **quantize_io(*DSP_KINDS),
+        **quantize_io("matmul", "minimum", "sum", "hardswish", "hardsigmoid", "gelu", "tanh", "elu", "layernorm"),
     },
     fusions=(*FUSED, *chains(("add",))),
-    shares=(*MOVES, "pad", "resize"),
+    passthrough=(*MOVES, "pad", "resize"),
     quantize_outputs=True,
     # The emulator's softmax is up to 6 steps off on a finer grid.
     ranges={"softmax": (0.0, 255 / 256)},

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from detent.ir import Encoding, Op, Operand, clip_bounds
-from detent.targets.torch_native.lowering import Lowering
+from detent.ir import Encoding, Op, Operand, Trait, clip_bounds, ops_with
+from detent.targets.torch_native.lowering import TorchLowering
 
 __all__ = ["activation_of", "add_call"]
 
 
-def activation_of(low: Lowering, ops: tuple[Op, ...]) -> tuple[tuple[Op, ...], tuple[float, float] | None, bool]:
+def activation_of(low: TorchLowering, ops: tuple[Op, ...]) -> tuple[tuple[Op, ...], tuple[float, float] | None, bool]:
     """`ops` with the ReLU or Clip behind them, its bounds, and whether it is a ReLU."""
-    following = low.behind(ops[-1], ("Relu", "Clip"))
+    following = low.behind(ops[-1], ops_with(Trait.CLIPS))
     if following is None or not all(low.is_constant(read) for read in following.inputs[1:] if read is not None):
         return ops, None, False
     if following.type == "Relu":
@@ -24,7 +24,7 @@ def activation_of(low: Lowering, ops: tuple[Op, ...]) -> tuple[tuple[Op, ...], t
 
 
 def add_call(
-    low: Lowering,
+    low: TorchLowering,
     call: str,
     ops: tuple[Op, ...],
     reads: tuple[Operand | None, ...],

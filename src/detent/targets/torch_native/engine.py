@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from detent.errors import EngineError
-from detent.ir import Op, Operand, Package
+from detent.ir import Op, Operand, Package, Trait, ops_with
 from detent.ir.torch_functions import call
 from detent.ir.torch_module import FloatGrids, TorchGraph
 from detent.targets.base import Engine, Placement
 from detent.targets.base.engine import Arrays
 from detent.targets.base.ports import given
-from detent.targets.torch_native.program import Grid, Program, Step
+from detent.targets.torch_native.program import ProgramGrid, ProgramStep, TorchProgram
 from detent.targets.torch_native.writer import read_torch_native
 
 __all__ = ["Kernels", "TorchNative"]
@@ -43,7 +43,7 @@ class TorchNative(Engine):
     name: ClassVar[str] = "torch"
     arithmetic = "fbgemm"
 
-    def __init__(self, package: Package, program: Program, kernels: Kernels, threads: int, as_float: bool):
+    def __init__(self, package: Package, program: TorchProgram, kernels: Kernels, threads: int, as_float: bool):
         self._graph, self._program, self._kernels, self._threads = package.graph, program, kernels, threads
         self._float = TorchGraph(package.graph, FloatGrids()) if as_float else None
         with self._settings():
@@ -121,7 +121,7 @@ class TorchNative(Engine):
             value = value.int_repr() if name in self._program.codes else value.dequantize()
         return value.contiguous().numpy()
 
-    def _prepared(self, step: Step) -> Run:
+    def _prepared(self, step: ProgramStep) -> Run:
         """The step as a function of the values so far, with its weights packed."""
         grid = self._program.grids.get(step.outputs[0])
         run = _kernel(step, grid, self._tensors, self._program.tensors)
@@ -155,9 +155,9 @@ class TorchNative(Engine):
             torch.set_num_threads(threads)
 
 
-def _head(step: Step) -> int:
+def _head(step: ProgramStep) -> int:
     """Which of a step's operations is the one the others were fused into."""
-    heads = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Mul", "Concat")
+    heads = ops_with(Trait.WEIGHTED) | {"Mul", "Concat"}
     kinds = [kind for _, kind in step.ops]
     return next((kinds.index(kind) for kind in heads if kind in kinds), 0)
 
@@ -173,7 +173,9 @@ def _clamped(value: Tensor, low: float, high: float) -> Tensor:
     return torch.clamp(_laid_out(value).permute(0, 2, 3, 1), low, high).permute(0, 3, 1, 2)
 
 
-def _kernel(step: Step, grid: Grid | None, tensors: Values, arrays: Mapping[str, npt.NDArray[Any]]) -> Run:
+def _kernel(
+    step: ProgramStep, grid: ProgramGrid | None, tensors: Values, arrays: Mapping[str, npt.NDArray[Any]]
+) -> Run:
     room, _, name = step.call.partition(".")
     if room == "onnx":
         return _onnx(step, name, arrays)
@@ -207,13 +209,13 @@ def _kernel(step: Step, grid: Grid | None, tensors: Values, arrays: Mapping[str,
     raise EngineError(f"run the step {step.call}", "this engine does not know the call", "deploy the model again")
 
 
-def _only(step: Step) -> str:
+def _only(step: ProgramStep) -> str:
     name = step.inputs[0]
     assert name is not None, step
     return name
 
 
-def _onnx(step: Step, kind: str, arrays: Mapping[str, npt.NDArray[Any]]) -> Run:
+def _onnx(step: ProgramStep, kind: str, arrays: Mapping[str, npt.NDArray[Any]]) -> Run:
     names = step.inputs
     reads = tuple(None if name is None else Operand(name) for name in names)
     op = Op(kind, step.ops[0][0] if step.ops else kind, reads, step.outputs, step.attributes)
@@ -228,7 +230,7 @@ def _broadcast(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return a, b
 
 
-def _weighted(step: Step, name: str, scale: float, zero_point: int, tensors: Values) -> Run:
+def _weighted(step: ProgramStep, name: str, scale: float, zero_point: int, tensors: Values) -> Run:
     """A convolution or linear layer, with its weights packed now."""
     x, codes, scales, bias = step.inputs
     assert x is not None

@@ -9,7 +9,7 @@ from typing import Any
 
 from detent.ir import Network, Op, Operand, Trait, clip_bounds, ops_with
 from detent.targets.torch_native.calls import activation_of, add_call
-from detent.targets.torch_native.lowering import Lowering, Maker, NoKernelError
+from detent.targets.torch_native.lowering import Maker, NoKernelError, TorchLowering
 from detent.targets.torch_native.weighted import conv, conv_transpose, gemm, matmul
 
 __all__ = ["MAKERS", "lower"]
@@ -24,12 +24,12 @@ _UNARY = {"Elu": ("elu", "alpha"), "HardSwish": ("hardswish", ""), "LeakyRelu": 
 """Torch's kernel, and what it calls alpha."""
 
 
-def lower(graph: Network) -> Lowering:
+def lower(graph: Network) -> TorchLowering:
     """Every operation of `graph` as a call."""
-    return Lowering(graph, MAKERS)
+    return TorchLowering(graph, MAKERS)
 
 
-def _pair(low: Lowering, op: Op) -> None:
+def _pair(low: TorchLowering, op: Op) -> None:
     """Add, Mul."""
     if any(low.is_constant(read) for read in op.inputs):
         raise NoKernelError("one side is a constant")
@@ -40,7 +40,7 @@ def _pair(low: Lowering, op: Op) -> None:
     add_call(low, f"quantized.{op.type.lower()}", chain, op.inputs, grid, clip, relu, {})
 
 
-def _concat(low: Lowering, op: Op) -> None:
+def _concat(low: TorchLowering, op: Op) -> None:
     if any(low.is_constant(read) for read in op.inputs):
         raise NoKernelError("one part is a constant")
     for read in op.inputs:
@@ -49,7 +49,7 @@ def _concat(low: Lowering, op: Op) -> None:
     add_call(low, "quantized.cat", (op,), op.inputs, grid, None, False, {"dim": op.attributes["axis"]})
 
 
-def _same_grid(low: Lowering, op: Op) -> None:
+def _same_grid(low: TorchLowering, op: Op) -> None:
     """Operations on codes whose output is on the grid of their input, and moves behind them before it is put there:
     moving and rounding can change places."""
     x = op.inputs[0]
@@ -69,7 +69,7 @@ def _same_grid(low: Lowering, op: Op) -> None:
         low.add(f"onnx.{each.type}", (each,), reads, writes, attributes=each.attributes)
 
 
-def _clip(low: Lowering, op: Op) -> None:
+def _clip(low: TorchLowering, op: Op) -> None:
     grid = low.grid(op.inputs[0])
     bounds = clip_bounds(low.graph, op)
     if low.graph.grid_of(op.outputs[0]) != grid or bounds is None:
@@ -77,7 +77,7 @@ def _clip(low: Lowering, op: Op) -> None:
     add_call(low, "clamp", (op,), op.inputs[:1], grid, bounds, False, {})
 
 
-def _average_pool(low: Lowering, op: Op) -> None:
+def _average_pool(low: TorchLowering, op: Op) -> None:
     shape = low.graph.shapes.get(op.inputs[0].tensor, ()) if op.inputs[0] is not None else ()
     if len(op.attributes.get("kernel_shape", shape[2:])) != 2:
         raise NoKernelError("Detent drives torch's averaging kernel for two dimensions")
@@ -98,7 +98,7 @@ def _check_average(op: Op) -> None:
         raise NoKernelError("torch's kernels pad both sides alike and are not dilated")
 
 
-def _max_pool(low: Lowering, op: Op) -> None:
+def _max_pool(low: TorchLowering, op: Op) -> None:
     kernel = op.attributes["kernel_shape"]
     pads = op.attribute("pads")
     uneven = pads[: len(kernel)] != pads[len(kernel) :] or op.attribute("auto_pad") not in ("NOTSET", "VALID")
@@ -107,14 +107,14 @@ def _max_pool(low: Lowering, op: Op) -> None:
     _same_grid(low, op)
 
 
-def _resize(low: Lowering, op: Op) -> None:
+def _resize(low: TorchLowering, op: Op) -> None:
     rule = (op.attribute("mode"), op.attribute("coordinate_transformation_mode"))
     if rule != ("nearest", "asymmetric") or op.attribute("nearest_mode") != "floor":
-        raise NoKernelError("Detent drives torch's kernel for the nearest neighbour, asymmetric and rounded down")
+        raise NoKernelError("Detent drives torch's kernel for the nearest neighbor, asymmetric and rounded down")
     _same_grid(low, op)
 
 
-def _pad(low: Lowering, op: Op) -> None:
+def _pad(low: TorchLowering, op: Op) -> None:
     value = op.inputs[2] if len(op.inputs) > 2 else None
     zero = value is None or (low.is_constant(value) and not low.constant(value).any())
     if op.attribute("mode") != "constant" or not zero:
@@ -122,7 +122,7 @@ def _pad(low: Lowering, op: Op) -> None:
     _same_grid(low, op)
 
 
-def _unary(low: Lowering, op: Op) -> None:
+def _unary(low: TorchLowering, op: Op) -> None:
     """Kernels with an output grid of their own choice: HardSwish, LeakyRelu, Elu."""
     low.grid(op.inputs[0])
     grid = low.output_grid(op.outputs[0])
@@ -134,7 +134,7 @@ def _unary(low: Lowering, op: Op) -> None:
 def _built_in(name: str, output: tuple[float, int]) -> Maker:
     """Kernels with one output grid: scale and zero point."""
 
-    def make(low: Lowering, op: Op) -> None:
+    def make(low: TorchLowering, op: Op) -> None:
         low.grid(op.inputs[0])
         grid = low.output_grid(op.outputs[0])
         if (float(grid.scale), int(grid.zero_point)) != output:

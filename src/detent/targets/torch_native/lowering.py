@@ -13,9 +13,9 @@ from detent.errors import DeployError
 from detent.ir import Encoding, Network, Op, Operand, constant_values, sole_float_reader
 from detent.ir.qparams import BOUNDS
 from detent.ir.torch_functions import FUNCTIONS
-from detent.targets.torch_native.program import Grid, Program, Step
+from detent.targets.torch_native.program import ProgramGrid, ProgramStep, TorchProgram
 
-__all__ = ["Lowered", "Lowering", "Maker", "NoKernelError"]
+__all__ = ["Lowered", "Maker", "NoKernelError", "TorchLowering"]
 
 Array = npt.NDArray[Any]
 
@@ -24,47 +24,47 @@ _TURNS = "it turns a constant"
 
 @dataclass(frozen=True)
 class Lowered:
-    """A step with the operations it stands for, and the forms of tensors it reads and writes (constants left out)."""
+    """A step with the operations it stands for, and the operands it reads and writes (constants left out)."""
 
-    step: Step
+    step: ProgramStep
     ops: tuple[Op, ...]
     reads: tuple[Operand | None, ...]
     writes: tuple[Operand, ...]
 
 
 class NoKernelError(Exception):
-    """Why an operation has no integer kernel. `Lowering` catches it: it becomes the reason of a float step."""
+    """Why an operation has no integer kernel. `TorchLowering` catches it: it becomes the reason of a float step."""
 
 
-Maker = Callable[["Lowering", Op], None]
+Maker = Callable[["TorchLowering", Op], None]
 """Adds the step of an operation, or raises NoKernelError before it added anything."""
 
 
-class Lowering:
+class TorchLowering:
     """A walk over a network. `lowered` holds the steps that stand for operations; `program` all of them."""
 
     def __init__(self, graph: Network, makers: Mapping[str, Maker]):
         self.graph = graph
         self._makers = makers
         self.lowered: list[Lowered] = []
-        self._steps: list[Step] = []
-        self._grids: dict[str, Grid] = {}
+        self._steps: list[ProgramStep] = []
+        self._grids: dict[str, ProgramGrid] = {}
         self._tensors: dict[str, Array] = {}
-        self._forms: dict[Operand, str] = {Operand(name): name for name in graph.inputs}
+        self._values: dict[Operand, str] = {Operand(name): name for name in graph.inputs}
         self._pending: dict[str, Op] = {}
         self._taken: set[str] = set()
         for op in graph.ops:
             self._take(op)
         for output in graph.outputs:
-            self.form(output.read)
+            self.value(output.read)
         for op in tuple(self._pending.values()):
             self._in_float(op, _TURNS)
 
     @property
-    def program(self) -> Program:
-        outputs = {output.name: self.form(output.read) for output in self.graph.outputs}
+    def program(self) -> TorchProgram:
+        outputs = {output.name: self.value(output.read) for output in self.graph.outputs}
         codes = tuple(output.name for output in self.graph.outputs if output.as_codes)
-        return Program(self.graph.inputs, outputs, codes, self._grids, tuple(self._steps), self._tensors)
+        return TorchProgram(self.graph.inputs, outputs, codes, self._grids, tuple(self._steps), self._tensors)
 
     def _take(self, op: Op) -> None:
         if op.outputs[0] in self._taken:
@@ -120,29 +120,29 @@ class Lowering:
 
     # --- what makers do ----------------------------------------------------------------------------------
 
-    def form(self, read: Operand) -> str:
-        """The value that is this form of a tensor, converted if need be."""
-        if read in self._forms:
-            return self._forms[read]
+    def value(self, read: Operand) -> str:
+        """The name of the value of an operand, converted if need be."""
+        if read in self._values:
+            return self._values[read]
         if read.tensor in self._pending:
             self._in_float(self._pending[read.tensor], _TURNS)
         if self.is_constant(read):
             if read.encoding is not None:
                 raise AssertionError(read)  # kernels hold codes themselves, float operations ask for real numbers
-            self._forms[read] = self.hold(read.tensor, self.constant(read))
-            return self._forms[read]
+            self._values[read] = self.hold(read.tensor, self.constant(read))
+            return self._values[read]
         if read.tensor in self.graph.coded:
             raise DeployError(
                 f"write the network input {read.tensor!r} for torch", "it is given as integers", "give it in float"
             )
         source = Operand(read.tensor)
-        if source not in self._forms:
-            codes = next(value for form, value in self._forms.items() if form.tensor == read.tensor)
+        if source not in self._values:
+            codes = next(value for operand, value in self._values.items() if operand.tensor == read.tensor)
             self._convert("dequantize", codes, source, read.tensor)
         if read.encoding is not None:
             value = self._value(read.tensor, read.encoding)
-            self._convert("quantize", self._forms[source], read, value)
-        return self._forms[read]
+            self._convert("quantize", self._values[source], read, value)
+        return self._values[read]
 
     def hold(self, name: str, array: Array) -> str:
         """Keep a constant in the file; what it is called there."""
@@ -163,14 +163,14 @@ class Lowering:
         why: str = "",
     ) -> None:
         """A step behind the last one; `constants` come behind what is computed."""
-        inputs = tuple(None if read is None else self.form(read) for read in reads)
+        inputs = tuple(None if read is None else self.value(read) for read in reads)
         outputs = []
         for write in writes:
             value = write.tensor if write.encoding is None else self._value(write.tensor, write.encoding)
-            self._forms[write] = value
+            self._values[write] = value
             outputs.append(value)
         names = tuple((op.name, op.type) for op in ops)
-        step = Step(call, (*inputs, *constants), tuple(outputs), dict(attributes or {}), names, why)
+        step = ProgramStep(call, (*inputs, *constants), tuple(outputs), dict(attributes or {}), names, why)
         self._steps.append(step)
         computed = tuple(read for read in reads if read is None or not self.is_constant(read))
         self.lowered.append(Lowered(step, ops, computed, writes))
@@ -196,20 +196,20 @@ class Lowering:
             return read
         if self.is_constant(read):
             real = Operand(f"{read.tensor}_dequantized")
-            self._forms[real] = self.hold(real.tensor, self.constant(read))
+            self._values[real] = self.hold(real.tensor, self.constant(read))
             return real
-        value = self.form(read)
+        value = self.value(read)
         real = Operand(f"{value}_dequantized")
-        if real not in self._forms:
+        if real not in self._values:
             self._convert("dequantize", value, real, real.tensor)
         return real
 
-    def _convert(self, call: str, source: str, form: Operand, value: str) -> None:
+    def _convert(self, call: str, source: str, operand: Operand, value: str) -> None:
         clamp = {}
         if call == "quantize" and not self._grids[value].full:
             clamp = {"clamp": [self._grids[value].low, self._grids[value].high]}
-        self._steps.append(Step(call, (source,), (value,), clamp))
-        self._forms[form] = value
+        self._steps.append(ProgramStep(call, (source,), (value,), clamp))
+        self._values[operand] = value
 
     def _value(self, tensor: str, encoding: Encoding) -> str:
         """A name for the codes of a tensor; the first grid gets the plain one."""
@@ -219,11 +219,11 @@ class Lowering:
                 f"its codes are {encoding.dtype}" + ("" if encoding.per_tensor else " with a scale for each channel"),
                 "quantize activations with at most 8 bits and one scale",
             )
-        taken = sum(1 for form in self._forms if form.tensor == tensor and form.encoding is not None)
+        taken = sum(1 for operand in self._values if operand.tensor == tensor and operand.encoding is not None)
         value = f"{tensor}_quantized" + (f"_{taken + 1}" if taken else "")
         dtype = "uint8" if is_grid(encoding, "uint8") else "int8"
         scale, zero_point = float(encoding.scale), int(encoding.zero_point)
-        self._grids[value] = Grid(tensor, scale, zero_point, dtype, encoding.qmin, encoding.qmax)
+        self._grids[value] = ProgramGrid(tensor, scale, zero_point, dtype, encoding.qmin, encoding.qmax)
         return value
 
 

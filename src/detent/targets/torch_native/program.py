@@ -29,7 +29,7 @@ from safetensors.numpy import load, save
 from detent.errors import ArtifactError
 from detent.ir import Port
 
-__all__ = ["JSON_FILE", "TENSOR_FILE", "Grid", "Program", "Step", "read_program", "write_program"]
+__all__ = ["JSON_FILE", "TENSOR_FILE", "ProgramGrid", "ProgramStep", "TorchProgram", "read_program", "write_program"]
 
 JSON_FILE, TENSOR_FILE = "model.json", "model.safetensors"
 _FORMAT, _VERSION = "detent torch native", 1
@@ -38,7 +38,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Grid:
+class ProgramGrid:
     """The codes of one quantized value: of which ONNX tensor, and what they stand for.
 
     `real = scale * (code - zero_point)`, stored as `dtype` ("uint8" or "int8"), none outside `low` to `high`.
@@ -57,7 +57,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Step:
+class ProgramStep:
     """One call. `ops` are name and type of the ONNX operations it stands for; `why` says why it is in float."""
 
     call: str
@@ -69,19 +69,19 @@ class Step:
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class TorchProgram:
     """All of it. `outputs` maps what a user asks for to the value that is it; `codes` names the outputs that are given
     as codes."""
 
     inputs: Mapping[str, Port]
     outputs: Mapping[str, str]
     codes: tuple[str, ...]
-    grids: Mapping[str, Grid]
-    steps: tuple[Step, ...]
+    grids: Mapping[str, ProgramGrid]
+    steps: tuple[ProgramStep, ...]
     tensors: Mapping[str, Array]
 
 
-def write_program(program: Program) -> dict[str, bytes]:
+def write_program(program: TorchProgram) -> dict[str, bytes]:
     """The two files; the same network gives the same bytes."""
     listed = {
         "format": _FORMAT,
@@ -96,17 +96,17 @@ def write_program(program: Program) -> dict[str, bytes]:
     return {JSON_FILE: json.dumps(listed, indent=1).encode(), TENSOR_FILE: save(dict(sorted(tensors.items())))}
 
 
-def read_program(files: Mapping[str, bytes]) -> Program:
+def read_program(files: Mapping[str, bytes]) -> TorchProgram:
     """What `write_program` wrote."""
     try:
         listed = json.loads(files[JSON_FILE])
         if (listed["format"], listed["version"]) != (_FORMAT, _VERSION):
             raise ValueError(f"format {listed['format']!r} version {listed['version']}")
-        return Program(
+        return TorchProgram(
             {name: Port(port["dtype"], tuple(port["shape"])) for name, port in listed["inputs"].items()},
             listed["outputs"],
             tuple(listed["codes"]),
-            {name: Grid(**grid) for name, grid in listed["grids"].items()},
+            {name: ProgramGrid(**grid) for name, grid in listed["grids"].items()},
             tuple(_step(step) for step in listed["steps"]),
             load(files[TENSOR_FILE]),
         )
@@ -116,7 +116,7 @@ def read_program(files: Mapping[str, bytes]) -> Program:
         ) from None
 
 
-def _listed(step: Step) -> dict[str, Any]:
+def _listed(step: ProgramStep) -> dict[str, Any]:
     listed: dict[str, Any] = {"call": step.call, "inputs": list(step.inputs), "outputs": list(step.outputs)}
     if step.attributes:
         listed["attributes"] = dict(step.attributes)
@@ -127,8 +127,8 @@ def _listed(step: Step) -> dict[str, Any]:
     return listed
 
 
-def _step(listed: Mapping[str, Any]) -> Step:
-    return Step(
+def _step(listed: Mapping[str, Any]) -> ProgramStep:
+    return ProgramStep(
         listed["call"],
         tuple(listed["inputs"]),
         tuple(listed["outputs"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from detent.numerics import PerChannel, PerTensor
-from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
+from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_io
 from detent.targets.base import Target
 
 __all__ = ["NATIVE", "NATIVE_TARGET", "TARGET", "TORCH_X86"]
@@ -15,11 +15,11 @@ TORCH_X86 = Backend(
     about="torch.ops.quantized on x86 (fbgemm)",
     # 7 bits, `reduce_range`: pairs of products saturate without VNNI. Torch narrows activations for that; narrowing
     # either will do. In depthwise kernels they saturate on every CPU (12 % of outputs wrong, up to 211 steps).
-    weight=Offer(bits=(8, 7), granularities=(PerChannel, PerTensor)),
+    weight=SupportedSchemes(bits=(8, 7), granularities=(PerChannel, PerTensor)),
     depthwise_bits=7,
-    activation=Offer(bits=(8, 7), signed=(False,), symmetric=(False,)),
+    activation=SupportedSchemes(bits=(8, 7), signed=(False,), symmetric=(False,)),
     bias="int32",
-    rules=both(
+    rules=quantize_io(
         "conv",
         "conv_transpose",
         "linear",
@@ -41,8 +41,8 @@ TORCH_X86 = Backend(
     ),
     fusions=(*FUSED, *chains(("add", "mul", "batchnorm"))),
     # Pools, resizing and clipping keep the scale of their input.
-    shares=(*MOVES, "concat", "avgpool", "global_avgpool", "mean", "resize", "relu", "relu6", "clip"),
-    aligns=("concat",),
+    passthrough=(*MOVES, "concat", "avgpool", "global_avgpool", "mean", "resize", "relu", "relu6", "clip"),
+    common_qparams=("concat",),
     # Transposed convolutions have one scale, or run in float.
     per_tensor_weights=("conv_transpose",),
     # Kernels with a built-in output scale: 1/256 with zero point 0, and 1/128 with 128 for tanh.
@@ -76,10 +76,10 @@ NATIVE = replace(
     TORCH_X86,
     name="native",
     about="MMRazor's native scheme",
-    weight=Offer(narrow=(True, False), granularities=(PerChannel, PerTensor)),
+    weight=SupportedSchemes(narrow=(True, False), granularities=(PerChannel, PerTensor)),
     depthwise_bits=None,
     saturates_on=(),
-    activation=Offer(signed=(False,), symmetric=(False,)),
+    activation=SupportedSchemes(signed=(False,), symmetric=(False,)),
     bias="float",
 )
 

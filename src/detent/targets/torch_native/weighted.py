@@ -9,12 +9,12 @@ import numpy as np
 from detent.ir import Op, Operand
 from detent.ir.qparams import BOUNDS
 from detent.targets.torch_native.calls import activation_of, add_call
-from detent.targets.torch_native.lowering import Lowering, NoKernelError
+from detent.targets.torch_native.lowering import NoKernelError, TorchLowering
 
 __all__ = ["conv", "conv_transpose", "gemm", "matmul"]
 
 
-def conv(low: Lowering, op: Op) -> None:
+def conv(low: TorchLowering, op: Op) -> None:
     x = op.inputs[0]
     low.grid(x)
     rank = len(_shape(low, op.inputs[1])) - 2
@@ -32,7 +32,7 @@ def conv(low: Lowering, op: Op) -> None:
     _weighted(low, f"conv{rank}d", (op,), x, op.inputs[1], op.inputs[2:], axis=0, attributes=attributes)
 
 
-def conv_transpose(low: Lowering, op: Op) -> None:
+def conv_transpose(low: TorchLowering, op: Op) -> None:
     x, weight = op.inputs[0], op.inputs[1]
     low.grid(x)
     rank = len(_shape(low, weight)) - 2
@@ -53,14 +53,14 @@ def conv_transpose(low: Lowering, op: Op) -> None:
     _weighted(low, f"conv_transpose{rank}d", (op,), x, weight, op.inputs[2:], axis=1, attributes=attributes)
 
 
-def gemm(low: Lowering, op: Op) -> None:
+def gemm(low: TorchLowering, op: Op) -> None:
     low.grid(op.inputs[0])
     if [op.attribute(name) for name in ("transA", "transB", "alpha", "beta")] != [0, 1, 1.0, 1.0]:
         raise NoKernelError("torch's kernel computes x W' + b with W as (outputs, inputs)")
     _weighted(low, "linear", (op,), op.inputs[0], op.inputs[1], op.inputs[2:], axis=0)
 
 
-def matmul(low: Lowering, op: Op) -> None:
+def matmul(low: TorchLowering, op: Op) -> None:
     x, weight = op.inputs
     low.grid(x)
     ops: tuple[Op, ...] = (op,)
@@ -76,13 +76,13 @@ def matmul(low: Lowering, op: Op) -> None:
     _weighted(low, "linear", ops, x, weight, bias, axis=0 if turned is not None else 1)
 
 
-def _is_bias(low: Lowering, bias: Operand | None, weight: Operand | None, turned: bool) -> bool:
+def _is_bias(low: TorchLowering, bias: Operand | None, weight: Operand | None, turned: bool) -> bool:
     shape = _shape(low, weight)
     return _shape(low, bias) == (shape[0 if turned else 1],)
 
 
 def _weighted(
-    low: Lowering,
+    low: TorchLowering,
     kernel: str,
     ops: tuple[Op, ...],
     x: Operand | None,
@@ -119,7 +119,7 @@ def _weighted(
     add_call(low, f"quantized.{kernel}", chain, (x,), grid, clamp, relu, attributes or {}, constants)
 
 
-def _shape(low: Lowering, read: Operand | None) -> tuple[int, ...]:
+def _shape(low: TorchLowering, read: Operand | None) -> tuple[int, ...]:
     if read is None or not low.is_constant(read):
         raise NoKernelError("its weight is computed")
     return low.graph.constants[read.tensor].shape

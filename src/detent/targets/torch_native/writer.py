@@ -7,11 +7,11 @@ from pathlib import Path
 
 from safetensors import numpy as safetensors
 
-from detent.targets.base import Deployment, Format, TensorFacts, Written, parameter_name
+from detent.targets.base import Deployment, Format, TensorFacts, Written
 from detent.targets.base.content import parse_json
 from detent.targets.base.format import Roles
 from detent.targets.torch_native.kernels import lower
-from detent.targets.torch_native.program import JSON_FILE, TENSOR_FILE, Program, read_program, write_program
+from detent.targets.torch_native.program import JSON_FILE, TENSOR_FILE, TorchProgram, read_program, write_program
 
 __all__ = ["FORMAT", "TorchNativeFormat", "read_torch_native"]
 
@@ -38,7 +38,7 @@ class TorchNativeFormat(Format):
 FORMAT = TorchNativeFormat()
 
 
-def read_torch_native(folder: str | Path) -> Program:
+def read_torch_native(folder: str | Path) -> TorchProgram:
     """The network of a folder that holds both files."""
     where = Path(folder)
     return read_program({name: (where / name).read_bytes() for name in (JSON_FILE, TENSOR_FILE)})
@@ -53,4 +53,4 @@ def _grid_facts(content: bytes) -> Iterator[TensorFacts]:
 def _tensor_facts(content: bytes) -> Iterator[TensorFacts]:
     for name, held in safetensors.load(content).items():
         fact = "scale" if name.endswith("_scale") else "numbers"
-        yield TensorFacts(parameter_name(name.removesuffix("_scale")), {fact: held})
+        yield TensorFacts(name.removesuffix("_scale"), {fact: held})

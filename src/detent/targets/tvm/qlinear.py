@@ -19,10 +19,10 @@ import onnx
 from onnx import numpy_helper
 
 from detent.ir import Encoding, Op, Operand, Trait, clip_bounds, ops_with
-from detent.targets.base import Deployment, Format, TensorFacts, Written, parameter_name
+from detent.targets.base import Deployment, Format, TensorFacts, Written
 from detent.targets.base.content import unreadable
 from detent.targets.base.format import Roles
-from detent.targets.tvm.qlinear_graph import Builder, Kernel
+from detent.targets.tvm.qlinear_graph import Kernel, QLinearBuilder
 
 __all__ = ["FORMAT", "OnnxQlinearFormat", "QLinearGrid", "QLinearModel", "read_qlinear"]
 
@@ -54,7 +54,7 @@ class OnnxQlinearFormat(Format):
     files: Mapping[str, Roles | None] = {_FILE: ()}
 
     def write(self, deployment: Deployment) -> Written:
-        builder = Builder(deployment.graph, _KERNELS)
+        builder = QLinearBuilder(deployment.graph, _KERNELS)
         model = builder.model(deployment.model.ir_version)
         model.producer_name = "detent"
         note = (
@@ -66,7 +66,7 @@ class OnnxQlinearFormat(Format):
     def facts(self, file: str, files: Mapping[str, bytes]) -> Iterator[TensorFacts]:
         for name, one in read_qlinear(files[file]).grids.items():
             facts = {"scale": one.scale, "zero_point": one.zero_point, "type": one.dtype}
-            yield TensorFacts(parameter_name(name), facts)
+            yield TensorFacts(name, facts)
 
 
 FORMAT = OnnxQlinearFormat()
@@ -113,7 +113,7 @@ def _stores_bytes(encoding: Encoding) -> bool:
     return encoding.dtype in _BYTES and encoding.block is None
 
 
-def _on_columns(read: Operand | None, build: Builder) -> TypeGuard[Operand]:
+def _on_columns(read: Operand | None, build: QLinearBuilder) -> TypeGuard[Operand]:
     """The same, or a constant matrix with a scale for each column."""
     if read is None or read.encoding is None or read.encoding.per_tensor:
         return _on_bytes(read)
@@ -121,11 +121,11 @@ def _on_columns(read: Operand | None, build: Builder) -> TypeGuard[Operand]:
     return _stores_bytes(read.encoding) and matrix is not None and read.encoding.axis in (-1, matrix.ndim - 1)
 
 
-def _triple(build: Builder, read: Operand) -> list[str]:
+def _triple(build: QLinearBuilder, read: Operand) -> list[str]:
     return [build.codes(read), *build.scale(read)]
 
 
-def _convolution(build: Builder, op: Op, result: Operand) -> str | None:
+def _convolution(build: QLinearBuilder, op: Op, result: Operand) -> str | None:
     weighted = _weighted(build, op, channel_axis=0)
     if weighted is None or not _on_bytes(result):
         return None
@@ -134,7 +134,7 @@ def _convolution(build: Builder, op: Op, result: Operand) -> str | None:
     return build.node("QLinearConv", inputs, build.fresh(f"{result.tensor}_quantized"), name=op.name, **op.attributes)
 
 
-def _gemm(build: Builder, op: Op, result: Operand) -> str | None:
+def _gemm(build: QLinearBuilder, op: Op, result: Operand) -> str | None:
     weighted = _weighted(build, op, channel_axis=0 if op.attribute("transB") else 1)
     if weighted is None or not _on_bytes(result) or (op.attribute("alpha"), op.attribute("beta")) != (1.0, 1.0):
         return None
@@ -145,7 +145,7 @@ def _gemm(build: Builder, op: Op, result: Operand) -> str | None:
     return build.node("QGemm", inputs, made, name=op.name, domain=_MICROSOFT, **turned)
 
 
-def _matmul(build: Builder, op: Op, result: Operand) -> str | None:
+def _matmul(build: QLinearBuilder, op: Op, result: Operand) -> str | None:
     left, right = op.inputs
     if not _on_bytes(left) or not _on_columns(right, build) or not _on_bytes(result):
         return None
@@ -153,7 +153,7 @@ def _matmul(build: Builder, op: Op, result: Operand) -> str | None:
     return build.node("QLinearMatMul", inputs, build.fresh(f"{result.tensor}_quantized"), name=op.name)
 
 
-def _weighted(build: Builder, op: Op, *, channel_axis: int) -> tuple[Operand, Operand, list[str]] | None:
+def _weighted(build: QLinearBuilder, op: Op, *, channel_axis: int) -> tuple[Operand, Operand, list[str]] | None:
     """Data, weight and the names of the bias (one or none), if all of them can be integers."""
     data, weight = op.inputs[0], op.inputs[1]
     bias = op.inputs[2] if len(op.inputs) > 2 else None
@@ -173,7 +173,7 @@ def _weighted(build: Builder, op: Op, *, channel_axis: int) -> tuple[Operand, Op
     return data, weight, [_integer_bias(build, bias, data.encoding, weight.encoding)]
 
 
-def _integer_bias(build: Builder, bias: Operand, data: Encoding, weight: Encoding) -> str:
+def _integer_bias(build: QLinearBuilder, bias: Operand, data: Encoding, weight: Encoding) -> str:
     """On the scale of input times weight, which is what the operator takes it for."""
     scale = np.asarray(data.scale * weight.scale, np.float32)
     values = build.graph.constants[bias.tensor]
@@ -187,7 +187,7 @@ def _integer_bias(build: Builder, bias: Operand, data: Encoding, weight: Encodin
 
 
 def _two_inputs(op_type: str) -> Kernel:
-    def kernel(build: Builder, op: Op, result: Operand) -> str | None:
+    def kernel(build: QLinearBuilder, op: Op, result: Operand) -> str | None:
         left, right = op.inputs
         if not _on_bytes(left) or not _on_bytes(right) or not _on_bytes(result) or not _one_type(left, right, result):
             return None
@@ -199,7 +199,7 @@ def _two_inputs(op_type: str) -> Kernel:
 
 
 def _one_input(op_type: str, **defaults: Any) -> Kernel:
-    def kernel(build: Builder, op: Op, result: Operand) -> str | None:
+    def kernel(build: QLinearBuilder, op: Op, result: Operand) -> str | None:
         data = op.inputs[0]
         if not _on_bytes(data) or not _on_bytes(result) or not _one_type(data, result):
             return None
@@ -211,7 +211,7 @@ def _one_input(op_type: str, **defaults: Any) -> Kernel:
     return kernel
 
 
-def _concat(build: Builder, op: Op, result: Operand) -> str | None:
+def _concat(build: QLinearBuilder, op: Op, result: Operand) -> str | None:
     reads = [read for read in op.inputs if read is not None]
     if not (all(_on_bytes(read) for read in reads) and _on_bytes(result) and _one_type(*reads, result)):
         return None
@@ -222,7 +222,7 @@ def _concat(build: Builder, op: Op, result: Operand) -> str | None:
     return build.node("QLinearConcat", inputs, made, name=op.name, domain=_MICROSOFT, **op.attributes)
 
 
-def _moved(build: Builder, op: Op, result: Operand) -> str | None:
+def _moved(build: QLinearBuilder, op: Op, result: Operand) -> str | None:
     """Codes are moved, or the greatest taken, as real numbers would be: the grid stays."""
     data, *others = op.inputs
     if data is None or data.encoding != result.encoding or not _on_bytes(result):
@@ -234,7 +234,7 @@ def _moved(build: Builder, op: Op, result: Operand) -> str | None:
     return build.node(op.type, [build.codes(data), *names], made, name=op.name, **op.attributes)
 
 
-def _clipped(build: Builder, op: Op, result: Operand) -> str | None:
+def _clipped(build: QLinearBuilder, op: Op, result: Operand) -> str | None:
     """A ReLU or Clip on its own that keeps the grid."""
     data, limits = op.inputs[0], clip_bounds(build.graph, op)
     if data is None or limits is None or data.encoding != result.encoding or not _on_bytes(result):

@@ -17,12 +17,12 @@ from onnx import helper, numpy_helper
 from detent.ir import Encoding, Network, Op, Operand, TensorNames, clip_bounds, sole_float_reader
 from detent.ir.qparams import BOUNDS
 
-__all__ = ["Builder", "Kernel"]
+__all__ = ["Kernel", "QLinearBuilder"]
 
 Array = npt.NDArray[Any]
 
 
-class Builder:
+class QLinearBuilder:
     """One rewriting. `kernels` write, for a type of operation, the one that gives codes, or say that they cannot.
 
     `float_ops` are those that read codes and nevertheless compute on real numbers.
@@ -182,7 +182,7 @@ class Builder:
         return _value_info(name, dtype, self.graph.shapes.get(name) or self.graph.shapes.get(read.tensor))
 
 
-Kernel = Callable[[Builder, Op, Operand], "str | None"]
+Kernel = Callable[[QLinearBuilder, Op, Operand], "str | None"]
 """Gets the builder, the operation, and what is to be given: a tensor on a grid. Gives the tensor of codes it wrote."""
 
 

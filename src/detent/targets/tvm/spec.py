@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from detent.planning import FUSED, MOVES, Backend, Offer, both, chains
+from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_io
 from detent.targets.base import Target
 
 __all__ = ["TARGET", "TVM"]
 
-_UINT8 = Offer(signed=(False, True), symmetric=(False, True))
+_UINT8 = SupportedSchemes(signed=(False, True), symmetric=(False, True))
 
 # The scheme of MQBench's toolkit. Its paper has symmetric power-of-two scales, which are on offer too.
 TVM = Backend(
@@ -17,9 +17,9 @@ TVM = Backend(
     activation=_UINT8,
     bias="int32",
     # Linear layers stay float: ONNX has no quantized operator for them.
-    rules=both("conv", "add", "avgpool", "global_avgpool"),
+    rules=quantize_io("conv", "add", "avgpool", "global_avgpool"),
     fusions=(*FUSED, *chains(("add",))),
-    shares=MOVES,
+    passthrough=MOVES,
     quantize_outputs=True,
     files=("onnx", "onnx_qlinear"),
 )

@@ -53,6 +53,10 @@ class VitisDpu(Arithmetic):
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
         return half_up(values.double() / float(encoding.scale)).clamp_(encoding.qmin, encoding.qmax).float()
 
+    @property
+    def integer_operators(self) -> frozenset[str]:
+        return frozenset(_MAKERS)
+
     def lower(self, graph: Network) -> list[Step]:
         _check(graph)
         return [*_entries(graph), *lower(graph, _MAKERS)]
@@ -122,7 +126,9 @@ def _requantized(graph: Network, ops: Sequence[Op], reads: Sequence[Operand], to
     output = ops[-1].outputs[0]
     encoding = graph.grid_of(output)
     bounds = (
-        None if encoding is None else clamp_bounds(graph, [op for op in ops if op.type in ("Relu", "Clip")], encoding)
+        None
+        if encoding is None
+        else clamp_bounds(graph, [op for op in ops if op.type in ops_with(Trait.CLIPS)], encoding)
     )
     if encoding is None or bounds is None:
         return None
@@ -152,7 +158,7 @@ def _weighted(graph: Network, op: Op) -> Step | None:
     def total(x: Tensor) -> Tensor:
         return sums(x).double() * lift + shifted
 
-    return _requantized(graph, chain(graph, op, ("Relu", "Clip")).ops, (sums.read,), total, finer)
+    return _requantized(graph, chain(graph, op, ops_with(Trait.CLIPS)).ops, (sums.read,), total, finer)
 
 
 def _pair(combine: Callable[[Tensor, Tensor], Tensor]) -> Maker:
@@ -169,7 +175,7 @@ def _pair(combine: Callable[[Tensor, Tensor], Tensor]) -> Maker:
         def total(a: Tensor, b: Tensor) -> Tensor:
             return combine(a.double() * lifts[0], b.double() * lifts[1])
 
-        return _requantized(graph, chain(graph, op, ("Relu", "Clip")).ops, reads, total, at)
+        return _requantized(graph, chain(graph, op, ops_with(Trait.CLIPS)).ops, reads, total, at)
 
     return make
 
@@ -247,7 +253,7 @@ def _concat(graph: Network, op: Op) -> Step | None:
 _MOVES = ops_with(Trait.MOVES_VALUES) - {"GatherElements", "Identity", "SpaceToDepth", "Tile"}
 _MAKERS: dict[str, Maker] = {
     **dict.fromkeys(ops_with(Trait.WEIGHTED), _weighted),
-    **dict.fromkeys(("Relu", "Clip"), _clipped),
+    **dict.fromkeys(ops_with(Trait.CLIPS), _clipped),
     **dict.fromkeys(_MOVES | {"MaxPool"}, _moved),
     "Add": _pair(torch.add),
     "AveragePool": _pool,

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from detent.numerics import Rounding
-from detent.planning import FUSED, Backend, Offer, both, chains
+from detent.planning import FUSED, Backend, SupportedSchemes, chains, quantize_io
 from detent.targets.base import Target
 
 __all__ = ["TARGET", "VITIS"]
 
 # The public parser demands all of this of a DPU, also `narrow_range` false, which the document has as true.
-_PARAMETER = Offer(narrow=(False,), scales=("power_of_two",), roundings=(Rounding.HALF_AWAY,), observer="pow2_sse")
+_PARAMETER = SupportedSchemes(
+    narrow=(False,), scales=("power_of_two",), roundings=(Rounding.HALF_AWAY,), observer="pow2_sse"
+)
 _ACTIVATION = replace(_PARAMETER, roundings=(Rounding.HALF_UP,), observer="pow2_mode")
 
 VITIS = Backend(
@@ -25,8 +27,8 @@ VITIS = Backend(
         _ACTIVATION, roundings=(Rounding.HALF_AWAY,), observer="pow2_mode", observer_options={"candidates": 1}
     ),
     bias="own",
-    bias_offer=_PARAMETER,
-    rules=both(
+    bias_schemes=_PARAMETER,
+    rules=quantize_io(
         "conv",
         "conv_transpose",
         "linear",

@@ -5,22 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 import torch
 from torch import Tensor, nn
 
 import detent
+from detent.ir import Network
 from detent.targets.rewrites import legalize
 from tests.rewrites.quantized_op import Writing, X, Y, run, types
 
 REWRITE = ("split_permuting_gather",)
 
 
-def network(picked: list[int], axis: int = 1) -> onnx.ModelProto:
+def network(picked: list[int], axis: int = 1) -> Network:
     w = Writing()
     w.node("Gather", [w.on_grid(*X), w.constant("picked", np.array(picked))], "y", axis=axis)
-    return w.model(("n", 5, 4, 4), w.on_grid(*Y))
+    return w.network(("n", 5, 4, 4), w.on_grid(*Y))
 
 
 @pytest.mark.parametrize(("picked", "axis"), [([1, 2, 3, 4, 0], 1), ([3, -5, -1, 2, 1], -3), ([1, 2, 3, 0], 3)])

@@ -15,12 +15,15 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from onnx import NodeProto, helper
 from torch import fx, nn
 
+from detent import ir
 from detent.frontends.onnx.builder import Constant
 from detent.frontends.onnx.call import Call
 from detent.frontends.onnx.canonicalize.functions import Steps, function_of, own_swish
 from detent.frontends.onnx.op import Op
+from detent.ir import Operand
 
 __all__ = ["layer_norm", "rms_norm", "whole_function"]
 
@@ -41,31 +44,43 @@ def whole_function(call: Call) -> fx.Node | None:
     """The activation function, if the node that is converted is the last step of one."""
     builder = call.builder
 
-    def constant(name: str) -> Any:
-        value = builder.values.get(name)
+    def number(read: Operand) -> Any:
+        value = builder.values.get(read.tensor)
         small = isinstance(value, Constant) and value.stored is None and value.tensor.numel() == 1
         return value.tensor.double().numpy() if isinstance(value, Constant) and small else None
 
-    known = Steps(builder.makers.get, call.readers, constant)
-    found = function_of(call.node, known) or own_swish(call.node, known)
-    if found is None or not isinstance(x := builder.values.get(found.x), fx.Node):
+    def producer(read: Operand) -> ir.Op | None:
+        node = builder.makers.get(read.tensor)
+        return None if node is None else _step(node)
+
+    known = Steps(producer, lambda name: [next(iter(node.output), "") for node in call.readers(name)], number)
+    last = _step(call.node)
+    found = function_of(last, known) or own_swish(last, known)
+    if found is None or not isinstance(x := builder.values.get(found.x.tensor), fx.Node):
         return None
-    info = builder.inference.info(found.x)
+    info = builder.inference.info(found.x.tensor)
     if info.dtype != torch.float32 or len(info.dims or ()) < found.axes:
         return None
-    inner = [node.output[0] for node in found.nodes[:-1]]
+    inner = [op.outputs[0] for op in found.ops[:-1]]
     steps = [value for name in inner if isinstance(value := builder.values.get(name), fx.Node)]
     if any(isinstance(builder.values.get(name), Constant) for name in inner):
         return None
     call.names = (*(name for node in steps for name in builder.nodes[node.name]), *call.names)
-    names = {name: _ARGUMENTS.get((found.op, name)) for name in found.attributes}
+    names = {name: _ARGUMENTS.get((found.type, name)) for name in found.attributes}
     kwargs = {torch_name: found.attributes[name] for name, torch_name in names.items() if torch_name}
-    made: fx.Node = call.apply(_FUNCTIONS[found.op], x, **kwargs)
+    made: fx.Node = call.apply(_FUNCTIONS[found.type], x, **kwargs)
     for node in reversed(steps):
         builder.erase(node)
     for name in inner:  # these may be steps of a function that is yet longer
         builder.values.pop(name, None)
     return made
+
+
+def _step(node: NodeProto) -> ir.Op:
+    """A node as an operation on float tensors."""
+    attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    inputs = tuple(Operand(name) if name else None for name in node.input)
+    return ir.Op(node.op_type, node.name, inputs, tuple(node.output), attributes)
 
 
 def rms_norm(call: Call) -> Any | None:
@@ -149,7 +164,7 @@ def layer_norm(call: Call) -> Any | None:
 
 
 def _steps(call: Call, above: fx.Node, below: fx.Node) -> tuple[fx.Node, float, list[fx.Node]] | None:
-    """The tensor that is normalised, the number under the root, and the steps in their order."""
+    """The tensor that is normalized, the number under the root, and the steps in their order."""
     total = _argument(below, torch.sqrt)
     variance = _argument(total, torch.add)
     squares = _argument(variance, torch.mean)

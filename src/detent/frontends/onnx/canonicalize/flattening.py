@@ -1,4 +1,4 @@
-"""One flat graph: the model's own functions written out, decided branches in place of their `If`, names apart.
+"""One flat graph: functions of the model inlined, an `If` replaced by the branch it takes, a name for every node.
 
 What is deployed is this graph with Q and DQ in it, and an engine takes no file in which two nodes have one name.
 """
@@ -16,14 +16,14 @@ from detent.frontends.onnx.reading.inference import without_weights
 from detent.ir import TensorNames
 from detent.ir.protos import without_initializers
 
-__all__ = ["flattened", "with_branches"]
+__all__ = ["inline_functions", "with_branches"]
 
 _DEPTH = 64  # functions that call functions
 _MOST_NODES = 2**18
 
 
-def flattened(model: ModelProto) -> ModelProto:
-    """`model` itself if nothing is to be done."""
+def inline_functions(model: ModelProto) -> ModelProto:
+    """The functions of the model inlined, and every node with a name of its own; `model` itself if nothing changes."""
     nodes = _own_functions_written_out(model) if model.functions else list(model.graph.node)
     apart = list(_named_apart(nodes))
     if not model.functions and all(one is other for one, other in zip(nodes, apart, strict=True)):

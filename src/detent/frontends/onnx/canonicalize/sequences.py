@@ -17,12 +17,12 @@ from detent.frontends.onnx.skeleton import reads
 from detent.ir import TensorNames
 from detent.ir.protos import without_initializers
 
-__all__ = ["without_sequences"]
+__all__ = ["remove_sequences"]
 
 _SMALL = 1024  # elements; more say no position and no sizes
 
 
-def without_sequences(model: ModelProto) -> ModelProto:
+def remove_sequences(model: ModelProto) -> ModelProto:
     """`model` itself if it has none, or one that is more than its parts."""
     kinds = {node.op_type for node in model.graph.node if node.domain in ("", "ai.onnx")}
     if not kinds & _WRITERS.keys():

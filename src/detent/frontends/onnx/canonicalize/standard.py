@@ -1,7 +1,7 @@
-"""What tools write that the ONNX standard does not have so: nodes out of order, operators of onnxruntime's own domain.
+"""Makes standard ONNX of what tools write: sorts nodes that are out of order, replaces onnxruntime's own operators.
 
-Its Q and DQ were there for types that the standard's have now; its Gelu, which the preparation for QNN makes of single
-steps, is those steps again.
+Its Q and DQ become the standard's, which now have the same types. Its Gelu, which the preparation for QNN makes of
+single steps, becomes these steps again.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from detent.frontends.onnx.call import label
 from detent.frontends.onnx.skeleton import reads
 from detent.ir.protos import without_initializers
 
-__all__ = ["standardised"]
+__all__ = ["use_standard_operators"]
 
 _VENDOR = "com.microsoft"
 
 
-def standardised(model: ModelProto) -> ModelProto:
-    """`model` itself if it is so already."""
+def use_standard_operators(model: ModelProto) -> ModelProto:
+    """The same network in standard operators, in order; `model` itself if it is that already."""
     given = list(model.graph.node)
     nodes = [one for node in _in_order(given) for one in _in_standard(node)]
     if len(nodes) == len(given) and all(one is other for one, other in zip(nodes, given, strict=True)):

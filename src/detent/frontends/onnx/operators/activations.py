@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from detent.frontends.onnx.builder import Constant
 from detent.frontends.onnx.call import Call, Converter
-from detent.ir import CLIPPED
+from detent.ir.metadata import is_code_range
 
 __all__ = ["CONVERTERS"]
 
@@ -45,8 +45,8 @@ def _clip(call: Call) -> Any:
 
 
 def _belongs_to_grid(call: Call) -> bool:
-    """Whether it stands before Q because fewer codes are used than the type has; deployed models call it so."""
-    if not call.outputs[0].endswith(CLIPPED) or not call.users():
+    """Whether it stands before Q because fewer codes are used than the type has, as deployed models note."""
+    if not is_code_range(call.node) or not call.users():
         return False
     after = [reader for quantize in call.users() for reader in call.readers(quantize.output[0])]
     return all(node.op_type == "QuantizeLinear" for node in call.users()) and all(

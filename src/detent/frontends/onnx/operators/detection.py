@@ -16,18 +16,18 @@ __all__ = ["CONVERTERS"]
 
 def _non_max_suppression(call: Call) -> Any:
     given = (call.value(0), call.value(1), *(call.optional(at) for at in (2, 3, 4)))
-    return call.op(non_max_suppression, *given, centred=bool(call.integer("center_point_box")))
+    return call.op(non_max_suppression, *given, centered=bool(call.integer("center_point_box")))
 
 
 def non_max_suppression(
-    boxes: Tensor, scores: Tensor, most: Tensor | None, overlap: Tensor | None, least: Tensor | None, *, centred: bool
+    boxes: Tensor, scores: Tensor, most: Tensor | None, overlap: Tensor | None, least: Tensor | None, *, centered: bool
 ) -> Tensor:
     """Rows of (batch, class, box), of each class by falling score."""
     limit = 0 if most is None else int(most)
     threshold = 0.0 if overlap is None else float(overlap)
     found = []
     for batch in range(scores.shape[0]):
-        corners = _corners(boxes[batch], centred)
+        corners = _corners(boxes[batch], centered)
         for kind in range(scores.shape[1]):
             own = scores[batch, kind]
             order = torch.sort(own, descending=True, stable=True).indices
@@ -37,11 +37,11 @@ def non_max_suppression(
     return torch.tensor(found, dtype=torch.int64, device=boxes.device).reshape(-1, 3)
 
 
-def _corners(boxes: Tensor, centred: bool) -> Tensor:
+def _corners(boxes: Tensor, centered: bool) -> Tensor:
     """(low, low, high, high), whichever corners are given."""
-    if centred:
-        centre, half = boxes[:, :2], boxes[:, 2:] / 2
-        return torch.cat([centre - half, centre + half], 1)
+    if centered:
+        center, half = boxes[:, :2], boxes[:, 2:] / 2
+        return torch.cat([center - half, center + half], 1)
     return torch.cat([torch.minimum(boxes[:, :2], boxes[:, 2:]), torch.maximum(boxes[:, :2], boxes[:, 2:])], 1)
 
 

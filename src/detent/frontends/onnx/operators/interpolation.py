@@ -78,7 +78,7 @@ def _places(length: int, size: int, scale: float, coordinates: str, crop: tuple[
         return at * 0
     places = (at + 0.5) / scale
     if coordinates == "half_pixel_symmetric":
-        # The output size was rounded: the two images share their centre.
+        # The output size was rounded: the two images share their center.
         kept = torch.tensor(float(size)) / (torch.tensor(scale) * length)
         places = length / 2 * (1 - kept) + places
     return places - 0.5

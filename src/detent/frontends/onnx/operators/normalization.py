@@ -1,4 +1,4 @@
-"""Normalisations."""
+"""Normalizations."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _layer_norm(call: Call) -> Any:
 
 
 def _normalized(call: Call, axis: int) -> tuple[int, ...] | None:
-    """The sizes of the axes that are normalised, where all are known."""
+    """The sizes of the axes that are normalized, where all are known."""
     dims = call.dims(0)
     if dims is None or not -len(dims) <= axis < len(dims):
         return None
@@ -101,9 +101,9 @@ def layer_norm(
     dims = tuple(range(axis % x.ndim, x.ndim))
     wide = x if x.dtype == torch.float64 else x.float()
     mean = wide.mean(dims, keepdim=True)
-    centred = wide - mean
-    inverse = torch.rsqrt((centred * centred).mean(dims, keepdim=True) + eps)
-    y = (centred * inverse).to(x.dtype) * scale
+    centered = wide - mean
+    inverse = torch.rsqrt((centered * centered).mean(dims, keepdim=True) + eps)
+    y = (centered * inverse).to(x.dtype) * scale
     return (y if bias is None else y + bias), mean, inverse
 
 

@@ -12,10 +12,10 @@ from detent.frontends.onnx.builder import Constant
 from detent.frontends.onnx.call import Call, Converter
 from detent.frontends.onnx.operators.gathering import reverse_sequence
 from detent.frontends.onnx.operators.recurrent_modules import gru_module, lstm_module
+from detent.ir import default_activations
 
 __all__ = ["CONVERTERS"]
 
-_DEFAULT = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 _DIRECTIONS = ("forward", "reverse", "bidirectional")
 
 Step = Callable[[Tensor, "tuple[Tensor, ...]"], "tuple[Tensor, ...]"]
@@ -33,10 +33,10 @@ def _layout(call: Call) -> Layout:
     kind, direction = call.node.op_type, call.text("direction")
     if direction not in _DIRECTIONS:
         call.refuse(f"the direction {direction!r}", "export the model again")
-    ways = 2 if direction == "bidirectional" else 1
-    activations = call.texts("activations") or _DEFAULT[kind] * ways
-    if [name.lower() for name in activations] != [name.lower() for name in _DEFAULT[kind] * ways]:
-        call.refuse(f"the activations {activations}", f"only {_DEFAULT[kind]} are imported")
+    default = default_activations(kind, {"direction": direction})
+    activations = call.texts("activations") or default
+    if [name.lower() for name in activations] != [name.lower() for name in default]:
+        call.refuse(f"the activations {activations}", f"only {default} are imported")
     if call.attribute("clip") is not None or call.integer("input_forget"):
         call.refuse("clipped cells or coupled gates", "export the model without them")
     return Layout(direction, bool(call.integer("layout")))

@@ -14,7 +14,7 @@ from detent.frontends.onnx.builder import Constant
 from detent.frontends.onnx.call import Call, Converter
 from detent.frontends.onnx.operators.linear import transposed
 from detent.frontends.onnx.reading.sizes import bounded
-from detent.ir import CLIPPED
+from detent.ir.metadata import is_code_range
 
 __all__ = ["CONVERTERS"]
 
@@ -175,7 +175,7 @@ def space_to_depth(x: Tensor, *, size: int) -> Tensor:
 
 
 def _is_grid(node: NodeProto) -> bool:
-    return node.op_type == "QuantizeLinear" or any(name.endswith(CLIPPED) for name in node.output)
+    return node.op_type == "QuantizeLinear" or is_code_range(node)
 
 
 def _identity(call: Call) -> Any:

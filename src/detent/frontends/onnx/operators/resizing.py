@@ -55,7 +55,7 @@ def _resize(call: Call) -> Any:
         call.refuse(f"the modes {plan.mode}, {plan.coordinates}, {plan.nearest}", "export the model again")
     if plan.mode == "nearest" and plan.coordinates == "half_pixel_symmetric":
         call.refuse(
-            "nearest pixels around a centre that lies between two, which runtimes round differently", "use half_pixel"
+            "nearest pixels around a center that lies between two, which runtimes round differently", "use half_pixel"
         )
     policy = call.text("keep_aspect_ratio_policy")
     axes = call.integers("axes")
@@ -93,7 +93,7 @@ def _torch_mode(plan: AxisPlan) -> str:
     """The mode of `F.interpolate` that computes the same when growing by whole factors; "" if none does."""
     if plan.mode == "nearest" and plan.coordinates == "asymmetric" and plan.nearest == "floor":
         return "nearest"
-    # On a whole factor the centres of half pixels round to the same pixel whichever way ties go: there are none.
+    # On a whole factor the centers of half pixels round to the same pixel whichever way ties go: there are none.
     smooth = plan.mode == "linear" and plan.coordinates in ("half_pixel", "pytorch_half_pixel")
     return "linear" if smooth and not plan.exclude_outside else ""
 

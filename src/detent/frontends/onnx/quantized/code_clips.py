@@ -11,13 +11,13 @@ from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 from detent.frontends.onnx.skeleton import reads
 from detent.ir.protos import without_initializers
 
-__all__ = ["Ends", "without_clips"]
+__all__ = ["Ends", "fold_code_clips"]
 
 Ends = dict[str, tuple[int, int]]
 """Tensor of codes -> the least and the greatest of them."""
 
 
-def without_clips(model: ModelProto) -> tuple[ModelProto, Ends]:
+def fold_code_clips(model: ModelProto) -> tuple[ModelProto, Ends]:
     """`model` itself if it clips no codes."""
     if not any(node.op_type == "Clip" for node in model.graph.node):
         return model, {}

@@ -19,7 +19,7 @@ from detent.errors import OnnxError
 from detent.frontends.onnx.call import label
 from detent.ir.protos import without_initializers
 
-__all__ = ["with_pairs"]
+__all__ = ["expand_fake_quantize"]
 
 _AFFINE = {
     "LearnablePerTensorAffine": False,
@@ -40,7 +40,7 @@ class _Grid:
     axis: int
 
 
-def with_pairs(model: ModelProto) -> ModelProto:
+def expand_fake_quantize(model: ModelProto) -> ModelProto:
     """`model` itself if it has no such operators."""
     if not any(_is_fake(node) for node in model.graph.node):
         return model

@@ -10,12 +10,12 @@ from detent.frontends.onnx.skeleton import reads
 from detent.ir import attribute_value
 from detent.ir.protos import without_initializers
 
-__all__ = ["apart", "with_relus"]
+__all__ = ["split_second_grids", "with_relus"]
 
 Grid = tuple[object, ...]
 
 
-def apart(model: ModelProto, ends: Mapping[str, tuple[int, int]]) -> ModelProto:
+def split_second_grids(model: ModelProto, ends: Mapping[str, tuple[int, int]]) -> ModelProto:
     """`model` with an Identity before every second grid of a tensor, for another reader or behind its first: what that
     gives is the tensor of the second grid. `model` itself if no tensor has two. `ends` are of codes, by tensor."""
     again = _second_grids(model, ends)

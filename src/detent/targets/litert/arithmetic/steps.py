@@ -33,7 +33,7 @@ from detent.targets.litert.file.numbers import is_held
 from detent.twin import Arithmetic, Step
 from detent.twin.accumulate import Accumulator, accumulator, matmul_accumulate
 from detent.twin.arithmetic import Kernel
-from detent.twin.float_ops import only_moves
+from detent.twin.float_ops import MOVES, only_moves
 from detent.twin.lowering import float_step
 from detent.twin.requantize import Requantizer, clamp_bounds
 
@@ -43,7 +43,11 @@ _WIDE = WideKernels()
 _FUNCTIONS = ((0.0, np.inf), (0.0, 6.0), (-1.0, 1.0))
 """Bounds that LiteRT has an operator for; the last one not for 16 bits."""
 
-_TABLES = ("Relu", "Clip", "HardSwish", "Sigmoid", "Tanh", "LeakyRelu", "Elu", "Gelu")
+_ON_CODES = ("Pad", "ReduceMax", "ReduceMin")
+"""They run on codes as what moves values does."""
+_BINARY = ops_with(Trait.ARITHMETIC) - {"Div"}  # which has no kernel for codes
+_MEANS = ("GlobalAveragePool", "ReduceMean")
+_TABLES = (*ops_with(Trait.CLIPS), "HardSwish", "Sigmoid", "Tanh", "LeakyRelu", "Elu", "Gelu")
 
 
 class TfliteFamily(Arithmetic, TfliteKernels):
@@ -67,6 +71,11 @@ class TfliteFamily(Arithmetic, TfliteKernels):
     def _for(self, *grids: Encoding) -> TfliteKernels:
         """The kernels that compute on these grids."""
         return _WIDE if any(map(is_wide, grids)) else self
+
+    @property
+    def integer_operators(self) -> frozenset[str]:
+        others = {*_ON_CODES, *_TABLES, *_MEANS, "AveragePool", "Concat", "Softmax"}
+        return MOVES | _BINARY | ops_with(Trait.WEIGHTED) | others
 
     def lower(self, graph: Network) -> list[Step]:
         return self.lower_nodes(graph, fused(graph), lambda _: True)
@@ -98,7 +107,7 @@ class TfliteFamily(Arithmetic, TfliteKernels):
         data = op.inputs[0]
         if data is None or data.encoding is None or not is_held(data.encoding):
             return None
-        if only_moves(op) or op.type in ("Pad", "ReduceMax", "ReduceMin"):
+        if only_moves(op) or op.type in _ON_CODES:
             return move(graph, op, data.encoding) if has_kernel(op.type, (data.encoding,), data.encoding) else None
         if op.type == "Concat":
             return self._concat(graph, op)
@@ -107,7 +116,7 @@ class TfliteFamily(Arithmetic, TfliteKernels):
             return None
         if op.type in ops_with(Trait.WEIGHTED):
             return self._weighted(graph, node, y)
-        if op.type in ("Add", "Sub", "Mul"):
+        if op.type in _BINARY:
             return self._binary(graph, node, y)
         return self._unary(graph, node, data, y)
 
@@ -177,7 +186,7 @@ class TfliteFamily(Arithmetic, TfliteKernels):
             kernel = self._table(graph, op, x, y)
         elif op.type == "Softmax":
             kernel = along_axis(op, self._for(y).softmax(x, y))
-        elif op.type in ("GlobalAveragePool", "ReduceMean"):
+        elif op.type in _MEANS:
             return self._mean(graph, op, data, y)
         elif op.type == "AveragePool" and x == y:
             kernel = average(op, x)
@@ -233,4 +242,4 @@ def _grids(op: Op) -> list[Encoding] | None:
 
 
 def _activation(node: Node) -> list[Op]:
-    return [op for op in node.ops[1:] if op.type in ("Relu", "Clip")]
+    return [op for op in node.ops[1:] if op.type in ops_with(Trait.CLIPS)]

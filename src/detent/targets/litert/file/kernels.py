@@ -25,7 +25,8 @@ _WIDE = frozenset(
         *ops_with(Trait.EXTREME),
         *ops_with(Trait.MOVES_VALUES) - {"DepthToSpace", "GatherElements", "SpaceToDepth"},
         *("Add", "Sub", "Mul", "Concat", "Pad", "Resize", "ReduceMean"),
-        *("Relu", "Clip", "LeakyRelu", "Gelu", "Sigmoid", "Tanh", "Softmax"),
+        *ops_with(Trait.CLIPS),
+        *("LeakyRelu", "Gelu", "Sigmoid", "Tanh", "Softmax"),
     }
 )
 """ONNX operations with a kernel for int16. PRELU loads with it too, and gives wrong numbers."""

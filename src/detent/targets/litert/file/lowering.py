@@ -1,8 +1,8 @@
-"""The state of writing one network: which tensors exist, in which form, and the operators so far.
+"""The state of writing one network: which tensors exist, in which variant, and the operators so far.
 
-A tensor of the ONNX network may exist in several forms in the file: as real numbers or as codes of one or another
+A tensor of the ONNX network may exist in several variants in the file: as real numbers or as codes of one or another
 encoding, with its channels second (as ONNX has them) or last (as LiteRT's image operators have them). An operator
-asks for the form it needs; a form that does not exist yet is made from one that does with QUANTIZE, DEQUANTIZE or
+asks for the variant it needs; a variant that does not exist yet is made from one that does with QUANTIZE, DEQUANTIZE or
 TRANSPOSE. So no rule about layouts or types is needed anywhere else.
 """
 
@@ -24,13 +24,13 @@ from detent.targets.litert.file.kernels import has_kernel
 from detent.targets.litert.file.numbers import activation_encoding
 from detent.targets.litert.file.versions import version_of
 
-__all__ = ["Form", "Lowerer", "Lowering", "last_order", "refusal"]
+__all__ = ["Lowerer", "TfliteLowering", "Variant", "last_order", "refusal"]
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Form:
+class Variant:
     """How a tensor is held: codes of an encoding, or real numbers; channels last or second."""
 
     encoding: Encoding | None
@@ -52,7 +52,7 @@ def refusal(
     return DeployError(f"write {op.type} {op.name!r} as .tflite", found, to_do)
 
 
-class Lowering:
+class TfliteLowering:
     """Grows by `emit`; `current` are the names of the operations that are being written. `short_sums`: whether
     convolutions of 16-bit codes add up in 32 bits where these suffice."""
 
@@ -66,7 +66,7 @@ class Lowering:
         self.fixed_batch = False
         self.current: tuple[str, ...] = ()
         self._sizes = sizes
-        self._forms: dict[str, dict[Form, int]] = {}
+        self._variants: dict[str, dict[Variant, int]] = {}
         self._reals: dict[tuple[str, Encoding, bool], int] = {}
         self._names: set[str] = {output.name for output in graph.outputs}
         self._constants: dict[tuple[str, bytes], int] = {}
@@ -90,7 +90,7 @@ class Lowering:
 
     def made_last(self, read: Operand | None) -> bool:
         """Whether a tensor was made with its channels last."""
-        return read is not None and read.tensor in self._forms and next(iter(self._forms[read.tensor])).last
+        return read is not None and read.tensor in self._variants and next(iter(self._variants[read.tensor])).last
 
     def is_constant(self, read: Operand | None) -> bool:
         return read is not None and read.tensor in self.graph.constants
@@ -154,40 +154,40 @@ class Lowering:
         source = self.tensors[like]
         return self.add(name, shape, signature, encoding=source.encoding, dtype=source.dtype)
 
-    def make(self, tensor: str, form: Form, dtype: str | None = None) -> int:
-        """The tensor an operator gives, in the form it gives it; `dtype` if it is neither codes nor real numbers."""
-        index = self._new(tensor, form, "", dtype)
-        self._forms[tensor] = {form: index}
+    def make(self, tensor: str, variant: Variant, dtype: str | None = None) -> int:
+        """The tensor an operator gives, in the variant it gives it; `dtype` if it is neither codes nor real numbers."""
+        index = self._new(tensor, variant, "", dtype)
+        self._variants[tensor] = {variant: index}
         return index
 
-    def alias(self, tensor: str, form: Form, index: int) -> None:
+    def alias(self, tensor: str, variant: Variant, index: int) -> None:
         """`tensor` is another that exists already."""
-        self._forms[tensor] = {form: index}
+        self._variants[tensor] = {variant: index}
 
     def clip(self, tensor: str, bounds: tuple[float, float]) -> None:
         """Clip what was made last. On codes the result is that of clipping before rounding, which keeps the order."""
-        ((form, index),) = self._forms[tensor].items()
+        ((variant, index),) = self._variants[tensor].items()
         for kind, bound in zip(("MAXIMUM", "MINIMUM"), bounds, strict=True):
             if np.isfinite(bound):
                 held = np.array(bound, np.float32)
-                if form.encoding is not None:
-                    held = form.encoding.quantize(held).astype(form.encoding.dtype)
-                made = self._new(tensor, form, f"_{kind.lower()}")
-                self.emit(kind, [index, self.constant("bound", held, form.encoding)], [made])
+                if variant.encoding is not None:
+                    held = variant.encoding.quantize(held).astype(variant.encoding.dtype)
+                made = self._new(tensor, variant, f"_{kind.lower()}")
+                self.emit(kind, [index, self.constant("bound", held, variant.encoding)], [made])
                 if self.shown.get(index, ("",))[0] == tensor:
                     del self.shown[index]
                 index = made
-        self._forms[tensor] = {form: index}
+        self._variants[tensor] = {variant: index}
 
-    def _new(self, tensor: str, form: Form, suffix: str, dtype: str | None = None) -> int:
+    def _new(self, tensor: str, variant: Variant, suffix: str, dtype: str | None = None) -> int:
         shape = self.shape(tensor)
-        if form.last:
+        if variant.last:
             shape = tuple(shape[axis] for axis in last_order(len(shape)))
-        if dtype is None and form.encoding is None and tensor in self.graph.inputs:
+        if dtype is None and variant.encoding is None and tensor in self.graph.inputs:
             dtype = self.graph.inputs[tensor].dtype
-        signature = self.signature(tensor, last=form.last)
-        index = self.add(tensor + suffix, shape, signature, encoding=form.encoding, dtype=dtype)
-        self.shown[index] = (tensor, form.last)
+        signature = self.signature(tensor, last=variant.last)
+        index = self.add(tensor + suffix, shape, signature, encoding=variant.encoding, dtype=dtype)
+        self.shown[index] = (tensor, variant.last)
         return index
 
     # Reading
@@ -197,12 +197,12 @@ class Lowering:
         if read.tensor in self.graph.constants:
             return self._constant(read, last, integer)
         if integer:
-            return self._form(read.tensor, Form(self.encoding(read), last))
+            return self._variant(read.tensor, Variant(self.encoding(read), last))
         if read.encoding is None:
-            return self._form(read.tensor, Form(None, last))
+            return self._variant(read.tensor, Variant(None, last))
         key = (read.tensor, self.encoding(read), last)
         if key not in self._reals:
-            codes = self._form(read.tensor, Form(self.encoding(read), last))
+            codes = self._variant(read.tensor, Variant(self.encoding(read), last))
             self._reals[key] = self._converted(codes, f"{read.tensor}_dequantized", None)
         return self._reals[key]
 
@@ -227,20 +227,20 @@ class Lowering:
             data = data.transpose(last_order(data.ndim))
         return self.constant(read.tensor, data, encoding)
 
-    def _form(self, tensor: str, form: Form) -> int:
-        forms = self._forms[tensor]
-        if form in forms:
-            return forms[form]
-        turned = Form(form.encoding, not form.last)
-        if turned not in forms:
-            made = next(iter(forms))
-            turned = Form(form.encoding, made.last)
-            suffix = "_dequantized" if form.encoding is None else "_quantized"
-            forms[turned] = self._converted(forms[made], tensor + suffix, form.encoding)
-            self.shown[forms[turned]] = (tensor, made.last)
-        if turned != form:
-            forms[form] = self._turned(forms[turned], tensor, form)
-        return forms[form]
+    def _variant(self, tensor: str, variant: Variant) -> int:
+        variants = self._variants[tensor]
+        if variant in variants:
+            return variants[variant]
+        turned = Variant(variant.encoding, not variant.last)
+        if turned not in variants:
+            made = next(iter(variants))
+            turned = Variant(variant.encoding, made.last)
+            suffix = "_dequantized" if variant.encoding is None else "_quantized"
+            variants[turned] = self._converted(variants[made], tensor + suffix, variant.encoding)
+            self.shown[variants[turned]] = (tensor, made.last)
+        if turned != variant:
+            variants[variant] = self._turned(variants[turned], tensor, variant)
+        return variants[variant]
 
     def _converted(self, index: int, name: str, encoding: Encoding | None) -> int:
         source = self.tensors[index]
@@ -254,11 +254,11 @@ class Lowering:
         self.emit(kind, inputs, [made])
         self.current = held
 
-    def _turned(self, index: int, tensor: str, form: Form) -> int:
+    def _turned(self, index: int, tensor: str, variant: Variant) -> int:
         rank = self.rank(tensor)
-        order = last_order(rank) if form.last else tuple(int(a) for a in np.argsort(last_order(rank)))
-        suffix = "_channels_last" if form.last else "_channels_second"
-        made = self._new(tensor, form, suffix, self.tensors[index].dtype)
+        order = last_order(rank) if variant.last else tuple(int(a) for a in np.argsort(last_order(rank)))
+        suffix = "_channels_last" if variant.last else "_channels_second"
+        made = self._new(tensor, variant, suffix, self.tensors[index].dtype)
         self._convert("TRANSPOSE", [index, self.integers("order", order)], made)
         return made
 
@@ -273,5 +273,5 @@ class Lowering:
         self.written.append(self.current)
 
 
-Lowerer = Callable[[Lowering, Node], None]
+Lowerer = Callable[[TfliteLowering, Node], None]
 """Writes the operators of one node."""

@@ -10,7 +10,7 @@ import numpy as np
 from detent.ir import Operand, clip_bounds
 from detent.targets.litert.file.fusing import Node
 from detent.targets.litert.file.kernels import is_wide
-from detent.targets.litert.file.lowering import Form, Lowerer, Lowering, last_order, refusal
+from detent.targets.litert.file.lowering import Lowerer, TfliteLowering, Variant, last_order, refusal
 from detent.targets.litert.file.ops_weighted import ACTIVATIONS
 
 __all__ = ["ELEMENTWISE", "unary"]
@@ -19,7 +19,7 @@ __all__ = ["ELEMENTWISE", "unary"]
 def _binary(kind: str, *, integer: bool = True, activation: bool = True) -> Lowerer:
     """An operation on two tensors; `integer` if LiteRT has it on int8."""
 
-    def write(low: Lowering, node: Node) -> None:
+    def write(low: TfliteLowering, node: Node) -> None:
         reads = [read for read in node.main.inputs if read is not None]
         if len(reads) != 2:
             raise refusal(node.main, f"it has {len(reads)} operands", "write it as operations on two tensors")
@@ -32,19 +32,19 @@ def _binary(kind: str, *, integer: bool = True, activation: bool = True) -> Lowe
         options: dict[str, Any] = {"fusedActivationFunction": ACTIVATIONS[node.activation]} if activation else {}
         if kind in ("ADD", "SUB") and encoding is not None and is_wide(encoding):
             options["potScaleInt16"] = False  # else powers of two have another kernel
-        low.emit(kind, operands, [low.make(node.output, Form(encoding, last))], **options)
+        low.emit(kind, operands, [low.make(node.output, Variant(encoding, last))], **options)
 
     return write
 
 
-def _layout(low: Lowering, node: Node, reads: Sequence[Operand]) -> bool:
+def _layout(low: TfliteLowering, node: Node, reads: Sequence[Operand]) -> bool:
     """Channels last if one operand is so, unless another has fewer axes: that lines up with the order of ONNX."""
     rank = low.rank(node.output)
     shorter = any(low.rank(read.tensor) != rank and not low.is_constant(read) for read in reads)
     return any(low.made_last(read) for read in reads) and not shorter
 
 
-def _operand(low: Lowering, read: Operand, rank: int, last: bool, integer: bool) -> int:
+def _operand(low: TfliteLowering, read: Operand, rank: int, last: bool, integer: bool) -> int:
     if not low.is_constant(read) or not last:
         return low.take(read, last=last, integer=integer)
     # A constant of fewer axes gets the missing ones before its channels move to the end.
@@ -60,18 +60,18 @@ def _operand(low: Lowering, read: Operand, rank: int, last: bool, integer: bool)
 def unary(kind: str, *, integer: bool = False, **options: Any) -> Lowerer:
     """A function of each element; `integer` if LiteRT has it on int8."""
 
-    def write(low: Lowering, node: Node) -> None:
+    def write(low: TfliteLowering, node: Node) -> None:
         read = node.main.inputs[0]
         assert read is not None
         encoding = low.integer_output(node, read) if integer else None
         last = low.made_last(read)
         index = low.take(read, last=last, integer=encoding is not None)
-        low.emit(kind, [index], [low.make(node.output, Form(encoding, last))], **options)
+        low.emit(kind, [index], [low.make(node.output, Variant(encoding, last))], **options)
 
     return write
 
 
-def clip(low: Lowering, node: Node) -> None:
+def clip(low: TfliteLowering, node: Node) -> None:
     """A Relu or Clip that stands alone."""
     op, read = node.main, node.main.inputs[0]
     assert read is not None
@@ -87,21 +87,21 @@ def clip(low: Lowering, node: Node) -> None:
     if encoding is not None and low.encoding(read) != encoding:
         encoding = None
     last = low.made_last(read)
-    low.alias(node.output, Form(encoding, last), low.take(read, last=last, integer=encoding is not None))
+    low.alias(node.output, Variant(encoding, last), low.take(read, last=last, integer=encoding is not None))
     low.clip(node.output, bounds)
 
 
-def leaky_relu(low: Lowering, node: Node) -> None:
+def leaky_relu(low: TfliteLowering, node: Node) -> None:
     alpha = float(node.main.attribute("alpha"))
     unary("LEAKY_RELU", integer=True, alpha=alpha)(low, node)
 
 
-def gelu(low: Lowering, node: Node) -> None:
+def gelu(low: TfliteLowering, node: Node) -> None:
     approximate = node.main.attribute("approximate") == "tanh"
     unary("GELU", integer=True, approximate=approximate)(low, node)
 
 
-def prelu(low: Lowering, node: Node) -> None:
+def prelu(low: TfliteLowering, node: Node) -> None:
     read, slope = node.main.inputs
     assert read is not None
     assert slope is not None
@@ -112,14 +112,14 @@ def prelu(low: Lowering, node: Node) -> None:
     low.emit(
         "PRELU",
         [index, _operand(low, slope, rank, last, encoding is not None)],
-        [low.make(node.output, Form(encoding, last))],
+        [low.make(node.output, Variant(encoding, last))],
     )
 
 
 def _softmax(kind: str, **options: Any) -> Lowerer:
     """Along the last axis, which the channels of an image are in LiteRT's layout."""
 
-    def write(low: Lowering, node: Node) -> None:
+    def write(low: TfliteLowering, node: Node) -> None:
         op, read = node.main, node.main.inputs[0]
         assert read is not None
         rank = low.rank(read.tensor)
@@ -129,7 +129,7 @@ def _softmax(kind: str, **options: Any) -> Lowerer:
         last = axis == 1 and rank > 2
         encoding = low.integer_output(node, read)
         index = low.take(read, last=last, integer=encoding is not None)
-        low.emit(kind, [index], [low.make(node.output, Form(encoding, last))], **options)
+        low.emit(kind, [index], [low.make(node.output, Variant(encoding, last))], **options)
 
     return write
 
@@ -137,29 +137,29 @@ def _softmax(kind: str, **options: Any) -> Lowerer:
 def _compared(kind: str) -> Lowerer:
     """A comparison of two tensors, or a logical function of two that are true or false."""
 
-    def write(low: Lowering, node: Node) -> None:
+    def write(low: TfliteLowering, node: Node) -> None:
         reads = [read for read in node.main.inputs if read is not None]
         last = _layout(low, node, reads)
         operands = [_operand(low, read, low.rank(node.output), last, False) for read in reads]
-        low.emit(kind, operands, [low.make(node.output, Form(None, last), "bool")])
+        low.emit(kind, operands, [low.make(node.output, Variant(None, last), "bool")])
 
     return write
 
 
-def _logical_not(low: Lowering, node: Node) -> None:
+def _logical_not(low: TfliteLowering, node: Node) -> None:
     read = node.main.inputs[0]
     assert read is not None
     last = low.made_last(read)
     index = low.take(read, last=last, integer=False)
-    low.emit("LOGICAL_NOT", [index], [low.make(node.output, Form(None, last), "bool")])
+    low.emit("LOGICAL_NOT", [index], [low.make(node.output, Variant(None, last), "bool")])
 
 
-def where(low: Lowering, node: Node) -> None:
+def where(low: TfliteLowering, node: Node) -> None:
     """One tensor or the other, in float."""
     reads = [read for read in node.main.inputs if read is not None]
     last = _layout(low, node, reads)
     operands = [_operand(low, read, low.rank(node.output), last, False) for read in reads]
-    low.emit("SELECT_V2", operands, [low.make(node.output, Form(None, last), low.tensors[operands[1]].dtype)])
+    low.emit("SELECT_V2", operands, [low.make(node.output, Variant(None, last), low.tensors[operands[1]].dtype)])
 
 
 ELEMENTWISE: dict[str, Lowerer] = {

@@ -6,7 +6,7 @@ import numpy as np
 
 from detent.ir import Operand
 from detent.targets.litert.file.fusing import Node
-from detent.targets.litert.file.lowering import Form, Lowerer, Lowering, last_order, refusal
+from detent.targets.litert.file.lowering import Lowerer, TfliteLowering, Variant, last_order, refusal
 from detent.targets.litert.file.ops_shape import constants, moved, picked, taken
 
 __all__ = ["PADS"]
@@ -14,7 +14,7 @@ __all__ = ["PADS"]
 Around = list[tuple[int, int]]
 
 
-def pad(low: Lowering, node: Node) -> None:
+def pad(low: TfliteLowering, node: Node) -> None:
     """What is cut, and what is repeated from the border or from the other end, is picked by its place."""
     op, read = node.main, node.main.inputs[0]
     assert read is not None
@@ -22,7 +22,7 @@ def pad(low: Lowering, node: Node) -> None:
     if any(around[0]) and low.signature(read.tensor)[0] < 0:
         raise refusal(op, "it pads the batch", "pad other axes")
     last = low.made_last(read)
-    index, form = taken(low, read, last=last)
+    index, variant = taken(low, read, last=last)
     if last:
         around = [around[axis] for axis in last_order(len(around))]
     cuts = any(value < 0 for pair in around for value in pair)
@@ -30,12 +30,12 @@ def pad(low: Lowering, node: Node) -> None:
         index = _picked(low, node, index, around, mode)
         around = [(max(before, 0), max(behind, 0)) for before, behind in around]
         if mode != "constant":
-            low.alias(node.output, form, index)
+            low.alias(node.output, variant, index)
             return
-    _emit(low, node, index, form, around, mode)
+    _emit(low, node, index, variant, around, mode)
 
 
-def _around(low: Lowering, node: Node) -> Around:
+def _around(low: TfliteLowering, node: Node) -> Around:
     """How much goes before and behind each axis."""
     op, read = node.main, node.main.inputs[0]
     assert read is not None
@@ -49,7 +49,7 @@ def _around(low: Lowering, node: Node) -> Around:
     return around
 
 
-def _picked(low: Lowering, node: Node, index: int, around: Around, mode: str) -> int:
+def _picked(low: TfliteLowering, node: Node, index: int, around: Around, mode: str) -> int:
     picks = {}
     for axis, (before, behind) in enumerate(around):
         size = low.tensors[index].shape[axis]
@@ -61,24 +61,24 @@ def _picked(low: Lowering, node: Node, index: int, around: Around, mode: str) ->
     return picked(low, index, picks, node.output)
 
 
-def _emit(low: Lowering, node: Node, index: int, form: Form, around: Around, mode: str) -> None:
+def _emit(low: TfliteLowering, node: Node, index: int, variant: Variant, around: Around, mode: str) -> None:
     op = node.main
     table = low.constant("paddings", np.array(around, np.int32))
     value = op.inputs[2] if len(op.inputs) > 2 else None
     filler = 0.0 if value is None else _number(low, node, value)
-    made = moved(low, node.output, form, index)
+    made = moved(low, node.output, variant, index)
     if mode == "reflect":
         low.emit("MIRROR_PAD", [index, table], [made], mode=0)
     elif filler == 0.0:
         low.emit("PAD", [index, table], [made])
     else:
         held = np.array(filler, np.float32)
-        if form.encoding is not None:
-            held = form.encoding.quantize(held).astype(form.encoding.dtype)
-        low.emit("PADV2", [index, table, low.constant("filler", held, form.encoding)], [made])
+        if variant.encoding is not None:
+            held = variant.encoding.quantize(held).astype(variant.encoding.dtype)
+        low.emit("PADV2", [index, table, low.constant("filler", held, variant.encoding)], [made])
 
 
-def _number(low: Lowering, node: Node, read: Operand) -> float:
+def _number(low: TfliteLowering, node: Node, read: Operand) -> float:
     values = low.values(read)
     if values is None:
         raise refusal(node.main, "what it pads with is computed", "pad with a constant")

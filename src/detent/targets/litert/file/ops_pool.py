@@ -10,7 +10,7 @@ import numpy as np
 from detent.ir import Encoding, Operand, clip_bounds
 from detent.targets.litert.file.fusing import Node
 from detent.targets.litert.file.kernels import is_wide, sums_fit
-from detent.targets.litert.file.lowering import Form, Lowerer, Lowering, last_order, refusal
+from detent.targets.litert.file.lowering import Lowerer, TfliteLowering, Variant, last_order, refusal
 from detent.targets.litert.file.padding import SAME, VALID, Pads, explicit_pads, padded, same_pads
 from detent.targets.litert.file.schema import code_of, schema
 from detent.targets.litert.file.signals import each, give, image
@@ -35,7 +35,7 @@ class _Window:
         return self.pads == same_pads(self.sizes, self.kernel, self.strides, (1, 1))
 
 
-def _window(low: Lowering, node: Node) -> _Window:
+def _window(low: TfliteLowering, node: Node) -> _Window:
     op, read = node.main, node.main.inputs[0]
     assert read is not None
     spatial = low.rank(read.tensor) - 2
@@ -57,7 +57,7 @@ def _window(low: Lowering, node: Node) -> _Window:
 
 
 def _pool(
-    low: Lowering, node: Node, kind: str, window: _Window, index: int, encoding: Encoding | None, padding: int
+    low: TfliteLowering, node: Node, kind: str, window: _Window, index: int, encoding: Encoding | None, padding: int
 ) -> None:
     options = {
         "padding": padding,
@@ -69,7 +69,7 @@ def _pool(
     give(low, node, kind, [index], options, encoding, window.spatial)
 
 
-def max_pool(low: Lowering, node: Node) -> None:
+def max_pool(low: TfliteLowering, node: Node) -> None:
     window = _window(low, node)
     read, pads = window.read, window.pads
     index = image(low, low.take(read, last=True, integer=read.encoding is not None), window.spatial)
@@ -86,7 +86,7 @@ def max_pool(low: Lowering, node: Node) -> None:
     _pool(low, node, "MAX_POOL_2D", window, index, encoding, padding)
 
 
-def _never_negative(low: Lowering, read: Operand) -> bool:
+def _never_negative(low: TfliteLowering, read: Operand) -> bool:
     if read.encoding is not None and low.encoding(read).zero_point == low.encoding(read).qmin:
         return True
     maker = low.graph.producer(read.tensor)
@@ -94,7 +94,7 @@ def _never_negative(low: Lowering, read: Operand) -> bool:
     return bounds is not None and bounds[0] >= 0
 
 
-def average_pool(low: Lowering, node: Node) -> None:
+def average_pool(low: TfliteLowering, node: Node) -> None:
     window, op = _window(low, node), node.main
     read, pads = window.read, window.pads
     encoding = low.integer_output(node, read)
@@ -115,7 +115,7 @@ def average_pool(low: Lowering, node: Node) -> None:
 def _reduction(kind: str, *, spatial: bool = False) -> Lowerer:
     """MEAN, SUM or a maximum over some axes; with `spatial` over rows and columns."""
 
-    def write(low: Lowering, node: Node) -> None:
+    def write(low: TfliteLowering, node: Node) -> None:
         op, read = node.main, node.main.inputs[0]
         assert read is not None
         rank = low.rank(read.tensor)
@@ -131,13 +131,13 @@ def _reduction(kind: str, *, spatial: bool = False) -> Lowerer:
             encoding = None
         index = low.take(read, last=last, integer=encoding is not None)
         places = [order.index(axis) for axis in axes] if last else axes
-        made = low.make(node.output, Form(encoding, last and keep))
+        made = low.make(node.output, Variant(encoding, last and keep))
         low.emit(kind, [index, low.integers("axes", sorted(places))], [made], keepDims=keep)
 
     return write
 
 
-def arg_max(low: Lowering, node: Node) -> None:
+def arg_max(low: TfliteLowering, node: Node) -> None:
     """The place of the greatest along an axis, of codes as of real numbers."""
     op, read = node.main, node.main.inputs[0]
     assert read is not None
@@ -150,7 +150,7 @@ def arg_max(low: Lowering, node: Node) -> None:
     codes = read.encoding is not None and not is_wide(low.encoding(read))
     index = low.take(read, last=last, integer=codes)
     place = low.integers("axis", [order.index(axis) if last else axis])
-    given = low.make(node.output, Form(None), "int64")
+    given = low.make(node.output, Variant(None), "int64")
     made = given
     if op.attribute("keepdims"):
         shape, signature = (
@@ -164,7 +164,7 @@ def arg_max(low: Lowering, node: Node) -> None:
         low.emit("RESHAPE", [made, low.integers("shape", sizes)], [given], newShape=list(sizes))
 
 
-def cumsum(low: Lowering, node: Node) -> None:
+def cumsum(low: TfliteLowering, node: Node) -> None:
     op, read = node.main, node.main.inputs[0]
     assert read is not None
     axis = low.values(op.inputs[1])
@@ -175,10 +175,10 @@ def cumsum(low: Lowering, node: Node) -> None:
     index = low.take(read, last=last, integer=False)
     held = low.integers("axis", [last_order(rank).index(place) if last else place])
     options = {name: bool(op.attribute(name)) for name in ("exclusive", "reverse")}
-    low.emit("CUMSUM", [index, held], [low.make(node.output, Form(None, last))], **options)
+    low.emit("CUMSUM", [index, held], [low.make(node.output, Variant(None, last))], **options)
 
 
-def axes_of(low: Lowering, node: Node, rank: int) -> list[int]:
+def axes_of(low: TfliteLowering, node: Node, rank: int) -> list[int]:
     op = node.main
     given = op.attributes.get("axes")
     if given is None and len(op.inputs) > 1 and op.inputs[1] is not None:
@@ -188,7 +188,7 @@ def axes_of(low: Lowering, node: Node, rank: int) -> list[int]:
     return list(range(rank)) if given is None else [int(axis) % rank for axis in np.ravel(given)]
 
 
-def resize(low: Lowering, node: Node) -> None:
+def resize(low: TfliteLowering, node: Node) -> None:
     op, read = node.main, node.main.inputs[0]
     assert read is not None
     shape, given = low.shape(read.tensor), low.shape(node.output)
@@ -215,7 +215,7 @@ def resize(low: Lowering, node: Node) -> None:
         encoding = low.integer_output(node, read)
         integer = encoding is not None and low.encoding(read) == encoding
     index = low.take(read, last=True, integer=integer)
-    made = low.make(node.output, Form(low.tensors[index].encoding, True))
+    made = low.make(node.output, Variant(low.tensors[index].encoding, True))
     kind = "RESIZE_BILINEAR" if mode == "linear" else "RESIZE_NEAREST_NEIGHBOR"
     low.emit(kind, [index, low.integers("size", given[2:])], [made], alignCorners=align, halfPixelCenters=half)
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from detent.ir import default_activations
 from detent.targets.litert.file.fusing import Node
-from detent.targets.litert.file.lowering import Form, Lowerer, Lowering, refusal
+from detent.targets.litert.file.lowering import Lowerer, TfliteLowering, Variant, refusal
 
 __all__ = ["RECURRENT"]
 
@@ -29,7 +30,7 @@ class _State:
 class _Layer(ABC):
     """One direction of a layer that runs over the steps of a sequence."""
 
-    def __init__(self, low: Lowering, node: Node, direction: int, gates: int):
+    def __init__(self, low: TfliteLowering, node: Node, direction: int, gates: int):
         op, reads = node.main, node.main.inputs
         held = [low.values(read) for read in (*reads[1:4], None)[:3]]
         if held[0] is None or held[1] is None:
@@ -133,9 +134,9 @@ class _Gru(_Layer):
         return _State(self.op("ADD", new, self.op("MUL", update, self.op("SUB", state.hidden, new))))
 
 
-def _recurrent(layer: type[_Layer], gates: int, functions: tuple[str, ...]) -> Lowerer:
-    def write(low: Lowering, node: Node) -> None:
-        _check(low, node, functions)
+def _recurrent(layer: type[_Layer], gates: int) -> Lowerer:
+    def write(low: TfliteLowering, node: Node) -> None:
+        _check(low, node)
         read = node.main.inputs[0]
         assert read is not None
         x = low.take(read, last=False, integer=False)
@@ -150,7 +151,7 @@ def _recurrent(layer: type[_Layer], gates: int, functions: tuple[str, ...]) -> L
     return write
 
 
-def _give_steps(low: Lowering, node: Node, given: list[list[int]]) -> None:
+def _give_steps(low: TfliteLowering, node: Node, given: list[list[int]]) -> None:
     """(steps, directions, samples, hidden)"""
     steps, ways, samples, width = low.shape(node.output)
     free = low.signature(node.output)[2]
@@ -158,22 +159,21 @@ def _give_steps(low: Lowering, node: Node, given: list[list[int]]) -> None:
     for row in given:
         parts.append(low.add(f"{node.output}_steps", (steps, samples, width), (steps, free, width)))
         low.emit("PACK", row, [parts[-1]], valuesCount=steps, axis=0)
-    low.emit("PACK", parts, [low.make(node.output, Form(None))], valuesCount=ways, axis=1)
+    low.emit("PACK", parts, [low.make(node.output, Variant(None))], valuesCount=ways, axis=1)
 
 
-def _give_states(low: Lowering, tensor: str, states: list[int | None]) -> None:
+def _give_states(low: TfliteLowering, tensor: str, states: list[int | None]) -> None:
     """(directions, samples, hidden)"""
     held = [state for state in states if state is not None]
     if tensor and held:
-        low.emit("PACK", held, [low.make(tensor, Form(None))], valuesCount=len(held), axis=0)
+        low.emit("PACK", held, [low.make(tensor, Variant(None))], valuesCount=len(held), axis=0)
 
 
-def _check(low: Lowering, node: Node, functions: tuple[str, ...]) -> None:
+def _check(low: TfliteLowering, node: Node) -> None:
     op = node.main
-    ways = 2 if op.attribute("direction") == "bidirectional" else 1
-    named = tuple(op.attributes.get("activations", functions * ways))
+    unusual = list(op.attribute("activations")) != default_activations(op.type, op.attributes)
     before = op.type == "GRU" and not op.attribute("linear_before_reset")
-    if named != functions * ways or "clip" in op.attributes or op.attribute("layout") or before:
+    if unusual or "clip" in op.attributes or op.attribute("layout") or before:
         raise refusal(op, "other functions than the usual, clipping, the batch first, or a reset before the product")
     states = [low.sample(read.tensor) for read in op.inputs[5:7] if read is not None]
     if any(read is not None for read in (*op.inputs[4:5], *op.inputs[7:8])) or any(
@@ -187,6 +187,6 @@ def _check(low: Lowering, node: Node, functions: tuple[str, ...]) -> None:
 
 
 RECURRENT: dict[str, Lowerer] = {
-    "LSTM": _recurrent(_Lstm, 4, ("Sigmoid", "Tanh", "Tanh")),
-    "GRU": _recurrent(_Gru, 3, ("Sigmoid", "Tanh")),
+    "LSTM": _recurrent(_Lstm, 4),
+    "GRU": _recurrent(_Gru, 3),
 }

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from detent.ir import Operand, is_output
 from detent.targets.litert.file.fusing import Node
 from detent.targets.litert.file.kernels import is_wide
-from detent.targets.litert.file.lowering import Form, Lowerer, Lowering, last_order, refusal
+from detent.targets.litert.file.lowering import Lowerer, TfliteLowering, Variant, last_order, refusal
 
 __all__ = ["SHAPES", "constants", "moved", "picked", "taken"]
 
@@ -22,19 +22,19 @@ def _data(node: Node) -> Operand:
     return read
 
 
-def taken(low: Lowering, read: Operand, *, last: bool, wide: bool = True) -> tuple[int, Form]:
+def taken(low: TfliteLowering, read: Operand, *, last: bool, wide: bool = True) -> tuple[int, Variant]:
     """Codes where it is on a grid; `wide` if the operator moves those of 16 bits, rather than real numbers."""
     codes = read.encoding is not None and (wide or not is_wide(low.encoding(read)))
     index = low.take(read, last=last, integer=codes)
-    return index, Form(low.tensors[index].encoding, last)
+    return index, Variant(low.tensors[index].encoding, last)
 
 
-def moved(low: Lowering, tensor: str, form: Form, source: int) -> int:
+def moved(low: TfliteLowering, tensor: str, variant: Variant, source: int) -> int:
     """What holds the values of `source`, whatever type they are of."""
-    return low.make(tensor, form, low.tensors[source].dtype)
+    return low.make(tensor, variant, low.tensors[source].dtype)
 
 
-def constants(low: Lowering, node: Node, position: int) -> list[int] | None:
+def constants(low: TfliteLowering, node: Node, position: int) -> list[int] | None:
     """An input that says how; None if it is absent."""
     inputs = node.main.inputs
     if len(inputs) <= position or inputs[position] is None:
@@ -45,7 +45,7 @@ def constants(low: Lowering, node: Node, position: int) -> list[int] | None:
     return [int(value) for value in np.ravel(values)]
 
 
-def reshape(low: Lowering, node: Node) -> None:
+def reshape(low: TfliteLowering, node: Node) -> None:
     """Also Flatten, Squeeze and Unsqueeze: the new shape is known.
 
     Where channels-last data would have to be turned only to be multiplied with a constant matrix, that matrix is
@@ -57,9 +57,9 @@ def reshape(low: Lowering, node: Node) -> None:
     if not last and low.made_last(read) and _only_linear_layers(low, node, before, after):
         low.flattened[node.output] = before[1:]
         last = True
-    index, form = taken(low, read, last=last)
+    index, variant = taken(low, read, last=last)
     turned = len(after) == 4 and _one_order(low.signature(node.output, last=False))
-    made = moved(low, node.output, Form(form.encoding, turned), index)
+    made = moved(low, node.output, Variant(variant.encoding, turned), index)
     signature = low.signature(node.output, last=turned)
     if sum(size < 0 for size in signature) > 1:
         raise refusal(node.main, "two sizes of its output depend on the batch", "keep the batch in one axis")
@@ -71,7 +71,7 @@ def _one_order(signature: Sequence[int]) -> bool:
     return len(signature) > 2 and (signature[1] == 1 or all(size == 1 for size in signature[2:]))
 
 
-def _only_linear_layers(low: Lowering, node: Node, before: Sequence[int], after: Sequence[int]) -> bool:
+def _only_linear_layers(low: TfliteLowering, node: Node, before: Sequence[int], after: Sequence[int]) -> bool:
     if len(before) != 4 or len(after) != 2 or after[0] != before[0]:
         return False
     if is_output(low.graph, node.output):
@@ -79,28 +79,28 @@ def _only_linear_layers(low: Lowering, node: Node, before: Sequence[int], after:
     return all(op.type == "Gemm" and low.is_constant(op.inputs[1]) for op, _ in low.graph.readers(node.output))
 
 
-def identity(low: Lowering, node: Node) -> None:
+def identity(low: TfliteLowering, node: Node) -> None:
     read = _data(node)
-    index, form = taken(low, read, last=low.made_last(read))
-    low.alias(node.output, form, index)
+    index, variant = taken(low, read, last=low.made_last(read))
+    low.alias(node.output, variant, index)
 
 
-def transpose(low: Lowering, node: Node) -> None:
+def transpose(low: TfliteLowering, node: Node) -> None:
     read = _data(node)
     rank = low.rank(read.tensor)
     order = [int(axis) for axis in node.main.attribute("perm", rank)]
     last = low.made_last(read)
-    index, form = taken(low, read, last=last)
+    index, variant = taken(low, read, last=last)
     if last:
         order = [last_order(rank).index(axis) for axis in order]
     if order == list(range(rank)):
-        low.alias(node.output, Form(form.encoding), index)
+        low.alias(node.output, Variant(variant.encoding), index)
         return
-    made = moved(low, node.output, Form(form.encoding), index)
+    made = moved(low, node.output, Variant(variant.encoding), index)
     low.emit("TRANSPOSE", [index, low.integers("order", order)], [made])
 
 
-def concat(low: Lowering, node: Node) -> None:
+def concat(low: TfliteLowering, node: Node) -> None:
     """Where the inputs are on other grids than the output they are put on that first."""
     reads = [read for read in node.main.inputs if read is not None]
     rank = low.rank(node.output)
@@ -114,14 +114,14 @@ def concat(low: Lowering, node: Node) -> None:
     else:
         inputs = [low.requantized(read, encoding, last=last) for read in reads]
     axis = _place(int(node.main.attributes["axis"]) % rank, rank, last)
-    low.emit("CONCATENATION", inputs, [low.make(node.output, Form(encoding, last))], axis=axis)
+    low.emit("CONCATENATION", inputs, [low.make(node.output, Variant(encoding, last))], axis=axis)
 
 
 def _place(axis: int, rank: int, last: bool) -> int:
     return last_order(rank).index(axis) if last else axis
 
 
-def slice_(low: Lowering, node: Node) -> None:
+def slice_(low: TfliteLowering, node: Node) -> None:
     read = _data(node)
     shape, rank = low.shape(read.tensor), low.rank(read.tensor)
     starts, ends = constants(low, node, 1), constants(low, node, 2)
@@ -133,20 +133,20 @@ def slice_(low: Lowering, node: Node) -> None:
     if 0 in (axes if low.signature(read.tensor)[0] < 0 else []):
         raise refusal(node.main, "it cuts along the batch", "slice along other axes")
     last = low.made_last(read)
-    index, form = taken(low, read, last=last)
+    index, variant = taken(low, read, last=last)
     if any(step < 1 for step in steps):
         picks = {
             _place(axis, rank, last): np.arange(shape[axis])[slice(start, None if end < -shape[axis] else end, step)]
             for axis, start, end, step in zip(axes, starts, ends, steps, strict=True)
         }
-        low.alias(node.output, form, picked(low, index, picks, node.output))
+        low.alias(node.output, variant, picked(low, index, picks, node.output))
         return
     cuts = {axis: slice(*cut).indices(shape[axis]) for axis, *cut in zip(axes, starts, ends, steps, strict=True)}
-    made = moved(low, node.output, form, index)
+    made = moved(low, node.output, variant, index)
     _strided_slice(low, index, made, {_place(axis, rank, last): cut for axis, cut in cuts.items()}, rank)
 
 
-def picked(low: Lowering, index: int, picks: Mapping[int, npt.NDArray[Any]], name: str) -> int:
+def picked(low: TfliteLowering, index: int, picks: Mapping[int, npt.NDArray[Any]], name: str) -> int:
     """The elements at these places along these axes of a tensor of the file."""
     for axis, places in picks.items():
         source = low.tensors[index]
@@ -158,16 +158,18 @@ def picked(low: Lowering, index: int, picks: Mapping[int, npt.NDArray[Any]], nam
     return index
 
 
-def tile(low: Lowering, node: Node) -> None:
+def tile(low: TfliteLowering, node: Node) -> None:
     read, repeats = _data(node), constants(low, node, 1)
     assert repeats is not None
     if repeats[0] != 1 and low.signature(read.tensor)[0] < 0:
         raise refusal(node.main, "it repeats the batch", "repeat along other axes")
-    index, form = taken(low, read, last=False)
-    low.emit("TILE", [index, low.integers("repeats", repeats)], [moved(low, node.output, form, index)])
+    index, variant = taken(low, read, last=False)
+    low.emit("TILE", [index, low.integers("repeats", repeats)], [moved(low, node.output, variant, index)])
 
 
-def _strided_slice(low: Lowering, index: int, made: int, cuts: dict[int, tuple[int, int, int]], rank: int) -> None:
+def _strided_slice(
+    low: TfliteLowering, index: int, made: int, cuts: dict[int, tuple[int, int, int]], rank: int
+) -> None:
     """Whole axes are masked, so that the batch may be any size."""
     begin, end, step = (
         [cuts[axis][part] if axis in cuts else default for axis in range(rank)]
@@ -178,15 +180,15 @@ def _strided_slice(low: Lowering, index: int, made: int, cuts: dict[int, tuple[i
     low.emit("STRIDED_SLICE", inputs, [made], beginMask=mask, endMask=mask)
 
 
-def split(low: Lowering, node: Node) -> None:
+def split(low: TfliteLowering, node: Node) -> None:
     read = _data(node)
     rank = low.rank(read.tensor)
     axis = int(node.main.attribute("axis")) % rank
     last = low.made_last(read)
-    index, form = taken(low, read, last=last)
+    index, variant = taken(low, read, last=last)
     names = node.main.outputs
     sizes = [low.shape(name)[axis] for name in names]
-    made = [moved(low, name, form, index) for name in names]
+    made = [moved(low, name, variant, index) for name in names]
     place = low.constant("axis", np.array(_place(axis, rank, last), np.int32))
     if len(set(sizes)) == 1:
         low.emit("SPLIT", [place, index], made, numSplits=len(made))
@@ -194,7 +196,7 @@ def split(low: Lowering, node: Node) -> None:
         low.emit("SPLIT_V", [index, low.integers("sizes", sizes), place], made, numSplits=len(made))
 
 
-def gather(low: Lowering, node: Node) -> None:
+def gather(low: TfliteLowering, node: Node) -> None:
     read, chosen = node.main.inputs
     assert read is not None
     assert chosen is not None
@@ -208,27 +210,27 @@ def gather(low: Lowering, node: Node) -> None:
     else:
         size = low.shape(read.tensor)[axis]
         index = low.constant(chosen.tensor, np.where(fixed < 0, fixed + size, fixed).astype(np.int32))
-    made = moved(low, node.output, Form(low.tensors[data].encoding), data)
+    made = moved(low, node.output, Variant(low.tensors[data].encoding), data)
     low.emit("GATHER", [data, index], [made], axis=axis)
 
 
-def expand(low: Lowering, node: Node) -> None:
+def expand(low: TfliteLowering, node: Node) -> None:
     read = _data(node)
     if -1 in low.signature(node.output):
         low.fixed_batch = True  # the shape is a constant that holds the batch
-    index, form = taken(low, read, last=False)
+    index, variant = taken(low, read, last=False)
     if low.shape(read.tensor) == low.shape(node.output) and -1 not in low.signature(node.output):
-        low.alias(node.output, form, index)
+        low.alias(node.output, variant, index)
         return
-    made = moved(low, node.output, form, index)
+    made = moved(low, node.output, variant, index)
     low.emit("BROADCAST_TO", [index, low.integers("shape", low.shape(node.output))], [made])
 
 
-def depth_to_space(low: Lowering, node: Node) -> None:
+def depth_to_space(low: TfliteLowering, node: Node) -> None:
     """LiteRT takes the block from the front of the channels; torch's pixel shuffle from their end."""
     read = _data(node)
     block = int(node.main.attributes["blocksize"])
-    index, form = taken(low, read, last=True, wide=False)
+    index, variant = taken(low, read, last=True, wide=False)
     if node.main.attribute("mode") == "CRD":
         channels = low.shape(read.tensor)[1]
         order = np.arange(channels, dtype=np.int32).reshape(-1, block * block).T.reshape(-1)
@@ -236,16 +238,16 @@ def depth_to_space(low: Lowering, node: Node) -> None:
         turned = low.temporary(f"{read.tensor}_blocks", index, source.shape, source.signature)
         low.emit("GATHER", [index, low.constant("order", order)], [turned], axis=3)
         index = turned
-    low.emit("DEPTH_TO_SPACE", [index], [low.make(node.output, form)], blockSize=block)
+    low.emit("DEPTH_TO_SPACE", [index], [low.make(node.output, variant)], blockSize=block)
 
 
-def cast(low: Lowering, node: Node) -> None:
+def cast(low: TfliteLowering, node: Node) -> None:
     read, to = _data(node), int(node.main.attributes["to"])
     if to not in _CASTS:
         raise refusal(node.main, f"to the ONNX type {to}", f"cast to {', '.join(_CASTS.values())}")
     last = low.made_last(read)
     index = low.take(read, last=last, integer=False)
-    low.emit("CAST", [index], [low.make(node.output, Form(None, last), _CASTS[to])])
+    low.emit("CAST", [index], [low.make(node.output, Variant(None, last), _CASTS[to])])
 
 
 _CASTS = {1: "float32", 6: "int32", 7: "int64", 9: "bool"}

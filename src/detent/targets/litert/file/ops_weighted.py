@@ -11,7 +11,7 @@ import numpy.typing as npt
 from detent.ir import Encoding, Op, Operand
 from detent.targets.litert.file.fusing import Node
 from detent.targets.litert.file.kernels import has_short_sums, is_wide
-from detent.targets.litert.file.lowering import Form, Lowerer, Lowering, refusal
+from detent.targets.litert.file.lowering import Lowerer, TfliteLowering, Variant, refusal
 from detent.targets.litert.file.numbers import bias_codes, weight_codes
 from detent.targets.litert.file.padding import SAME, VALID, Pads, explicit_pads, padded, same_pads
 from detent.targets.litert.file.schema import code_of, schema
@@ -25,7 +25,7 @@ ACTIVATIONS = {"NONE": 0, "RELU": 1, "RELU_N1_TO_1": 2, "RELU6": 3}
 
 
 def _weight(
-    low: Lowering, op: Op, read: Operand, order: Sequence[int], encoding: Encoding | None, *, int4: bool = True
+    low: TfliteLowering, op: Op, read: Operand, order: Sequence[int], encoding: Encoding | None, *, int4: bool = True
 ) -> tuple[Array, Encoding | None]:
     """A constant weight with its axes in `order`: codes and their encoding for integers, else real numbers. `int4` if
     the operator has a kernel for weights of four bits."""
@@ -43,7 +43,7 @@ def _weight(
 
 
 def _bias(
-    low: Lowering,
+    low: TfliteLowering,
     node: Node,
     read: Operand | None,
     channels: int,
@@ -77,7 +77,7 @@ def _same_scale(encoding: Encoding, scale: npt.NDArray[np.float32], channels: in
     return encoding.symmetric and np.allclose(held, np.broadcast_to(scale, (channels,)), rtol=1e-6, atol=0)
 
 
-def conv(low: Lowering, node: Node) -> None:
+def conv(low: TfliteLowering, node: Node) -> None:
     op = node.main
     x, w, bias = op.inputs[0], op.inputs[1], op.inputs[2] if len(op.inputs) > 2 else None
     assert x is not None
@@ -125,7 +125,7 @@ def _moved(encoding: Encoding | None) -> Encoding | None:
 
 
 def _padding(
-    low: Lowering, op: Op, index: int, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+    low: TfliteLowering, op: Op, index: int, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> tuple[int, int]:
     """The tensor, padded if LiteRT's own padding will not do, and that. `kernel` has one number for a signal."""
     sizes = low.tensors[index].shape[1:3]
@@ -139,7 +139,7 @@ def _padding(
     return padded(low, index, pads), VALID
 
 
-def conv_transpose(low: Lowering, node: Node) -> None:
+def conv_transpose(low: TfliteLowering, node: Node) -> None:
     op = node.main
     x, w, bias = op.inputs[0], op.inputs[1], op.inputs[2] if len(op.inputs) > 2 else None
     assert x is not None
@@ -171,16 +171,16 @@ def conv_transpose(low: Lowering, node: Node) -> None:
     ]
     options = {"padding": SAME if same else VALID, "strideH": strides[0], "strideW": strides[1]}
     if made_sizes == tuple(given):
-        low.emit("TRANSPOSE_CONV", inputs, [low.make(node.output, Form(encoding, True))], **options)
+        low.emit("TRANSPOSE_CONV", inputs, [low.make(node.output, Variant(encoding, True))], **options)
         return
     whole = low.add(f"{node.output}_whole", (1, *made_sizes, channels), encoding=encoding)
     low.emit("TRANSPOSE_CONV", inputs, [whole], **options)
     begin, end = [0, *before, 0], [0, *(b + g for b, g in zip(before, given, strict=True)), channels]
     cut = [whole, *(low.integers(name, value) for name, value in (("begin", begin), ("end", end), ("step", [1] * 4)))]
-    low.emit("STRIDED_SLICE", cut, [low.make(node.output, Form(encoding, True))], beginMask=9, endMask=9)
+    low.emit("STRIDED_SLICE", cut, [low.make(node.output, Variant(encoding, True))], beginMask=9, endMask=9)
 
 
-def gemm(low: Lowering, node: Node) -> None:
+def gemm(low: TfliteLowering, node: Node) -> None:
     op = node.main
     x, w, bias = op.inputs[0], op.inputs[1], op.inputs[2] if len(op.inputs) > 2 else None
     if op.attribute("alpha") != 1.0 or op.attribute("beta") != 1.0 or op.attribute("transA"):
@@ -188,7 +188,7 @@ def gemm(low: Lowering, node: Node) -> None:
     _fully_connected(low, node, x, w, bias, transposed=bool(op.attribute("transB")))
 
 
-def matmul(low: Lowering, node: Node) -> None:
+def matmul(low: TfliteLowering, node: Node) -> None:
     x, w = node.main.inputs
     assert x is not None
     assert w is not None
@@ -197,11 +197,11 @@ def matmul(low: Lowering, node: Node) -> None:
         return
     encoding = low.integer_output(node, x, w)
     operands = [low.take(read, last=False, integer=encoding is not None) for read in (x, w)]
-    low.emit("BATCH_MATMUL", operands, [low.make(node.output, Form(encoding))], adjX=False, adjY=False)
+    low.emit("BATCH_MATMUL", operands, [low.make(node.output, Variant(encoding))], adjX=False, adjY=False)
 
 
 def _fully_connected(
-    low: Lowering, node: Node, x: Operand | None, w: Operand | None, bias: Operand | None, *, transposed: bool
+    low: TfliteLowering, node: Node, x: Operand | None, w: Operand | None, bias: Operand | None, *, transposed: bool
 ) -> None:
     assert x is not None
     assert w is not None
@@ -216,7 +216,7 @@ def _fully_connected(
         low.constant(w.tensor, weight, held),
         _bias(low, node, bias, weight.shape[0], x, held),
     ]
-    made = low.make(node.output, Form(encoding))
+    made = low.make(node.output, Variant(encoding))
     low.emit(
         "FULLY_CONNECTED",
         inputs,

@@ -8,7 +8,7 @@ import numpy as np
 
 from detent.ir import Op
 from detent.ir.windows import SlidingWindow
-from detent.targets.litert.file.lowering import Lowering
+from detent.targets.litert.file.lowering import TfliteLowering
 
 __all__ = ["SAME", "VALID", "explicit_pads", "padded", "same_pads"]
 
@@ -33,7 +33,7 @@ def explicit_pads(op: Op, sizes: Sequence[int], kernel: Sequence[int]) -> Pads:
     return SlidingWindow.of(op.attributes, kernel).resolve(sizes).pads
 
 
-def padded(low: Lowering, index: int, pads: Pads, *, value: int | float | None = None) -> int:
+def padded(low: TfliteLowering, index: int, pads: Pads, *, value: int | float | None = None) -> int:
     """The tensor (channels last) with rows and columns around it, of zeros or of `value`."""
     source = low.tensors[index]
     around = ((0, 0), *pads, (0, 0))

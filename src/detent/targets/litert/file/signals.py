@@ -6,7 +6,7 @@ from typing import Any
 
 from detent.ir import Encoding, Op
 from detent.targets.litert.file.fusing import Node
-from detent.targets.litert.file.lowering import Form, Lowering
+from detent.targets.litert.file.lowering import TfliteLowering, Variant
 
 __all__ = ["each", "give", "image"]
 
@@ -17,7 +17,7 @@ def each(op: Op, attribute: str, spatial: int) -> list[int]:
     return given if spatial == 2 else [1, *given]
 
 
-def image(low: Lowering, index: int, spatial: int) -> int:
+def image(low: TfliteLowering, index: int, spatial: int) -> int:
     """A signal as an image of one row."""
     if spatial == 2:
         return index
@@ -29,7 +29,7 @@ def image(low: Lowering, index: int, spatial: int) -> int:
 
 
 def give(
-    low: Lowering,
+    low: TfliteLowering,
     node: Node,
     kind: str,
     inputs: list[int],
@@ -39,12 +39,12 @@ def give(
 ) -> None:
     """The operator, and behind that of a signal the way back from an image of one row."""
     if spatial == 2:
-        low.emit(kind, inputs, [low.make(node.output, Form(encoding, True))], **options)
+        low.emit(kind, inputs, [low.make(node.output, Variant(encoding, True))], **options)
         return
     signature = low.signature(node.output, last=True)
     shape = low.shape(node.output)
     wide, free = (shape[0], 1, shape[2], shape[1]), (signature[0], 1, *signature[1:])
     held = low.add(f"{node.output}_image", wide, free, encoding=encoding)
     low.emit(kind, inputs, [held], **options)
-    made = low.make(node.output, Form(encoding, True))
+    made = low.make(node.output, Variant(encoding, True))
     low.emit("RESHAPE", [held, low.integers("shape", signature)], [made], newShape=list(signature))

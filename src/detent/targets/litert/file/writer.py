@@ -19,11 +19,11 @@ import onnx
 
 from detent.ir import Network, Op, Operand, read_qdq
 from detent.ir.shapes import BatchSizes
-from detent.targets.base import Deployment, Format, TensorFacts, Written, parameter_name
+from detent.targets.base import Deployment, Format, TensorFacts, Written
 from detent.targets.base.format import Roles
 from detent.targets.litert.file.container import TfliteModel, read_tflite, to_bytes
 from detent.targets.litert.file.fusing import fused
-from detent.targets.litert.file.lowering import Form, Lowering, refusal
+from detent.targets.litert.file.lowering import TfliteLowering, Variant, refusal
 from detent.targets.litert.file.numbers import activation_encoding
 from detent.targets.litert.file.ops_composed import COMPOSED
 from detent.targets.litert.file.ops_elementwise import ELEMENTWISE
@@ -77,6 +77,7 @@ class TfliteFormat(Format):
     """`short_sums`: whether biases of 16-bit activations have 32 bits, as in `model_to_tflite`."""
 
     files: Mapping[str, Roles | None] = {_FILE: ()}
+    operators = frozenset(_LOWERERS)
     requires = ("ai_edge_litert", "litert")
 
     def __init__(self, name: str, *, short_sums: bool):
@@ -95,7 +96,7 @@ class TfliteFormat(Format):
             if tensor.encoding is not None and f"{tensor.name}_quantized" not in names:
                 grid = {"scale": tensor.encoding.scale, "zero_point": tensor.encoding.zero_point}
                 held = {} if tensor.data is None else {"numbers": tensor.data}
-                yield TensorFacts(parameter_name(tensor.name), {**grid, **held})
+                yield TensorFacts(tensor.name, {**grid, **held})
 
 
 FORMAT = TfliteFormat("tflite", short_sums=True)
@@ -143,7 +144,7 @@ def tensor_names(model: TfliteModel) -> list[str]:
     ]
 
 
-class _Written(Lowering):
+class _Written(TfliteLowering):
     """A network while it is written, from its inputs to its outputs."""
 
     def __init__(self, graph: Network, sizes: BatchSizes, *, short_sums: bool):
@@ -165,7 +166,7 @@ class _Written(Lowering):
             read = next(read for _, read in self.graph.readers(name))
             assert read.encoding is not None
             encoding = activation_encoding(read.encoding, name)
-        return self.make(name, Form(encoding, self.rank(name) == 4))
+        return self.make(name, Variant(encoding, self.rank(name) == 4))
 
     def _output(self, position: int) -> int:
         output = self.graph.outputs[position]

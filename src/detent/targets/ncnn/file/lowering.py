@@ -19,7 +19,7 @@ from detent.ir import Network, Op, Operand, constant_values, is_output, sole_flo
 from detent.ir.shapes import known_sizes
 from detent.targets.ncnn.file.model import NcnnLayer, NcnnModel, Value
 
-__all__ = ["ONE_SAMPLE", "Dims", "Lowering", "refuse", "sample_shapes", "sizes"]
+__all__ = ["ONE_SAMPLE", "Dims", "NcnnLowering", "refuse", "sample_shapes", "sizes"]
 
 Array = npt.NDArray[Any]
 Dims = tuple[int, ...]
@@ -54,7 +54,7 @@ def sample_shapes(model: onnx.ModelProto) -> dict[str, Dims]:
     return dict(known_sizes(model, 1).shapes)
 
 
-class Lowering:
+class NcnnLowering:
     """One network on its way to ncnn. Rules call `blob` or `view` for what a layer reads, `layer` for what it is."""
 
     def __init__(self, graph: Network, shapes: Mapping[str, Dims]):

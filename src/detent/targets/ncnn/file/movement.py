@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from detent.ir import Op
-from detent.targets.ncnn.file.lowering import Dims, Lowering, refuse
+from detent.targets.ncnn.file.lowering import Dims, NcnnLowering, refuse
 from detent.targets.ncnn.file.model import Value
 
 __all__ = [
@@ -41,13 +41,13 @@ _ORDERS: dict[int, tuple[tuple[int, ...], ...]] = {
 _MOST = max(_ORDERS)
 
 
-def reshape(low: Lowering, op: Op) -> None:
+def reshape(low: NcnnLowering, op: Op) -> None:
     """Reshape, Flatten, Squeeze and Unsqueeze: other sizes, the same numbers."""
     low.reshape(op)
 
 
-def transpose(low: Lowering, op: Op) -> None:
-    """Axes of size 1 may move freely, and axes that stay neighbours are one: what is left must fit into a blob."""
+def transpose(low: NcnnLowering, op: Op) -> None:
+    """Axes of size 1 may move freely, and axes that stay neighbors are one: what is left must fit into a blob."""
     source, shape = low.data(op), low.shape(low.data(op))
     perm = op.attribute("perm", len(shape))
     runs = _runs([axis for axis in perm if shape[axis] != 1], shape)
@@ -64,8 +64,8 @@ def transpose(low: Lowering, op: Op) -> None:
     low.layer("Permute", op, [low.view(source, dims)], {0: _ORDERS[len(dims)].index(order)}, dims=given)
 
 
-def _by_swaps(low: Lowering, op: Op, dims: Dims, order: tuple[int, ...]) -> None:
-    """More axes than a blob has: neighbouring blocks of them change places until all are in order."""
+def _by_swaps(low: NcnnLowering, op: Op, dims: Dims, order: tuple[int, ...]) -> None:
+    """More axes than a blob has: neighboring blocks of them change places until all are in order."""
     blob, held, now = low.blob(low.data(op)), low.dims(low.data(op)), list(range(len(dims)))
     for place, wanted in enumerate(order):
         at = now.index(wanted)
@@ -97,7 +97,7 @@ def _runs(perm: list[int], shape: Dims) -> list[tuple[int, ...]]:
     return runs
 
 
-def concat(low: Lowering, op: Op) -> None:
+def concat(low: NcnnLowering, op: Op) -> None:
     tensors = [low.data(op, index) for index in range(len(op.inputs))]
     axis = low.axis(op.outputs[0], op.attributes["axis"])
     if axis is not None and all(low.axis(tensor, op.attributes["axis"]) == axis for tensor in tensors):
@@ -109,7 +109,7 @@ def concat(low: Lowering, op: Op) -> None:
     low.layer("Concat", op, blobs, {0: 1}, dims=total)
 
 
-def split(low: Lowering, op: Op) -> None:
+def split(low: NcnnLowering, op: Op) -> None:
     """Split into the sizes that its outputs have."""
     source, along = low.data(op), op.attribute("axis")
     axis = low.axis(source, along)
@@ -122,7 +122,7 @@ def split(low: Lowering, op: Op) -> None:
     low.part("Slice", op, "", [low.blob(source)], op.outputs, {0: parts, 1: axis})
 
 
-def slice_(low: Lowering, op: Op) -> None:
+def slice_(low: NcnnLowering, op: Op) -> None:
     """Slice with constant bounds. A step that divides the size is a slice of a reshaped blob."""
     source, shape = low.data(op), low.shape(low.data(op))
     held = [low.constant(read) for read in (*op.inputs[1:], *(None,) * (5 - len(op.inputs)))]
@@ -151,7 +151,7 @@ def slice_(low: Lowering, op: Op) -> None:
     _cut(low, op, cuts, op.outputs[0])
 
 
-def _flip(low: Lowering, op: Op, picked: Sequence[range], axes: Sequence[int]) -> None:
+def _flip(low: NcnnLowering, op: Op, picked: Sequence[range], axes: Sequence[int]) -> None:
     """Whole axes of a sample, from the end to the beginning."""
     source = low.data(op)
     along = [low.axis(source, axis) for axis in axes]
@@ -170,7 +170,7 @@ class _Cut(NamedTuple):
     step: int = 1
 
 
-def _cut(low: Lowering, op: Op, cuts: Sequence[_Cut], target: str) -> None:
+def _cut(low: NcnnLowering, op: Op, cuts: Sequence[_Cut], target: str) -> None:
     """Cut along one axis after the other, on blobs of (outer, axis, inner): for axes that a blob does not have."""
     source = low.data(op)
     blob, dims, shape = low.blob(source), low.dims(source), low.shape(source)
@@ -193,8 +193,8 @@ def _cut(low: Lowering, op: Op, cuts: Sequence[_Cut], target: str) -> None:
     low.finish(blob, target)
 
 
-def gather(low: Lowering, op: Op) -> None:
-    """One index, or neighbours, of a tensor; or the rows of a constant table that computed indices name."""
+def gather(low: NcnnLowering, op: Op) -> None:
+    """One index, or neighbors, of a tensor; or the rows of a constant table that computed indices name."""
     source, axis = low.data(op), op.attribute("axis")
     indices, table = low.constant(op.inputs[1]), low.constant(op.inputs[0])
     if indices is None:
@@ -209,11 +209,11 @@ def gather(low: Lowering, op: Op) -> None:
     shape = low.shape(source)
     wanted = [int(index) % shape[axis] for index in indices.ravel()]
     if wanted != list(range(wanted[0], wanted[0] + len(wanted))):
-        refuse(op, f"it picks {wanted} along axis {axis}", "ncnn can pick neighbours")
+        refuse(op, f"it picks {wanted} along axis {axis}", "ncnn can pick neighbors")
     _cut(low, op, [_Cut(axis % len(shape), wanted[0], wanted[0] + len(wanted))], op.outputs[0])
 
 
-def expand(low: Lowering, op: Op) -> None:
+def expand(low: NcnnLowering, op: Op) -> None:
     """Repeat along axes of size 1."""
     source, shape = low.data(op), low.shape(op.outputs[0])
     held = low.shape(source)
@@ -229,7 +229,7 @@ def expand(low: Lowering, op: Op) -> None:
     low.layer("Tile", op, [low.view(source, kept)], {2: repeats})
 
 
-def tile(low: Lowering, op: Op) -> None:
+def tile(low: NcnnLowering, op: Op) -> None:
     """Repeat along axes of one sample."""
     repeats, source = low.constant(op.inputs[1]), low.data(op)
     dropped, dims = low.drops(source), low.dims(source)
@@ -238,7 +238,7 @@ def tile(low: Lowering, op: Op) -> None:
     low.layer("Tile", op, [low.blob(source)], {2: tuple(int(count) for count in repeats[dropped:])})
 
 
-def pad(low: Lowering, op: Op) -> None:
+def pad(low: NcnnLowering, op: Op) -> None:
     """Pad at the ends of the last two axes, and of channels."""
     source = low.data(op)
     pads, value = low.constant(op.inputs[1]), low.constant(op.inputs[2] if len(op.inputs) > 2 else None)
@@ -262,7 +262,7 @@ def pad(low: Lowering, op: Op) -> None:
     low.layer("Padding", op, [low.blob(source)], params)
 
 
-def resize(low: Lowering, op: Op) -> None:
+def resize(low: NcnnLowering, op: Op) -> None:
     """Nearest, linear and cubic, of height and width."""
     source = low.data(op)
     before, after = low.shape(source), low.shape(op.outputs[0])
@@ -291,12 +291,12 @@ def resize(low: Lowering, op: Op) -> None:
     low.layer("Interp", op, [low.blob(source)], {0: kind, 3: after[2], 4: after[3], 6: int(corners)})
 
 
-def depth_to_space(low: Lowering, op: Op) -> None:
+def depth_to_space(low: NcnnLowering, op: Op) -> None:
     mode = int(op.attribute("mode") == "DCR")
     low.layer("PixelShuffle", op, [low.blob(low.data(op))], {0: op.attributes["blocksize"], 1: mode})
 
 
-def _around(low: Lowering, tensor: str, axis: int) -> Dims:
+def _around(low: NcnnLowering, tensor: str, axis: int) -> Dims:
     """(outer, axis, inner)"""
     shape = low.shape(tensor)
     at = axis % len(shape)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import onnx
 
 from detent.ir import Op, clip_bounds
-from detent.targets.ncnn.file.lowering import Dims, Lowering, refuse
+from detent.targets.ncnn.file.lowering import Dims, NcnnLowering, refuse
 from detent.targets.ncnn.file.model import Value
 
 __all__ = ["binary", "cast", "clip", "finite_bounds", "named", "prelu", "where"]
@@ -52,7 +52,7 @@ _NAMED: dict[str, tuple[str, dict[int, str | float]]] = {
 """ncnn's layer, and its parameters by id: the ONNX attribute, or a number."""
 
 
-def named(low: Lowering, op: Op) -> None:
+def named(low: NcnnLowering, op: Op) -> None:
     """A function of one number that ncnn has under a name of its own."""
     source = [low.blob(low.data(op))]
     if op.type in _UNARY:
@@ -65,7 +65,7 @@ def named(low: Lowering, op: Op) -> None:
         low.layer(type_, op, source, {key: float(value) for key, value in values.items()})
 
 
-def cast(low: Lowering, op: Op) -> None:
+def cast(low: NcnnLowering, op: Op) -> None:
     """To float, of what is float already or of flags that the network takes in, which are handed over as floats."""
     port = low.graph.inputs.get(low.data(op))
     if op.attributes["to"] != onnx.TensorProto.FLOAT or (port is not None and port.dtype not in ("bool", "float32")):
@@ -73,12 +73,12 @@ def cast(low: Lowering, op: Op) -> None:
     low.reshape(op)
 
 
-def clip(low: Lowering, op: Op) -> None:
+def clip(low: NcnnLowering, op: Op) -> None:
     least, greatest = finite_bounds(low, op)
     low.layer("Clip", op, [low.blob(low.data(op))], {0: least, 1: greatest})
 
 
-def finite_bounds(low: Lowering, op: Op) -> tuple[float, float]:
+def finite_bounds(low: NcnnLowering, op: Op) -> tuple[float, float]:
     """The bounds of a Clip, which must be constant; where there is none, the end of float32."""
     bounds = clip_bounds(low.graph, op)
     if bounds is None:
@@ -86,7 +86,7 @@ def finite_bounds(low: Lowering, op: Op) -> tuple[float, float]:
     return max(bounds[0], -_LARGEST), min(bounds[1], _LARGEST)
 
 
-def prelu(low: Lowering, op: Op) -> None:
+def prelu(low: NcnnLowering, op: Op) -> None:
     """Slopes for each channel, or one for all."""
     slope, tensor = low.constant(op.inputs[1]), low.data(op)
     if slope is None:
@@ -99,7 +99,7 @@ def prelu(low: Lowering, op: Op) -> None:
     low.layer("PReLU", op, [low.blob(tensor)], {0: slope.size}, [slope.astype(np.float32).ravel()])
 
 
-def binary(low: Lowering, op: Op) -> None:
+def binary(low: NcnnLowering, op: Op) -> None:
     """Two tensors of sizes that broadcast as in numpy, or a tensor and a number."""
     if len(op.inputs) != 2:
         refuse(op, f"it has {len(op.inputs)} inputs", "give it two")
@@ -118,7 +118,7 @@ def binary(low: Lowering, op: Op) -> None:
         low.layer("BinaryOp", op, blobs, {0: kind})
 
 
-def _power(low: Lowering, op: Op) -> None:
+def _power(low: NcnnLowering, op: Op) -> None:
     """ncnn computes a power from a logarithm, wrong for what is below zero: only the square and the root are safe."""
     exponent = low.constant(op.inputs[1])
     kind = {2.0: 4, 0.5: _UNARY["Sqrt"]}.get(float(exponent)) if exponent is not None and exponent.size == 1 else None
@@ -131,7 +131,7 @@ def _scalar(kind: int, number: Array) -> dict[int, Value]:
     return {0: kind, 1: 1, 2: float(number.reshape(()))}
 
 
-def _broadcast(low: Lowering, op: Op, tensor: str) -> str:
+def _broadcast(low: NcnnLowering, op: Op, tensor: str) -> str:
     """A blob with as many dimensions as the result: ncnn guesses which axes are meant if there are fewer."""
     dims = low.dims(op.outputs[0])
     rank = len(low.shape(op.outputs[0])) - low.drops(op.outputs[0])
@@ -144,7 +144,7 @@ def _broadcast(low: Lowering, op: Op, tensor: str) -> str:
     return low.view(tensor, aligned)
 
 
-def where(low: Lowering, op: Op) -> None:
+def where(low: NcnnLowering, op: Op) -> None:
     """With a constant condition: what is not chosen is held between bounds that are what is chosen instead."""
     condition = low.constant(op.inputs[0])
     if condition is None:
@@ -163,7 +163,7 @@ def where(low: Lowering, op: Op) -> None:
     _held_between(low, op, index, chosen if index == 1 else ~chosen, other, op.outputs[0])
 
 
-def _held_between(low: Lowering, op: Op, index: int, keep: Array, other: Array, target: str) -> None:
+def _held_between(low: NcnnLowering, op: Op, index: int, keep: Array, other: Array, target: str) -> None:
     """A tensor where `keep` says so, and numbers elsewhere: at least these there, and at most."""
     blob = _broadcast(low, op, low.data(op, index))
     for kind, bound in (("Min", np.inf), ("Max", -np.inf)):

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.ir import Op
-from detent.targets.ncnn.file.lowering import ONE_SAMPLE, Lowering, refuse
+from detent.ir import Op, default_activations
+from detent.targets.ncnn.file.lowering import ONE_SAMPLE, NcnnLowering, refuse
 from detent.targets.ncnn.file.model import Value
 
 __all__ = ["gru", "lstm"]
@@ -18,18 +18,18 @@ Array = npt.NDArray[Any]
 _DIRECTIONS = {"forward": 0, "reverse": 1, "bidirectional": 2}
 
 
-def lstm(low: Lowering, op: Op) -> None:
+def lstm(low: NcnnLowering, op: Op) -> None:
     """ONNX has the gates in the order input, output, forget, cell; ncnn input, forget, output, cell."""
-    _check(low, op, ("Sigmoid", "Tanh", "Tanh"))
+    _check(low, op)
     weights, recurrences, biases = _held(low, op, gates=4)
     order = [0, 2, 1, 3]
     total = (biases[0] + biases[1])[:, order]
     _write(low, op, "LSTM", weights[:, order], total, recurrences[:, order])
 
 
-def gru(low: Lowering, op: Op) -> None:
+def gru(low: NcnnLowering, op: Op) -> None:
     """ONNX has the gates in the order update, reset, hidden; ncnn reset, update, hidden, whose biases stay apart."""
-    _check(low, op, ("Sigmoid", "Tanh"))
+    _check(low, op)
     if not op.attribute("linear_before_reset"):
         refuse(op, "it resets before its product", "use linear_before_reset=1, as PyTorch does")
     weights, recurrences, biases = _held(low, op, gates=3)
@@ -38,10 +38,9 @@ def gru(low: Lowering, op: Op) -> None:
     _write(low, op, "GRU", weights[:, order], rows, recurrences[:, order])
 
 
-def _check(low: Lowering, op: Op, functions: tuple[str, ...]) -> None:
-    ways = 2 if op.attribute("direction") == "bidirectional" else 1
-    named = tuple(op.attributes.get("activations", functions * ways))
-    if named != functions * ways or "clip" in op.attributes or op.attribute("layout"):
+def _check(low: NcnnLowering, op: Op) -> None:
+    unusual = list(op.attribute("activations")) != default_activations(op.type, op.attributes)
+    if unusual or "clip" in op.attributes or op.attribute("layout"):
         refuse(op, "other functions than the usual, clipping or the batch first", "use PyTorch's layers")
     if any(op.outputs[1:]) and any(low.graph.readers(name) or low.given(name) for name in op.outputs[1:] if name):
         refuse(op, "its last state is used", "take the last step of what it gives")
@@ -53,7 +52,7 @@ def _check(low: Lowering, op: Op, functions: tuple[str, ...]) -> None:
         refuse(op, "it has peepholes", "use PyTorch's layers")
 
 
-def _held(low: Lowering, op: Op, *, gates: int) -> tuple[Array, Array, Array]:
+def _held(low: NcnnLowering, op: Op, *, gates: int) -> tuple[Array, Array, Array]:
     """Weights and recurrences (directions, gates, hidden, ...), biases (two, directions, gates, hidden)."""
     weight, recurrence = low.constant(op.inputs[1]), low.constant(op.inputs[2])
     if weight is None or recurrence is None:
@@ -65,7 +64,7 @@ def _held(low: Lowering, op: Op, *, gates: int) -> tuple[Array, Array, Array]:
     return weight.reshape(split), recurrence.reshape(split), bias.reshape(ways, 2, gates, hidden).swapaxes(0, 1)
 
 
-def _write(low: Lowering, op: Op, layer: str, weights: Array, biases: Array, recurrences: Array) -> None:
+def _write(low: NcnnLowering, op: Op, layer: str, weights: Array, biases: Array, recurrences: Array) -> None:
     steps, samples, taken = low.shape(low.data(op))
     if samples != 1:
         refuse(op, f"{samples} sequences for one of the network", ONE_SAMPLE)

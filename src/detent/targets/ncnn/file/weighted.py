@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detent.ir import Encoding, Network, Op, is_output
-from detent.targets.ncnn.file.lowering import ONE_SAMPLE, Dims, Lowering, refuse
+from detent.targets.ncnn.file.lowering import ONE_SAMPLE, Dims, NcnnLowering, refuse
 from detent.targets.ncnn.file.model import Value
 from detent.targets.ncnn.file.pointwise import finite_bounds
 
@@ -49,7 +49,7 @@ class _Weights:
         return held
 
 
-def conv(low: Lowering, op: Op) -> None:
+def conv(low: NcnnLowering, op: Op) -> None:
     """Conv of 1, 2 or 3 dimensions; one whose scales differ within a group is cut into its groups."""
     weights = _weights(low, op, out_axis=0)
     rank, group = weights.values.ndim - 2, op.groups
@@ -80,7 +80,7 @@ def conv(low: Lowering, op: Op) -> None:
 
 
 def _conv_by_group(
-    low: Lowering,
+    low: NcnnLowering,
     op: Op,
     source: str,
     weights: _Weights,
@@ -109,7 +109,7 @@ def _conv_by_group(
     low.layer("Concat", op, outputs, {0: 0}, output=output, dims=out_dims)
 
 
-def conv_transpose(low: Lowering, op: Op) -> None:
+def conv_transpose(low: NcnnLowering, op: Op) -> None:
     """ConvTranspose of 1 or 2 dimensions, in float."""
     read, values = op.inputs[0], low.constant(op.inputs[1])
     if read is not None and read.encoding is not None:
@@ -133,7 +133,7 @@ def conv_transpose(low: Lowering, op: Op) -> None:
     low.layer(type_, op, [source], params, arrays, output=output, dims=_conv_dims(low, op, output))
 
 
-def gemm(low: Lowering, op: Op) -> None:
+def gemm(low: NcnnLowering, op: Op) -> None:
     """Gemm with constant weights: what a linear layer is."""
     plain = op.attribute("alpha") == 1.0 and op.attribute("beta") == 1.0
     if not plain or op.attribute("transA"):
@@ -141,13 +141,13 @@ def gemm(low: Lowering, op: Op) -> None:
     _fully_connected(low, op, _weights(low, op, out_axis=0 if op.attribute("transB") else 1), op.outputs[0])
 
 
-def is_linear(low: Lowering, op: Op) -> bool:
+def is_linear(low: NcnnLowering, op: Op) -> bool:
     """Whether a MatMul has a constant matrix on its right."""
     held = low.constant(op.inputs[1])
     return held is not None and held.ndim == 2
 
 
-def linear(low: Lowering, op: Op) -> None:
+def linear(low: NcnnLowering, op: Op) -> None:
     """MatMul with a constant matrix, and the bias that is added to it."""
     weights, output = _weights(low, op, out_axis=1, has_bias=False), op.outputs[0]
     after = low.only_reader(output)
@@ -161,7 +161,7 @@ def linear(low: Lowering, op: Op) -> None:
     _fully_connected(low, op, weights, output)
 
 
-def _fully_connected(low: Lowering, op: Op, weights: _Weights, output: str) -> None:
+def _fully_connected(low: NcnnLowering, op: Op, weights: _Weights, output: str) -> None:
     given, taken = weights.values.shape
     rows = int(np.prod(low.shape(low.data(op))[:-1]))
     output, params = _activation(low, op, output)
@@ -177,7 +177,7 @@ def _fully_connected(low: Lowering, op: Op, weights: _Weights, output: str) -> N
 # --- what they are made of ---
 
 
-def _weights(low: Lowering, op: Op, *, out_axis: int, has_bias: bool = True) -> _Weights:
+def _weights(low: NcnnLowering, op: Op, *, out_axis: int, has_bias: bool = True) -> _Weights:
     """The weights of an operation, as codes if it reads codes and as real numbers if it does not."""
     data, weight = op.inputs[:2]
     real = low.constant(weight)
@@ -209,7 +209,7 @@ def _factor(scale: npt.NDArray[np.float32]) -> np.float32:
     return found
 
 
-def _bias(low: Lowering, op: Op) -> Array | None:
+def _bias(low: NcnnLowering, op: Op) -> Array | None:
     read = op.inputs[2] if len(op.inputs) > 2 else None
     if read is None:
         return None
@@ -262,14 +262,14 @@ def _geometry(op: Op, kernel: tuple[int, ...]) -> dict[int, Value]:
     return params
 
 
-def _conv_dims(low: Lowering, op: Op, tensor: str) -> Dims:
+def _conv_dims(low: NcnnLowering, op: Op, tensor: str) -> Dims:
     shape = low.shape(tensor)
     if shape[0] != 1:
         refuse(op, f"{tensor!r} has {shape[0]} samples for one of the network", ONE_SAMPLE)
     return (shape[1], 1, shape[2]) if len(shape) == 3 else shape[1:]
 
 
-def _activation(low: Lowering, op: Op, output: str | None = None) -> tuple[str, dict[int, Value]]:
+def _activation(low: NcnnLowering, op: Op, output: str | None = None) -> tuple[str, dict[int, Value]]:
     """What the layer gives, and the parameters of the activation function it has taken in, if there is one."""
     tensor = op.outputs[0] if output is None else output
     after = low.only_reader(tensor)

@@ -6,7 +6,7 @@ import numpy as np
 
 from detent.ir import Op
 from detent.ir.windows import SlidingWindow
-from detent.targets.ncnn.file.lowering import Lowering, refuse
+from detent.targets.ncnn.file.lowering import NcnnLowering, refuse
 from detent.targets.ncnn.file.model import Value
 from detent.targets.ncnn.file.weighted import is_linear, linear
 
@@ -35,7 +35,7 @@ _REDUCTIONS = {
 }
 
 
-def pool(low: Lowering, op: Op) -> None:
+def pool(low: NcnnLowering, op: Op) -> None:
     """MaxPool and AveragePool of 1 or 2 dimensions."""
     source = low.data(op)
     before, after = low.shape(source), low.shape(op.outputs[0])
@@ -49,27 +49,27 @@ def pool(low: Lowering, op: Op) -> None:
     up = window.ceil_mode and given != after[2:]
     if up:  # ncnn counts a window that begins outside
         given = tuple(axis.rounded_up for axis in axes)
-    include = op.attributes.get("count_include_pad", 0)
-    if given != after[2:] or (up and average and include):
+    include = op.attribute("count_include_pad") if average else 0
+    if given != after[2:] or (up and include):
         refuse(op, f"ceil_mode gives {after[2:]}, ncnn {given}, or counts what lies outside", "use ceil_mode=0")
-    params: dict[int, Value] = {0: int(average), 5: int(not up), 6: include if average else 0}
+    params: dict[int, Value] = {0: int(average), 5: int(not up), 6: include}
     for axis, keys in zip(reversed(axes), ((1, 2, 3, 14), (11, 12, 13, 15)), strict=False):
         params |= dict(zip(keys, (axis.extent, axis.stride, axis.begin, axis.end), strict=True))
     low.layer("Pooling1D" if window.rank == 1 else "Pooling", op, [low.blob(source)], params)
 
 
-def global_pool(low: Lowering, op: Op) -> None:
+def global_pool(low: NcnnLowering, op: Op) -> None:
     """GlobalAveragePool and GlobalMaxPool: over all but the channels."""
     _global_pool(low, op, average=op.type == "GlobalAveragePool")
 
 
-def _global_pool(low: Lowering, op: Op, *, average: bool) -> None:
+def _global_pool(low: NcnnLowering, op: Op, *, average: bool) -> None:
     shape = low.shape(low.data(op))
     dims = (shape[1], 1, int(np.prod(shape[2:]))) if len(shape) != 4 else shape[1:]
     low.layer("Pooling", op, [low.view(low.data(op), dims)], {0: int(average), 4: 1}, dims=(shape[1],))
 
 
-def reduce(low: Lowering, op: Op) -> None:
+def reduce(low: NcnnLowering, op: Op) -> None:
     """Sums, means and extremes over axes. The mean of height and width is a pool, which ncnn does faster."""
     source = low.data(op)
     shape = low.shape(source)
@@ -90,18 +90,18 @@ def reduce(low: Lowering, op: Op) -> None:
     low.layer("Reduction", op, [low.blob(source)], params, dims=kept)
 
 
-def softmax(low: Lowering, op: Op) -> None:
+def softmax(low: NcnnLowering, op: Op) -> None:
     source = low.data(op)
-    axis = low.axis(source, op.attributes.get("axis", -1))
+    axis = low.axis(source, op.attribute("axis"))
     if axis is None:
         refuse(op, "over the batch, or more than 4 dimensions", "use an axis of one sample")
     low.layer("Softmax", op, [low.blob(source)], {0: axis, 1: 1})
 
 
-def log_softmax(low: Lowering, op: Op) -> None:
+def log_softmax(low: NcnnLowering, op: Op) -> None:
     """x - max - log(sum(exp(x - max)))"""
     source = low.data(op)
-    axis = low.axis(source, op.attributes.get("axis", -1))
+    axis = low.axis(source, op.attribute("axis"))
     if axis is None:
         refuse(op, "over the batch, or more than 4 dimensions", "use an axis of one sample")
     over: dict[int, Value] = {1: 0, 3: (axis,), 4: 1, 5: 1}
@@ -115,55 +115,55 @@ def log_softmax(low: Lowering, op: Op) -> None:
     low.layer("BinaryOp", op, [below, logarithm], {0: 1})
 
 
-def layer_norm(low: Lowering, op: Op) -> None:
+def layer_norm(low: NcnnLowering, op: Op) -> None:
     """Over the last axis."""
     source = low.data(op)
     size = low.shape(source)[-1]
-    if op.attributes.get("axis", -1) not in (-1, len(low.shape(source)) - 1) or len(op.outputs) > 1:
-        refuse(op, "over several axes, or with more than one output", "normalise the last axis")
+    if op.attribute("axis") not in (-1, len(low.shape(source)) - 1) or len(op.outputs) > 1:
+        refuse(op, "over several axes, or with more than one output", "normalize the last axis")
     scale, shift = (low.constant(op.inputs[index] if len(op.inputs) > index else None) for index in (1, 2))
     if scale is None:
         refuse(op, "its scale is computed", "give a constant scale")
     held = np.zeros(size) if shift is None else shift
-    params: dict[int, Value] = {0: size, 1: float(op.attributes.get("epsilon", 1e-5)), 2: 1}
+    params: dict[int, Value] = {0: size, 1: float(op.attribute("epsilon")), 2: 1}
     arrays = [array.astype(np.float32).ravel() for array in (scale, held)]
     low.layer("LayerNorm", op, [low.blob(source)], params, arrays)
 
 
-def rms_norm(low: Lowering, op: Op) -> None:
+def rms_norm(low: NcnnLowering, op: Op) -> None:
     """Over the last axis."""
     source, scale = low.data(op), low.constant(op.inputs[1])
     size = low.shape(source)[-1]
-    if op.attributes.get("axis", -1) not in (-1, len(low.shape(source)) - 1) or scale is None:
-        refuse(op, "over several axes, or its scale is computed", "normalise the last axis with a constant scale")
-    params: dict[int, Value] = {0: size, 1: float(op.attributes.get("epsilon", 1e-5)), 2: 1}
+    if op.attribute("axis") not in (-1, len(low.shape(source)) - 1) or scale is None:
+        refuse(op, "over several axes, or its scale is computed", "normalize the last axis with a constant scale")
+    params: dict[int, Value] = {0: size, 1: float(op.attribute("epsilon")), 2: 1}
     low.layer("RMSNorm", op, [low.blob(source)], params, [np.broadcast_to(scale, (size,)).astype(np.float32)])
 
 
-def batch_norm(low: Lowering, op: Op) -> None:
+def batch_norm(low: NcnnLowering, op: Op) -> None:
     """Each channel with its own numbers."""
     held = [low.constant(read) for read in op.inputs[1:5]]
     weight, bias, mean, variance = (np.asarray([] if array is None else array, np.float32).ravel() for array in held)
-    if any(array is None for array in held) or op.attributes.get("training_mode", 0):
+    if any(array is None for array in held) or op.attribute("training_mode"):
         refuse(op, "its parameters are computed, or its statistics are those of the batch", "give constants")
-    params: dict[int, Value] = {0: weight.size, 1: float(op.attributes.get("epsilon", 1e-5))}
+    params: dict[int, Value] = {0: weight.size, 1: float(op.attribute("epsilon"))}
     low.layer("BatchNorm", op, [low.blob(low.data(op))], params, [weight, mean, variance, bias])
 
 
-def instance_norm(low: Lowering, op: Op) -> None:
+def instance_norm(low: NcnnLowering, op: Op) -> None:
     """Each channel by itself."""
     source = low.data(op)
     shape = low.shape(source)
     scale, shift = (low.constant(op.inputs[index]) for index in (1, 2))
     if shape[0] != 1 or scale is None or shift is None:
         refuse(op, "its scale is computed, or it has several samples for one of the network", "give constants")
-    params: dict[int, Value] = {0: shape[1], 1: float(op.attributes.get("epsilon", 1e-5)), 2: 1}
+    params: dict[int, Value] = {0: shape[1], 1: float(op.attribute("epsilon")), 2: 1}
     arrays = [array.astype(np.float32).ravel() for array in (scale, shift)]
     dims = (shape[1], 1, int(np.prod(shape[2:])))
     low.layer("InstanceNorm", op, [low.view(source, dims)], params, arrays, dims=dims)
 
 
-def matmul(low: Lowering, op: Op) -> None:
+def matmul(low: NcnnLowering, op: Op) -> None:
     """A linear layer, or the product of two computed matrices."""
     if is_linear(low, op):
         linear(low, op)

@@ -13,7 +13,7 @@ from detent.targets.base import Deployment, Format, TensorFacts, Written
 from detent.targets.base.format import Roles
 from detent.targets.ncnn.file import movement as moves
 from detent.targets.ncnn.file import pointwise, recurrent, weighted, windows
-from detent.targets.ncnn.file.lowering import Lowering, refuse, sample_shapes
+from detent.targets.ncnn.file.lowering import NcnnLowering, refuse, sample_shapes
 from detent.targets.ncnn.file.model import NcnnModel
 from detent.targets.ncnn.file.simplify import without_repetition
 from detent.targets.ncnn.file.table import TableEntry, read_ncnn_table, table_of, write_table
@@ -32,7 +32,7 @@ __all__ = [
 
 PARAM, BIN, TABLE = "model.ncnn.param", "model.ncnn.bin", "model.table"
 
-Rule = Callable[[Lowering, Op], None]
+Rule = Callable[[NcnnLowering, Op], None]
 
 RULES: dict[str, Rule] = {
     "Conv": weighted.conv,
@@ -88,6 +88,7 @@ class NcnnFormat(Format):
 
     name = "ncnn"
     files: Mapping[str, Roles | None] = {PARAM: None, BIN: ()}
+    operators = frozenset(RULES)
 
     def write(self, deployment: Deployment) -> Written:
         model = _lowered(deployment.graph, deployment.model)
@@ -109,6 +110,7 @@ class NcnnTableFormat(Format):
 
     name = "ncnn_table"
     files: Mapping[str, Roles | None] = {TABLE: ()}
+    operators = frozenset(RULES)
 
     def write(self, deployment: Deployment) -> Written:
         return Written({TABLE: write_table(table_of(_lowered(deployment.graph, deployment.model)))})
@@ -138,7 +140,7 @@ def read_ncnn(files: Mapping[str, bytes]) -> NcnnModel:
 
 def _lowered(graph: Network, model: onnx.ModelProto) -> NcnnModel:
     shapes = sample_shapes(model)
-    low = Lowering(without_repetition(fold_constants(graph, shapes)), shapes)
+    low = NcnnLowering(without_repetition(fold_constants(graph, shapes)), shapes)
     for op in low.graph.ops:
         if low.absorbed(op):
             continue
@@ -159,7 +161,7 @@ def _lowered(graph: Network, model: onnx.ModelProto) -> NcnnModel:
     return low.model()
 
 
-def _check_reads(low: Lowering, op: Op) -> None:
+def _check_reads(low: NcnnLowering, op: Op) -> None:
     """Numbers become integers only on the way into the data input of a weighted operation."""
     for index, read in enumerate(op.inputs):
         if read is None or read.encoding is None or low.constant(read) is not None:

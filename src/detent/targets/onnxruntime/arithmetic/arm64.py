@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detent.targets.onnxruntime.arithmetic.fusion import Fusion, Stored
+from detent.targets.onnxruntime.arithmetic.fusion import Fusion, HeldGrid
 from detent.targets.onnxruntime.arithmetic.kernels import makers
 from detent.twin.arithmetic import Kernel, Maker
 from detent.twin.requantize import fma
@@ -18,7 +18,7 @@ from detent.twin.requantize import fma
 __all__ = ["ARM64_MAKERS"]
 
 
-def _add(a: Stored, b: Stored, output: Stored) -> Kernel:
+def _add(a: HeldGrid, b: HeldGrid, output: HeldGrid) -> Kernel:
     """QLinearAdd: multipliers with 22 bits for the greater of the two ratios of scales, ties away from zero."""
     ratios = [float(np.float32(each.scale / output.scale)) for each in (a, b)]
     shift = 21 - (frexp(max(ratios))[1] - 1)
@@ -33,7 +33,7 @@ def _add(a: Stored, b: Stored, output: Stored) -> Kernel:
     return kernel
 
 
-def _multiply(a: Stored, b: Stored, output: Stored) -> Kernel:
+def _multiply(a: HeldGrid, b: HeldGrid, output: HeldGrid) -> Kernel:
     """QLinearMul: `rne(fma(product, f32(f32(sa * sb) / sy), zy))`."""
     scale = float(np.float32(a.scale * b.scale) / output.scale)
 

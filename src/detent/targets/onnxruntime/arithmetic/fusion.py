@@ -21,18 +21,19 @@ from detent.ir import Encoding, Network, Op, Operand, Trait, ops_with
 from detent.twin import Step
 from detent.twin.accumulate import Accumulator, accumulator, bias_codes, matmul_accumulate
 from detent.twin.arithmetic import Maker
+from detent.twin.float_ops import MOVES
 from detent.twin.lowering import Chain, chain, move_step
 from detent.twin.requantize import clamp_bounds
 from detent.twin.saturating_pairs import lost_in_pairs, saturate_pairs
 
-__all__ = ["MOVERS", "BinaryKernel", "Fusion", "Group", "Stored", "UnaryKernel", "factor"]
+__all__ = ["MOVERS", "BinaryKernel", "Fusion", "Group", "HeldGrid", "UnaryKernel", "factor"]
 
 _BYTES = ("uint8", "int8")
-_CLIPS = ("Relu", "Clip")
+_CLIPS = ops_with(Trait.CLIPS)
 
 
 @dataclass(frozen=True)
-class Stored:
+class HeldGrid:
     """A grid as the runtime holds it: `lift` (0 or 128) is added to codes and zero point."""
 
     encoding: Encoding
@@ -75,10 +76,10 @@ def factor(op: Op) -> np.float32:
     return alpha
 
 
-UnaryKernel = Callable[[Op, Stored, Stored], Callable[[Tensor], Tensor]]
+UnaryKernel = Callable[[Op, HeldGrid, HeldGrid], Callable[[Tensor], Tensor]]
 """From the operation, the input's and the output's grid to a kernel."""
 
-BinaryKernel = Callable[[Stored, Stored, Stored], Callable[[Tensor, Tensor], Tensor]]
+BinaryKernel = Callable[[HeldGrid, HeldGrid, HeldGrid], Callable[[Tensor, Tensor], Tensor]]
 """From both inputs' and the output's grid to a kernel."""
 
 
@@ -87,8 +88,8 @@ class Group:
     """One integer kernel: the operations it stands for, what it reads, and its output."""
 
     chain: Chain
-    reads: tuple[Stored, ...]
-    output: Stored
+    reads: tuple[HeldGrid, ...]
+    output: HeldGrid
 
 
 @dataclass(frozen=True)
@@ -98,12 +99,12 @@ class Fusion:
     lifts: bool
     saturates: bool = False
 
-    def stored(self, graph: Network, read: Operand | None) -> Stored | None:
+    def stored(self, graph: Network, read: Operand | None) -> HeldGrid | None:
         """How the runtime holds what is read; None if it is in float, wider, or has several scales."""
         dtype = self.dtype(graph, read)
         if dtype is None or read is None or read.encoding is None or not read.encoding.per_tensor:
             return None
-        return Stored(read.encoding, 0 if dtype == read.encoding.dtype else 128)
+        return HeldGrid(read.encoding, 0 if dtype == read.encoding.dtype else 128)
 
     def dtype(self, graph: Network, read: Operand | None) -> str | None:
         """The type of the codes that the runtime holds; None if it holds floats, or wider ones."""
@@ -161,7 +162,7 @@ class Fusion:
         across = bool(op.attribute("transA"))
         return replace(sums, scale=scale, total=lambda x: total(x.T if across else x))
 
-    def products(self, op: Op, a: Stored, b: Stored) -> Callable[[Tensor, Tensor], Tensor]:
+    def products(self, op: Op, a: HeldGrid, b: HeldGrid) -> Callable[[Tensor, Tensor], Tensor]:
         """The integer sums of a product of two activations."""
         across = [op.type == "Gemm" and bool(op.attribute(name)) for name in ("transA", "transB")]
         saturates = self.saturates and (a.dtype, b.dtype) == ("uint8", "int8")
@@ -207,7 +208,7 @@ def _is_depthwise(op: Op, sums: Accumulator) -> bool:
 
 
 # An Identity is a pair of Q and DQ that requantizes.
-_MOVED = ops_with(Trait.MOVES_VALUES) - {"GatherElements", "Identity"} | {"GlobalMaxPool", "MaxPool", "Resize"}
+_MOVED = MOVES - {"Identity"}
 MOVERS: dict[str, Maker] = dict.fromkeys(_MOVED, move_step)
 """Where the runtime moves real numbers, not codes, the codes that come out are the same: dequantizing and quantizing on
 one grid gives the code back."""

@@ -13,7 +13,7 @@ from detent.ir import Encoding, Network, Op, Operand
 from detent.ir.reference.windows import pool_windows
 from detent.ir.windows import SlidingWindow
 from detent.targets.onnxruntime.arithmetic.functions import sigmoid, tanh
-from detent.targets.onnxruntime.arithmetic.fusion import MOVERS, BinaryKernel, Fusion, Stored, factor
+from detent.targets.onnxruntime.arithmetic.fusion import MOVERS, BinaryKernel, Fusion, HeldGrid, factor
 from detent.twin import Step
 from detent.twin.arithmetic import Kernel, Maker
 from detent.twin.float_ops import compute
@@ -121,7 +121,7 @@ def _sigmoid(fusion: Fusion, graph: Network, op: Op) -> Step:
     return fusion.unary(partial(table, sigmoid))(graph, op) or float_step(graph, op, sigmoid)
 
 
-def table(function: Kernel, op: Op, grid: Stored, output: Stored) -> Kernel:
+def table(function: Kernel, op: Op, grid: HeldGrid, output: HeldGrid) -> Kernel:
     """QLinearSigmoid and QLinearLeakyRelu: 256 results, computed in float beforehand."""
     least = grid.encoding.qmin
     codes = torch.arange(least, grid.encoding.qmax + 1, dtype=torch.float32)
@@ -129,7 +129,7 @@ def table(function: Kernel, op: Op, grid: Stored, output: Stored) -> Kernel:
     return lambda x: results[(x - least).long()]
 
 
-def softmax(op: Op, grid: Stored, output: Stored) -> Kernel:
+def softmax(op: Op, grid: HeldGrid, output: HeldGrid) -> Kernel:
     """QLinearSoftmax: a table of exponentials, sums in float32 in order, and the reciprocal of the output's scale
     *rounded down to an integer* (so 1/255 is exact and 1/200.5 is taken for 1/200).
 
@@ -173,7 +173,7 @@ def _in_order(parts: list[Tensor]) -> Tensor:
     return total
 
 
-def average_pool(op: Op, grid: Stored, output: Stored) -> Kernel:
+def average_pool(op: Op, grid: HeldGrid, output: HeldGrid) -> Kernel:
     """QLinearAveragePool: real numbers added in the order of the window, divided, and rounded *with* the zero point,
     `rne(f32(f32(mean / sy) + zy))`. A window as large as an input without padding is a global pool."""
     everything = float(np.prod(op.attributes["kernel_shape"]))
@@ -192,7 +192,7 @@ def average_pool(op: Op, grid: Stored, output: Stored) -> Kernel:
     return kernel
 
 
-def global_average_pool(_op: Op, grid: Stored, output: Stored) -> Kernel:
+def global_average_pool(_op: Op, grid: HeldGrid, output: HeldGrid) -> Kernel:
     """QLinearGlobalAveragePool: `rne(f32(sum) * f32(sx / f32(sy * n))) + zy`."""
 
     def kernel(codes: Tensor) -> Tensor:

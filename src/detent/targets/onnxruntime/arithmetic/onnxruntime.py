@@ -47,5 +47,9 @@ class OnnxRuntime(Arithmetic):
     def rewrite(self, graph: Network) -> Network:
         return rewritten(graph)
 
+    @property
+    def integer_operators(self) -> frozenset[str]:
+        return frozenset(self._makers)
+
     def lower(self, graph: Network) -> list[Step]:
         return lower(graph, self._makers)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 from torch import Tensor
 
-from detent.targets.onnxruntime.arithmetic.fusion import Fusion, Stored
+from detent.targets.onnxruntime.arithmetic.fusion import Fusion, HeldGrid
 from detent.targets.onnxruntime.arithmetic.kernels import makers
 from detent.twin.arithmetic import Kernel, Maker
 from detent.twin.requantize import fma
@@ -21,7 +21,7 @@ from detent.twin.requantize import fma
 __all__ = ["SATURATING_MAKERS", "X86_MAKERS"]
 
 
-def _add(a: Stored, b: Stored, output: Stored) -> Kernel:
+def _add(a: HeldGrid, b: HeldGrid, output: HeldGrid) -> Kernel:
     """QLinearAdd, AVX2 with FMA: `rne(fma(a, ra, fma(b, rb, fixed)))` with `ra = f32(sa / sy)` and
     `fixed = f32(zy - fma(ra, za, f32(rb * zb)))`: ties go to even *with* the zero point.
 
@@ -40,7 +40,7 @@ def _add(a: Stored, b: Stored, output: Stored) -> Kernel:
     return kernel
 
 
-def _multiply(a: Stored, b: Stored, output: Stored) -> Kernel:
+def _multiply(a: HeldGrid, b: HeldGrid, output: HeldGrid) -> Kernel:
     """QLinearMul: `rne(f32(f32(product * f32(f32(sa * sb) / sy)) + zy))`, rounded with the zero point."""
     scale = float(np.float32(a.scale * b.scale) / output.scale)
 

@@ -5,9 +5,8 @@ The error is "Number of elements of input 'sizes' (0) does not match".
 
 from __future__ import annotations
 
-from detent.rewrites import Editing, rewrite
-from detent.rewrites.editing import Found
-from detent.rewrites.original import attributes_of
+from detent.rewrites import NetworkEditor, rewrite
+from detent.rewrites.network_editor import input_at
 
 __all__ = ["expand_resize_axes"]
 
@@ -19,17 +18,17 @@ __all__ = ["expand_resize_axes"]
     ),
     needed_for=("onnxruntime<=1.31.1",),
 )
-def expand_resize_axes(editing: Editing) -> None:
+def expand_resize_axes(editor: NetworkEditor) -> None:
     """Matches a Resize to constant sizes of its last axes; those before stay as they come."""
-    for node in editing.nodes:
-        attributes = attributes_of(node)
-        axes, shape = attributes.pop("axes", None), editing.shape(node.input[0]) if node.input else None
-        if node.op_type != "Resize" or axes is None or shape is None or len(node.input) < 4 or editing.is_gone(node):
+    for op in editor.ops("Resize"):
+        data, sizes, stem = op.reads[0], input_at(op, 3), op.outputs[0]
+        attributes = dict(op.attributes)
+        axes, shape = attributes.pop("axes", None), editor.shape(data.tensor)
+        if axes is None or shape is None or axes != list(range(axes[0], len(shape))):
             continue
-        if node.input[3] not in editing.initializers or axes != list(range(axes[0], len(shape))):
+        if sizes is None or editor.constant(sizes) is None:
             continue
-        data, stem = node.input[0], node.output[0]
-        before = editing.moved("Slice", editing.write("Shape", [data], stem), [[0], [axes[0]]], stem)
-        sizes = editing.write("Concat", [before, node.input[3]], stem, axis=0)
-        editing.write("Resize", [data, "", "", sizes], stem, name=node.name, **attributes)
-        editing.replace(Found((node,), data, (), stem, ()))
+        before = editor.moved("Slice", editor.write("Shape", [data], stem), [[0], [axes[0]]], stem)
+        whole = editor.write("Concat", [before, sizes], stem, axis=0)
+        editor.write("Resize", [data, None, None, whole], stem, name=op.name, **attributes)
+        editor.replace(op)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import onnx
-
-from detent.rewrites import Editing, rewrite
+from detent.ir import Op, sole_float_reader
+from detent.rewrites import NetworkEditor, rewrite
 
 __all__ = ["linear_to_gemm"]
 
@@ -16,31 +15,27 @@ __all__ = ["linear_to_gemm"]
     ),
     needed_for=("onnxruntime<=1.31.1",),
 )
-def linear_to_gemm(editing: Editing) -> None:
+def linear_to_gemm(editor: NetworkEditor) -> None:
     """Matches a MatMul of codes with constant weights and an Add of a constant bias."""
-    for node in editing.nodes:
-        if node.op_type == "MatMul":
-            _as_gemm(editing, node)
+    for op in editor.ops("MatMul"):
+        _as_gemm(editor, op)
 
 
-def _as_gemm(editing: Editing, product: onnx.NodeProto) -> None:
-    addition = editing.only_reader(product.output[0])
-    if addition is None or addition.op_type != "Add":
+def _as_gemm(editor: NetworkEditor, product: Op) -> None:
+    addition = sole_float_reader(editor.network, product.outputs[0])
+    if addition is None or addition.type != "Add":
         return
-    bias = next((name for name in addition.input if name != product.output[0]), "")
-    weight, held = editing.constant(product.input[1]), editing.constant(bias)
-    if weight is None or weight.scale is None or weight.codes.ndim != 2 or held is None or held.codes.ndim != 1:
+    bias = next((read for read in addition.reads if read.tensor != product.outputs[0]), None)
+    weight, held = editor.constant(product.inputs[1]), editor.constant(bias)
+    if weight is None or weight.encoding is None or weight.array.ndim != 2 or held is None or held.array.ndim != 1:
         return
-    found = editing.found(product, addition, may_end_float=True)
-    sizes = None if found is None else editing.sizes(found.result)
+    found = editor.found(product, addition, may_end_float=True)
+    sizes = None if found is None else editor.sizes(found.result)
     if found is None or sizes is None or len(sizes) <= 2:
         return
-    stem = addition.output[0]
-    rows = editing.write("Reshape", [found.data, editing.integers([-1, weight.codes.shape[0]], stem)], stem)
-    made = editing.write(
-        "Gemm", [editing.on_grid(rows, found.before), product.input[1], bias], stem, name=addition.name
-    )
-    made = editing.activated(made, found.nodes[2:])
-    made = editing.on_grid(made, found.behind) if found.behind else made
-    editing.write("Reshape", [made, editing.integers(sizes, stem)], stem)
-    editing.replace(found)
+    stem = addition.outputs[0]
+    rows = editor.moved("Reshape", found.data, [[-1, weight.array.shape[0]]], stem)
+    inputs = [editor.on_grid(rows, found.data.encoding), product.inputs[1], bias]
+    made = editor.activated(editor.write("Gemm", inputs, stem, name=addition.name), found.functions)
+    editor.moved("Reshape", editor.on_grid(made, found.behind), [sizes], stem)
+    editor.replace(*found.ops, *found.functions)

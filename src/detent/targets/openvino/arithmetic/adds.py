@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from detent.ir import Network, Op, Operand, clip_bounds
-from detent.targets.openvino.arithmetic.outputs import Target, snippet
+from detent.targets.openvino.arithmetic.outputs import OutputRequantization, snippet
 from detent.targets.openvino.arithmetic.ranges import (
     CLIPS,
     Carried,
@@ -27,7 +27,7 @@ from detent.targets.openvino.arithmetic.ranges import (
     real_sums,
     unit_of,
 )
-from detent.targets.openvino.arithmetic.stored import Moved, Stored
+from detent.targets.openvino.arithmetic.stored import Moved, StoredCodes
 from detent.targets.openvino.arithmetic.sums import Branch, is_activation, out_of_convolution, summed_branch
 from detent.twin import Step
 from detent.twin.accumulate import Accumulator
@@ -50,7 +50,7 @@ def fused_add(carried: Carried, graph: Network, op: Op, sums: Accumulator, bias:
     bounds = _unrounded_bounds(graph, first)
     add = graph.readers(first.output)[0][0]
     made = chain(graph, add, CLIPS)
-    target = Target.of(graph, made, carried)
+    target = OutputRequantization.of(graph, made, carried)
     if target is None or bounds is None or branch.other.encoding is None or branch.tensor != first.output:
         return None
     pair = _Pair.of(carried, graph, add)
@@ -98,14 +98,14 @@ def added_in_float(carried: Carried, graph: Network, op: Op, sums: Accumulator, 
     add = readers[0][0]
     other = next((read for read in add.inputs if read is not None and read.tensor != first.output), None)
     made = chain(graph, add, CLIPS)
-    target = Target.of(graph, made, carried)
+    target = OutputRequantization.of(graph, made, carried)
     clips = [clip_bounds(graph, each) for each in first.ops[1:]]
     if target is None or other is None or not is_activation(graph, other) or None in clips:
         return None
     if bias is None and any(each.type == "Clip" for each in first.ops):
         return None
     assert other.encoding is not None
-    residue = Stored.of(graph, other.tensor, other.encoding, carried)
+    residue = StoredCodes.of(graph, other.tensor, other.encoding, carried)
     from_convolution = out_of_convolution(graph, other.tensor)
     if from_convolution and other.tensor == sums.read.tensor:
         return None
@@ -122,7 +122,7 @@ def plain_add(carried: Carried, graph: Network, op: Op) -> Step | None:
     """An add or difference of two quantized activations that no convolution is fused with. One behind a convolution is
     kept for it when snippets are made, and scales and shifts as it would have done."""
     made = chain(graph, op, CLIPS)
-    target = Target.of(graph, made, carried)
+    target = OutputRequantization.of(graph, made, carried)
     pair = _Pair.of(carried, graph, op)
     if target is None or pair is None:
         return None
@@ -157,8 +157,8 @@ class _Pair:
 
     reads: tuple[Operand, ...]
     moving: int
-    mover: Stored
-    base: Stored
+    mover: StoredCodes
+    base: StoredCodes
     in_range: bool
 
     @classmethod
@@ -182,17 +182,19 @@ class _Pair:
         return fma(codes - self.mover.grid.least, self.moved.step, self.moved.low)
 
 
-def _summands(carried: Carried, graph: Network, op: Op) -> list[Stored]:
+def _summands(carried: Carried, graph: Network, op: Op) -> list[StoredCodes]:
     """What an add or difference reads, in order; what is subtracted has steps below zero."""
     grids = [(read.tensor, read.encoding) for read in op.inputs if read is not None and read.encoding is not None]
-    stored = [Stored.of(graph, tensor, encoding, carried) for tensor, encoding in grids]
+    stored = [StoredCodes.of(graph, tensor, encoding, carried) for tensor, encoding in grids]
     return [stored[0], replace(stored[1], sign=-1)] if op.type == "Sub" else stored
 
 
 # --- the two halves of an add --------------------------------------------------------------------------------
 
 
-def _in_steps(sums: Accumulator, bias: Floats | None, residue: Stored, clips: Sequence[tuple[float, float]]) -> Finish:
+def _in_steps(
+    sums: Accumulator, bias: Floats | None, residue: StoredCodes, clips: Sequence[tuple[float, float]]
+) -> Finish:
     """The real sums of a convolution, clipped, in steps of a residue and less its zero. Without a bias both go into the
     scale of the sums."""
     unit, step = unit_of(sums), _f32(residue.step)
@@ -211,7 +213,7 @@ def _clipped(values: Tensor, clips: Sequence[tuple[float, float]]) -> Tensor:
     return values
 
 
-def _in_convolution(target: Target, step: float) -> Finish:
+def _in_convolution(target: OutputRequantization, step: float) -> Finish:
     """`rne(fma(total, isc, ish))` of the range in such steps; steps below zero are multiplied with before."""
     factor, unit = (step, 1.0) if step < 0 else (1.0, step)
     scale, shift = divided(Range.of(target.encoding), np.asarray(unit, _f32))
@@ -220,7 +222,7 @@ def _in_convolution(target: Target, step: float) -> Finish:
     return lambda total: target.codes(fma(total.mul_(factor), by, add))
 
 
-def _in_snippet(target: Target, step: float) -> Finish:
+def _in_snippet(target: OutputRequantization, step: float) -> Finish:
     """`snippet` of the range in such steps; steps below zero are multiplied with before."""
     factor, unit = (step, 1.0) if step < 0 else (1.0, step)
     grid = Range.of(target.encoding)

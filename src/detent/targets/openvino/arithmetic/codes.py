@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from detent.ir import Encoding, Network, Op, Operand, clip_bounds, constant_values
-from detent.targets.openvino.arithmetic.outputs import Target, snippet
+from detent.targets.openvino.arithmetic.outputs import OutputRequantization, snippet
 from detent.targets.openvino.arithmetic.ranges import (
     CLIPS,
     Carried,
@@ -28,7 +28,7 @@ from detent.targets.openvino.arithmetic.ranges import (
     one_shift,
     scale_and_shift,
 )
-from detent.targets.openvino.arithmetic.stored import Stored, range_of_stored
+from detent.targets.openvino.arithmetic.stored import StoredCodes, range_of_stored
 from detent.targets.openvino.arithmetic.sums import COMPOSED, is_activation, taken_in
 from detent.twin import Step
 from detent.twin.float_ops import float_kernel
@@ -67,7 +67,7 @@ def clipped(carried: Carried, graph: Network, op: Op) -> Step | None:
     )
 
 
-def stored_bounds(graph: Network, clip: Op, source: Stored, *, inwards: bool) -> tuple[float, float]:
+def stored_bounds(graph: Network, clip: Op, source: StoredCodes, *, inwards: bool) -> tuple[float, float]:
     """The bounds of a Clip of integers, among these as they are stored. One that leaves over all that the grid behind
     it holds is left out."""
     bounds, behind = clip_bounds(graph, clip), graph.grid_of(clip.outputs[0])
@@ -88,7 +88,7 @@ def scaled(carried: Carried, graph: Network, op: Op) -> Step | None:
     data = [read for read in reads if is_activation(graph, read)]
     constants = [read for read in reads if read.tensor in graph.constants]
     made = chain(graph, op, CLIPS)
-    target = Target.of(graph, made, carried)
+    target = OutputRequantization.of(graph, made, carried)
     if target is None or len(data) != 1 or len(constants) != 1:
         return None
     factor = np.asarray(constant_values(graph, constants[0]), _f32)
@@ -96,7 +96,7 @@ def scaled(carried: Carried, graph: Network, op: Op) -> Step | None:
     if not _for_each_channel(factor, rank) or not bool((factor > 0).all()):
         return None
     assert data[0].encoding is not None
-    source = Stored.of(graph, data[0].tensor, data[0].encoding, carried)
+    source = StoredCodes.of(graph, data[0].tensor, data[0].encoding, carried)
     finish = _requantizer(target, source, taken_in(graph, data[0].tensor), factor)
     return Step(made.ops, tuple(data), made.writes, lambda codes: finish(codes - source.offset))
 
@@ -109,13 +109,13 @@ def joined(carried: Carried, graph: Network, op: Op) -> Step | None:
         return None
     if kept_grid(op) == grid:
         return Step((op,), op.inputs, (Operand(op.outputs[0], grid),), float_kernel(graph, op), "moved")
-    target = Target.of(graph, Chain((op,), op.outputs[0], grid), carried, stored=True)
+    target = OutputRequantization.of(graph, Chain((op,), op.outputs[0], grid), carried, stored=True)
     if target is None:
         return None
     parts = []
     for read in reads:
         assert read.encoding is not None
-        source = Stored.of(graph, read.tensor, read.encoding, carried)
+        source = StoredCodes.of(graph, read.tensor, read.encoding, carried)
         parts.append(partial(_brought, _requantizer(target, source, None), source.offset))
     join = float_kernel(graph, op)
 
@@ -138,7 +138,7 @@ def _elementwise(
     carried: Carried,
     graph: Network,
     op: Op,
-    function: Callable[[Tensor, Stored], Tensor],
+    function: Callable[[Tensor, StoredCodes], Tensor],
     move: Callable[..., Any] | None = None,
 ) -> Step | None:
     """A function of stored codes that gives such codes, and the grid behind it; `move` is run on these."""
@@ -146,9 +146,9 @@ def _elementwise(
     if read is None or not is_activation(graph, read) or op.type == "Identity":
         return None
     assert read.encoding is not None
-    source = Stored.of(graph, read.tensor, read.encoding, carried)
+    source = StoredCodes.of(graph, read.tensor, read.encoding, carried)
     made = chain(graph, op)
-    target = Target.of(graph, made, carried)
+    target = OutputRequantization.of(graph, made, carried)
     if target is None or target.encoding == read.encoding:
         return _on_its_grid(op, read, read.encoding, source, function) if move is None else None
     finish = _requantizer(target, source, taken_in(graph, read.tensor))
@@ -162,7 +162,7 @@ def _elementwise(
 
 
 def _on_its_grid(
-    op: Op, read: Operand, grid: Encoding, source: Stored, function: Callable[[Tensor, Stored], Tensor]
+    op: Op, read: Operand, grid: Encoding, source: StoredCodes, function: Callable[[Tensor, StoredCodes], Tensor]
 ) -> Step:
     def kernel(codes: Tensor) -> Tensor:
         return function(codes - source.offset, source).round_().add_(source.offset)
@@ -170,7 +170,9 @@ def _on_its_grid(
     return Step((op,), (read,), (Operand(op.outputs[0], grid),), kernel)
 
 
-def _requantizer(target: Target, source: Stored, kernel: Op | None, factor: Floats | None = None) -> Requantize:
+def _requantizer(
+    target: OutputRequantization, source: StoredCodes, kernel: Op | None, factor: Floats | None = None
+) -> Requantize:
     """From what `source` stores, times `factor`, to codes of `target`, by the kernel of an operation or one of its
     own."""
     grid = Range.of(target.encoding)

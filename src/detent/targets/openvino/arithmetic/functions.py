@@ -11,9 +11,9 @@ from torch import Tensor
 
 from detent.ir import Network, Op
 from detent.targets.openvino.arithmetic.adds import moving, read_once
-from detent.targets.openvino.arithmetic.outputs import Target, read_on_reals, snippet
+from detent.targets.openvino.arithmetic.outputs import OutputRequantization, read_on_reals, snippet
 from detent.targets.openvino.arithmetic.ranges import CLIPS, Carried, Range
-from detent.targets.openvino.arithmetic.stored import Stored
+from detent.targets.openvino.arithmetic.stored import StoredCodes
 from detent.targets.openvino.arithmetic.sums import COMPOSED, is_activation, out_of_convolution, taken_in
 from detent.twin import Step
 from detent.twin.float_ops import float_kernel
@@ -34,10 +34,12 @@ def function(carried: Carried, graph: Network, op: Op) -> Step | None:
         return None
     assert read.encoding is not None
     kernel_of = None if op.type in ("AveragePool", "HardSigmoid") else taken_in(graph, read.tensor)
-    target = Target.of(graph, made, carried, composed=kernel_of is not None and kernel_of.type in COMPOSED)
+    target = OutputRequantization.of(
+        graph, made, carried, composed=kernel_of is not None and kernel_of.type in COMPOSED
+    )
     if target is None:
         return None
-    source, compute = Stored.of(graph, read.tensor, read.encoding, carried), float_kernel(graph, op)
+    source, compute = StoredCodes.of(graph, read.tensor, read.encoding, carried), float_kernel(graph, op)
     real = (_in_units if read_on_reals(graph, read.tensor) else _dequantized)(source, 1.0)
     finish = _in_own_kernel(target) if kernel_of is None else _in_kernel(target)
 
@@ -54,7 +56,7 @@ def on_reals(carried: Carried, graph: Network, op: Op) -> Step:
         None
         if read is None or read.encoding is None or not is_activation(graph, read)
         else (_in_units if read_on_reals(graph, read.tensor) else _dequantized)(
-            Stored.of(graph, read.tensor, read.encoding, carried), 1.0
+            StoredCodes.of(graph, read.tensor, read.encoding, carried), 1.0
         )
         for read in op.inputs
     ]
@@ -71,12 +73,12 @@ def multiplied(carried: Carried, graph: Network, op: Op) -> Step | None:
     is stored if its zero is at 0, and its scale goes into the grid of the other; else both are real numbers."""
     reads = tuple(read for read in op.inputs if read is not None)
     made = chain(graph, op, CLIPS)
-    target = Target.of(graph, made, carried, composed=False)
+    target = OutputRequantization.of(graph, made, carried, composed=False)
     if target is None or len(reads) != 2 or reads[0].tensor == reads[1].tensor:
         return None
     if not all(is_activation(graph, read) for read in reads):
         return None
-    stored = [Stored.of(graph, read.tensor, read.encoding, carried) for read in reads if read.encoding is not None]
+    stored = [StoredCodes.of(graph, read.tensor, read.encoding, carried) for read in reads if read.encoding is not None]
     moved = moving(carried, graph, [read.tensor for read in reads])
     base = stored[1 - moved]
     units = [1.0, 1.0]
@@ -97,7 +99,7 @@ def multiplied(carried: Carried, graph: Network, op: Op) -> Step | None:
     return Step(made.ops, reads, made.writes, kernel)
 
 
-def _in_units(source: Stored, unit: float) -> Callable[[Tensor], Tensor]:
+def _in_units(source: StoredCodes, unit: float) -> Callable[[Tensor], Tensor]:
     """The real numbers of codes, times a unit, as the range of their grid has them."""
     grid = source.grid
     factor = _f32(grid.step) * _f32(unit)
@@ -106,18 +108,18 @@ def _in_units(source: Stored, unit: float) -> Callable[[Tensor], Tensor]:
     return lambda codes: fma(codes - grid.least, step, float(low))
 
 
-def _dequantized(source: Stored, unit: float) -> Callable[[Tensor], Tensor]:
+def _dequantized(source: StoredCodes, unit: float) -> Callable[[Tensor], Tensor]:
     factor = float(_f32(source.step) * _f32(unit))
     return lambda codes: (codes - source.offset).sub_(source.zero).mul_(factor)
 
 
-def _in_kernel(target: Target) -> Callable[[Tensor], Tensor]:
+def _in_kernel(target: OutputRequantization) -> Callable[[Tensor], Tensor]:
     grid = Range.of(target.encoding)
     shift = target.shift(np.asarray(grid.shift, _f32))
     by, add = float(target.scale(np.asarray(grid.scale, _f32), shift)), float(shift)
     return lambda values: target.codes(fma(values, by, add))
 
 
-def _in_own_kernel(target: Target) -> Callable[[Tensor], Tensor]:
+def _in_own_kernel(target: OutputRequantization) -> Callable[[Tensor], Tensor]:
     grid = Range.of(target.encoding)
     return snippet(target, np.asarray(grid.low, _f32), np.asarray(grid.high, _f32))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from detent.ir import Network, Op, Operand, constant_values
-from detent.targets.openvino.arithmetic.outputs import Target
+from detent.targets.openvino.arithmetic.outputs import OutputRequantization
 from detent.targets.openvino.arithmetic.pairs import paired_matrices
 from detent.targets.openvino.arithmetic.products import Finish, after_bias, moved_range, product
 from detent.targets.openvino.arithmetic.ranges import (
@@ -30,7 +30,7 @@ from detent.targets.openvino.arithmetic.ranges import (
     real_sums,
     unit_of,
 )
-from detent.targets.openvino.arithmetic.stored import Stored
+from detent.targets.openvino.arithmetic.stored import StoredCodes
 from detent.targets.openvino.arithmetic.sums import is_activation
 from detent.twin import Step
 from detent.twin.accumulate import Accumulator, bias_values
@@ -46,7 +46,7 @@ Requantize = Callable[[Tensor], Tensor]
 def linear(carried: Carried, graph: Network, op: Op, sums: Accumulator) -> Step:
     """A Gemm, or a MatMul and perhaps an Add of a constant, with what clips behind them."""
     made, bias = _chain(graph, op)
-    zero = Stored.of(graph, sums.read.tensor, sums.input, carried).zero
+    zero = StoredCodes.of(graph, sums.read.tensor, sums.input, carried).zero
     rank = len(graph.shapes.get(op.outputs[0], (0, 0)))
     apart = rank > 3 and (bias is not None or bool(zero))
     finish = _finish(made, bias, rank, unit_of(sums).size == 1, has_zero=bool(zero))
@@ -60,7 +60,7 @@ def matrices(carried: Carried, graph: Network, op: Op) -> Step | None:
     reads = tuple(read for read in op.inputs if read is not None)
     if not all(is_activation(graph, read) for read in reads):
         return None
-    first, second = (Stored.of(graph, read.tensor, read.encoding, carried) for read in reads if read.encoding)
+    first, second = (StoredCodes.of(graph, read.tensor, read.encoding, carried) for read in reads if read.encoding)
     if first.zero or second.zero or second.least == 0:
         return None
     unit, moved = _f32(_f32(first.step) * _f32(second.step)), first.least
@@ -129,7 +129,7 @@ def _summed(zero: float, sums: Accumulator) -> Floats:
     return np.asarray(np.cumsum(products, axis=1, dtype=_f32)[:, -1], _f32)
 
 
-def _merged(target: Target, sums: Accumulator, bias: Floats | None, *, has_zero: bool) -> Requantize:
+def _merged(target: OutputRequantization, sums: Accumulator, bias: Floats | None, *, has_zero: bool) -> Requantize:
     """`rne(f32(f32(acc * f32(isc * unit)) + f32(ish + f32(isc * bias))))`. One scale behind a zero is multiplied with
     first, and so is any where biases that are next to nothing leave one shift:
     `rne(fma(f32(acc * unit), isc, ish))`."""
@@ -147,7 +147,7 @@ def _merged(target: Target, sums: Accumulator, bias: Floats | None, *, has_zero:
     return lambda accumulators: target.codes((accumulators * scales).add_(shifts))
 
 
-def _multiplied_and_added(target: Target, sums: Accumulator, bias: Floats | None) -> Requantize:
+def _multiplied_and_added(target: OutputRequantization, sums: Accumulator, bias: Floats | None) -> Requantize:
     """`rne(fma(fma(acc, unit, bias), isc, ish))`."""
     grid, unit = Range.of(target.encoding), unit_of(sums)
     scales = per_channel(unit, sums.channels if unit.size > 1 else (1,)).to(torch.float64)
@@ -155,7 +155,7 @@ def _multiplied_and_added(target: Target, sums: Accumulator, bias: Floats | None
     return lambda accumulators: target.codes(fma(fma(accumulators, scales, shifts), grid.scale, grid.shift))
 
 
-def _with_zeros(target: Target, sums: Accumulator, bias: Floats | None) -> Requantize:
+def _with_zeros(target: OutputRequantization, sums: Accumulator, bias: Floats | None) -> Requantize:
     """`rne(f32(f32(whole * isc) + f32(ish - f32(zeros * isc))))` of the range divided by the scale, where `whole` are
     the sums of codes as they are stored."""
     assert bias is None

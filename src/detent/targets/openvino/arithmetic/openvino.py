@@ -25,7 +25,7 @@ from detent.targets.openvino.arithmetic.pairs import paired, with_even_weights
 from detent.targets.openvino.arithmetic.pools import average
 from detent.targets.openvino.arithmetic.products import after_bias, moved_range, product
 from detent.targets.openvino.arithmetic.ranges import CLIPS, Carried, Floats, Range, carry
-from detent.targets.openvino.arithmetic.stored import Stored, is_second_factor
+from detent.targets.openvino.arithmetic.stored import StoredCodes, is_second_factor
 from detent.targets.openvino.arithmetic.sums import FUNCTIONS
 from detent.twin import Arithmetic, Step
 from detent.twin.accumulate import Accumulator, accumulator, bias_values
@@ -84,8 +84,16 @@ class OpenVino(Arithmetic):
         parts = zip(values.unbind(axis), channels, strict=True)
         return torch.stack([self.quantize(part, channel) for part, channel in parts], axis)
 
+    @property
+    def integer_operators(self) -> frozenset[str]:
+        return frozenset(self._makers(frozenset()))
+
     def lower(self, graph: Network) -> list[Step]:
         whole, carried = carry(graph)
+        makers, known = self._makers(carried), known_before(whole)
+        return lower(whole, {op.type: partial(_taken, known, makers.get(op.type)) for op in whole.ops})
+
+    def _makers(self, carried: Carried) -> dict[str, Maker]:
         makers: dict[str, Maker] = dict.fromkeys(MOVES, partial(moved, carried))
         makers["Concat"] = partial(joined, carried)
         makers["Conv"] = partial(_convolution, self._sums, carried)
@@ -99,8 +107,7 @@ class OpenVino(Arithmetic):
         makers["Relu"] = partial(rectified, carried)
         makers["Max"] = makers["Min"] = partial(on_reals, carried)
         makers["AveragePool"] = makers["GlobalAveragePool"] = partial(average, carried)
-        known = known_before(whole)
-        return lower(whole, {op.type: partial(_taken, known, makers.get(op.type)) for op in whole.ops})
+        return makers
 
     def _sums(self, graph: Network, op: Op) -> Accumulator | None:
         if not self.cpu.saturates:
@@ -138,7 +145,7 @@ def _product(carried: Carried, graph: Network, op: Op) -> Step | None:
 def _transposed(sums_of: SumsOf, carried: Carried, graph: Network, op: Op) -> Step | None:
     """Its kernel has no zero points: data that is stored with one is multiplied in float."""
     sums = sums_of(graph, op)
-    if sums is None or Stored.of(graph, sums.read.tensor, sums.input, carried).zero:
+    if sums is None or StoredCodes.of(graph, sums.read.tensor, sums.input, carried).zero:
         return None
     return _of_channels(carried, graph, op, sums)
 

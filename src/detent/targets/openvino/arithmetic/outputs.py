@@ -16,7 +16,7 @@ from detent.targets.openvino.arithmetic.stored import is_int8
 from detent.twin.lowering import Chain
 from detent.twin.requantize import clamp_bounds
 
-__all__ = ["Target", "read_on_reals", "snippet"]
+__all__ = ["OutputRequantization", "read_on_reals", "snippet"]
 
 _f32 = np.float32
 _ON_REALS = frozenset(
@@ -26,7 +26,7 @@ _ALIGNED = 1e-4  # a shift of int8 that is less than this from 128 is left out
 
 
 @dataclass(frozen=True)
-class Target:
+class OutputRequantization:
     """Where an operation leaves its codes: the grid, and how the plugin stores them there.
 
     `given` says that it gives real numbers, to the network's user or to functions of them. Others are uint8, but for
@@ -48,7 +48,7 @@ class Target:
     @classmethod
     def of(
         cls, graph: Network, made: Chain, carried: Carried, *, stored: bool = False, composed: bool = True
-    ) -> Target | None:
+    ) -> OutputRequantization | None:
         """Where a chain ends; with `stored` it is stored as codes even if the network gives it."""
         if made.encoding is None or not made.encoding.per_tensor:
             return None
@@ -89,7 +89,7 @@ class Target:
         return int(grid.low) if self.given and whole else self.moved_low
 
 
-def snippet(target: Target, low: Floats, high: Floats) -> Callable[[Tensor], Tensor]:
+def snippet(target: OutputRequantization, low: Floats, high: Floats) -> Callable[[Tensor], Tensor]:
     """From real numbers to codes, for a range, by a kernel that the plugin generates:
     `rne(f32(f32(clip(x) * isc) + ish))` with `ish = f32(-il * isc)`, or `rne(f32(clip(x) * isc))` where int8 is stored
     and real zero is its zero."""

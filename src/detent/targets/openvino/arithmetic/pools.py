@@ -13,9 +13,9 @@ from detent.ir import Network, Op
 from detent.ir.reference.windows import pool_counts, pool_sums
 from detent.targets.openvino.arithmetic.codes import stored_bounds
 from detent.targets.openvino.arithmetic.functions import function
-from detent.targets.openvino.arithmetic.outputs import Target
+from detent.targets.openvino.arithmetic.outputs import OutputRequantization
 from detent.targets.openvino.arithmetic.ranges import CLIPS, Carried, Range, scale_and_shift
-from detent.targets.openvino.arithmetic.stored import Stored, range_of_stored
+from detent.targets.openvino.arithmetic.stored import StoredCodes, range_of_stored
 from detent.twin import Step
 from detent.twin.lowering import chain
 from detent.twin.requantize import fma
@@ -35,10 +35,10 @@ def average(carried: Carried, graph: Network, op: Op) -> Step | None:
         return function(carried, graph, op)
     made = chain(graph, op, CLIPS)
     clips = [each for each in made.ops if op.type == "AveragePool" and each.type == "Clip"]
-    target = Target.of(graph, made, carried, composed=False)
+    target = OutputRequantization.of(graph, made, carried, composed=False)
     if target is None or read.encoding.dtype not in ("uint8", "int8"):
         return None
-    source = Stored.of(graph, read.tensor, read.encoding, carried)
+    source = StoredCodes.of(graph, read.tensor, read.encoding, carried)
     bounds = [stored_bounds(graph, clip, source, inwards=True) for clip in clips]
     grid = Range.of(target.encoding)
     scale, shift = scale_and_shift(*range_of_stored(grid, source), grid.levels)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from detent.ir import Network, Op, Operand
 from detent.targets.openvino.arithmetic.adds import moved_low
-from detent.targets.openvino.arithmetic.outputs import Target
+from detent.targets.openvino.arithmetic.outputs import OutputRequantization
 from detent.targets.openvino.arithmetic.ranges import Carried, Floats, Range, divided, one_shift, real_sums, unit_of
 from detent.twin import Step
 from detent.twin.accumulate import Accumulator
@@ -22,7 +22,7 @@ __all__ = ["Finish", "after_bias", "moved_range", "product"]
 
 _f32 = np.float32
 Requantize = Callable[[Tensor], Tensor]
-Finish = Callable[[Target, Accumulator, "Floats | None"], Requantize]
+Finish = Callable[[OutputRequantization, Accumulator, "Floats | None"], Requantize]
 """For a target, sums and a bias, from the sums to codes."""
 
 
@@ -37,7 +37,7 @@ def product(
     composed: bool = True,
 ) -> Step:
     """A chain that begins with a product."""
-    target = Target.of(graph, made, carried, composed=composed)
+    target = OutputRequantization.of(graph, made, carried, composed=composed)
     if target is None:
         return _in_float(sums, bias, made.ops[0])
     target = replace(target, moved_low=moved_low(carried, graph, made.output))
@@ -55,7 +55,7 @@ def _in_float(sums: Accumulator, bias: Floats | None, op: Op) -> Step:
     return Step((op,), (sums.read,), (Operand(op.outputs[0]),), lambda codes: real(sums(codes)))
 
 
-def after_bias(target: Target, sums: Accumulator, bias: Floats | None) -> Requantize:
+def after_bias(target: OutputRequantization, sums: Accumulator, bias: Floats | None) -> Requantize:
     """`rne(fma(f32(f32(acc * unit) + bias), isc, ish))`."""
     grid = Range.of(target.encoding)
     shift = target.shift(np.asarray(grid.shift, _f32))
@@ -64,7 +64,7 @@ def after_bias(target: Target, sums: Accumulator, bias: Floats | None) -> Requan
     return lambda accumulators: target.codes(fma(real(accumulators), scale, float(shift)))
 
 
-def moved_range(target: Target, sums: Accumulator, bias: Floats | None) -> Requantize:
+def moved_range(target: OutputRequantization, sums: Accumulator, bias: Floats | None) -> Requantize:
     """Without a bias of the kernel's own the range itself is divided by the scale, behind which it is less the bias:
     `rne(f32(f32(acc * isc) + ish))` of that, with one rounding where all channels have one scale."""
     scale, shift = divided(Range.of(target.encoding), unit_of(sums), None if bias is None else bias.reshape(()))

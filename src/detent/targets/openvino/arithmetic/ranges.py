@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from detent.ir import Encoding, Network, Op, Operand
+from detent.ir import Encoding, Network, Op, Operand, Trait, ops_with
 from detent.ir.qparams import BOUNDS
 from detent.twin.accumulate import Accumulator
 from detent.twin.float_ops import only_moves
@@ -44,7 +44,7 @@ Floats = npt.NDArray[np.float32]
 Carried = frozenset[str]
 """Tensors that have no grid in the model, and are on that of what they were moved from."""
 
-CLIPS = ("Relu", "Clip")
+CLIPS = ops_with(Trait.CLIPS)
 _f32 = np.float32
 _SAME_SHIFT = 5e-5  # shifts of channels that differ by less are taken for one
 NO_SHIFT = 1e-5  # a shift of less than this share of the codes is dropped

@@ -9,13 +9,13 @@ import numpy as np
 from detent.ir import Encoding, Network, Op
 from detent.targets.openvino.arithmetic.ranges import NO_SHIFT, Carried, Floats, Range, kept_grid
 
-__all__ = ["Moved", "Stored", "is_int8", "is_second_factor", "range_of_stored"]
+__all__ = ["Moved", "StoredCodes", "is_int8", "is_second_factor", "range_of_stored"]
 
 _f32 = np.float32
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredCodes:
     """A quantized tensor as the plugin stores it: `code - offset`, least code `least`, real zero at `zero`. With
     the sign -1 it is what is taken away."""
 
@@ -26,7 +26,7 @@ class Stored:
     sign: int = 1
 
     @classmethod
-    def of(cls, graph: Network, tensor: str, encoding: Encoding, carried: Carried) -> Stored:
+    def of(cls, graph: Network, tensor: str, encoding: Encoding, carried: Carried) -> StoredCodes:
         grid = Range.of(encoding)
         if is_int8(graph, tensor, encoding, carried):
             return cls(grid, int(encoding.zero_point), grid.least - int(encoding.zero_point), 0.0)
@@ -40,7 +40,7 @@ class Stored:
     def as_it_is(self) -> Moved:
         return Moved(self.grid, 0.0, 1.0, 1.0, float(self.least))
 
-    def in_steps_of(self, other: Stored) -> Moved:
+    def in_steps_of(self, other: StoredCodes) -> Moved:
         """The transformations move both scales and both zeros of an add into the range of this grid."""
         mine, its = _f32(self.step), _f32(other.step)
         zero = _f32(_f32(self.zero) + _f32(_f32(_f32(other.zero) * its) / mine))
@@ -73,7 +73,7 @@ class Moved:
         return float(scale), float(shift), min(ends), max(ends)
 
 
-def range_of_stored(grid: Range, source: Stored, factor: Floats | None = None) -> tuple[Floats, Floats]:
+def range_of_stored(grid: Range, source: StoredCodes, factor: Floats | None = None) -> tuple[Floats, Floats]:
     """The bounds of a range of real numbers, for codes as they are stored that are multiplied by `factor`."""
     unit = _f32(source.step) if factor is None else np.asarray(_f32(source.step) * factor, _f32)
     low, high = (np.asarray(_f32(bound) / unit, _f32) for bound in (grid.low, grid.high))

@@ -31,10 +31,11 @@ _OF_TWO = ops_with(Trait.ARITHMETIC)
 _HEADS = (
     ops_with(Trait.WEIGHTED)
     | ops_with(Trait.REDUCES) - {"ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"}  # not proven
-    | {"AveragePool", "GlobalAveragePool", "InstanceNormalization", "Resize"}
+    | ops_with(Trait.POOL) - ops_with(Trait.EXTREME)
+    | {"InstanceNormalization", "Resize"}
 )
 COMPOSED = ops_with(Trait.WEIGHTED)
-"""Operations that the plugin puts what follows them together for (`Target`)."""
+"""Operations that the plugin puts what follows them together for (`OutputRequantization`)."""
 
 
 @dataclass(frozen=True)

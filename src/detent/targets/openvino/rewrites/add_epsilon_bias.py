@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 
-from detent.rewrites import Editing, rewrite
-from detent.rewrites.editing import Constant, Found
-from detent.rewrites.original import attribute_of, attributes_of
+from detent.ir import Op, sole_float_reader
+from detent.rewrites import NetworkEditor, rewrite
+from detent.rewrites.network_editor import Constant, Found, input_at
 
 __all__ = ["add_epsilon_bias"]
 
@@ -28,49 +27,42 @@ _NEXT_TO_NOTHING = 2.0**-100
     ),
     needed_for=("openvino<=2026.4.1",),
 )
-def add_epsilon_bias(editing: Editing) -> None:
+def add_epsilon_bias(editor: NetworkEditor) -> None:
     """Matches a quantized linear layer on matrices, with several outputs and no bias or one of zeros."""
-    for node in editing.nodes:
-        found = _found(editing, node)
-        weight = None if found is None else editing.constant(node.input[1])
-        if found is None or weight is None or weight.scale is None or weight.codes.ndim != 2:
+    for op in editor.ops("Gemm", "MatMul"):
+        found, weight = _found(editor, op), editor.constant(op.inputs[1])
+        if found is None or weight is None or weight.encoding is None or weight.array.ndim != 2:
             continue
-        outputs = weight.codes.shape[0 if node.op_type == "Gemm" and attribute_of(node, "transB") else 1]
-        if outputs > 1 and len(editing.shape(node.output[0]) or ()) == 2:
-            _write(editing, found, outputs)
+        outputs = weight.array.shape[0 if op.type == "Gemm" and op.attribute("transB") else 1]
+        if outputs > 1 and len(editor.shape(op.outputs[0]) or ()) == 2:
+            _write(editor, found, outputs)
 
 
-def _found(editing: Editing, node: onnx.NodeProto) -> Found | None:
+def _found(editor: NetworkEditor, op: Op) -> Found | None:
     """The layer, with the Add of a MatMul, if its bias is missing or zero."""
-    if node.op_type == "Gemm":
-        bias = node.input[2] if len(node.input) > 2 else ""
-        return editing.found(node) if not bias or _is_zero(editing.constant(bias)) else None
-    if node.op_type != "MatMul":
-        return None
-    reader = editing.only_reader(node.output[0])
-    if reader is None or reader.op_type != "Add":
-        return editing.found(node)
-    zero = any(_is_zero(editing.constant(name)) for name in reader.input)
-    return editing.found(node, reader) if zero else None
+    if op.type == "Gemm":
+        bias = input_at(op, 2)
+        return editor.found(op) if bias is None or _is_zero(editor.constant(bias)) else None
+    reader = sole_float_reader(editor.network, op.outputs[0])
+    if reader is None or reader.type != "Add":
+        return editor.found(op)
+    zero = any(_is_zero(editor.constant(read)) for read in reader.reads)
+    return editor.found(op, reader) if zero else None
 
 
 def _is_zero(bias: Constant | None) -> bool:
-    return bias is not None and bias.codes.ndim == 1 and not bias.codes.any()
+    return bias is not None and bias.array.ndim == 1 and not bias.array.any()
 
 
-def _write(editing: Editing, found: Found, outputs: int) -> None:
-    node, rest = found.nodes[0], found.nodes[1:]
-    bias = editing.reals(_biases(outputs), found.result)
-    if node.op_type == "Gemm":
-        inputs = [found.data, node.input[1], bias]
-        made = editing.write("Gemm", inputs, found.result, name=node.name, **attributes_of(node))
+def _write(editor: NetworkEditor, found: Found, outputs: int) -> None:
+    op, *addition = found.ops
+    inputs, bias = [found.data, op.inputs[1]], editor.reals(_biases(outputs), found.result)
+    if op.type == "Gemm":
+        made = editor.write("Gemm", [*inputs, bias], found.result, name=op.name, **op.attributes)
     else:
-        product = editing.write("MatMul", [found.data, node.input[1]], found.result, name=node.name)
-        had_one = bool(rest) and rest[0].op_type == "Add"
-        made = editing.write("Add", [product, bias], found.result, name=rest[0].name if had_one else None)
-        rest = rest[1:] if had_one else rest
-    editing.activated(made, rest)
-    editing.replace(found)
+        product = editor.write("MatMul", inputs, found.result, name=op.name)
+        made = editor.write("Add", [product, bias], found.result, name=addition[0].name if addition else None)
+    editor.replace_found(found, made)
 
 
 def _biases(outputs: int) -> npt.NDArray[np.float32]:

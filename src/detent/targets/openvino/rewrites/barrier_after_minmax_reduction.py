@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from detent.ir import Trait, ops_with
-from detent.rewrites import Editing, rewrite
-from detent.rewrites.editing import Found
-from detent.rewrites.original import attributes_of
+from detent.rewrites import NetworkEditor, rewrite
 from detent.targets.openvino.rewrites.fusion_barrier import fusion_barrier
+from detent.targets.openvino.rewrites.integers import is_quantized
 
 __all__ = ["barrier_after_minmax_reduction"]
 
@@ -27,19 +26,9 @@ _TAKEN_IN = (
     ),
     needed_for=("openvino<=2026.4.1",),
 )
-def barrier_after_minmax_reduction(editing: Editing) -> None:
+def barrier_after_minmax_reduction(editor: NetworkEditor) -> None:
     """Matches a max or min reduction whose result is quantized, perhaps behind elementwise functions."""
-    for node in editing.nodes:
-        if node.op_type not in _EXTREMES or editing.is_gone(node) or not _is_quantized(editing, node.output[0]):
-            continue
-        stem = node.output[0]
-        made = editing.write(node.op_type, list(node.input), stem, name=node.name, **attributes_of(node))
-        fusion_barrier(editing, made, stem)
-        editing.replace(Found((node,), node.input[0], (), stem, ()))
-
-
-def _is_quantized(editing: Editing, tensor: str) -> bool:
-    return any(
-        reader.op_type == "QuantizeLinear" or (reader.op_type in _TAKEN_IN and _is_quantized(editing, reader.output[0]))
-        for reader in editing.readers(tensor)
-    )
+    for op in editor.ops(*_EXTREMES):
+        if is_quantized(editor.network, op.outputs[0], _TAKEN_IN):
+            fusion_barrier(editor, editor.copied(op, op.inputs), op.outputs[0])
+            editor.replace(op)

@@ -7,14 +7,13 @@ of the layer's channels.
 from __future__ import annotations
 
 import numpy as np
-import onnx
 
-from detent.ir import Trait, ops_with
-from detent.rewrites import Editing, rewrite
-from detent.rewrites.editing import Found
-from detent.rewrites.original import attributes_of
+from detent.ir import Op, Operand, Trait, ops_with
+from detent.rewrites import NetworkEditor, rewrite
+from detent.rewrites.network_editor import input_at
 from detent.targets.openvino.rewrites.barrier_before_negation import is_scaled_later
 from detent.targets.openvino.rewrites.fusion_barrier import fusion_barrier
+from detent.targets.openvino.rewrites.integers import is_quantized
 
 __all__ = ["barrier_around_linear_constants"]
 
@@ -23,7 +22,6 @@ _OF_TWO = ops_with(Trait.ARITHMETIC)
 _FOLDED = _OF_TWO | {"BatchNormalization", "Neg"}
 # Behind any other function the kernel computes a grid by itself, and rightly.
 _FUNCTIONS = ("Clip", "Identity", "Max", "Min", "Relu")
-_GRIDS = ("DequantizeLinear", "QuantizeLinear")
 
 
 @rewrite(
@@ -33,83 +31,65 @@ _GRIDS = ("DequantizeLinear", "QuantizeLinear")
     ),
     needed_for=("openvino<=2026.4.1",),
 )
-def barrier_around_linear_constants(editing: Editing) -> None:
+def barrier_around_linear_constants(editor: NetworkEditor) -> None:
     """Matches an operation on matrices with constants behind a linear layer and next to a quantizer, and a linear layer
     before a quantizer with one number for all biases."""
-    for node in editing.nodes:
-        data = None if editing.is_gone(node) else _data(editing, node)
-        if data is None or not _is_matrix(editing, node.output[0]) or not _is_folded(editing, node, data):
+    for op in editor.ops(*_LINEAR, *_FOLDED):
+        data, stem = _data(editor, op), op.outputs[0]
+        if data is None or not _is_matrix(editor.shape(stem)) or not _is_folded(editor, op, data):
             continue
-        before = node.op_type not in _LINEAR and (_was_quantized(editing, data) or is_scaled_later(editing, data))
-        behind = _is_quantized(editing, node.output[0])
+        before = op.type not in _LINEAR and (_was_quantized(editor, data) or is_scaled_later(editor, data))
+        behind = is_quantized(editor.network, stem, _FUNCTIONS)
         if before or behind:
-            _write(editing, node, data, before=before, behind=behind)
+            guarded = fusion_barrier(editor, data, stem) if before else data
+            made = editor.copied(op, [guarded if read == data else read for read in op.inputs])
+            if behind:
+                fusion_barrier(editor, made, stem)
+            editor.replace(op)
 
 
-def _write(editing: Editing, node: onnx.NodeProto, data: str, *, before: bool, behind: bool) -> None:
-    stem = node.output[0]
-    guarded = fusion_barrier(editing, data, stem) if before else data
-    inputs = [guarded if name == data else name for name in node.input]
-    made = editing.write(node.op_type, inputs, stem, name=node.name, **attributes_of(node))
-    if behind:
-        fusion_barrier(editing, made, stem)
-    editing.replace(Found((node,), data, (), stem, ()))
-
-
-def _is_matrix(editing: Editing, tensor: str) -> bool:
+def _is_matrix(shape: tuple[int | str, ...] | None) -> bool:
     """Of several columns: ranges for one channel are those of the whole tensor."""
-    shape = editing.shape(tensor)
     return shape is not None and len(shape) == 2 and shape[1] != 1
 
 
-def _is_folded(editing: Editing, node: onnx.NodeProto, data: str) -> bool:
+def _is_folded(editor: NetworkEditor, op: Op, data: Operand) -> bool:
     """Whether OpenVINO puts constants of an operation into a grid; biases that differ it leaves with their layer."""
-    if node.op_type == "Gemm":
-        return len(node.input) > 2 and _is_one_number(editing, node.input[2])
-    maker = editing.maker(data)
-    if node.op_type == "Add" and maker is not None and maker.op_type == "MatMul":
-        bias = next(name for name in node.input if name != data)
-        return _is_one_number(editing, bias) and _from_linear(editing, data)
-    return node.op_type in _FOLDED and (_from_linear(editing, data) or is_scaled_later(editing, data))
+    if op.type == "Gemm":
+        return _is_one_number(editor, input_at(op, 2))
+    producer = editor.producer(data)
+    if op.type == "Add" and data.encoding is None and producer is not None and producer.type == "MatMul":
+        bias = next(read for read in op.reads if read != data)
+        return _is_one_number(editor, bias) and _from_linear(editor, data)
+    return op.type in _FOLDED and (_from_linear(editor, data) or is_scaled_later(editor, data))
 
 
-def _is_one_number(editing: Editing, bias: str) -> bool:
-    held = editing.constant(bias)
-    return held is not None and np.unique(held.codes).size == 1
+def _is_one_number(editor: NetworkEditor, bias: Operand | None) -> bool:
+    held = editor.constant(bias)
+    return held is not None and np.unique(held.array).size == 1
 
 
-def _data(editing: Editing, node: onnx.NodeProto) -> str | None:
+def _data(editor: NetworkEditor, op: Op) -> Operand | None:
     """The only one of its inputs that depends on what the network is given."""
-    found = [str(name) for name in node.input if name and not _is_constant(editing, name)]
+    found = [read for read in op.reads if not _is_constant(editor, read)]
     return found[0] if len(found) == 1 else None
 
 
-def _is_constant(editing: Editing, tensor: str) -> bool:
-    if tensor in editing.initializers:
+def _is_constant(editor: NetworkEditor, read: Operand) -> bool:
+    if read.tensor in editor.network.constants:
         return True
-    maker = editing.maker(tensor)
-    return maker is not None and all(_is_constant(editing, name) for name in maker.input if name)
+    producer = editor.producer(read)
+    return producer is not None and all(_is_constant(editor, each) for each in producer.reads)
 
 
-def _from_linear(editing: Editing, tensor: str) -> bool:
-    """Whether a linear layer with constant weights gave a tensor, through what its kernel takes in."""
-    maker = editing.maker(tensor)
-    while maker is not None and maker.op_type in (*_FOLDED, *_FUNCTIONS, *_GRIDS):
-        data = _data(editing, maker)
-        maker = None if data is None else editing.maker(data)
-    return maker is not None and maker.op_type in _LINEAR and _data(editing, maker) == maker.input[0]
+def _from_linear(editor: NetworkEditor, read: Operand) -> bool:
+    """Whether a linear layer with constant weights gave a tensor, through grids and what its kernel takes in."""
+    producer = editor.producer(read)
+    while producer is not None and producer.type in (*_FOLDED, *_FUNCTIONS):
+        data = _data(editor, producer)
+        producer = None if data is None else editor.producer(data)
+    return producer is not None and producer.type in _LINEAR and _data(editor, producer) == producer.inputs[0]
 
 
-def _was_quantized(editing: Editing, tensor: str) -> bool:
-    maker = editing.maker(tensor)
-    while maker is not None and maker.op_type in _FUNCTIONS:
-        maker = editing.maker(maker.input[0])
-    return maker is not None and maker.op_type == "DequantizeLinear"
-
-
-def _is_quantized(editing: Editing, tensor: str) -> bool:
-    return any(
-        reader.op_type == "QuantizeLinear"
-        or (reader.op_type in _FUNCTIONS and _is_quantized(editing, reader.output[0]))
-        for reader in editing.readers(tensor)
-    )
+def _was_quantized(editor: NetworkEditor, read: Operand) -> bool:
+    return editor.origin(read, _FUNCTIONS).encoding is not None

@@ -5,20 +5,16 @@ The kernel that goes wrong multiplies matrices group by group, where the channel
 
 from __future__ import annotations
 
-import onnx
-
-from detent.ir import Trait, ops_with
-from detent.rewrites import Editing, rewrite
-from detent.rewrites.editing import Found
-from detent.rewrites.original import attribute_of, attributes_of
+from detent.ir import Op, Operand, Trait, ops_with
+from detent.rewrites import NetworkEditor, rewrite
 from detent.targets.openvino.rewrites.fusion_barrier import fusion_barrier
 
 __all__ = ["barrier_before_channel_constants"]
 
 _OF_TWO = ops_with(Trait.ARITHMETIC) | {"PRelu"}
 _FUNCTIONS = frozenset(
-    {"Clip", "DequantizeLinear", "Elu", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Mish"}
-    | {"QuantizeLinear", "Relu", "Sigmoid", "Softplus", "Tanh"}
+    {"Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Mish", "Relu", "Sigmoid", "Softplus"}
+    | {"Tanh"}
 )
 
 
@@ -29,37 +25,35 @@ _FUNCTIONS = frozenset(
     ),
     needed_for=("openvino<=2026.4.1",),
 )
-def barrier_before_channel_constants(editing: Editing) -> None:
+def barrier_before_channel_constants(editor: NetworkEditor) -> None:
     """Matches an elementwise operation with several constants behind a convolution in groups of several channels."""
-    for node in editing.nodes:
-        data = None if editing.is_gone(node) else _data(editing, node)
-        if data is None or not _from_groups(editing, data):
-            continue
-        stem = node.output[0]
-        guarded = fusion_barrier(editing, data, stem)
-        inputs = [guarded if name == data else name for name in node.input]
-        editing.write(node.op_type, inputs, stem, name=node.name, **attributes_of(node))
-        editing.replace(Found((node,), data, (), stem, ()))
+    for op in editor.ops(*_OF_TWO):
+        data = _data(editor, op)
+        if data is not None and _from_groups(editor, data):
+            guarded = fusion_barrier(editor, data, op.outputs[0])
+            editor.copied(op, [guarded if read == data else read for read in op.inputs])
+            editor.replace(op)
 
 
-def _data(editing: Editing, node: onnx.NodeProto) -> str | None:
+def _data(editor: NetworkEditor, op: Op) -> Operand | None:
     """What is not constant of the two that an operation reads, if the other holds several numbers."""
-    if node.op_type not in _OF_TWO:
+    if op.type not in _OF_TWO:
         return None
-    held = {name: editing.constant(name) for name in node.input}
-    several = any(constant is not None and constant.codes.size > 1 for constant in held.values())
-    data = [name for name, constant in held.items() if constant is None]
+    held = {read: editor.constant(read) for read in op.reads}
+    several = any(constant is not None and constant.array.size > 1 for constant in held.values())
+    data = [read for read, constant in held.items() if constant is None]
     return data[0] if several and len(data) == 1 else None
 
 
-def _from_groups(editing: Editing, tensor: str) -> bool:
-    maker = editing.maker(tensor)
-    while maker is not None and (maker.op_type in _FUNCTIONS or _data(editing, maker) is not None):
-        maker = editing.maker(_data(editing, maker) or maker.input[0])
-    if maker is None or maker.op_type != "Conv":
+def _from_groups(editor: NetworkEditor, read: Operand) -> bool:
+    """Whether such a convolution gave a tensor, through grids and what OpenVINO fuses into it."""
+    producer = editor.producer(read)
+    while producer is not None and (producer.type in _FUNCTIONS or _data(editor, producer) is not None):
+        producer = editor.producer(_data(editor, producer) or producer.reads[0])
+    if producer is None or producer.type != "Conv":
         return False
-    groups, weight = int(attribute_of(maker, "group")), editing.constant(maker.input[1])
-    if groups == 1 or weight is None:
+    weight = editor.constant(producer.inputs[1])
+    if producer.groups == 1 or weight is None:
         return False
-    outputs, inputs = weight.codes.shape[:2]
-    return not (inputs == 1 and outputs == groups)
+    outputs, inputs = weight.array.shape[:2]
+    return not (inputs == 1 and outputs == producer.groups)

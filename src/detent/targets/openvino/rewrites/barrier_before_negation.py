@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 
-from detent.rewrites import Editing, rewrite
-from detent.rewrites.editing import Found
+from detent.ir import Op, Operand
+from detent.rewrites import NetworkEditor, rewrite
+from detent.rewrites.network_editor import input_at
 from detent.targets.openvino.rewrites.fusion_barrier import fusion_barrier
 from detent.targets.openvino.rewrites.integers import KEEP_INTEGERS
 
 __all__ = ["barrier_before_negation", "is_scaled_later"]
 
 _TAKEN_THROUGH = KEEP_INTEGERS | {"GlobalAveragePool", "GlobalMaxPool", "LeakyRelu", "PRelu"}
-_SUMS = ("Conv", "DequantizeLinear", "Gemm", "MatMul")
+_SUMS = ("Conv", "Gemm", "MatMul")
 
 
 @rewrite(
@@ -23,26 +23,25 @@ _SUMS = ("Conv", "DequantizeLinear", "Gemm", "MatMul")
     ),
     needed_for=("openvino<=2026.4.1",),
 )
-def barrier_before_negation(editing: Editing) -> None:
+def barrier_before_negation(editor: NetworkEditor) -> None:
     """Matches a Neg of such a tensor, and a Sub of one from a constant."""
-    for node in editing.nodes:
-        negated = node.op_type == "Neg" or (node.op_type == "Sub" and editing.constant(node.input[0]) is not None)
-        if negated and not editing.is_gone(node) and is_scaled_later(editing, node.input[-1]):
-            stem = node.output[0]
-            guarded = fusion_barrier(editing, node.input[-1], stem)
-            editing.write(node.op_type, [*node.input[:-1], guarded], stem, name=node.name)
-            editing.replace(Found((node,), node.input[-1], (), stem, ()))
+    for op in editor.ops("Neg", "Sub"):
+        *others, data = op.reads
+        if all(editor.constant(read) is not None for read in others) and is_scaled_later(editor, data):
+            editor.copied(op, [*others, fusion_barrier(editor, data, op.outputs[0])])
+            editor.replace(op)
 
 
-def is_scaled_later(editing: Editing, tensor: str) -> bool:
+def is_scaled_later(editor: NetworkEditor, read: Operand) -> bool:
     """Whether OpenVINO takes a scale through the operation that gives a tensor, to the one that reads it."""
-    first = maker = editing.maker(tensor)
-    while maker is not None and maker.op_type in _TAKEN_THROUGH:
-        maker = editing.maker(maker.input[0])
-    return maker is not None and maker is not first and maker.op_type in _SUMS and not _has_biases(editing, maker)
+    origin = editor.origin(read, _TAKEN_THROUGH)
+    if origin == read or origin.encoding is not None:
+        return origin != read
+    producer = editor.producer(origin)
+    return producer is not None and producer.type in _SUMS and not _has_biases(editor, producer)
 
 
-def _has_biases(editing: Editing, node: onnx.NodeProto) -> bool:
+def _has_biases(editor: NetworkEditor, op: Op) -> bool:
     """Whether it adds numbers that differ, which hold the scale where it is."""
-    bias = editing.constant(node.input[2]) if node.op_type in ("Conv", "Gemm") and len(node.input) > 2 else None
-    return bias is not None and np.unique(bias.codes).size > 1
+    bias = editor.constant(input_at(op, 2))
+    return bias is not None and np.unique(bias.array).size > 1

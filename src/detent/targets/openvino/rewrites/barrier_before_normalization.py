@@ -5,11 +5,9 @@ The scale of what is normalized cancels out, but for the epsilon that is added t
 
 from __future__ import annotations
 
-from detent.rewrites import Editing, rewrite
-from detent.rewrites.editing import Found
-from detent.rewrites.original import attributes_of
+from detent.rewrites import NetworkEditor, rewrite
 from detent.targets.openvino.rewrites.fusion_barrier import fusion_barrier
-from detent.targets.openvino.rewrites.integers import dequantized_by, has_zero_point
+from detent.targets.openvino.rewrites.integers import grid_before, has_zero_point
 
 __all__ = ["barrier_before_normalization"]
 
@@ -23,14 +21,10 @@ _NORMALIZATIONS = ("GroupNormalization", "InstanceNormalization", "LayerNormaliz
     ),
     needed_for=("openvino<=2026.4.1",),
 )
-def barrier_before_normalization(editing: Editing) -> None:
+def barrier_before_normalization(editor: NetworkEditor) -> None:
     """Matches a normalization of codes without a zero point."""
-    for node in editing.nodes:
-        if node.op_type not in _NORMALIZATIONS or editing.is_gone(node):
-            continue
-        dequantize = dequantized_by(editing, node.input[0])
-        if dequantize is not None and not has_zero_point(editing, dequantize):
-            stem = node.output[0]
-            guarded = fusion_barrier(editing, node.input[0], stem)
-            editing.write(node.op_type, [guarded, *node.input[1:]], stem, name=node.name, **attributes_of(node))
-            editing.replace(Found((node,), node.input[0], (), stem, ()))
+    for op in editor.ops(*_NORMALIZATIONS):
+        grid = grid_before(editor, op.reads[0])
+        if grid is not None and not has_zero_point(grid):
+            editor.copied(op, [fusion_barrier(editor, op.reads[0], op.outputs[0]), *op.inputs[1:]])
+            editor.replace(op)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from detent.rewrites import Editing
+from detent.ir import Operand
+from detent.rewrites import NetworkEditor
 
 __all__ = ["fusion_barrier"]
 
 _LEAST = np.asarray(np.finfo(np.float32).min, np.float32)
 
 
-def fusion_barrier(editing: Editing, tensor: str, stem: str) -> str:
-    """The name of `tensor` behind a barrier: its maximum with the least float32 number."""
-    return editing.write("Max", [tensor, editing.reals(_LEAST, stem)], stem)
+def fusion_barrier(editor: NetworkEditor, read: Operand, stem: str) -> Operand:
+    """What is read, behind a barrier: its maximum with the least float32 number."""
+    return editor.write("Max", [read, editor.reals(_LEAST, stem)], stem)

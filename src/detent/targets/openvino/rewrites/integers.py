@@ -1,15 +1,14 @@
-"""Which tensors OpenVINO holds as integers though nothing quantizes them: data movement and averages of codes."""
+"""Which tensors OpenVINO holds as integers: data movement and averages of codes too, and what is quantized later."""
 
 from __future__ import annotations
 
-import onnx
-from onnx import numpy_helper
+from collections.abc import Collection
 
-from detent.ir import Trait, ops_with
+from detent.ir import Encoding, Network, Operand, Trait, ops_with
 from detent.ir.qparams import BOUNDS
-from detent.rewrites import Editing
+from detent.rewrites import NetworkEditor
 
-__all__ = ["KEEP_INTEGERS", "dequantized_by", "has_zero_point"]
+__all__ = ["KEEP_INTEGERS", "grid_before", "has_zero_point", "is_quantized"]
 
 # What gives integers for integers there, and averages, which count as such.
 KEEP_INTEGERS = (
@@ -18,19 +17,19 @@ KEEP_INTEGERS = (
 )
 
 
-def dequantized_by(editing: Editing, tensor: str) -> onnx.NodeProto | None:
-    """The DequantizeLinear since which a tensor's values were only moved or averaged."""
-    maker = editing.maker(tensor)
-    while maker is not None and maker.op_type in KEEP_INTEGERS:
-        maker = editing.maker(maker.input[0])
-    return maker if maker is not None and maker.op_type == "DequantizeLinear" else None
+def grid_before(editor: NetworkEditor, read: Operand) -> Encoding | None:
+    """The grid since which a tensor's values were only moved or averaged."""
+    return editor.origin(read, KEEP_INTEGERS).encoding
 
 
-def has_zero_point(editing: Editing, dequantize: onnx.NodeProto) -> bool:
+def has_zero_point(grid: Encoding) -> bool:
     """Whether OpenVINO subtracts one: codes that begin with zero it holds as unsigned ones, whatever their type is."""
-    held = editing.initializers.get(dequantize.input[2]) if len(dequantize.input) > 2 else None
-    if held is None:
-        return False
-    zeros = numpy_helper.to_array(held)
-    least, _ = BOUNDS.get(str(zeros.dtype), (0, 0))
-    return any(zero not in (0, least) for zero in zeros.reshape(-1).tolist())
+    least, _ = BOUNDS[grid.dtype]
+    return any(zero not in (0, least) for zero in grid.zero_point.reshape(-1).tolist())
+
+
+def is_quantized(network: Network, tensor: str, through: Collection[str]) -> bool:
+    """Whether a tensor is read on a grid, perhaps behind operations of these types."""
+    readers = (op for op, _ in network.readers(tensor) if op.type in through)
+    on_grid = any(encoding is not None for encoding in network.encodings(tensor))
+    return on_grid or any(is_quantized(network, op.outputs[0], through) for op in readers)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import onnx
-from onnx import helper
-
-from detent.rewrites import Editing, rewrite
-from detent.rewrites.original import attribute_of
+from detent.rewrites import NetworkEditor, rewrite
 from detent.rewrites.window_axes import window_axes
 
 __all__ = ["maxpool_ceil_mode_explicit_pad"]
@@ -19,18 +15,10 @@ __all__ = ["maxpool_ceil_mode_explicit_pad"]
     ),
     needed_for=("openvino<=2026.4.1",),
 )
-def maxpool_ceil_mode_explicit_pad(editing: Editing) -> None:
+def maxpool_ceil_mode_explicit_pad(editor: NetworkEditor) -> None:
     """Matches a MaxPool in `ceil_mode` on images of a known size that would have one window more."""
-    for node in editing.nodes:
-        if node.op_type != "MaxPool" or not attribute_of(node, "ceil_mode"):
-            continue
-        axes = window_axes(editing, node)
+    for op in editor.ops("MaxPool"):
+        axes = window_axes(editor, op) if op.attribute("ceil_mode") else ()
         if any(axis.begins_outside for axis in axes):
             ends = [max(0, axis.needed_end(ceil_mode=True)) for axis in axes]
-            _write(node, [*(axis.begin for axis in axes), *ends])
-
-
-def _write(node: onnx.NodeProto, pads: list[int]) -> None:
-    kept = [attribute for attribute in node.attribute if attribute.name not in ("ceil_mode", "pads")]
-    del node.attribute[:]
-    node.attribute.extend([*kept, helper.make_attribute("pads", pads)])
+            editor.change(op, ceil_mode=None, pads=[*(axis.begin for axis in axes), *ends])

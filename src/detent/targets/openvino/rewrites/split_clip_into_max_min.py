@@ -7,11 +7,11 @@ float, as they are written.
 from __future__ import annotations
 
 import numpy as np
-import onnx
 
-from detent.rewrites import Editing, rewrite
-from detent.rewrites.editing import Constant, Found
-from detent.targets.openvino.rewrites.integers import dequantized_by
+from detent.ir import Op
+from detent.rewrites import NetworkEditor, rewrite
+from detent.rewrites.network_editor import Constant
+from detent.targets.openvino.rewrites.integers import grid_before
 
 __all__ = ["split_clip_into_max_min"]
 
@@ -20,16 +20,14 @@ __all__ = ["split_clip_into_max_min"]
     why="OpenVINO rounds the bounds of a Clip of codes to codes of its input: up to 8 LSB of the output off",
     needed_for=("openvino<=2026.4.1",),
 )
-def split_clip_into_max_min(editing: Editing) -> None:
+def split_clip_into_max_min(editor: NetworkEditor) -> None:
     """Matches a Clip of what is quantized, or only moved or averaged since it was, along an axis of several numbers."""
-    for node in editing.nodes:
-        if node.op_type != "Clip" or editing.is_gone(node) or dequantized_by(editing, node.input[0]) is None:
-            continue
-        bounds = [editing.constant(name) if name else None for name in node.input[1:]]
-        shape = _varied(editing.shape(node.input[0]))
-        computed = any(name and bound is None for name, bound in zip(node.input[1:], bounds, strict=True))
-        if shape is not None and not computed:
-            _write(editing, node, bounds, shape)
+    for op in editor.ops("Clip"):
+        bounds = [editor.constant(read) for read in op.inputs[1:]]
+        shape = _varied(editor.shape(op.reads[0].tensor))
+        computed = any(read is not None and bound is None for read, bound in zip(op.inputs[1:], bounds, strict=True))
+        if shape is not None and not computed and grid_before(editor, op.reads[0]) is not None:
+            _write(editor, op, bounds, shape)
 
 
 def _varied(shape: tuple[int | str, ...] | None) -> tuple[int, ...] | None:
@@ -40,10 +38,10 @@ def _varied(shape: tuple[int | str, ...] | None) -> tuple[int, ...] | None:
     return tuple(int(size) if axis == axes[0] else 1 for axis, size in enumerate(shape))
 
 
-def _write(editing: Editing, node: onnx.NodeProto, bounds: list[Constant | None], shape: tuple[int, ...]) -> None:
-    made, stem = node.input[0], node.output[0]
-    for op, bound in zip(("Max", "Min"), bounds, strict=False):
+def _write(editor: NetworkEditor, op: Op, bounds: list[Constant | None], shape: tuple[int, ...]) -> None:
+    made, stem = op.reads[0], op.outputs[0]
+    for op_type, bound in zip(("Max", "Min"), bounds, strict=False):
         if bound is not None:
-            made = editing.write(op, [made, editing.reals(np.full(shape, bound.codes, np.float32), stem)], stem)
-    editing.write("Identity", [made], stem, name=node.name)
-    editing.replace(Found((node,), node.input[0], (), stem, ()))
+            made = editor.write(op_type, [made, editor.reals(np.full(shape, bound.array, np.float32), stem)], stem)
+    editor.write("Identity", [made], stem, name=op.name)
+    editor.replace(op)

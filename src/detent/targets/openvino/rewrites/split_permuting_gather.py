@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from detent.rewrites import Editing, rewrite
-from detent.rewrites.editing import Found
-from detent.rewrites.original import attribute_of
+from detent.rewrites import NetworkEditor, rewrite
 
 __all__ = ["split_permuting_gather"]
 
@@ -22,23 +20,21 @@ __all__ = ["split_permuting_gather"]
     ),
     needed_for=("openvino<=2026.4.1",),
 )
-def split_permuting_gather(editing: Editing) -> None:
+def split_permuting_gather(editor: NetworkEditor) -> None:
     """Matches a Gather with a constant permutation that is not its own inverse."""
-    for node in editing.nodes:
-        if node.op_type != "Gather" or editing.is_gone(node):
-            continue
-        axis, picked = int(attribute_of(node, "axis")), editing.constant(node.input[1])
-        shape = editing.shape(node.input[0]) or ()
+    for op in editor.ops("Gather"):
+        axis, picked = int(op.attribute("axis")), editor.constant(op.inputs[1])
+        data, stem = op.reads[0], op.outputs[0]
+        shape = editor.shape(data.tensor) or ()
         size = shape[axis] if -len(shape) <= axis < len(shape) else None
-        if picked is None or picked.codes.ndim != 1 or not isinstance(size, int):
+        if picked is None or picked.array.ndim != 1 or not isinstance(size, int):
             continue
-        order = picked.codes % size
+        order = picked.array % size
         if sorted(order) != list(range(size)) or np.array_equal(order[order], np.arange(size)):
             continue
-        stem, data = node.output[0], node.input[0]
         halves = [
-            editing.write("Gather", [data, editing.integers(half.tolist(), stem)], stem, axis=axis)
+            editor.write("Gather", [data, editor.integers(half.tolist(), stem)], stem, axis=axis)
             for half in np.array_split(order, 2)
         ]
-        editing.write("Concat", halves, stem, name=node.name, axis=axis)
-        editing.replace(Found((node,), data, (), stem, ()))
+        editor.write("Concat", halves, stem, name=op.name, axis=axis)
+        editor.replace(op)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import onnx
-
-from detent.rewrites import Editing, rewrite
-from detent.rewrites.editing import Found
-from detent.rewrites.original import attribute_of
+from detent.ir import Op
+from detent.rewrites import NetworkEditor, rewrite
 
 __all__ = ["unsqueeze_1x1_matmul"]
 
@@ -18,33 +15,28 @@ __all__ = ["unsqueeze_1x1_matmul"]
     ),
     needed_for=("openvino<=2026.4.1",),
 )
-def unsqueeze_1x1_matmul(editing: Editing) -> None:
+def unsqueeze_1x1_matmul(editor: NetworkEditor) -> None:
     """Matches a product of a matrix of one column and quantized weights of one element."""
-    for node in editing.nodes:
-        if node.op_type not in ("Gemm", "MatMul") or editing.is_gone(node) or not _plain(node):
+    for op in editor.ops("Gemm", "MatMul"):
+        weight = editor.constant(op.inputs[1])
+        if weight is None or weight.encoding is None or weight.array.shape != (1, 1) or not _is_plain(op):
             continue
-        weight = editing.constant(node.input[1])
-        if weight is None or weight.scale is None or weight.codes.shape != (1, 1):
-            continue
-        if len(editing.shape(node.input[0]) or ()) == 2:
-            _write(editing, node)
+        if len(editor.shape(op.reads[0].tensor) or ()) == 2:
+            _write(editor, op)
 
 
-def _plain(node: onnx.NodeProto) -> bool:
-    if node.op_type == "MatMul":
+def _is_plain(op: Op) -> bool:
+    if op.type == "MatMul":
         return True
-    return bool(not attribute_of(node, "transA") and attribute_of(node, "alpha") == attribute_of(node, "beta") == 1)
+    return bool(not op.attribute("transA") and op.attribute("alpha") == op.attribute("beta") == 1)
 
 
-def _write(editing: Editing, node: onnx.NodeProto) -> None:
-    stem, (data, weight, *biases) = node.output[0], node.input
-    axis = editing.integers([1], stem)
-    deep = editing.write("Unsqueeze", [data, axis], stem)
-    dequantized = editing.maker(data)
-    if dequantized is not None and dequantized.op_type == "DequantizeLinear":
-        deep = editing.on_grid(deep, dequantized.input[1:])
-    made = editing.write("MatMul", [deep, weight], stem, name=node.name)
-    for bias in filter(None, biases):
-        made = editing.write("Add", [made, bias], stem)
-    editing.write("Squeeze", [made, axis], stem)
-    editing.replace(Found((node,), data, (), stem, ()))
+def _write(editor: NetworkEditor, op: Op) -> None:
+    stem, (data, weight, *biases) = op.outputs[0], op.reads
+    axis = editor.integers([1], stem)
+    deep = editor.on_grid(editor.write("Unsqueeze", [data, axis], stem), data.encoding)
+    made = editor.write("MatMul", [deep, weight], stem, name=op.name)
+    for bias in biases:
+        made = editor.write("Add", [made, bias], stem)
+    editor.write("Squeeze", [made, axis], stem)
+    editor.replace(op)

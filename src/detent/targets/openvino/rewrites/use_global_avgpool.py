@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from detent.rewrites import Editing, rewrite
-from detent.rewrites.original import attribute_of
+from detent.rewrites import NetworkEditor, rewrite
 
 __all__ = ["use_global_avgpool"]
 
@@ -15,16 +14,12 @@ __all__ = ["use_global_avgpool"]
     ),
     needed_for=("openvino<=2026.4.1",),
 )
-def use_global_avgpool(editing: Editing) -> None:
+def use_global_avgpool(editor: NetworkEditor) -> None:
     """Matches a quantized AveragePool with one window, which is the image."""
-    for node in editing.nodes:
-        found = editing.found(node) if node.op_type == "AveragePool" else None
-        if found is None:
+    for op in editor.ops("AveragePool"):
+        found, shape = editor.found(op), editor.shape(op.reads[0].tensor)
+        padded = any(op.attribute("pads")) or op.attribute("auto_pad") != "NOTSET"
+        if found is None or shape is None or list(shape[2:]) != op.attribute("kernel_shape") or padded:
             continue
-        shape = editing.shape(found.data)
-        padded = any(attribute_of(node, "pads")) or attribute_of(node, "auto_pad") != "NOTSET"
-        if shape is None or list(shape[2:]) != attribute_of(node, "kernel_shape") or padded:
-            continue
-        made = editing.write("GlobalAveragePool", [found.data], node.output[0], name=node.name)
-        editing.activated(made, found.nodes[1:])
-        editing.replace(found)
+        made = editor.write("GlobalAveragePool", [found.data], op.outputs[0], name=op.name)
+        editor.replace_found(found, made)

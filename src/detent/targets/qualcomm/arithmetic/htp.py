@@ -11,7 +11,7 @@ from torch import Tensor
 
 from detent.ir import Encoding, Network
 from detent.targets.qualcomm.arithmetic import fixed as htp_fixed
-from detent.targets.qualcomm.arithmetic.steps import entries, makers
+from detent.targets.qualcomm.arithmetic.steps import INTEGER_OPERATORS, entries, makers
 from detent.targets.qualcomm.arithmetic.wide import quantize_wide
 from detent.twin import Arithmetic, Step
 from detent.twin.lowering import lower
@@ -42,6 +42,10 @@ class Htp(Arithmetic):
         zero_point = np.array(encoding.along(encoding.zero_point, values.ndim, tuple(values.shape)), np.float64)
         codes = (values / torch.from_numpy(scale)).double().add_(0.5).floor_().add_(torch.from_numpy(zero_point))
         return codes.clamp_(encoding.qmin, encoding.qmax).to(torch.float32)
+
+    @property
+    def integer_operators(self) -> frozenset[str]:
+        return INTEGER_OPERATORS
 
     def lower(self, graph: Network) -> list[Step]:
         return [*entries(graph), *lower(graph, makers(graph))]

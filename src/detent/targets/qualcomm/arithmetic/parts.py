@@ -20,7 +20,7 @@ from detent.twin.accumulate import Integers, accumulator
 from detent.twin.arithmetic import Kernel
 from detent.twin.lowering import chain
 
-__all__ = ["CUT", "FITTED", "PARTS", "WIDE", "Part", "bias_behind", "grid_of", "number_of"]
+__all__ = ["CUT", "FITTED", "PARTS", "WIDE", "PartKernel", "bias_behind", "grid_of", "number_of"]
 
 CUT = 1 / 8
 """Of a step: what is lost at most where 3 bits behind the point are kept, the fewest that any formula has."""
@@ -30,7 +30,7 @@ FITTED = 1.0
 
 
 @dataclass(frozen=True)
-class Part:
+class PartKernel:
     """What computes codes of a grid from what it reads; `off` as that of a step, where the emulator was seen to have
     other codes."""
 
@@ -49,7 +49,7 @@ def grid_of(read: Operand | None, *also: str) -> Encoding | None:
     return encoding if encoding is not None and encoding.per_tensor and encoding.dtype in ("uint8", *also) else None
 
 
-def _weighted(graph: Network, op: Op, output: Encoding, bounds: Bounds) -> Part | None:
+def _weighted(graph: Network, op: Op, output: Encoding, bounds: Bounds) -> PartKernel | None:
     data, weight = op.inputs[:2]
     grid = grid_of(data, "uint16")
     if grid is None or weight is None or weight.encoding is None or grid.dtype != output.dtype:
@@ -69,10 +69,10 @@ def _weighted(graph: Network, op: Op, output: Encoding, bounds: Bounds) -> Part 
     ratio = htp_fixed.weight_ratio(sums.input, sums.weight, output)
     zero_point = int(output.zero_point)
     requantize = htp_fixed.requantize_sums(ratio, sums.channels, zero_point, bounds, vector=on_vectors)
-    return Part((sums.read,), lambda codes: requantize(sums(codes)))
+    return PartKernel((sums.read,), lambda codes: requantize(sums(codes)))
 
 
-def _wide(graph: Network, op: Op, output: Encoding, bounds: Bounds, biases: Integers | None) -> Part | None:
+def _wide(graph: Network, op: Op, output: Encoding, bounds: Bounds, biases: Integers | None) -> PartKernel | None:
     """On 16-bit codes."""
     sums = accumulator(graph, op)
     if sums is None:
@@ -87,7 +87,7 @@ def _wide(graph: Network, op: Op, output: Encoding, bounds: Bounds, biases: Inte
         int(output.zero_point),
         bounds,
     )
-    return Part((sums.read,), lambda codes: requantize(sums(codes)))
+    return PartKernel((sums.read,), lambda codes: requantize(sums(codes)))
 
 
 def _bias_of(graph: Network, op: Op) -> Operand | None:
@@ -120,7 +120,7 @@ def bias_behind(graph: Network, op: Op) -> Op | None:
     return ops[1] if held.size == outputs == held.shape[-1] else None
 
 
-def _product(op: Op, output: Encoding, bounds: Bounds) -> Part | None:
+def _product(op: Op, output: Encoding, bounds: Bounds) -> PartKernel | None:
     """Of two activations; the second is the one that stands for weights."""
     a, b = (grid_of(read) for read in op.inputs)
     if a is None or b is None:
@@ -134,7 +134,7 @@ def _product(op: Op, output: Encoding, bounds: Bounds) -> Part | None:
         requantize = htp_fixed.requantize_sums(ratios, ratios.shape, int(output.zero_point), bounds)
         return requantize((x.double() - zeros[0]) @ weights.double())
 
-    return Part(op.inputs, kernel)
+    return PartKernel(op.inputs, kernel)
 
 
 def _on_vectors(op: Op, weights: tuple[int, ...]) -> bool:
@@ -143,18 +143,20 @@ def _on_vectors(op: Op, weights: tuple[int, ...]) -> bool:
     return alone and op.attribute("strides", len(weights) - 2) == [2, 2] and min(weights[2:]) > 1
 
 
-def _elementwise(graph: Network, op: Op, output: Encoding, bounds: Bounds) -> Part | None:
+def _elementwise(graph: Network, op: Op, output: Encoding, bounds: Bounds) -> PartKernel | None:
     a, b = (grid_of(read, output.dtype) for read in op.inputs)
     if a is None or b is None or {a.dtype, b.dtype} != {output.dtype}:
         return None
     sign = {"Add": 1, "Sub": -1}.get(op.type, 0)
     if output.dtype == "uint16":
-        return Part(op.inputs, wide_sum_of_two(a, b, output, bounds, sign)) if sign and not _one(graph, op) else None
+        return (
+            PartKernel(op.inputs, wide_sum_of_two(a, b, output, bounds, sign)) if sign and not _one(graph, op) else None
+        )
     if _one(graph, op):
         return _scaled(graph, op, output, bounds)
     if op.type == "Mul":
-        return Part(op.inputs, htp_fixed.multiply(a, b, output, bounds))
-    return Part(op.inputs, htp_fixed.sum_of_two(a, b, output, bounds, sign)) if sign else None
+        return PartKernel(op.inputs, htp_fixed.multiply(a, b, output, bounds))
+    return PartKernel(op.inputs, htp_fixed.sum_of_two(a, b, output, bounds, sign)) if sign else None
 
 
 def _one(graph: Network, op: Op) -> bool:
@@ -172,7 +174,7 @@ def number_of(graph: Network, op: Op) -> float | None:
     return None
 
 
-def _scaled(graph: Network, op: Op, output: Encoding, bounds: Bounds) -> Part | None:
+def _scaled(graph: Network, op: Op, output: Encoding, bounds: Bounds) -> PartKernel | None:
     """Times or by a positive number: the codes stay, on a grid that is as much wider, and go on to that of the result.
     None for other operations, and a number that is divided."""
     number = number_of(graph, op)
@@ -184,10 +186,10 @@ def _scaled(graph: Network, op: Op, output: Encoding, bounds: Bounds) -> Part | 
     assert data.encoding is not None
     scale = np.float32(data.encoding.scale) * np.float32(number if op.type == "Mul" else 1 / number)
     convert = htp_fixed.convert(replace(data.encoding, scale=scale), output, exact=False)
-    return Part((data,), lambda codes: convert(codes).clamp_(*bounds))
+    return PartKernel((data,), lambda codes: convert(codes).clamp_(*bounds))
 
 
-def _average(graph: Network, op: Op, output: Encoding, bounds: Bounds) -> Part | None:
+def _average(graph: Network, op: Op, output: Encoding, bounds: Bounds) -> PartKernel | None:
     del graph
     data = grid_of(op.inputs[0], output.dtype)
     if data is None or data.dtype != output.dtype:
@@ -207,11 +209,11 @@ def _average(graph: Network, op: Op, output: Encoding, bounds: Bounds) -> Part |
         return divide(codes.double().sum(dims, keepdim=True), torch.tensor(float(count)))
 
     if op.type == "GlobalAveragePool":
-        return Part(op.inputs[:1], whole)
+        return PartKernel(op.inputs[:1], whole)
     side_by_side = op.attributes["kernel_shape"] == op.attribute("strides")
     if data.dtype == "uint16" and not side_by_side:
         return None
-    return Part(op.inputs[:1], pool, 0.0 if side_by_side else CUT)
+    return PartKernel(op.inputs[:1], pool, 0.0 if side_by_side else CUT)
 
 
 def _twice(op: Op) -> bool:
@@ -226,11 +228,12 @@ def _twice(op: Op) -> bool:
     return any(pads) if strides == [2, 2] else all(pads)
 
 
-WIDE = ops_with(Trait.WEIGHTED) | {"Add", "AveragePool", "GlobalAveragePool", "Sub"}
+AVERAGES = ops_with(Trait.POOL) - ops_with(Trait.EXTREME)
+WIDE = ops_with(Trait.WEIGHTED) | AVERAGES | {"Add", "Sub"}
 """What is computed on 16-bit codes as well."""
 
-PARTS: dict[str, Callable[[Network, Op, Encoding, Bounds], Part | None]] = {
+PARTS: dict[str, Callable[[Network, Op, Encoding, Bounds], PartKernel | None]] = {
     **dict.fromkeys(ops_with(Trait.WEIGHTED), _weighted),
     **dict.fromkeys(ops_with(Trait.ARITHMETIC), _elementwise),
-    **dict.fromkeys(("AveragePool", "GlobalAveragePool"), _average),
+    **dict.fromkeys(AVERAGES, _average),
 }

@@ -10,7 +10,16 @@ from torch import Tensor
 
 from detent.ir import Encoding, Network, Op, Operand, Trait, ops_with
 from detent.targets.qualcomm.arithmetic import fixed as htp_fixed
-from detent.targets.qualcomm.arithmetic.parts import CUT, FITTED, PARTS, WIDE, Part, bias_behind, grid_of, number_of
+from detent.targets.qualcomm.arithmetic.parts import (
+    CUT,
+    FITTED,
+    PARTS,
+    WIDE,
+    PartKernel,
+    bias_behind,
+    grid_of,
+    number_of,
+)
 from detent.targets.qualcomm.arithmetic.wide import quantize_wide
 from detent.twin import Step
 from detent.twin.arithmetic import Kernel, Maker
@@ -18,9 +27,9 @@ from detent.twin.float_ops import MOVES, only_moves
 from detent.twin.lowering import chain, float_step, move_step
 from detent.twin.requantize import clamp_bounds
 
-__all__ = ["entries", "makers"]
+__all__ = ["INTEGER_OPERATORS", "entries", "makers"]
 
-_CLIPS = ("Relu", "Clip")
+_CLIPS = ops_with(Trait.CLIPS)
 
 
 def _alone(graph: Network, op: Op) -> Step | None:
@@ -64,26 +73,26 @@ def _concat(graph: Network, op: Op) -> Step | None:
 
     reads = tuple(read for part in parts for read in part.reads)
     known = output.dtype == "uint8" and not any(_is_rounded_later(graph, read) for read in reads)
-    whole = Part(reads, kernel, max([0.0 if known else FITTED, *(part.off for part in parts)]))
+    whole = PartKernel(reads, kernel, max([0.0 if known else FITTED, *(part.off for part in parts)]))
     return whole.step((op,), (Operand(op.outputs[0], output),))
 
 
-def _on_grid(graph: Network, read: Operand, output: Encoding) -> Part:
+def _on_grid(graph: Network, read: Operand, output: Encoding) -> PartKernel:
     """The codes of a tensor on another grid than its own."""
     grid = grid_of(read, output.dtype)
     assert grid is not None
     if grid == output:
-        return Part((read,), lambda codes: codes)
+        return PartKernel((read,), lambda codes: codes)
     if read.tensor in graph.inputs and read.tensor not in graph.coded:
         quantize = htp_fixed.quantize if output.dtype == "uint8" else quantize_wide
-        return Part((Operand(read.tensor),), lambda values: quantize(values, output), FITTED)
+        return PartKernel((Operand(read.tensor),), lambda values: quantize(values, output), FITTED)
     maker = graph.producer(read.tensor)
     if maker is not None and maker.type in PARTS:
         part = PARTS[maker.type](graph, maker, output, (output.qmin, output.qmax))
         if part is not None:
             return part
     exact = _clips(graph, maker)
-    return Part((read,), htp_fixed.convert(grid, output, exact=exact), 0.0 if exact else FITTED)
+    return PartKernel((read,), htp_fixed.convert(grid, output, exact=exact), 0.0 if exact else FITTED)
 
 
 def _clips(graph: Network, maker: Op | None) -> bool:
@@ -110,6 +119,10 @@ _FUNCTIONS = ("Clip", "Div", "LeakyRelu", "Mul", "PRelu")
 """Computed for each element, by multiplying or cutting it."""
 
 
+INTEGER_OPERATORS = MOVES | PARTS.keys() | {"Concat", *_TABLES, *_WITH_NUMBERS, *_FUNCTIONS}
+"""What is computed on codes, and known better than a fit (`FITTED`)."""
+
+
 def _other(graph: Network, op: Op) -> Step:
     """On grids before and behind it: what it gives in real numbers, halves up. Else in float, on what the HTP takes its
     inputs for."""
@@ -133,7 +146,7 @@ def _other(graph: Network, op: Op) -> Step:
 
     of_one = op.type in _TABLES or (op.type in _WITH_NUMBERS and number_of(graph, op) is not None)
     off = 0.0 if of_one else CUT if op.type in _FUNCTIONS else FITTED
-    return Part(op.inputs, kernel, off).step(made.ops, made.writes)
+    return PartKernel(op.inputs, kernel, off).step(made.ops, made.writes)
 
 
 def _as_given(graph: Network, read: Operand | None) -> Operand | None:

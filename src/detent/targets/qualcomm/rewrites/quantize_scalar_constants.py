@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 
-from detent.ir import Trait, ops_with
-from detent.rewrites import Editing, rewrite
-from detent.rewrites.editing import Constant, Found
+from detent.ir import Encoding, Op, Trait, ops_with, sole_float_reader
+from detent.rewrites import NetworkEditor, rewrite
+from detent.rewrites.network_editor import Constant
 
 __all__ = ["quantize_scalar_constants"]
 
@@ -25,49 +24,45 @@ _OPS = ops_with(Trait.ARITHMETIC) | {"Max", "Min"}
     ),
     needed_for=("onnxruntime-qnn<=2.7.0",),
 )
-def quantize_scalar_constants(editing: Editing) -> None:
+def quantize_scalar_constants(editor: NetworkEditor) -> None:
     """Matches an elementwise operation of one quantized tensor and one number, whose result is quantized."""
-    for node in editing.nodes:
-        if node.op_type in _OPS and len(node.input) == 2:
-            _on_grid(editing, node)
+    for op in editor.ops(*_OPS):
+        if len(op.reads) == 2:
+            _on_grid(editor, op)
 
 
-def _on_grid(editing: Editing, node: onnx.NodeProto) -> None:
-    place = next((i for i in (0, 1) if node.input[i] in editing.initializers), None)
-    maker = None if place is None else editing.maker(node.input[1 - place])
-    if place is None or maker is None or maker.op_type != "DequantizeLinear" or len(maker.input) < 3:
+def _on_grid(editor: NetworkEditor, op: Op) -> None:
+    held = [editor.constant(read) for read in op.reads]
+    place = next((i for i, one in enumerate(held) if one is not None and one.encoding is None), None)
+    number, grid = (None, None) if place is None else (held[place], op.reads[1 - place].encoding)
+    if place is None or number is None or grid is None or not _is_quantized(editor, op):
         return
-    held = editing.constant(node.input[place])
-    zero_point = editing.initializers.get(maker.input[2])
-    if held is None or held.codes.size != 1 or not np.isfinite(held.codes).all() or zero_point is None:
+    if number.array.size != 1 or not np.isfinite(number.array).all():
         return
-    if not all(reader.op_type == "QuantizeLinear" for reader in _behind(editing, node)):
-        return
-    inputs = list(node.input)
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(zero_point.data_type)
-    inputs[place] = editing.stored(_as_code(editing.fresh(f"{held.name}_on_grid"), held.codes, dtype))
-    editing.write(node.op_type, inputs, node.output[0], name=node.name)
-    editing.replace(Found((node,), node.input[1 - place], (), node.output[0], ()))
+    inputs = list(op.reads)
+    inputs[place] = editor.stored(_as_code(f"{number.name}_on_grid", number.array, grid.dtype))
+    editor.copied(op, inputs)
+    editor.replace(op)
 
 
-def _behind(editing: Editing, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """What reads the result, or that of the activation function behind it."""
-    readers = editing.readers(node.output[0])
-    while len(readers) == 1 and readers[0].op_type in ("Relu", "Clip"):
-        readers = editing.readers(readers[0].output[0])
-    return readers
+def _is_quantized(editor: NetworkEditor, op: Op) -> bool:
+    """Whether all read the result, or that of the activation function behind it, on grids."""
+    result = op.outputs[0]
+    while (reader := sole_float_reader(editor.network, result)) is not None and reader.type in ("Relu", "Clip"):
+        result = reader.outputs[0]
+    return None not in editor.network.encodings(result)
 
 
-def _as_code(name: str, number: npt.NDArray[np.floating], dtype: np.dtype) -> Constant:
+def _as_code(name: str, number: npt.NDArray[np.floating], dtype: str) -> Constant:
     """`(code - zero point) * scale` with a middle that is a power of two.
 
-    >>> held = _as_code("c", np.array(-3.0, np.float32), np.dtype("uint8"))
-    >>> int(held.codes), held.scale.item(), int(held.zero_point)
+    >>> held = _as_code("c", np.array(-3.0, np.float32), "uint8")
+    >>> int(held.array), held.encoding.scale.item(), int(held.encoding.zero_point)
     (0, 0.0234375, 128)
     """
-    middle = 2 ** (8 * dtype.itemsize - 1)
+    middle = 2 ** (8 * np.dtype(dtype).itemsize - 1)
     value = np.float32(number.reshape(-1)[0])
     code, zero_point = (middle, 0) if value >= 0 else (0, middle)
     scale = np.abs(value) / np.float32(middle) if value else np.float32(1)
     codes = np.full(number.shape, code if value else 0, dtype)
-    return Constant(name, codes, np.asarray(scale, np.float32), np.asarray(zero_point, dtype))
+    return Constant(name, codes, Encoding(scale, np.int64(zero_point), dtype))

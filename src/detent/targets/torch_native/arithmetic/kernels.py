@@ -21,7 +21,7 @@ from detent import cpus
 from detent.cpus import Cpu
 from detent.ir import Encoding, Network, Op, Operand, Trait, constant_values, ops_with
 from detent.ir.torch_functions import call
-from detent.targets.torch_native.kernels import lower
+from detent.targets.torch_native.kernels import MAKERS, lower
 from detent.targets.torch_native.lowering import Lowered
 from detent.twin import Arithmetic, Step
 from detent.twin.accumulate import Accumulator, accumulator
@@ -72,6 +72,10 @@ class TorchArithmetic(Arithmetic):
         """Times the reciprocal and plus the zero point in one operation, then ties to even."""
         shifted = fma(values, torch.tensor(inverse(encoding.scale)), torch.tensor(float(encoding.zero_point)))
         return shifted.round_().clamp_(encoding.qmin, encoding.qmax)
+
+    @property
+    def integer_operators(self) -> frozenset[str]:
+        return frozenset(MAKERS)
 
     def lower(self, graph: Network) -> list[Step]:
         return [self._step(graph, lowered) for lowered in lower(graph).lowered]
@@ -147,7 +151,7 @@ class TorchArithmetic(Arithmetic):
             sums = F.avg_pool2d(shifted, kernel, strides, pads[:2], divisor_override=1)
             return self._averaged(sums, int(np.prod(kernel)), grid, whole=False)
 
-        if op.type in ("AveragePool", "GlobalAveragePool"):
+        if op.type in ops_with(Trait.POOL) - ops_with(Trait.EXTREME):
             return Step((op,), reads, writes, _clamped(averaged, 0, 255))
         return Step((op,), reads, writes, moved, "integer" if op.type == "Relu" else "moved")
 

@@ -1,0 +1,152 @@
+"""Top-1 of trained quantizers: float, after calibration, after training, beside post-training quantization.
+
+    python benchmarks/qat_accuracy.py    [--networks resnet20] [--quantizers lsq pact] [--widths W4A4 W3A3 W2A4]
+                                         [--images 10000] [--epochs 10] [--test 10000] [--ptq brecq] [--json]
+
+CIFAR-10 ResNets on the backend `academic`: weights per channel, inputs of layers per tensor, first and last layer with
+8 bits. Every quantizer is trained in the same way, from the same weights:
+
+    calibration     512 of the training images
+    images          the first 10,000 of CIFAR-10's training images, moved by up to 4 pixels and mirrored
+    optimizer       SGD with momentum 0.9, batches of 128, learning rate 0.01 for weights and scales, one epoch of
+                    warm-up, then half a cosine to 0; weight decay 1e-4 on weights, none on scales, norms and biases
+    loss            Kullback-Leibler divergence from the float network's answer, temperature 2; no labels are used
+    batch norms     trained
+
+`--ptq` names the recipe beside it, learned on 1,024 of the same images; "none" leaves it out. With `--epochs 0` nothing
+is trained. "start" is the signal to noise ratio of the ten scores after calibration, against the float network, in dB.
+Where data and weights come from: ptq_data.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+import detent
+from detent.graph import PreparedModel, quantizers_of
+from detent.recipes import Recipe
+from detent.training import Batches, LSQEpochLoop, QATEpochLoop, Run, parameter_groups
+from detent.training.datasets import crop_and_flip
+from detent.training.objective import Objective
+from detent.training.schedules import Schedule
+from ptq_data import Task, load, missing, training_images
+
+QUANTIZERS = ("lsq", "lsq_plus", "pact", "dorefa", "dsq", "qil")
+WIDTHS = {"W8A8": (8, 8), "W4A4": (4, 4), "W3A3": (3, 3), "W2A4": (2, 4)}
+NETWORKS = ("resnet20", "resnet56")
+BATCH, CALIBRATION, RATE, DECAY, TEMPERATURE = 128, 512, 0.01, 1e-4, 2.0
+
+
+def recipe_of(name: str, width: str, *, observer: str | None = None, steps: int = 500) -> Recipe:
+    """A built-in recipe with other bits, and another observer if one is named."""
+    data = Recipe.named(name).to_dict()
+    named = {} if observer is None else {"observer": observer}
+    weight_bits, activation_bits = WIDTHS[width]
+    data["weight"] = {**data.get("weight", {}), "bits": weight_bits, "granularity": "per_channel", **named}
+    data["activation"] = {**data.get("activation", {}), "bits": activation_bits, **named}
+    for algorithm in data.get("algorithms", []):
+        if algorithm["name"] in ("adaround", "brecq", "qdrop"):
+            algorithm["options"] = {"steps": steps}
+    return Recipe.from_dict(data)
+
+
+def calibrated(task: Task, recipe: Recipe, batches: list[Tensor]) -> PreparedModel:
+    prepared = detent.prepare(task.net, (task.images[:2],), backend="academic", recipe=recipe)
+    detent.calibrate(prepared, batches)
+    return prepared.eval()
+
+
+def train(prepared: PreparedModel, task: Task, data: TensorDataset, epochs: int) -> None:
+    """The schedule above; what learns no range has it measured again before each epoch."""
+    torch.manual_seed(0)
+    batches = Batches(data, BATCH, shuffle=True, augment=crop_and_flip)
+    rates = {"lr": RATE, "weight_decay": DECAY}
+    run = Run(
+        prepared,
+        torch.optim.SGD(parameter_groups(prepared, **rates), momentum=0.9),
+        batches,
+        Batches(TensorDataset(task.images[:BATCH], task.labels[:BATCH]), BATCH),  # the whole test set is measured after
+        Batches(data, BATCH, limit=CALIBRATION // BATCH),
+        objective=Objective(teacher=task.net, weight=1.0, temperature=TEMPERATURE),
+        schedule=Schedule("cosine", len(batches) * epochs, len(batches)),
+    )
+    learns = any(True for quantizer in quantizers_of(prepared) for _ in quantizer.parameters(recurse=False))
+    (LSQEpochLoop if learns else QATEpochLoop)(run, max_epochs=epochs, val_begin=epochs).run()
+    prepared.eval()
+
+
+def measured(task: Task, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """A line for post-training quantization and for every quantizer, at every width."""
+    exact = task.scores(task.net)
+    images, labels = training_images(given.images)
+    data = TensorDataset(images, labels)
+    common = {"network": task.name, "float": task.accuracy(exact.argmax(1)), "images": given.images}
+    for width in given.widths:
+        if given.ptq != "none":
+            began = time.perf_counter()
+            model = calibrated(task, recipe_of(given.ptq, width, steps=given.steps), list(images[:1024].split(64)))
+            scores = task.scores(model)
+            yield {**common, "width": width, "by": given.ptq, **_after(task, exact, scores), "seconds": _since(began)}
+        for name in given.quantizers:
+            began = time.perf_counter()
+            recipe = recipe_of(name, width, observer=given.observer)
+            model = calibrated(task, recipe, list(images[:CALIBRATION].split(64)))
+            line = {**common, "width": width, "by": name, **_after(task, exact, task.scores(model))}
+            if given.epochs:
+                train(model, task, data, given.epochs)
+                line["trained"] = task.accuracy(task.scores(model).argmax(1))
+            yield {**line, "epochs": given.epochs, "seconds": _since(began)}
+
+
+def _after(task: Task, exact: Tensor, scores: Tensor) -> dict[str, float]:
+    noise = (scores - exact).square().sum()
+    return {
+        "calibrated": task.accuracy(scores.argmax(1)),
+        "start": float(10 * torch.log10(exact.square().sum() / noise)),
+    }
+
+
+def _since(began: float) -> float:
+    return time.perf_counter() - began
+
+
+def shown(line: dict[str, Any]) -> str:
+    trained = f"{line['trained']:6.2f}" if "trained" in line else "      "
+    text = f"{line['network']:<10}{line['width']:<6}{line['by']:<10}float {line['float']:5.2f}  calibrated "
+    return f"{text}{line['calibrated']:5.2f} ({line['start']:4.1f} dB)  trained {trained}  {line['seconds']:6.0f} s"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="accuracy of trained quantizers")
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NETWORKS)
+    parser.add_argument("--quantizers", nargs="*", choices=[*QUANTIZERS, "ptq"], default=QUANTIZERS)
+    parser.add_argument("--widths", nargs="+", choices=WIDTHS, default=("W4A4", "W3A3", "W2A4"))
+    parser.add_argument("--observer", help="what sets the start, in place of the default")
+    parser.add_argument("--images", type=int, default=10_000, help="to train on, at most 10,000")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--test", type=int, default=10_000, help="images to measure on")
+    parser.add_argument("--ptq", default="brecq", help="the recipe beside it, or none")
+    parser.add_argument("--steps", type=int, default=500, help="of learned rounding, for each block")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    for name in given.networks:
+        reason = missing(name)
+        if reason:
+            print(f"{name}: skipped, {reason}", file=sys.stderr)
+            continue
+        for line in measured(load(name, images=given.test), given):
+            print(json.dumps(line) if given.json else shown(line), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,55 @@
+"""The mean of each plane as the pooling that engines have an integer kernel for: a ReduceMean runs in float."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from detent.ir import Network, Op, Operand, TensorNames, constant_values
+
+__all__ = ["pool_planes"]
+
+
+def pool_planes(network: Network, *, on_grids: bool) -> Network:
+    """Every mean over all axes behind the channels is a GlobalAveragePool of its name. Three dimensions have none:
+    the last one may be the features as well.
+
+    Where the mean has no axes of length one, a Squeeze takes them away. With `on_grids`, for targets whose pooling
+    computes with integers, that reads what was pooled on the grid that it is read on itself: engines fuse only what is
+    next to them.
+    """
+    taken = [name for op in network.ops for name in (op.name, *op.outputs)]
+    names = TensorNames([*taken, *network.inputs, *network.constants], ".")
+    ops: list[Op] = []
+    constants, shapes = dict(network.constants), dict(network.shapes)
+    for op in network.ops:
+        if not _is_plane_mean(network, op):
+            ops.append(op)
+            continue
+        given = op.outputs[0]
+        pool = replace(op, type="GlobalAveragePool", inputs=op.inputs[:1], attributes={})
+        if op.attribute("keepdims"):
+            ops.append(pool)
+            continue
+        pooled, axes = names.unique(f"{given}_pooled"), names.unique(f"{given}_axes")
+        source = network.shapes[op.reads[0].tensor]
+        shapes[pooled] = (*source[:2], *[1] * (len(source) - 2))
+        constants[axes] = np.arange(2, len(source))
+        encoding = next((one for one in network.encodings(given) if one is not None), None) if on_grids else None
+        reads = (Operand(pooled, encoding), Operand(axes))
+        ops += [replace(pool, outputs=(pooled,)), Op("Squeeze", names.unique(f"{given}/Squeeze"), reads, (given,))]
+    return replace(network, ops=tuple(ops), constants=constants, shapes=shapes).pruned()
+
+
+def _is_plane_mean(network: Network, op: Op) -> bool:
+    if op.type != "ReduceMean":
+        return False
+    shape = network.shapes.get(op.reads[0].tensor, ())
+    axes = op.attributes.get("axes")
+    if axes is None and len(op.reads) > 1:
+        held = constant_values(network, op.reads[1])
+        axes = None if held is None else held.tolist()
+    if axes is None or len(shape) < 4:
+        return False
+    return sorted(axis % len(shape) for axis in axes) == list(range(2, len(shape)))

@@ -1,0 +1,87 @@
+"""Finds what a recipe asks of activations and does not get, because a tensor is stored once for all that read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import fx
+
+from detent.graph import FloatTensor, QuantizedTensor
+from detent.numerics import PerTensor
+from detent.planning.backend import VANISHES
+from detent.planning.context import Context
+from detent.recipes import Recipe
+
+__all__ = ["unmet_requests"]
+
+_FIELDS = ("bits", "signed", "narrow", "symmetric", "granularity", "scale", "rounding", "quantizer", "observer")
+
+
+def unmet_requests(
+    context: Context, recipe: Recipe, entries: Mapping[str, QuantizedTensor | FloatTensor]
+) -> Iterator[str]:
+    """A note for each layer that reads a tensor on another grid than it asks for. Float tensors have a reason in the
+    Plan already."""
+    view, placement = context.view, context.placement
+    for node, kind in view.kinds.items():
+        on_integers = placement.runs(view.chain(node)[0]) or placement.is_carried(node)
+        if node.op == "get_attr" or kind.name in VANISHES or not on_integers:
+            continue
+        asked = _asked(node, context, recipe)
+        for source in view.data_inputs(node):
+            entry = entries.get(view.tensor(source))
+            if not isinstance(entry, QuantizedTensor) or not placement.on_grid(source, node):
+                continue
+            missed = {name: value for name, value in asked.items() if not _has(entry, name, value)}
+            if missed:
+                said = ", ".join(f"{name} {_word(value)}" for name, value in missed.items())
+                yield (
+                    f"{view.layer(node)} asks for {said} of {entry.tensor}, and gets {entry.scheme} by "
+                    f"{entry.quantizer} < {entry.observer}: {_reason(node, source, entry, context)}"
+                )
+
+
+def _asked(node: fx.Node, context: Context, recipe: Recipe) -> dict[str, Any]:
+    """What the rule of a layer says of the tensors it takes in; of a layer without one, the width."""
+    view, request = context.view, context.requests.of("activation", node)
+    rule = recipe.rule_for(view.layer(node), view.kind(node))
+    if rule is not None:
+        own = rule.request("activation")
+        return {name: value for name in _FIELDS if (value := getattr(own, name)) is not None and value != "auto"}
+    return {} if request.bits is None or context.placement.is_carried(node) else {"bits": request.bits}
+
+
+def _has(entry: QuantizedTensor, name: str, value: Any) -> bool:
+    scheme, grid = entry.scheme, entry.scheme.grid
+    match name:
+        case "bits" | "signed":
+            found: Any = getattr(grid, name)
+        case "narrow":  # speaks of signed integers
+            found = grid.narrow if grid.signed else value
+        case "granularity":
+            found = "per_tensor" if isinstance(scheme.granularity, PerTensor) else "per_channel"
+        case "quantizer":  # qparams that stay as calibrated: each grid has its own name for that
+            found = value if value == "fixed" else entry.quantizer
+        case "observer":
+            found = entry.observer
+        case _:
+            found = getattr(scheme, name)
+    return bool(found == value)
+
+
+def _word(value: Any) -> str:
+    return str(getattr(value, "value", value))
+
+
+def _reason(node: fx.Node, source: fx.Node, entry: QuantizedTensor, context: Context) -> str:
+    view, backend = context.view, context.backend
+    if view.kind(source) in {*backend.ranges, *backend.wide_ranges} and entry.observer == "fixed":
+        return f"{backend.name} fixes the range of {view.kind(source)}"
+    others = [other for other in view.takers(source) if other is not node and context.placement.on_grid(source, other)]
+    if entry.shares is None and others:
+        names = ", ".join(dict.fromkeys(view.layer(other) for other in others))
+        return (
+            f"{names} {'reads' if len(others) == 1 else 'read'} it too, and a tensor has one grid, the widest asked for"
+        )
+    return "tensors on one grid have the widest that is asked for by those who read them"

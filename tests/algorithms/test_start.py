@@ -1,0 +1,84 @@
+"""The start of trained quantizers: never far behind plain calibration, at any width."""
+
+import pytest
+import torch
+from torch import nn
+
+import detent
+from detent.algorithms import choose_start
+from detent.algorithms.errors_core import Deviation
+from detent.graph import observing, quantizers_of
+from detent.numerics import QParams
+from detent.recipes import Recipe
+from tests.models import MODELS
+
+NETWORKS = ("residual_cnn", "mobile_cnn", "transformer_block", "functional_ops")
+
+
+def recipe_of(quantizer, bits, **more):
+    request = {"quantizer": quantizer, "bits": bits, **more}
+    return Recipe.from_dict({"name": "x", "weight": {**request, "granularity": "per_channel"}, "activation": request})
+
+
+def calibrated(net, batches, recipe):
+    prepared = detent.prepare(net, batches[0], backend="academic", recipe=recipe)
+    detent.calibrate(prepared, batches)
+    return prepared.eval()
+
+
+@torch.no_grad()
+def sqnr(net, prepared, batches):
+    deviation = Deviation()
+    for batch in batches:
+        deviation.add(net(*batch), prepared(*batch))
+    return deviation.sqnr
+
+
+@pytest.fixture(scope="module", params=NETWORKS)
+def case(request):
+    torch.manual_seed(0)
+    entry = MODELS[request.param]
+    return entry.build().eval(), [entry.inputs() for _ in range(16)], [entry.inputs() for _ in range(16)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bits", [8, 4, 3])
+def test_calibration_leaves_lsq_within_1_db_of_ptq(case, bits):
+    net, batches, unseen = case
+    plain = sqnr(net, calibrated(net, batches, recipe_of("fixed", bits)), unseen)
+    assert sqnr(net, calibrated(net, batches, recipe_of("lsq", bits)), unseen) > plain - 1.0
+
+
+def test_at_8_bits_lsq_starts_exactly_where_ptq_is(case):
+    net, batches, _ = case
+    plain, trained = (calibrated(net, batches[:2], recipe_of(name, 8)) for name in ("fixed", "lsq"))
+    for one, other in zip(quantizers_of(plain), quantizers_of(trained), strict=True):
+        assert torch.equal(one.qparams().scale, other.qparams().scale)
+
+
+def three_layers():
+    """The first and the last have 8 bits whatever is asked."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).eval()
+
+
+def test_the_outputs_decide_and_for_weights_and_activations_apart():
+    x = torch.randn(16, 8, generator=torch.Generator().manual_seed(1))
+    prepared = calibrated(three_layers(), [(x,)], recipe_of("lsq", 3, observer="minmax"))
+    quantizers = quantizers_of(prepared)
+    measured = {one: one.qparams() for one in quantizers}
+    for one, right in measured.items():
+        wrong = QParams(right.scale / 8, right.zero_point)
+        one.starts = (wrong, right) if one.role == "weight" else (right, wrong)
+    choose_start(prepared, [(x,)])
+    for one, right in measured.items():
+        assert torch.equal(one.qparams().scale, right.scale)
+        assert one.starts == ()
+
+
+def test_an_observer_that_is_named_is_obeyed():
+    x = torch.randn(16, 8, generator=torch.Generator().manual_seed(1))
+    prepared = detent.prepare(three_layers(), (x,), backend="academic", recipe=recipe_of("lsq", 3, observer="mse"))
+    with observing(prepared):
+        prepared(x)
+    assert [one.starts for one in quantizers_of(prepared)] == [()] * 6
