@@ -58,7 +58,7 @@ test-engines: ## run the tests of the engines that need an environment of their 
 	done
 
 test-engine-%: $(VENV)-%/.installed
-	@$(VENV)-$*/bin/python -m pytest tests/targets -m '$* and not full'
+	@$(VENV)-$*/bin/python -m pytest $$(grep -rls --include='*.py' 'mark\.$*\b' tests/targets) -m '$* and not full'
 
 test-cpus: $(FULL) ## run the engines on emulated CPUs: AVX2 without VNNI, and arm64 (Debian; a quarter of an hour)
 	@$(VENV)/bin/python tools/setup_cpus.py .cpus

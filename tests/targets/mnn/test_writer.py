@@ -19,6 +19,7 @@ from detent.errors import DeployError
 from detent.ir import read_qdq
 from detent.rewrites import float_model
 from detent.targets.base import Deployment
+from detent.targets.mnn import engine
 from detent.targets.mnn.compression import ActivationGrid, Compression, CompressionLayer, WeightGrid
 from detent.targets.mnn.model import mnn_model
 from detent.targets.mnn.spec import MNN
@@ -262,3 +263,8 @@ def test_no_two_nodes_have_one_name(tmp_path) -> None:
     nodes = onnx.load(tmp_path / "out" / "model.float.onnx").graph.node
     assert any(node.output[0].endswith(".made") for node in nodes)
     assert len({node.name for node in nodes}) == len(nodes)
+
+
+def test_the_script_that_runs_mnn_is_there() -> None:
+    """The engine runs it in a process of its own, by its path; MNN itself is not needed to look."""
+    assert engine._WORKER.is_file()

@@ -31,7 +31,7 @@ __all__ = ["Mnn"]
 
 Array = npt.NDArray[Any]
 
-_WORKER = Path(__file__).with_name("mnn_worker.py")
+_WORKER = Path(__file__).with_name("worker.py")
 _ON_GRID = 1e-2  # of a step: float32 rounding leaves far less, a number between two codes usually far more
 
 

@@ -1,4 +1,4 @@
-"""Runs MNN in a process of its own, as a script: `python -I mnn_worker.py`.
+"""Runs MNN in a process of its own, as a script: `python -I worker.py`.
 
 It imports MNN's C modules and nothing of MNN's Python tools, because importing those installs a package and reports to
 a server. Nor does it import Detent. Requests and answers are pickles with their length in front, on stdin and on what
