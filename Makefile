@@ -25,7 +25,7 @@ endef
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-quick test-full test-engines test-cpus check style docs bench clean
+.PHONY: help demo test test-quick test-full test-engines test-cpus fuzz check style docs bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1 /p' Makefile | while read -r name text; do printf '  make %-13s %s\n' "$$name" "$$text"; done
@@ -36,7 +36,7 @@ demo: $(CORE) ## see Detent at work
 # What runs no engine. Each must exist, or pytest says so.
 QUICK := $(addprefix tests/,algorithms cli graph ir numerics observers planning quantizers recipes) \
 	$(addprefix tests/test_,architecture.py errors.py models.py pairwise.py preparing.py registry.py)
-PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n auto
+PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n auto --dist loadfile
 
 test: $(FULL) ## run the tests, with the engines that share one environment
 	@$(PYTEST) --durations=15
@@ -63,6 +63,11 @@ test-engine-%: $(VENV)-%/.installed
 test-cpus: $(FULL) ## run the engines on emulated CPUs: AVX2 without VNNI, and arm64 (Debian; a quarter of an hour)
 	@$(VENV)/bin/python tools/setup_cpus.py .cpus
 	@DETENT_CPUS=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest tests/cpus -m cpus
+
+MINUTES ?= 60
+SEED ?= 0
+fuzz: $(FULL) ## read damaged files of every kind: make fuzz MINUTES=60 SEED=0
+	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.fuzz --minutes $(MINUTES) --seed $(SEED)
 
 check: $(FULL) ## format, lint and types, without changing a file
 	@$(VENV)/bin/ruff format --check .

@@ -47,8 +47,21 @@ def test_every_error_but_the_root_is_also_one_of_python_s_own():
     assert own == set(DEFINED) - {"DetentError"}
 
 
-def test_the_public_names_are_the_errors_that_are_defined_and_two_warnings():
-    assert set(errors.__all__) == {*DEFINED, "FloatModelWarning", "NotQuantizedWarning"}
+def test_the_public_names_are_the_errors_that_are_defined_two_warnings_and_what_turns_others_into_them():
+    assert set(errors.__all__) == {*DEFINED, "FloatModelWarning", "NotQuantizedWarning", "refusing"}
+
+
+def test_what_a_parser_raises_becomes_an_error_of_one_line(refuses):
+    with (
+        refuses(TensorError, "read a file", "ValueError: first", "get it again"),
+        errors.refusing(TensorError, "read a file", "get it again"),
+    ):
+        raise ValueError("first\nsecond")
+    with (
+        refuses(TensorError, "a", "b", "c"),
+        errors.refusing(errors.DataError, "read a file", "get it again"),
+    ):
+        raise TensorError("a", "b", "c")
 
 
 def test_the_picture_at_the_top_of_the_module_shows_every_error():

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from detent.deployment import require_writable, write
+from detent.errors import ArtifactError, refusing
 from detent.graph import PreparedModel
 from detent.ir import Package
 from detent.planning import Backend
@@ -15,6 +16,8 @@ from detent.retargeting import restored, retargeted
 from detent.verification import Verdict, verify
 
 __all__ = ["Artifact", "deploy", "require_writable"]
+
+_DAMAGED = "its files are damaged, if it was not written by this version of Detent: deploy the model again"
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,9 +34,18 @@ class Artifact(Package):
         )
         return "\n  ".join([title, *(f"{name}  {_size(self.folder / name)}" for name in sorted(told["files"]))])
 
+    @property
+    def sqnr(self) -> dict[str, float]:
+        """Of each output against the float network, in decibels, on the first batch that `detent.quantize` calibrated
+        with; empty if nobody measured it."""
+        return {name: float(value) for name, value in self.manifest.get("sqnr", {}).items()}
+
     def verify(self, batches: Iterable[Any], **options: Any) -> Verdict:
         """Run the simulation, the twin and the real engine on `batches`; see `detent.verification.verify`."""
-        return verify(self, batches, prepared=self.prepared, **options)
+        if self.prepared is not None:
+            return verify(self, batches, prepared=self.prepared, **options)
+        with refusing(ArtifactError, f"verify {self.folder}", _DAMAGED):
+            return verify(self, batches, **options)
 
     def retarget(self, backend: str | Backend, folder: str | Path | None = None) -> Artifact:
         """The same calibrated model for another backend, with placement, bias and sharing derived anew.
@@ -42,7 +54,10 @@ class Artifact(Package):
         was loaded is read back from its `model.onnx`. Without a `folder`, that of "out" for openvino is
         "out-openvino", beside it.
         """
-        prepared = self.prepared if self.prepared is not None else restored(self)
+        prepared = self.prepared
+        if prepared is None:
+            with refusing(ArtifactError, f"retarget {self.folder}", _DAMAGED):
+                prepared = restored(self)
         moved = retargeted(prepared, backend)
         here = self.folder.resolve()
         return deploy(

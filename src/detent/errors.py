@@ -28,6 +28,9 @@ to do: choose bits in 2..32
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 __all__ = [
     "ArtifactError",
     "CaptureError",
@@ -46,6 +49,7 @@ __all__ = [
     "SchemeError",
     "TensorError",
     "UnknownNameError",
+    "refusing",
 ]
 
 
@@ -125,3 +129,16 @@ class FloatModelWarning(UserWarning):
 
 class NotQuantizedWarning(UserWarning):
     """A prepared model that is trained while it computes in float, or that nobody calibrated before."""
+
+
+@contextmanager
+def refusing(error: type[DetentError], asked: str, to_do: str) -> Iterator[None]:
+    """Inside the block, a file that somebody else may have written is read: whatever a parser raises is `error`, with
+    the first line of what it said. The exception itself is the cause."""
+    try:
+        yield
+    except DetentError:
+        raise
+    except Exception as problem:
+        said = (str(problem).splitlines() or [""])[0][:300]
+        raise error(asked, f"{type(problem).__name__}: {said}", to_do) from problem

@@ -6,7 +6,6 @@ weights are in nobody's time: the sum is a model of the network's latency that i
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from detent.algorithms.layers import source_of
 from detent.algorithms.mixed_precision import FLOAT_BITS
 from detent.artifact import Artifact, deploy
 from detent.errors import EngineError
+from detent.files import temporary_folder
 from detent.graph import PreparedModel
 from detent.preparing import calibrate, prepare
 from detent.recipes import Recipe
@@ -64,7 +64,7 @@ def layer_latency(
     """
     engine = _engine(prepared)
     layers = {layer.name: layer for layer in all_layers(prepared) if layer.quantizer is not None}
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         return {
             name: _timed(_engines(prepared, layer, engine, bits, threads, Path(folder) / str(index)), repeats, clock)
             for index, (name, layer) in enumerate(layers.items())

@@ -19,14 +19,23 @@ from detent.algorithms import (
     ALGORITHMS,
     align_addends,
     check,
+    choose_ranges,
     choose_start,
     correct_mean_shift,
     observing_input_means,
+    observing_sample_ranges,
     run_algorithm,
 )
 from detent.algorithms.batches import few
 from detent.errors import CaptureError, DataError, FloatModelWarning, RecipeError
-from detent.frontends.onnx import is_imported, refuse_codes, refuse_other_reals, source_of
+from detent.frontends.onnx import (
+    MOST_BYTES,
+    is_imported,
+    refuse_codes,
+    refuse_large_tensors,
+    refuse_other_reals,
+    source_of,
+)
 from detent.graph import (
     Captured,
     CustomTracer,
@@ -48,6 +57,7 @@ from detent.graph import (
     quantizers_of,
     ranges_of,
     split_conv_padding,
+    split_sliced_parameters,
 )
 from detent.planning import Backend, ChooseActivations, dispatched, plan, quantize_inputs
 from detent.recipes import Recipe, find
@@ -55,7 +65,7 @@ from detent.targets import BACKENDS
 
 __all__ = ["calibrate", "measure_float_ranges", "prepare", "prepare_captured"]
 
-_JUDGING_ROWS = 64
+_JUDGING_ROWS = 32
 
 
 def prepare(
@@ -73,6 +83,7 @@ def prepare(
     tracer: CustomTracer | fx.Tracer | None = None,
     choose_activations: ChooseActivations | None = None,
     cpu: str | None = None,
+    max_tensor_bytes: int = MOST_BYTES,
     inplace: bool = False,
 ) -> PreparedModel:
     """A trainable copy of `model` with quantizers where `backend` has them and as `recipe` asks for.
@@ -82,7 +93,8 @@ def prepare(
     before it runs; a model from an ONNX file that has Q and DQ starts from the file's scales where the backend has
     their schemes. Engines compute the same integers from it on every kind of CPU, unless `cpu` (or the recipe) names
     the one kind that it will run on: "vnni" keeps 8-bit weights whole. `choose_activations(graph_module, nodes)` gives
-    the nodes whose tensors are quantized in place of `nodes`, those that the backend's rules choose. With `inplace`
+    the nodes whose tensors are quantized in place of `nodes`, those that the backend's rules choose. A model
+    from an ONNX file that would make a tensor of more than `max_tensor_bytes` is refused before it runs. With `inplace`
     there is no copy: the parts of `model` become those of the result, and an error leaves it half done. The other
     arguments are those of `detent.graph.capture`.
     """
@@ -95,6 +107,8 @@ def prepare(
     if is_imported(model):
         refuse_other_reals(model)
         refuse_codes(model)
+        if isinstance(model, fx.GraphModule):
+            refuse_large_tensors(model, example_inputs, example_kwargs, most=max_tensor_bytes)
     else:
         _refuse_other_reals(model)
     captured = capture(
@@ -123,7 +137,9 @@ def prepare_captured(
 ) -> PreparedModel:
     """What was captured with the inputs `example`, with quantizers inserted; its modules become the result's."""
     # A model from a file has a module for each weight already, under the names that lead back into the file.
-    transposed = set() if is_imported(captured.module) else lift_functional_weights(captured)
+    is_file = is_imported(captured.module)
+    split = {} if is_file else split_sliced_parameters(captured)
+    transposed = set() if is_file else lift_functional_weights(captured)
     split_conv_padding(captured)
     modules = dict(captured.module.named_modules())
     decided, known, merges = _decide(captured, backend, recipe, choose_activations)
@@ -135,7 +151,7 @@ def prepare_captured(
         backend=backend,
         recipe=recipe,
         example=example,
-        float_names=FloatNames.of(captured.module, captured.float_tensors, merges, modules, transposed),
+        float_names=FloatNames.of(captured.module, captured.float_tensors, merges, modules, transposed, split),
     )
     if not decided.quantized:
         text = f"{decided.backend} has no integers for anything in this model: all of it stays float (print its plan)"
@@ -193,8 +209,9 @@ def calibrate(prepared: PreparedModel, batches: Iterable[Any]) -> None:
     `calibration.inputs` "quantized", the batches are run a second time with the first scales in force. Ranges of few
     bits that are trained start where the outputs of the first batches are nearest to the float ones. Where scales are
     powers of two, no addend is left finer than its sum (`detent.algorithms.align_addends`). With the recipe's
-    `calibration.correct_biases`, biases make up for the mean errors of weights. The recipe's algorithms run before or
-    after, whichever each of them needs; `prepared.algorithm_notes` has their reports.
+    `calibration.correct_biases`, biases make up for the mean errors of weights; with `calibration.choose_ranges`,
+    activations are clipped where a few samples reach far, if that brings the outputs nearer to the float ones. The
+    recipe's algorithms run before or after, whichever each of them needs; `prepared.algorithm_notes` has their reports.
     """
     _require_batches(prepared, batches)
     recipe = prepared.recipe
@@ -206,12 +223,14 @@ def calibrate(prepared: PreparedModel, batches: Iterable[Any]) -> None:
     _run_algorithms(prepared, batches, "before calibration")
     with ExitStack() as stack:
         means = stack.enter_context(observing_input_means(prepared)) if corrects else []
+        samples = stack.enter_context(observing_sample_ranges(prepared)) if recipe.calibration.choose_ranges else []
         judges = _observe(prepared, batches, limit, again=again)
     choose_start(prepared, judges)
     prepared.plan = _with_widths(prepared)
     with keeping_ranges(prepared):
         align_addends(prepared)
         correct_mean_shift(prepared, means)
+        choose_ranges(prepared, samples, judges)
         _run_algorithms(prepared, batches, "after calibration")
 
 

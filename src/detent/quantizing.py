@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,14 @@ import torch
 from onnx import ModelProto
 from torch import nn
 
-from detent.artifact import Artifact, deploy, require_writable
+from detent.algorithms.against_float import POOR, FloatLoss, compare_with_float
+from detent.artifact import Artifact
 from detent.data import Folder
+from detent.deployment import require_writable, write
 from detent.errors import DataError, RangeError
-from detent.frontends.onnx import ports_of, types_of
+from detent.frontends.onnx import MOST_BYTES, ports_of, types_of
+from detent.graph import flat
+from detent.ir import Package
 from detent.loading import load
 from detent.planning import Backend
 from detent.preparing import calibrate, prepare
@@ -41,6 +46,7 @@ def quantize(
     folder: str | os.PathLike[str] | None = None,
     steps: int | None = None,
     cpu: str | None = None,
+    max_tensor_bytes: int = MOST_BYTES,
     inplace: bool = False,
 ) -> Artifact:
     """Load, prepare, calibrate and deploy.
@@ -48,8 +54,8 @@ def quantize(
     `model` is an ONNX file, or a model in memory. `batches` are as `detent.calibrate` takes them, or a function that
     gives them, or for an ONNX model the path of a `.npy`, a `.npz` or a folder of these; at most `steps` of them are
     used, by default what the recipe says or 64. The artifact goes into `folder`, by default named after the model and
-    the backend. `cpu` is as `detent.prepare` takes it. With `inplace` a module is itself prepared instead of a copy:
-    half the memory, and an error leaves it half done.
+    the backend. `cpu` and `max_tensor_bytes` are as `detent.prepare` takes them. With `inplace` a module is itself
+    prepared instead of a copy: half the memory, and an error leaves it half done.
     """
     target = BACKENDS[backend] if isinstance(backend, str) else backend
     place = Path(folder or f"{_name(model)}-{target.name}")
@@ -63,13 +69,57 @@ def quantize(
     if first is None:
         raise RangeError("quantize without data", "the batches are empty", "give at least one batch")
     example, named = _example(first, network)
-    prepared = prepare(network, example, backend=target, recipe=request, example_kwargs=named, cpu=cpu, inplace=own)
+    prepared = prepare(
+        network,
+        example,
+        backend=target,
+        recipe=request,
+        example_kwargs=named,
+        cpu=cpu,
+        max_tensor_bytes=max_tensor_bytes,
+        inplace=own,
+    )
     del network
-    given: Iterable[Any] = islice(chain([first], waiting), limit)
+    seen = _Ranges()
+    given: Iterable[Any] = seen.watch(islice(chain([first], waiting), limit))
     if request.calibration.inputs == "quantized" or request.algorithms:
         given = list(given)  # they are gone through more than once
     calibrate(prepared, given)
-    return deploy(prepared, place)
+    loss = compare_with_float(prepared, first)
+    write(prepared, place, sqnr=loss.sqnr, notes=[*seen.notes(), *_poor(loss)])
+    loaded = Package.load(place)
+    return Artifact(loaded.folder, loaded.manifest, prepared)
+
+
+def _poor(loss: FloatLoss) -> Iterator[str]:
+    found = [one for one in loss.sqnr if one is not None and not one >= POOR]
+    if found:
+        blame = f"; most of it costs {', '.join(loss.costliest)}" if loss.costliest else ""
+        yield (
+            f"the outputs are far from those of the float network ({min(found):.1f} dB){blame}: "
+            "keep these float (`exclude`), or choose another recipe (`detent algorithms`)"
+        )
+
+
+class _Ranges:
+    """Whether what calibrates says anything: the least and the greatest number of every input."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[float, float]] = {}
+
+    def watch(self, batches: Iterable[Any]) -> Iterator[Any]:
+        for batch in batches:
+            named = batch.items() if isinstance(batch, Mapping) else enumerate(flat(batch))
+            for name, value in named:
+                if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel() > 1:
+                    low, high = self._found.get(str(name), (math.inf, -math.inf))
+                    self._found[str(name)] = min(low, float(value.min())), max(high, float(value.max()))
+            yield batch
+
+    def notes(self) -> Iterator[str]:
+        for name, (low, high) in self._found.items():
+            if low == high:
+                yield f"the calibration data of input {name} is {low:g} everywhere: give data as it will see"
 
 
 def _batches(given: Any, network: nn.Module) -> Iterable[Any]:

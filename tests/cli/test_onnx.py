@@ -203,3 +203,91 @@ def test_a_file_that_detent_wrote_is_the_network_it_is_in_python(tmp_path, monke
     in_python = detent.prepare(detent.load(file), (x,), backend="openvino")
     assert planned == quantized == in_python.plan.to_dict()["operations"]
     assert [op["kind"] for op in planned] == ["ConvTranspose"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_quantize_says_how_far_it_is_from_float(monkeypatch, capsys):
+    words = ("quantize", "net.onnx", "--backend", "onnxruntime", "--data", "calib", "-o", "out")
+    assert run(monkeypatch, *words) == 0
+    said = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("SQNR"))
+    assert float(said.split()[-2]) > 25
+    assert run(monkeypatch, "verify", "out", "--data", "calib", "--no-latency") == 0
+    assert said in capsys.readouterr().out.splitlines()
+    assert run(monkeypatch, *words, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["sqnr"]["y"] > 25
+
+
+def test_calibrating_on_zeros_is_noted(folder, monkeypatch, capsys):
+    np.savez(folder / "zeros.npz", image=np.zeros((2, 3, 6, 6)), other=np.ones((2, 4, 4, 4)))
+    words = ("quantize", "net.onnx", "--backend", "onnxruntime", "--data", "zeros.npz", "-o", "out")
+    assert run(monkeypatch, *words) == 0
+    assert "note: the calibration data of input 0 is 0 everywhere" in capsys.readouterr().out
+
+
+def _save(path, nodes, shape, **held):
+    arrays = {name: np.asarray(value, np.float32) for name, value in held.items()}
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)]
+    if any("sr" in node.input for node in nodes):
+        inputs.append(helper.make_tensor_value_info("sr", TensorProto.FLOAT, []))
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        inputs,
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def test_sizes_and_inputs_are_fixed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"], name="conv"), helper.make_node("Mul", ["c", "sr"], ["y"])]
+    _save("net.onnx", nodes, [-1, 3, "h", "w"], w=np.random.default_rng(0).standard_normal((4, 3, 5, 5)))
+    assert run(monkeypatch, "plan", "net.onnx", "--backend", "onnxruntime") == 2
+    assert "--size h=64 --size w=64" in capsys.readouterr().err
+    for sizes in (("--size", "8"), ("--size", "h=8", "--size", "w=9")):
+        assert run(monkeypatch, "plan", "net.onnx", "--backend", "onnxruntime", *sizes) == 0
+    np.save("x.npy", np.random.default_rng(1).standard_normal((4, 3, 8, 8)).astype(np.float32))
+    capsys.readouterr()
+    words = ("quantize", "net.onnx", "--backend", "onnxruntime", "--data", "x.npy", "-o", "out", "--set", "sr=2")
+    assert run(monkeypatch, *words, "--size", "h=8", "--batch-size", "2") == 0
+    (port,) = onnx.load("out/model.onnx").graph.input
+    sizes = [dim.dim_value or dim.dim_param for dim in port.type.tensor_type.shape.dim]
+    assert sizes[1:] == [3, 8, "w"]
+    assert run(monkeypatch, "verify", "out", "--data", "x.npy", "--no-latency") == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--size", "h=x"), "a size is a whole number"),
+        (("--size", "width=3"), "the model has no such size"),
+        (("--set", "image"), "give a name and a number"),
+        (("--set", "image=a"), "give numbers"),
+        (("--layout", "nhwc"), "--layout without --crop"),
+        (("--layout", "chw", "--crop", "6"), "say nchw or nhwc"),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_what_cannot_be_fixed_is_one_line(words, said, monkeypatch, capsys):
+    words = ("quantize", "net.onnx", "--backend", "onnxruntime", "--data", "calib", "-o", "out", *words)
+    assert run(monkeypatch, *words) == 2
+    assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("layout", [(), ("--layout", "nhwc")])
+def test_images_for_a_network_with_channels_last(layout, tmp_path, monkeypatch):
+    image = pytest.importorskip("PIL.Image")
+    monkeypatch.chdir(tmp_path)
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[0, 3, 1, 2]),
+        helper.make_node("Conv", ["t", "w"], ["y"], name="conv"),
+    ]
+    _save("net.onnx", nodes, ["n", 8, 8, 3], w=np.random.default_rng(0).standard_normal((4, 3, 3, 3)))
+    (tmp_path / "photos").mkdir()
+    for index in range(2):
+        pixels = np.random.default_rng(index).integers(0, 255, (9, 9, 3), np.uint8)
+        image.fromarray(pixels).save(tmp_path / "photos" / f"{index}.png")
+    words = ("--data", "photos", "--crop", "8", *layout)
+    assert run(monkeypatch, "quantize", "net.onnx", "--backend", "onnxruntime", "-o", "out", *words) == 0
+    assert run(monkeypatch, "verify", "out", "--no-latency", *words) == 0

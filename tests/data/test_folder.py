@@ -232,3 +232,13 @@ def test_fewer_samples_than_a_fixed_batch_are_said(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((3, 3, 4, 4), np.float32))
     with pytest.raises(DataError, match="3 samples, and the network takes 4 at a time"):
         list(Folder(tmp_path / "x.npy", {"x": (4, 3, 4, 4)}))
+
+
+def test_a_state_goes_with_every_batch(tmp_path):
+    """Its first size is no number of samples."""
+    inputs = {"x": ("batch", 4), "state": (2, 1, 3)}
+    for index in range(2):
+        np.savez(tmp_path / f"{index}.npz", x=np.full((3, 4), index, np.float32), state=np.ones((2, 1, 3), np.float32))
+    batches = list(Folder(tmp_path, inputs, batch_size=4))
+    assert [[array.shape for array in batch] for batch in batches] == [[(4, 4), (2, 1, 3)], [(2, 4), (2, 1, 3)]]
+    assert batches[0][0][:, 0].tolist() == [0.0, 0.0, 0.0, 1.0]

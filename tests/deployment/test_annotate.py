@@ -254,7 +254,8 @@ def test_a_bias_that_two_convolutions_share_has_the_scale_of_each():
 def test_a_constant_on_a_grid_is_stored_as_codes():
     nodes = [
         helper.make_node("Conv", ["image", "w"], ["features"], name="conv"),
-        helper.make_node("Mul", ["gain", "features"], ["scaled"], name="scale"),
+        helper.make_node("Relu", ["features"], ["positive"], name="relu"),
+        helper.make_node("Mul", ["gain", "positive"], ["scaled"], name="scale"),
         helper.make_node("Conv", ["scaled", "w2"], ["y"], name="head"),
     ]
     constants = [constant("w", 4, 3, 1, 1), constant("gain", 1, 4, 1, 1), constant("w2", 2, 4, 1, 1)]

@@ -32,7 +32,7 @@ def test_the_axis_of_the_output_channels_of_a_weight(kind, axis):
 def test_what_networks_are_quantized_for():
     assert list(MULTIPLYING) == [
         *("conv", "conv_transpose", "linear", "embedding", "lstm", "gru"),
-        *("matmul", "einsum", "attention"),
+        *("matmul", "einsum"),
     ]
 
 

@@ -19,6 +19,7 @@ NETS = ["residual_cnn", "mobile_cnn", "conv_transpose_bn", "linear_bn", "reused_
 STRATEGIES = [-1, 0, 1, 2, 3, 4]
 
 by_net = pytest.mark.parametrize("name", NETS)
+in_part = pytest.mark.pairwise(goals=lambda name, strategy: [name, strategy])  # every network, and every strategy
 by_strategy = pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda number: f"strategy{number}")
 
 
@@ -55,6 +56,7 @@ def assert_same_state(left, right):
 # --- a float checkpoint goes in ----------------------------------------------------------------------------
 
 
+@in_part
 @by_strategy
 @by_net
 def test_a_float_checkpoint_loads_strictly_and_computes_as_if_prepared_from_it(name, strategy):
@@ -164,6 +166,7 @@ def test_tied_weights_stay_tied_and_keep_both_names():
 # --- and comes back out ------------------------------------------------------------------------------------
 
 
+@in_part
 @by_strategy
 @by_net
 def test_float_weights_load_strictly_into_the_float_model_and_give_its_function(name, strategy):
@@ -206,6 +209,7 @@ def test_what_training_changed_comes_back(strategy):
         assert_close(model(*inputs), empty(*inputs), 1e-5)
 
 
+@in_part
 @by_strategy
 @by_net
 def test_out_and_in_again_is_the_same_model(name, strategy):
@@ -226,6 +230,7 @@ def test_float_names_carry_no_quantizer(strategy):
 # --- a prepared checkpoint ---------------------------------------------------------------------------------
 
 
+@in_part
 @by_strategy
 @by_net
 def test_its_own_state_dict_round_trips(name, strategy):

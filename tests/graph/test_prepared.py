@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import io
+import pickle
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from torch import nn
 
 import detent
 from detent.algorithms.layers import regions_of
-from detent.errors import CaptureError, DataError, DeployError
+from detent.errors import CaptureError, DataError, DeployError, RunError
 from detent.graph import RESERVED, PreparedModel, Region, without_quantizers
 
 
@@ -135,3 +137,24 @@ def test_no_part_may_have_a_name_of_a_prepared_models():
     net.graphs = nn.Linear(2, 2)
     with pytest.raises(CaptureError, match="a part named 'graphs'"):
         detent.prepare(net, (torch.rand(1, 2),), backend="onnxruntime")
+
+
+@pytest.mark.parametrize("save", [pickle.dumps, lambda model: torch.save(model, io.BytesIO())], ids=["pickle", "save"])
+@pytest.mark.parametrize("net", [Traced, Untraced])
+def test_a_pickle_is_refused_with_what_to_use(net, save, refuses):
+    prepared, _ = prepared_from(net())
+    with refuses(RunError, asked="pickle", to_do="detent.training.checkpoint.save"):
+        save(prepared)
+
+
+@pytest.mark.parametrize("net", [Traced, Untraced])
+def test_a_deep_copy_is_another_model_of_the_same_numbers(net):
+    prepared, x = prepared_from(net())
+    copied = copy.deepcopy(prepared)
+    before = prepared(x)
+    assert torch.equal(copied(x), before)
+    with torch.no_grad():
+        for parameter in copied.parameters():
+            parameter.zero_()
+    assert not torch.equal(copied(x), before)
+    assert torch.equal(prepared(x), before)

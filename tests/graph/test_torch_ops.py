@@ -317,3 +317,16 @@ def test_a_declared_kind_that_does_not_exist_counts_for_nothing():
             return x
 
     assert name_in(lambda net, x: net.op(x), op=Mine()) is None
+
+
+def test_stochastic_depth_of_other_packages_is_the_identity():
+    """It is a layer of its own, so that it still leaves out samples in training."""
+
+    class DropPath(nn.Module):
+        def forward(self, x):
+            return x * 2 if self.training else x
+
+    assert known_class(DropPath()) is None
+    DropPath.__module__, DropPath.__qualname__ = "timm.layers.drop", "DropPath"
+    assert known_class(DropPath()) is nn.Identity
+    assert name_in(lambda m, x: m.drop(x), drop=DropPath()) == "identity"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+from typing import Any
 
 import onnx
 import pytest
@@ -17,7 +19,8 @@ from detent.ir.package import MANIFEST, VERSION, digest
 def folder(tmp_path, **files: bytes):
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
-    told = dict.fromkeys(("arithmetic", "backend", "engine", "formats", "mode", "notes", "recipe", "tensors"), "")
+    told: dict[str, Any] = {"arithmetic": "", "backend": "", "engine": None, "formats": {}, "mode": None}
+    told |= {"notes": [], "recipe": {}, "tensors": []}
     hashes = {name: digest(content) for name, content in files.items()}
     manifest = {"manifest_version": VERSION, "files": hashes, **told}
     (tmp_path / MANIFEST).write_text(json.dumps(manifest))
@@ -53,3 +56,54 @@ def test_the_model_and_its_graph(tmp_path):
     assert isinstance(package.model, onnx.ModelProto)
     assert [op.name for op in package.graph.ops] == ["r"]
     assert package.graph is package.graph
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("files", None),
+        ("files", 5),
+        ("files", [[5, "x"]]),
+        ("files", {"model.onnx": 5}),
+        ("files", {"a\0b": ""}),
+        ("files", {"../outside": ""}),
+        ("notes", {}),
+        ("engine", 5),
+        ("backend", ["x"]),
+        ("tensors", "x"),
+        ("formats", []),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_manifest_of_another_form_is_refused(tmp_path, key, value):
+    where = folder(tmp_path, **{"model.onnx": b"b"})
+    told = json.loads((where / MANIFEST).read_text())
+    (where / MANIFEST).write_text(json.dumps({**told, key: value}))
+    with pytest.raises(ArtifactError):
+        Package.load(where)
+
+
+def test_a_manifest_nested_without_end_is_refused(tmp_path):
+    (tmp_path / MANIFEST).write_text("[" * 100_000)
+    with pytest.raises(ArtifactError, match="no manifest"):
+        Package.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", [MANIFEST, "model.onnx"])
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_is_no_file_is_not_waited_for(tmp_path, name, kind):
+    where = folder(tmp_path, **{"model.onnx": b"b"})
+    (where / name).unlink()
+    if kind == "pipe":
+        os.mkfifo(where / name)
+    else:
+        (where / name).symlink_to("/dev/zero")
+    with pytest.raises(ArtifactError, match="no regular file"):
+        Package.load(where)
+
+
+def test_a_model_that_is_none_is_one_line(tmp_path):
+    package = Package.load(folder(tmp_path, **{"model.onnx": b"not a model"}))
+    for read in (lambda: package.model, lambda: package.graph):
+        with pytest.raises(ArtifactError, match="read"):
+            read()

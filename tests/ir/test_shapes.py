@@ -8,7 +8,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from detent.errors import DeployError
-from detent.ir.shapes import BatchSizes, infer_node, known_sizes, shapes_of
+from detent.ir.free_sizes import FreeSizes, infer_node, known_sizes
+from detent.ir.shapes import shapes_of
 
 HEADS = """
     sizes = Shape (x)
@@ -70,7 +71,7 @@ def test_a_window_that_would_begin_outside_is_not_counted(kind: str, opset: int)
 
 
 def test_sizes_that_the_batch_decides_are_free() -> None:
-    sizes = BatchSizes.of(model(HEADS))
+    sizes = FreeSizes.of(model(HEADS))
     assert sizes.shape("y") == (1, 4, 9, 8)
     assert sizes.signature("y") == (-1, 4, 9, 8)
     assert sizes.value("wanted") is None
@@ -82,14 +83,14 @@ def test_sizes_that_the_batch_decides_are_free() -> None:
 def test_a_shape_that_is_only_known_when_the_network_runs_is_refused() -> None:
     made = model("found = NonZero (x) kept = Gather <axis = 0> (found, zero) y = Identity (x)")
     with pytest.raises(DeployError, match="only known when the network runs"):
-        BatchSizes.of(made).shape("kept")
+        FreeSizes.of(made).shape("kept")
 
 
 def test_shapes_that_do_not_fit_are_refused_if_strict() -> None:
     made = model(HEADS.replace("Transpose <perm = [0, 2, 1, 3]> (apart)", "Concat <axis = 1> (apart, x)"))
-    assert "y" not in BatchSizes.of(made).ones.shapes
+    assert "y" not in FreeSizes.of(made).one.shapes
     with pytest.raises(DeployError, match="do not fit together"):
-        BatchSizes.of(made, strict=True)
+        FreeSizes.of(made, strict=True)
 
 
 def test_the_type_of_what_one_node_gives() -> None:
@@ -100,3 +101,81 @@ def test_the_type_of_what_one_node_gives() -> None:
     }
     found = infer_node(node, types, {"shape": np.array([3, -1])}, 17)
     assert [dim.dim_value for dim in found["y"].tensor_type.shape.dim] == [3, 4]
+
+
+STRIDED = """
+<ir_version: 8, opset_import: ["": 17]> net (float[n, 3, 48, w] x) => (float[n, c] y)
+{
+    a = MaxPool <kernel_shape = [2, 2], strides = [2, 2], ceil_mode = 1> (x)
+    b = MaxPool <kernel_shape = [4, 4], strides = [4, 4], ceil_mode = 1> (a)
+    c = MaxPool <kernel_shape = [6, 1], strides = [6, 1]> (b)
+    d = Squeeze (c, two)
+    sizes = Shape (d)
+    width = Gather (sizes, two)
+    e = Transpose <perm = [0, 2, 1]> (d)
+    y = Reshape (e, flat)
+}
+"""
+
+
+def strided() -> onnx.ModelProto:
+    made = parser.parse_model(STRIDED)
+    held = {"two": np.array([2]), "flat": np.array([0, -1])}
+    made.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in held.items())
+    return made
+
+
+def test_a_free_width_stays_free_behind_strides() -> None:
+    """Widths of 1 and of 2 would both be 1 there."""
+    shapes = shapes_of(strided())
+    assert [size if isinstance(size, int) else "free" for size in shapes["c"]] == ["free", 3, 1, "free"]
+    assert [size if isinstance(size, int) else "free" for size in shapes["e"]] == ["free", "free", 3]
+    sizes = FreeSizes.of(strided())
+    assert sizes.inner == ("w",)
+    assert sizes.signature("e") == (-1, -1, 3)
+    assert sizes.value("width") is None
+
+
+def test_a_size_of_minus_one_is_free() -> None:
+    made = strided()
+    for dim in (made.graph.input[0].type.tensor_type.shape.dim[axis] for axis in (0, 3)):
+        dim.dim_value = -1
+    shapes = shapes_of(made)
+    assert shapes["x"] == ("?", 3, 48, "?")
+    assert [isinstance(size, str) for size in shapes["e"]] == [True, True, False]
+
+
+def test_time_along_the_first_axis_needs_larger_sizes() -> None:
+    """15 frames are one: for fewer, ONNX's inference of the Slice behind it would end the process."""
+    text = """
+    <ir_version: 8, opset_import: ["": 17]> net (float[time, 8] x) => (float[a, b, c, d] y)
+    {
+        planes = Unsqueeze (x, leading)
+        windows = MaxPool <kernel_shape = [15, 1]> (planes)
+        y = Slice (windows, start, end, axis, step)
+    }
+    """
+    made = parser.parse_model(text)
+    held = {"leading": [0, 1], "start": [-1], "end": [-(2**31)], "axis": [2], "step": [-1]}
+    made.graph.initializer.extend(numpy_helper.from_array(np.array(value), name) for name, value in held.items())
+    assert shapes_of(made)["windows"][:2] == (1, 1)
+    assert [isinstance(size, str) for size in shapes_of(made)["y"]] == [False, False, True, False]
+
+
+def test_a_slice_of_nothing_is_not_inferred() -> None:
+    node = helper.make_node("Slice", ["x", "start", "end", "axis", "step"], ["y"])
+    one = {name: helper.make_tensor_type_proto(TensorProto.INT64, [1]) for name in ("start", "end", "axis", "step")}
+    values = {"start": np.array([-1]), "end": np.array([-9]), "axis": np.array([0]), "step": np.array([-1])}
+    with pytest.raises(onnx.shape_inference.InferenceError, match="empty"):
+        infer_node(node, {"x": helper.make_tensor_type_proto(TensorProto.FLOAT, [0, 4]), **one}, values, 17)
+
+
+def test_sizes_that_differ_are_not_taken_for_equal() -> None:
+    text = """
+    <ir_version: 8, opset_import: ["": 17]> net (float[n, 3, h, w] x) => (bool y)
+    { sizes = Shape (x) high = Gather (sizes, two) wide = Gather (sizes, three) y = Equal (high, wide) }
+    """
+    made = parser.parse_model(text)
+    held = {"two": np.array(2), "three": np.array(3)}
+    made.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in held.items())
+    assert FreeSizes.of(made).value("y") is None

@@ -154,11 +154,42 @@ def test_a_cache_that_cannot_be_written_is_no_obstacle(in_new_process, tmp_path,
 
 
 @needs_compiler
-def test_a_damaged_library_in_the_cache_is_no_obstacle(in_new_process, tmp_path, quick):
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda _: b"not a library", id="garbage"),
+        pytest.param(lambda whole: whole[: len(whole) // 2], id="half"),
+        pytest.param(lambda whole: whole[:-4200], id="cut-off"),
+        pytest.param(lambda _: b"", id="empty"),
+    ],
+)
+def test_a_damaged_library_in_the_cache_is_replaced(in_new_process, tmp_path, quick, damage):
+    """Loading one that is cut off would end the process by SIGBUS."""
     built = Path(in_new_process(CC=quick, DETENT_CACHE=str(tmp_path))["library"])
+    whole = built.read_bytes()
     built.unlink()
-    built.write_bytes(b"not a library")
-    assert in_new_process(CC=quick, DETENT_CACHE=str(tmp_path))["library"] is not None
+    built.write_bytes(damage(whole))
+    assert Path(in_new_process(CC=quick, DETENT_CACHE=str(tmp_path))["library"]) == built
+    assert built.read_bytes() == whole
+
+
+@needs_compiler
+def test_a_library_that_others_may_write_to_is_not_loaded(in_new_process, tmp_path, quick):
+    built = Path(in_new_process(CC=quick, DETENT_CACHE=str(tmp_path))["library"])
+    built.chmod(0o666)
+    before = built.stat().st_ino
+    assert Path(in_new_process(CC=quick, DETENT_CACHE=str(tmp_path))["library"]) == built
+    assert (built.stat().st_ino, stat.S_IMODE(built.stat().st_mode)) != (before, 0o666)
+    assert stat.S_IMODE(built.stat().st_mode) == 0o600
+
+
+@needs_compiler
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give a file away")
+def test_a_library_of_another_user_is_not_loaded(in_new_process, tmp_path, quick):
+    built = Path(in_new_process(CC=quick, DETENT_CACHE=str(tmp_path))["library"])
+    os.chown(built, 65534, -1)
+    assert Path(in_new_process(CC=quick, DETENT_CACHE=str(tmp_path))["library"]) == built
+    assert built.stat().st_uid == os.getuid()
 
 
 # ---- without it ----

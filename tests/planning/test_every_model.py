@@ -10,7 +10,7 @@ from detent.planning import plan
 from detent.planning.view import views
 from detent.targets import BACKENDS
 from tests.graph.nets import made, tensors
-from tests.models import LARGE, MODELS
+from tests.models import MODELS
 from tests.planning.nets import DEFAULT, captured_model
 
 # All of these is float there: linear layers on tvm, convolutions on academic_nlp, transposed ones on several.
@@ -20,6 +20,7 @@ EMPTY = {
     **{name: {"conv_transpose_bn"} for name in ("ncnn", "mnn", "ppl_cuda", "nxp", "rknn", "metax")},
 }
 
+WHOLE = ("mobile_cnn", "residual_cnn", "transformer_block")  # these meet every backend by default
 RUN = ("onnxruntime", "openvino", "litert", "ncnn", "academic")  # as far apart as they come, and quick to calibrate
 OTHERS = tuple(name for name in BACKENDS if name not in RUN)
 
@@ -28,8 +29,12 @@ OTHERS = tuple(name for name in BACKENDS if name not in RUN)
 @pytest.mark.parametrize(
     ("network", "backends"),
     [
-        *(pytest.param(name, RUN if name in LARGE else tuple(BACKENDS), id=name) for name in MODELS),
-        *(pytest.param(name, OTHERS, id=f"{name}-others", marks=pytest.mark.full) for name in LARGE),
+        *(pytest.param(name, tuple(BACKENDS) if name in WHOLE else RUN, id=name) for name in MODELS),
+        *(
+            pytest.param(name, OTHERS, id=f"{name}-others", marks=pytest.mark.full)
+            for name in MODELS
+            if name not in WHOLE
+        ),
     ],
 )
 def test_every_network_has_a_plan_on_every_backend(network, backends):

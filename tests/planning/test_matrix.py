@@ -75,12 +75,8 @@ def goals(recipe, backend, **_):
     kinds = {
         "grid": weight.grids[0],
         "weights symmetric": weight.symmetric[0],
-        "granularity": weight.granularities[0],
         "scale": weight.scales[0],
-        "bits": activation.bits[0],
         "activations symmetric": activation.symmetric[0],
-        "signed": activation.signed[0],
-        "bias": target.bias,
     }
     return [(recipe, refused), (backend, refused), *((recipe, kind) for kind in kinds.items())]
 

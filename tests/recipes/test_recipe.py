@@ -37,7 +37,10 @@ def test_null_is_the_default():
     empty = dict.fromkeys(["weight", "activation", "bias", "batch_norm", "calibration", "rules", "exclude"])
     assert recipe(**empty) == recipe()
     assert (
-        recipe(calibration={"batches": None, "inputs": None, "correct_biases": None}, batch_norm={"strategy": None})
+        recipe(
+            calibration={"batches": None, "inputs": None, "correct_biases": None, "choose_ranges": None},
+            batch_norm={"strategy": None},
+        )
         == recipe()
     )
     rule = {"match": {"name": "fc", "kind": None}, "weight": None, "quantize": None}
@@ -50,7 +53,7 @@ FULL = {
     "activation": {"observer": "percentile", "observer_options": {"percentile": 99.9}, "rounding": "half_up"},
     "bias": {"quantize": False},
     "batch_norm": {"strategy": -1, "freeze_at_epoch": 0},
-    "calibration": {"batches": 512, "inputs": "quantized", "correct_biases": True},
+    "calibration": {"batches": 512, "inputs": "quantized", "correct_biases": True, "choose_ranges": False},
     "rules": [{"match": {"kind": "conv"}, "weight": {"bits": 8}, "quantize": True}],
     "exclude": ["head", "stem.*"],
     "seed": 2**63 - 1,

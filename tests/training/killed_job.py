@@ -29,7 +29,7 @@ def main() -> None:
         assert run.last is not None
         run.resume(run.last)
         print("resumed at", run.progress.step, flush=True)
-    run.log = Log(folder, resume_step=run.progress.step)
+    run.log = Log(folder, resume_step=run.progress.step, resume_rows=run.progress.log_rows)
     Telling(run, max_epochs=EPOCHS, freeze_bn_begin=3).run()
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from detent.errors import ArtifactError, DataError, DetentError, RecipeError
 from detent.training import checkpoint
@@ -39,7 +40,7 @@ def test_inheritance(tmp_path: Path) -> None:
     write(tmp_path / "base.yaml", BASE)
     (tmp_path / "sub").mkdir()
     top = {"_base_": "../base.yaml", "name": "top", "train": {"epochs": 3}, "data": {"folder": "here", "options": None}}
-    config = load_config(write(tmp_path / "sub" / "top.yaml", top))
+    config = load_config(write(tmp_path / "sub" / "top.yaml", top), allow_imports=True)
     assert (config.name, config.train.epochs, config.train.loop) == ("top", 3, "lsq")
     assert config.data.folder == str(tmp_path / "sub" / "here")
     assert dict(config.data.options) == {}
@@ -78,14 +79,14 @@ def test_a_circle_is_refused(tmp_path: Path) -> None:
 )
 def test_mistakes_name_file_key_and_nearest(tmp_path: Path, change: dict[str, Any], asked: str, to_do: str) -> None:
     with pytest.raises(DetentError) as error:
-        load_config(write(tmp_path / "c.yaml", {**BASE, **change}))
+        load_config(write(tmp_path / "c.yaml", {**BASE, **change}), allow_imports=True)
     assert asked in error.value.asked
     assert to_do in error.value.to_do
 
 
 @pytest.mark.parametrize("said", [32, "32"])
 def test_a_precision_may_be_a_number(tmp_path: Path, said: Any) -> None:
-    config = load_config(write(tmp_path / "c.yaml", {**BASE, "train": {"precision": said}}))
+    config = load_config(write(tmp_path / "c.yaml", {**BASE, "train": {"precision": said}}), allow_imports=True)
     assert config.train.precision == "32"
     assert config.train.to_dict() == {}
 
@@ -105,9 +106,9 @@ def test_a_precision_may_be_a_number(tmp_path: Path, said: Any) -> None:
 def test_what_cannot_be_found_is_refused(
     tmp_path: Path, change: dict[str, Any], error: type[DetentError], found: str
 ) -> None:
-    config = load_config(write(tmp_path / "c.yaml", {**BASE, **change}))
+    config = load_config(write(tmp_path / "c.yaml", {**BASE, **change}), allow_imports=True)
     with pytest.raises(error, match=found):
-        train(config, tmp_path / "out")
+        train(config, tmp_path / "out", allow_imports=True)
 
 
 def test_nothing_in_a_file_is_evaluated(tmp_path: Path) -> None:
@@ -119,7 +120,7 @@ def test_nothing_in_a_file_is_evaluated(tmp_path: Path) -> None:
     assert not (tmp_path / "trapped").exists()
 
 
-class Pairs:
+class Pairs(Dataset[tuple[Tensor, Tensor]]):
     """A data set of a user's own."""
 
     def __init__(self, folder: Path | None, split: str, *, count: int = 16):
@@ -147,16 +148,19 @@ def test_the_whole_way_and_back(tmp_path: Path) -> None:
         "loss": {"distillation": 0.5, "label_smoothing": 0.1},
         "backend": "onnxruntime",
     }
-    config = load_config(write(tmp_path / "c.yaml", said))
-    outcome = train(config, tmp_path / "run")
+    config = load_config(write(tmp_path / "c.yaml", said), allow_imports=True)
+    outcome = train(config, tmp_path / "run", allow_imports=True)
     assert outcome is not None
     assert outcome.verdict is not None
     assert outcome.verdict.holds, str(outcome.verdict)
     with pytest.raises(ArtifactError, match="--resume"):
-        train(config, tmp_path / "run")
+        train(config, tmp_path / "run", allow_imports=True)
 
     again = deploy_checkpoint(
-        load_config(tmp_path / "run" / "config.yaml"), tmp_path / "run" / "last.safetensors", tmp_path / "again"
+        load_config(tmp_path / "run" / "config.yaml", allow_imports=True),
+        tmp_path / "run" / "last.safetensors",
+        tmp_path / "again",
+        allow_imports=True,
     )
     assert outcome.artifact is not None
     assert again.artifact is not None
@@ -164,7 +168,7 @@ def test_the_whole_way_and_back(tmp_path: Path) -> None:
     assert one == other
 
     longer = config.with_changes("train", epochs=3)
-    resumed = train(longer, tmp_path / "run", resume=True)
+    resumed = train(longer, tmp_path / "run", resume=True, allow_imports=True)
     assert resumed is not None
     state = checkpoint.read(tmp_path / "run" / "last.safetensors")["state"]["training"]
     assert state["progress"]["epoch"] == 3

@@ -284,7 +284,7 @@ def test_log(tmp_path: Path) -> None:
     log.write(1, 1, {"loss": 0.5})
     log.write(2, 1, {"loss": 0.25})
     log.close()
-    again = Log(tmp_path, resume_step=1)
+    again = Log(tmp_path, resume_step=2, resume_rows=1)
     again.write(2, 1, {"loss": 0.125})
     again.close()
     rows = list(csv.reader((tmp_path / "log.csv").read_text().splitlines()))

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 import yaml
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 import detent
 from detent.errors import DataError, RecipeError, TensorError
@@ -24,7 +25,7 @@ from detent.training.session import train
 HERE = __name__
 
 
-class Sums:
+class Sums(Dataset[Any]):
     """The sum of the first halves of two vectors; `form` says how a sample is handed over."""
 
     def __init__(self, folder: Path | None, split: str, *, count: int = 32, form: str = "tuple"):
@@ -154,13 +155,13 @@ def test_a_config_names_loss_and_metrics(tmp_path: Path) -> None:
         "metrics": {"correlation": f"{HERE}:correlation", "closeness": f"{HERE}:closeness"},
     }
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(said, sort_keys=False))
-    outcome = train(load_config(tmp_path / "c.yaml"), tmp_path / "run")
+    outcome = train(load_config(tmp_path / "c.yaml", allow_imports=True), tmp_path / "run", allow_imports=True)
     assert outcome is not None
     assert outcome.verdict is not None
     assert outcome.verdict.holds, str(outcome.verdict)
     assert list(outcome.metrics)[:3] == ["quantized.correlation", "quantized.closeness", "quantized.loss"]
     assert outcome.metrics["quantized.correlation"] > 0.1
-    again = load_config(tmp_path / "run" / "config.yaml")
+    again = load_config(tmp_path / "run" / "config.yaml", allow_imports=True)
     assert again.loss.function == f"{HERE}:squared"
     assert list(again.metrics) == ["correlation", "closeness"], "the first decides which checkpoint is the best"
 
@@ -188,7 +189,7 @@ def test_what_is_no_function_is_refused(tmp_path: Path, change: dict[str, Any], 
     }
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(said, sort_keys=False))
     with pytest.raises(RecipeError, match=found):
-        train(load_config(tmp_path / "c.yaml"), tmp_path / "run")
+        train(load_config(tmp_path / "c.yaml", allow_imports=True), tmp_path / "run", allow_imports=True)
 
 
 def test_an_objective_says_what_it_lacks(refuses: Callable[..., AbstractContextManager[None]]) -> None:

@@ -23,12 +23,15 @@ from tests.twin.random_nets import random_net
 from tests.twin.random_operations import MAKERS
 
 WEIGHTED = ["conv"] * 6
-SEEDS = range(45)
+few_or_many = pytest.mark.parametrize(
+    "seeds", [pytest.param(range(15), id="few"), pytest.param(range(15, 60), id="many", marks=pytest.mark.full)]
+)
 
 
-def test_onnxruntime() -> None:
+@few_or_many
+def test_onnxruntime(seeds: range) -> None:
     kinds = [*WEIGHTED, "average_anew", "max", "global", "add", "mul", "concat", "linear", "relu", "leaky"]
-    for seed in SEEDS:
+    for seed in seeds:
         net = random_net(seed, kinds)
         session = onnxruntime.InferenceSession(net.model.SerializeToString(), providers=["CPUExecutionProvider"])
         names = [output.name for output in session.get_outputs()]
@@ -37,16 +40,17 @@ def test_onnxruntime() -> None:
             assert np.array_equal(ours[name], theirs), (seed, name)
 
 
+@few_or_many
 @pytest.mark.parametrize(
     ("kernels", "arithmetic"), [("xnnpack", "xnnpack"), ("builtin", "ruy"), ("reference", "tflite_reference")]
 )
-def test_litert(kernels: str, arithmetic: str) -> None:
+def test_litert(kernels: str, arithmetic: str, seeds: range) -> None:
     pytest.importorskip("ai_edge_litert", reason="pip install 'detent[litert]'")
     from tests.targets.litert.proof import differing
 
     kinds = [*WEIGHTED, "average", "max", "global", "add", "mul", "concat", "linear", "relu", "leaky"]
     counted: Counter[bool] = Counter()
-    for seed in SEEDS:
+    for seed in seeds:
         net = random_net(seed, kinds, activation=("uint8", "int8")[seed % 2])
         try:
             model_to_tflite(net.model)
@@ -58,12 +62,13 @@ def test_litert(kernels: str, arithmetic: str) -> None:
     assert counted[True] > counted[False] * 3
 
 
-def test_ncnn() -> None:
+@few_or_many
+def test_ncnn(seeds: range) -> None:
     pytest.importorskip("ncnn", reason="needs the extra `ncnn`")
     from detent.targets.ncnn.engine import Ncnn
     from detent.targets.ncnn.file import ncnn_model
 
-    for seed in SEEDS:
+    for seed in seeds:
         kinds = [*WEIGHTED, "max", "global", "add", "mul", "linear", "relu", "leaky"]
         net = ncnn_form(random_net(seed, kinds, activation="int8", symmetric=True))
         graph = read_qdq(net.model)
@@ -76,10 +81,11 @@ def test_ncnn() -> None:
             assert np.array_equal(ours, theirs[name].reshape(ours.shape)), (seed, name)
 
 
+@few_or_many
 @pytest.mark.parametrize("kernels", ["fbgemm", "qnnpack"])
-def test_torch(kernels: str, tmp_path: Path) -> None:
+def test_torch(kernels: str, seeds: range, tmp_path: Path) -> None:
     kinds = [*WEIGHTED, "add", "mul", "concat", "linear", "relu", "leaky", "global"]
-    for seed in SEEDS:
+    for seed in seeds:
         net = random_net(seed, kinds)
         wrong, count = differing_in_torch(net, tmp_path, kernels, ARITHMETICS[kernels]())  # type: ignore[arg-type]
         assert count > 0
@@ -87,14 +93,15 @@ def test_torch(kernels: str, tmp_path: Path) -> None:
         assert not [name for name in wrong if read_qdq(net.model).grid_of(name) is not None], seed
 
 
-def test_openvino(tmp_path: Path) -> None:
+@few_or_many
+def test_openvino(seeds: range, tmp_path: Path) -> None:
     """With powers of two, in the forms in which they are written for it."""
     pytest.importorskip("openvino", reason="pip install 'detent[openvino]'")
     from tests.targets.openvino.test_arithmetic import distances
 
     kinds = [*WEIGHTED, *(kind for kind in MAKERS if kind != "conv")]
     styles = [{"activation": "uint8"}, {"activation": "int8", "symmetric": True}, {"activation": "int8"}]
-    for seed in range(100, 140):
+    for seed in seeds:
         net = random_net(seed, kinds, scales="pot", **styles[seed % 3])
         written = Net(write_qdq(legalize(read_qdq(net.model), OPENVINO.rewrites)), net.feeds)
         assert not distances(written, tmp_path).any(), seed

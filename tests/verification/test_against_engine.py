@@ -11,6 +11,7 @@ import pytest
 from onnx import parser
 
 from detent.ir import Network, read_qdq
+from detent.targets.onnxruntime.arithmetic.onnxruntime import OnnxRuntime
 from detent.twin import OnnxSpec, Step, Twin
 from detent.twin.arithmetic import Kernel
 from detent.twin.lowering import float_step
@@ -127,3 +128,27 @@ def test_real_numbers_made_from_the_end_of_a_grid_are_rounded_as_that_is(arithme
     against.add(inputs, {"x": codes}, [("y", made)], {})
     (found,) = (one for one in against.tally.differences if one.tensor == "y")
     assert bool(found.impossible) == differs
+
+
+MOVED = """
+<ir_version: 10, opset_import: ["": 21]> net (float[2, 3] x) => (float[3, 2] y)
+<float s = {0.5}, uint8 z = {128}>
+{
+    r = Relu (x)
+    q = QuantizeLinear (r, s, z)
+    d = DequantizeLinear (q, s, z)
+    y = Transpose <perm = [1, 0]> (d)
+}
+"""
+
+
+@pytest.mark.parametrize(("off", "differing"), [(0.0, 0), (0.5, 6)])
+def test_codes_that_are_moved_to_a_real_output_are_compared_on_their_grid(off, differing):
+    twin = Twin(read_qdq(parser.parse_model(MOVED)), OnnxRuntime())
+    inputs = {"x": np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], np.float32)}
+    shown, outputs = twin.tensors(inputs), twin.run(inputs)
+    shown = {name: array for name, array in shown.items() if name != "y"}
+    against = AgainstEngine(twin)
+    against.add(inputs, shown, [("y", outputs["y"] + np.float32(off))], {})
+    found = next(one for one in against.tally.differences if one.tensor == "y")
+    assert (found.differing, found.unit) == (differing, "LSB")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import product
 
 import numpy as np
 import pytest
 
 from detent.artifact import Artifact
 from detent.targets.engines import ENGINES
+from detent.verification import Verdict
 from tests.verification.mutants import INSTALLED, LAYERS, NETS, batches, is_second, made, mutate_layer
 
 
@@ -39,45 +39,52 @@ def not_a_number(outputs):
 OUTPUTS: dict[str, Callable] = {"swapped outputs": swapped, "not a number": not_a_number}
 
 
-MODES = list(product((True, False), (True, False)))
+in_each_mode = pytest.mark.parametrize("tensors", [True, False], ids=["every tensor", "ends"])
+beside_or_not = pytest.mark.parametrize("simulated", [True, False], ids=["with simulation", "file alone"])
 
 
-def verdicts(artifact: Artifact):
-    for tensors, simulated in MODES:
-        given = artifact if simulated else Artifact.load(artifact.folder)
-        yield (tensors, simulated), given.verify(batches(), latency=False, tensors=tensors)
-
-
-@pytest.mark.parametrize("kind", NETS)
-@pytest.mark.parametrize("backend", INSTALLED)
-def test_what_is_right_holds(backend, kind, deployed):
-    for mode, verdict in verdicts(deployed(backend, kind)):
-        assert verdict.holds, (mode, verdict.problems)
+def verdict_on(artifact: Artifact, *, tensors: bool, simulated: bool) -> Verdict:
+    given = artifact if simulated else Artifact.load(artifact.folder)
+    return given.verify(batches(), latency=False, tensors=tensors)
 
 
 @pytest.mark.pairwise
+@in_each_mode
+@beside_or_not
+@pytest.mark.parametrize("kind", NETS)
+@pytest.mark.parametrize("backend", INSTALLED)
+def test_what_is_right_holds(backend, kind, tensors, simulated, deployed):
+    verdict = verdict_on(deployed(backend, kind), tensors=tensors, simulated=simulated)
+    assert verdict.holds, verdict.problems
+
+
+@pytest.mark.pairwise
+@in_each_mode
+@beside_or_not
 @pytest.mark.parametrize("shows", [True, False], ids=["inside and out", "outputs alone"])
 @pytest.mark.parametrize("mutant", LAYERS)
 @pytest.mark.parametrize("kind", NETS)
 @pytest.mark.parametrize("backend", INSTALLED)
-def test_a_layer_that_is_wrong_is_caught(backend, kind, mutant, shows, deployed, monkeypatch):
+def test_a_layer_that_is_wrong_is_caught(backend, kind, mutant, shows, tensors, simulated, deployed, monkeypatch):
     artifact = deployed(backend, kind)
     mutate_layer(monkeypatch, artifact, LAYERS[mutant], shows=shows)
-    for mode, verdict in verdicts(artifact):
-        assert not verdict.holds, mode
-        if shows:
-            assert verdict.problems[0].startswith(("conv2:", "relu2:")), (mode, verdict.problems)
+    verdict = verdict_on(artifact, tensors=tensors, simulated=simulated)
+    assert not verdict.holds
+    if shows:
+        assert verdict.problems[0].startswith(("conv2:", "relu2:")), verdict.problems
 
 
+@pytest.mark.pairwise
+@in_each_mode
+@beside_or_not
 @pytest.mark.parametrize("mutant", OUTPUTS)
 @pytest.mark.parametrize("kind", NETS)
 @pytest.mark.parametrize("backend", INSTALLED)
-def test_outputs_that_are_wrong_are_caught(backend, kind, mutant, deployed, monkeypatch):
+def test_outputs_that_are_wrong_are_caught(backend, kind, mutant, tensors, simulated, deployed, monkeypatch):
     artifact = deployed(backend, kind)
     engine = ENGINES[artifact.manifest["engine"]]
     run = engine.run
     monkeypatch.setattr(
         engine, "run", lambda self, given: OUTPUTS[mutant](run(self, given)) if is_second(given) else run(self, given)
     )
-    for mode, verdict in verdicts(artifact):
-        assert not verdict.holds, mode
+    assert not verdict_on(artifact, tensors=tensors, simulated=simulated).holds

@@ -19,6 +19,7 @@ from detent.graph import FloatTensor, Plan, QuantizedTensor, kind_of
 from detent.numerics import PerGroup, PerTensor
 from detent.planning import Backend
 from detent.recipes import Recipe
+from detent.traversal import dependencies_first, reachable
 
 __all__ = ["FilePlacement", "as_in_file"]
 
@@ -53,10 +54,17 @@ class FilePlacement:
 
     def is_read_from_grid(self, node: fx.Node, reader: fx.Node) -> bool:
         """Also where it is values that were on a grid before and have only been moved."""
-        if node not in self._carries:
-            sources = node.all_input_nodes if self.moves(node) else []
-            self._carries[node] = bool(sources) and all(self.is_read_from_grid(source, node) for source in sources)
+        for each in dependencies_first([node], self._undecided_inputs):
+            sources = each.all_input_nodes if self.moves(each) else []
+            self._carries[each] = bool(sources) and all(
+                self._carries[source] or each in self.readers(source) for source in sources
+            )
         return self._carries[node] or reader in self.readers(node)
+
+    def _undecided_inputs(self, node: fx.Node) -> list[fx.Node]:
+        if node in self._carries or not self.moves(node):
+            return []
+        return [source for source in node.all_input_nodes if source not in self._carries]
 
     def has_bias(self, node: fx.Node) -> bool:
         """Whether the file stores the bias of an operation as integers."""
@@ -210,9 +218,11 @@ def _taken(node: fx.Node, entries: Entries, placement: FilePlacement) -> Quantiz
 
 def _gives_grid(node: fx.Node, entries: Entries, target: Backend) -> bool:
     """Whether an operation gives codes, or has a kernel that need not: one that runs in float adds a float bias."""
-    entry = entries.get(node.name)
-    given = isinstance(entry, QuantizedTensor) or (entry is not None and entry.kind in target.float_outputs)
-    return given or (entry is None and any(_gives_grid(user, entries, target) for user in node.users))
+    for each in reachable([node], lambda one: () if one.name in entries else one.users):
+        entry = entries.get(each.name)
+        if isinstance(entry, QuantizedTensor) or (entry is not None and entry.kind in target.float_outputs):
+            return True
+    return False
 
 
 def _why_no_product(taken: QuantizedTensor | None, weight: QuantizedTensor | FloatTensor | None) -> str | None:

@@ -14,6 +14,7 @@ from detent.algorithms.layers import Layer, all_layers
 from detent.algorithms.mean_shift import correct_mean_shift, observing_input_means
 from detent.algorithms.mixed_precision import BitChoice, Sensitivity, choose_precision, sensitivity
 from detent.algorithms.report import Change, Report, record
+from detent.algorithms.sample_ranges import choose_ranges, observing_sample_ranges
 from detent.algorithms.smoothquant import smoothquant
 from detent.algorithms.splitting import split_channels
 from detent.algorithms.start import choose_start
@@ -40,6 +41,7 @@ __all__ = [
     "brecq",
     "check",
     "choose_precision",
+    "choose_ranges",
     "choose_start",
     "correct_mean_shift",
     "equalize",
@@ -47,6 +49,7 @@ __all__ = [
     "finetune_weights",
     "gptq",
     "observing_input_means",
+    "observing_sample_ranges",
     "qdrop",
     "record",
     "register",

@@ -21,7 +21,7 @@ from detent.algorithms.refusals import needs_calibration
 from detent.graph import PreparedModel, quantizers_of
 from detent.quantizers import Mode, Quantizer, in_modes
 
-__all__ = ["Analysis", "TensorLoss", "analyze"]
+__all__ = ["Analysis", "TensorLoss", "analyze", "own_losses"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ def analyze(prepared: PreparedModel, batches: Iterable[Any]) -> Analysis:
     with evaluating(prepared):
         with as_float(prepared):
             wanted = outputs_of(prepared, data)
-        own = _own_losses(prepared, data)
+        own = own_losses(prepared, data)
         behind = _accumulated(prepared, data)
         losses = []
         for quantizer in _in_order(prepared):
@@ -143,7 +143,7 @@ def _in_order(prepared: PreparedModel) -> list[Quantizer]:
     return list(found)
 
 
-def _own_losses(prepared: PreparedModel, data: Sequence[Any]) -> dict[Quantizer, Deviation]:
+def own_losses(prepared: PreparedModel, data: Sequence[Any]) -> dict[Quantizer, Deviation]:
     """What each quantizer does to float values."""
     found: dict[Quantizer, Deviation] = {}
 

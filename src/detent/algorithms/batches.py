@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from detent.errors import TensorError
 from detent.graph import PreparedModel
+from detent.observers.ranks import over_ranks
 
-__all__ = ["as_list", "few", "held_back", "outputs_of", "run"]
+__all__ = ["as_list", "few", "held_back", "noise_of", "outputs_of", "run"]
 
 _HELD_BACK = 4  # the last quarter
 
@@ -63,6 +64,18 @@ def run(model: nn.Module, batch: Any) -> Any:
 def outputs_of(model: nn.Module, batches: Iterable[Any]) -> list[list[Tensor]]:
     """For each batch, the tensors of real numbers that come out."""
     return [list(_real(run(model, batch))) for batch in batches]
+
+
+def noise_of(wanted: Sequence[Sequence[Tensor]], got: Sequence[Sequence[Tensor]], device: torch.device) -> float:
+    """The squared error of what `outputs_of` gave, over all ranks; infinite where its shapes depend on the numbers."""
+    total = torch.zeros((), dtype=torch.float64, device=device)
+    for wants, haves in zip(wanted, got, strict=True):
+        if [want.shape for want in wants] != [have.shape for have in haves]:
+            total += torch.inf
+            continue
+        for want, have in zip(wants, haves, strict=True):
+            total += (have - want).double().square().sum().to(device)
+    return float(over_ranks(total, "sum"))
 
 
 def _real(value: Any) -> Iterator[Tensor]:

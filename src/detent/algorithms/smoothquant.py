@@ -29,6 +29,7 @@ from detent.algorithms.whole import verdict
 from detent.graph import PreparedModel, Region, kind_of
 from detent.numerics import QParams
 from detent.quantizers import Quantizer
+from detent.traversal import reachable
 
 __all__ = ["smoothquant"]
 
@@ -140,10 +141,8 @@ def _why_not(
 
 
 def _users(source: fx.Node, modules: dict[str, nn.Module]) -> set[fx.Node]:
-    found: set[fx.Node] = set()
-    for user in source.users:
-        found |= _users(user, modules) if _is_passed(user, modules) else {user}
-    return found
+    users = reachable(source.users, lambda user: user.users if _is_passed(user, modules) else ())
+    return {user for user in users if not _is_passed(user, modules)}
 
 
 def _smooth(

@@ -10,13 +10,9 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from detent.algorithms.batches import outputs_of
+from detent.algorithms.batches import noise_of, outputs_of
 from detent.algorithms.floating import as_float, evaluating
 from detent.graph import PreparedModel, quantizers_of
-from detent.observers.ranks import over_ranks
 from detent.quantizers import Quantizer
 
 __all__ = ["choose_start"]
@@ -30,14 +26,14 @@ def choose_start(prepared: PreparedModel, batches: Sequence[Any]) -> None:
     open_ones = [quantizer for quantizer in quantizers_of(prepared) if quantizer.starts]
     if not open_ones:
         return
-    nothing = torch.zeros((), dtype=torch.float64, device=open_ones[0].starts[0].scale.device)
+    device = open_ones[0].starts[0].scale.device
     with evaluating(prepared):
         with as_float(prepared):
             wanted = outputs_of(prepared, batches)
         noises = {}
         for choice in product(range(2), repeat=2):
             _take(open_ones, choice)
-            noises[choice] = _noise(wanted, outputs_of(prepared, batches), nothing)
+            noises[choice] = noise_of(wanted, outputs_of(prepared, batches), device)
     _take(open_ones, min(noises, key=lambda choice: noises[choice]))
     for quantizer in open_ones:
         quantizer.starts = ()
@@ -46,9 +42,3 @@ def choose_start(prepared: PreparedModel, batches: Sequence[Any]) -> None:
 def _take(quantizers: Sequence[Quantizer], choice: tuple[int, ...]) -> None:
     for quantizer in quantizers:
         quantizer.initialize(quantizer.starts[choice[quantizer.role == "activation"]])
-
-
-def _noise(wanted: Sequence[Sequence[Tensor]], got: Sequence[Sequence[Tensor]], total: Tensor) -> float:
-    pairs = [pair for one in zip(wanted, got, strict=True) for pair in zip(*one, strict=True)]
-    noise = sum(((have - want).double().square().sum() for want, have in pairs), total)
-    return float(over_ranks(noise, "sum"))

@@ -61,12 +61,21 @@ _app.command()(backends)
 def main() -> None:
     """The `detent` program. A user's mistake is one line on stderr and exit code 2, never a traceback.
 
-    What nobody foresaw is a traceback and exit code 3. Python's own would be 1: that a verdict does not hold.
+    So is what the system refuses: a full disk, a file that may not be read, no memory. What nobody foresaw is a
+    traceback and exit code 3. Python's own would be 1: that a verdict does not hold.
     """
     try:
         _app()
     except DetentError as error:
-        print(f"detent: {error.asked}: {error.found}; {error.to_do}", file=sys.stderr)
+        said = f"detent: {error.asked}: {error.found}; {error.to_do}"
+        print(" ".join(line.strip() for line in said.splitlines() if line.strip()), file=sys.stderr)
+        raise SystemExit(2) from None
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"detent: {where}{error.strerror or error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except MemoryError:
+        print("detent: there is not enough memory for this", file=sys.stderr)
         raise SystemExit(2) from None
     except Exception:
         traceback.print_exc()

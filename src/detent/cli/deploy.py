@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from detent.cli.importing import AllowImports
+
 __all__ = ["deploy"]
 
 
@@ -15,6 +17,7 @@ def deploy(
     config: Annotated[Path, typer.Option(help="The config it was trained with.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")],
     data: Annotated[Path | None, typer.Option(help="The folder of the data set, in place of the config's.")] = None,
+    allow_imports: AllowImports = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
 ) -> None:
     """Deploy a checkpoint and verify what was deployed; exit code 1 if it is not what was simulated.
@@ -25,5 +28,7 @@ def deploy(
     from detent.training.config_files import load_config
     from detent.training.session import deploy_checkpoint
 
-    asked = load_config(config).with_changes("data", folder=None if data is None else str(data.resolve()))
-    show_outcome(deploy_checkpoint(asked, checkpoint, out), json=json)
+    asked = load_config(config, allow_imports=allow_imports).with_changes(
+        "data", folder=None if data is None else str(data.resolve())
+    )
+    show_outcome(deploy_checkpoint(asked, checkpoint, out, allow_imports=allow_imports), json=json)

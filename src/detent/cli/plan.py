@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from detent.cli.excluding import without
+from detent.cli.fixing import Set, parse_sizes, parse_values
+from detent.cli.guarding import go_on_in_child
 
 __all__ = ["plan"]
 
@@ -24,21 +26,46 @@ def plan(
         str | None,
         typer.Option(help="The kind of CPU it will run on: 'vnni' keeps 8-bit weights whole.", show_default="any"),
     ] = None,
-    size: Annotated[int, typer.Option(min=1, help="Stands in for sizes that the file leaves free.")] = 1,
+    size: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]SIZE",
+            help="Stands in for sizes that the file leaves free, or for that one.",
+            show_default="1",
+        ),
+    ] = None,
+    values: Set = None,
+    max_tensor_bytes: Annotated[
+        int, typer.Option(min=1, help="Refuse a network that makes a larger tensor, before it runs.")
+    ] = 4 * 2**30,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
 ) -> None:
     """Print the plan of an ONNX model: each tensor, its scheme, or why it is float; then how each operation runs.
 
     Example: detent plan model.onnx --backend tensorrt --exclude '/head/*' --exclude Softmax
     """
-    from detent.frontends.onnx import example_inputs
+    go_on_in_child(f"plan {model}")
+    from detent.errors import RunError
+    from detent.frontends.onnx import example_inputs, ports_of
     from detent.loading import load
     from detent.preparing import prepare
     from detent.recipes import find
 
-    network, request = load(model), find(recipe)
+    named = parse_sizes([text for text in size or () if "=" in text])
+    alone = parse_sizes([f"all={text}" for text in size or () if "=" not in text])
+    network, request = load(model, sizes=named, values=parse_values(values)), find(recipe)
     request = without(request, exclude or ())
-    prepared = prepare(network, example_inputs(network, free=size), backend=backend, recipe=request, cpu=cpu)
+    free = sorted({name for shape in ports_of(network).values() for name in shape if isinstance(name, str)})
+    try:
+        example = example_inputs(network, free=alone.get("all", 1))
+        prepared = prepare(
+            network, example, backend=backend, recipe=request, cpu=cpu, max_tensor_bytes=max_tensor_bytes
+        )
+    except RunError as error:
+        if not free:
+            raise
+        say = " ".join(f"--size {name}=64" for name in free)
+        raise RunError(error.asked, error.found, f"say sizes that the network takes, as {say}") from None
     if json:
         print(json_format.dumps(prepared.plan.to_dict(), indent=2))
     else:

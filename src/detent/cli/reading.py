@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from detent.data import Inputs, Preprocessing, Types
 
-__all__ = ["Crop", "Mean", "Resize", "Std", "batches_of", "preprocessing", "with_bar"]
+__all__ = ["Crop", "Layout", "Mean", "Resize", "Std", "batches_of", "preprocessing", "with_bar"]
 
 _MEAN, _STD = "0.485,0.456,0.406", "0.229,0.224,0.225"  # ImageNet's
 
@@ -26,16 +26,44 @@ Std = Annotated[
 ]
 
 
-def preprocessing(resize: int | None, crop: int | None, mean: str | None, std: str | None) -> Preprocessing | None:
+Layout = Annotated[
+    str | None,
+    typer.Option(help="Images: 'nchw' or 'nhwc', channels last.", show_default="by the shape of the input"),
+]
+
+
+def preprocessing(
+    resize: int | None, crop: int | None, mean: str | None, std: str | None, layout: str | None, inputs: Inputs
+) -> Preprocessing | None:
     """None without `crop`: then data are arrays, or refused."""
     from detent.data import Preprocessing
 
     if crop is not None:
-        return Preprocessing(resize=resize, crop=(crop, crop), mean=_numbers(mean or _MEAN), std=_numbers(std or _STD))
-    given = [name for name, value in (("--resize", resize), ("--mean", mean), ("--std", std)) if value is not None]
+        last = _has_channels_last(inputs) if layout is None else _is_last(layout)
+        return Preprocessing(
+            resize=resize,
+            crop=(crop, crop),
+            mean=_numbers(mean or _MEAN),
+            std=_numbers(std or _STD),
+            layout="NHWC" if last else "NCHW",
+        )
+    asked = (("--resize", resize), ("--mean", mean), ("--std", std), ("--layout", layout))
+    given = [name for name, value in asked if value is not None]
     if given:
         raise typer.BadParameter(f"{', '.join(given)} without --crop: say how large the images are to be")
     return None
+
+
+def _is_last(layout: str) -> bool:
+    if layout.lower() not in ("nchw", "nhwc"):
+        raise typer.BadParameter(f"--layout {layout}: say nchw or nhwc")
+    return layout.lower() == "nhwc"
+
+
+def _has_channels_last(inputs: Inputs) -> bool:
+    """Whether an image is taken as (batch, height, width, channels)."""
+    shapes = [shape for shape in inputs.values() if len(shape) == 4]
+    return len(shapes) == 1 and shapes[0][3] in (1, 3) and shapes[0][1] not in (1, 3)
 
 
 def batches_of(

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from detent.cli.guarding import go_on_in_child
 from detent.cli.showing import show_artifact
 
 __all__ = ["retarget"]
@@ -26,6 +27,7 @@ def retarget(
 
     Example: detent retarget out/ --backend litert -o out-litert/
     """
+    go_on_in_child(f"retarget {folder}")
     from detent.artifact import Artifact
 
     show_artifact(Artifact.load(folder).retarget(backend, out), json=json)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from detent.cli.importing import AllowImports
+
 if TYPE_CHECKING:
     from detent.training.session import Outcome
 
@@ -26,6 +28,7 @@ def train(
         Path | None, typer.Option(help="A file of float weights (torchvision, timm or ours), in place of the config's.")
     ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs, in place of the config's.")] = None,
+    allow_imports: AllowImports = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
 ) -> None:
     """Train what a config file says, evaluate it beside the float model, deploy it, and verify what was deployed.
@@ -37,11 +40,11 @@ def train(
     from detent.training.config_files import load_config
     from detent.training.session import train as run
 
-    asked = load_config(config)
+    asked = load_config(config, allow_imports=allow_imports)
     asked = asked.with_changes("data", folder=None if data is None else str(data.resolve()))
     asked = asked.with_changes("model", pretrained=None if pretrained is None else str(pretrained.resolve()))
     asked = asked.with_changes("train", epochs=epochs)
-    outcome = run(asked, out or Path("runs") / asked.name, resume=resume)
+    outcome = run(asked, out or Path("runs") / asked.name, resume=resume, allow_imports=allow_imports)
     if outcome is not None:
         show_outcome(outcome, json=json)
 

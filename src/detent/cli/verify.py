@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from detent.cli.reading import Crop, Mean, Resize, Std, batches_of, preprocessing, with_bar
+from detent.cli.guarding import go_on_in_child
+from detent.cli.reading import Crop, Layout, Mean, Resize, Std, batches_of, preprocessing, with_bar
 
 __all__ = ["verify"]
 
@@ -36,6 +37,7 @@ def verify(
     crop: Crop = None,
     mean: Mean = None,
     std: Std = None,
+    layout: Layout = None,
     tensors: Annotated[bool, typer.Option(help="Compare the tensors inside too.")] = True,
     latency: Annotated[bool, typer.Option(help="Measure int8 against float.")] = True,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
@@ -46,13 +48,14 @@ def verify(
 
     Example: detent verify out/ --data test.npz
     """
+    go_on_in_child(f"verify {folder}")
     from itertools import islice
 
     from detent.artifact import Artifact
 
     artifact = Artifact.load(folder)
     shapes = {name: port.shape for name, port in artifact.graph.inputs.items()}
-    how = preprocessing(resize, crop, mean, std)
+    how = preprocessing(resize, crop, mean, std, layout, shapes)
     types = {name: port.dtype for name, port in artifact.graph.inputs.items()}
     found = batches_of(data, shapes, types, batch_size=batch_size, usual_size=_BATCH_SIZE, how=how)
     with with_bar(islice(found, batches), "verifying", batches) as given:

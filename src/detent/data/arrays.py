@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import numpy.typing as npt
 
 from detent.errors import DataError
 
-__all__ = ["LABELS", "Inputs", "Types", "arrays_in", "batched"]
+__all__ = ["LABELS", "Inputs", "Types", "arrays_in", "batched", "whole_inputs"]
 
 Array = npt.NDArray[Any]
 Inputs = Mapping[str, tuple[int | str, ...]]
@@ -24,8 +23,24 @@ Types = Mapping[str, str]
 
 _NPY = b"\x93NUMPY"
 
+_MOST = 8 * 2**30
+"""Bytes of a `.npz` when it is unpacked, which is read as a whole."""
+
 LABELS = ("labels", "label", "targets", "y")
 """Keys of a `.npz` that hold labels."""
+
+
+def whole_inputs(inputs: Inputs) -> set[str]:
+    """Those without an axis of samples, such as a state: their first size is fixed, and that of others is free; where
+    all are fixed, it is not that of the first input.
+
+    >>> whole_inputs({"x": ("batch", 8), "state": (2, 1, 4)}), whole_inputs({"x": (1, 8), "state": (2, 1, 4)})
+    ({'state'}, {'state'})
+    """
+    first = {name: shape[0] if shape else None for name, shape in inputs.items()}
+    free = any(isinstance(size, str) for size in first.values())
+    samples = next(iter(first.values()), None)
+    return {name for name, size in first.items() if (not isinstance(size, str) if free else size != samples)}
 
 
 def arrays_in(path: Path, inputs: Inputs, types: Types, rows: int) -> Iterator[tuple[dict[str, Array], Array | None]]:
@@ -36,7 +51,7 @@ def arrays_in(path: Path, inputs: Inputs, types: Types, rows: int) -> Iterator[t
     held: Any
     try:
         held = np.load(_checked(path), allow_pickle=False, mmap_mode="r")
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # what numpy and zipfile raise has no end
         raise DataError(f"read {path}", f"it is no numpy file: {error}", "save it with numpy.save or savez") from None
     if isinstance(held, np.ndarray):
         if len(inputs) != 1:
@@ -50,25 +65,32 @@ def arrays_in(path: Path, inputs: Inputs, types: Types, rows: int) -> Iterator[t
         with held:
             arrays, labels = _from_npz(held, inputs, path)
     whole = {name: _with_batch(arrays[name], shape, path, name) for name, shape in inputs.items()}
-    yield from _cut(whole, labels, types, path, rows)
+    yield from _cut(whole, labels, types, path, rows, whole_inputs(inputs))
 
 
 def _checked(path: Path) -> Path:
     """What numpy would take for a zip file is one: it leaves others open. Anything else it takes for a pickle, and
     says how to load that unsafely."""
+    if not path.is_file():
+        raise ValueError("it is no regular file")
     with path.open("rb") as stream:
         begins = stream.read(len(_NPY))
     if begins != _NPY and not begins.startswith(b"PK"):
         raise ValueError("it does not begin as one")
     if begins != _NPY and not zipfile.is_zipfile(path):
         raise ValueError("a .npz that is cut off or damaged")
+    if begins != _NPY:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        if size > _MOST:
+            raise ValueError(f"{size:,} bytes when unpacked, and at most {_MOST:,} are read")
     return path
 
 
 def _cut(
-    arrays: Mapping[str, Array], labels: Array | None, types: Types, path: Path, rows: int
+    arrays: Mapping[str, Array], labels: Array | None, types: Types, path: Path, rows: int, uncut: set[str]
 ) -> Iterator[tuple[dict[str, Array], Array | None]]:
-    lengths = {name: len(array) for name, array in arrays.items() if array.ndim}
+    lengths = {name: len(array) for name, array in arrays.items() if array.ndim and name not in uncut}
     if labels is not None:
         labels = np.atleast_1d(labels)
         lengths["labels"] = len(labels)
@@ -77,7 +99,7 @@ def _cut(
         raise DataError(f"read {path}", f"not as many samples of each: {said}", "save as many of each")
     for start in range(0, next(iter(lengths.values()), 1), rows):
         part = slice(start, start + rows)
-        cut = {name: array[part] if array.ndim else array for name, array in arrays.items()}
+        cut = {name: array[part] if array.ndim and name not in uncut else array for name, array in arrays.items()}
         given = {name: _typed(array, types.get(name), path, name) for name, array in cut.items()}
         yield given, None if labels is None else labels[part]
 
@@ -85,7 +107,7 @@ def _cut(
 def _from_npz(held: Any, inputs: Inputs, path: Path) -> tuple[dict[str, Array], Array | None]:
     try:
         arrays: dict[str, Array] = {key: held[key] for key in held.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except Exception as error:
         raise DataError(f"read {path}", str(error), "save plain numbers, no objects") from None
     label = next((key for key in LABELS if key in arrays and key not in inputs), None)
     labels = arrays.pop(label) if label else None

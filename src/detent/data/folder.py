@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.data.arrays import Inputs, Types, arrays_in, batched
+from detent.data.arrays import Inputs, Types, arrays_in, batched, whole_inputs
 from detent.data.images import SUFFIXES, Preprocessing
 from detent.errors import DataError
 
@@ -38,7 +38,11 @@ class Folder:
         types: Types | None = None,
     ):
         self.path, self.inputs, self.types = Path(path), inputs, types or {}
-        fixed = [shape[0] for shape in inputs.values() if shape and isinstance(shape[0], int)]
+        uncut = whole_inputs(inputs)
+        self._uncut = [name in uncut for name in inputs]
+        fixed = [
+            shape[0] for name, shape in inputs.items() if name not in uncut and shape and isinstance(shape[0], int)
+        ]
         self.batch_size, self._whole = (fixed[0], True) if fixed else (batch_size, False)
         self.preprocessing = preprocessing
         if not self.path.exists():
@@ -72,18 +76,18 @@ class Folder:
                 )
             if waiting and [one.shape[1:] for one in part] != [one.shape[1:] for one in waiting[0]]:
                 if count and not self._whole:
-                    yield _joined(waiting)
+                    yield self._joined(waiting)
                 waiting, count = [], 0
             waiting.append(part)
-            count += len(part[0])
+            count += len(part[self._uncut.index(False)])
             while count >= self.batch_size:
-                joined = _joined(waiting)
+                joined = self._joined(waiting)
                 given = True
-                yield tuple(array[: self.batch_size] for array in joined)
-                waiting = [tuple(array[self.batch_size :] for array in joined)]
+                yield self._rows(joined, slice(self.batch_size))
+                waiting = [self._rows(joined, slice(self.batch_size, None))]
                 count -= self.batch_size
         if count and not self._whole:
-            yield _joined(waiting)
+            yield self._joined(waiting)
         elif count and not given:
             raise DataError(
                 f"read data from {self.path}",
@@ -109,8 +113,15 @@ class Folder:
         ((name, shape),) = self.inputs.items()
         return batched(self.preprocessing(file), shape, file, name, self.types.get(name))
 
+    def _rows(self, arrays: tuple[npt.NDArray[Any], ...], rows: slice) -> tuple[npt.NDArray[Any], ...]:
+        return tuple(array if self._is_uncut(index) else array[rows] for index, array in enumerate(arrays))
 
-def _joined(parts: list[tuple[npt.NDArray[Any], ...]]) -> tuple[npt.NDArray[Any], ...]:
-    if len(parts) == 1:
-        return parts[0]
-    return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    def _joined(self, parts: list[tuple[npt.NDArray[Any], ...]]) -> tuple[npt.NDArray[Any], ...]:
+        """One batch of several; of inputs that have no axis of samples, the first's."""
+        if len(parts) == 1:
+            return parts[0]
+        columns = enumerate(zip(*parts, strict=True))
+        return tuple(arrays[0] if self._is_uncut(index) else np.concatenate(arrays) for index, arrays in columns)
+
+    def _is_uncut(self, index: int) -> bool:
+        return index < len(self._uncut) and self._uncut[index]  # labels stand behind the inputs

@@ -51,7 +51,7 @@ class Preprocessing:
     def __call__(self, path: Path) -> npt.NDArray[np.float32]:
         """The picture as one sample with a batch axis."""
         try:
-            from PIL import Image, UnidentifiedImageError
+            from PIL import Image
         except ImportError:
             raise DataError(
                 f"read the image {path}", "Pillow is not installed", "pip install 'detent[images]'"
@@ -63,7 +63,9 @@ class Preprocessing:
                         f"read the image {path}", f"pixels of the mode {opened.mode}", "convert it to 8 bits first"
                     )
                 picture: Any = opened.convert("L" if self.color == "L" else "RGB")
-        except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
+        except DataError:
+            raise
+        except Exception as error:  # of Pillow, whose readers raise anything at a damaged file
             raise DataError(f"read the image {path}", str(error), "remove it, or give images only") from None
         pixels = np.asarray(self._sized(picture), np.float32)
         pixels = pixels[..., np.newaxis] if pixels.ndim == 2 else pixels

@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 from detent.frontends.onnx import OnnxSource, is_left_out, without_initializers
 from detent.ir import Network, Op, Trait, ops_with, read_qdq, write_qdq
 from detent.ir.declared_opset import declared_opset
-from detent.ir.shapes import Known, known_sizes
+from detent.ir.free_sizes import Known, signature_of, try_sizes
 from detent.rewrites.float_model import float_network
 
 __all__ = ["base_network", "place_of"]
@@ -78,7 +78,7 @@ def _without_copied_outputs(network: Network) -> tuple[Network, dict[str, str]]:
 def _converted(network: Network, opset: int) -> tuple[Network, dict[str, str]]:
     """In another opset; and of operations that were put before another, the name of that one."""
     model = write_qdq(network)
-    _state_ranks(model.graph, known_sizes(model, 1))
+    _state_ranks(model.graph, try_sizes(model))
     before = {node.name: set(node.input) for node in model.graph.node if node.name}
     named = {node.output[0]: node.name for node in model.graph.node}
     converted = onnx.version_converter.convert_version(model, opset)
@@ -100,7 +100,7 @@ def _inserted(graph: onnx.GraphProto, before: Mapping[str, set[str]]) -> dict[st
     }
 
 
-def _state_ranks(graph: onnx.GraphProto, known: Known) -> None:
+def _state_ranks(graph: onnx.GraphProto, tries: Sequence[Known]) -> None:
     """Before opset 13 a softmax is one over all axes from its own on. Only where the converter knows that it is the
     last one it leaves the node as it is, between what is quantized."""
     stated = {value.name for value in (*graph.value_info, *graph.input)}
@@ -108,7 +108,7 @@ def _state_ranks(graph: onnx.GraphProto, known: Known) -> None:
     graph.value_info.extend(
         helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [f"{name}_{axis}" for axis in range(len(shape))])
         for name in taken
-        if (shape := known.shapes.get(name)) is not None
+        if (shape := signature_of(name, tries)) is not None
     )
 
 

@@ -6,17 +6,20 @@ import ctypes
 import json
 import os
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from detent.errors import ArtifactError
+from detent.files import read_bytes, sync_folder, temporary_folder
 from detent.ir.package import MANIFEST
 
 __all__ = ["place", "target_of"]
 
 _HERE, _RENAME_EXCHANGE = -100, 2  # AT_FDCWD and the flag of renameat2(2)
+_PREFIX = ".detent-"  # of what is made beside a folder before it takes its place
 
 
 def target_of(folder: str | Path) -> Path:
@@ -42,8 +45,8 @@ def _try(target: Path) -> None:
     only the system knows."""
     there = next(parent for parent in target.parents if os.path.lexists(parent))
     try:
-        with tempfile.TemporaryDirectory(prefix=".detent-", dir=there) as tried:
-            (Path(tried) / target.relative_to(there)).mkdir(parents=True)
+        with temporary_folder(there, _PREFIX) as tried:
+            (tried / target.relative_to(there)).mkdir(parents=True)
     except OSError as error:
         raise _unwritable(target, error, there) from None
     fixed = "a mount point" if os.path.ismount(target) else "the current folder" if target == Path.cwd() else None
@@ -58,32 +61,28 @@ def _try(target: Path) -> None:
 def place(target: Path, contents: Mapping[str, bytes]) -> None:
     """Write beside the target, then rename: whoever looks sees the old folder or the new one, complete.
 
-    What lies in an old artifact's folder beside its own files (a report, notes) stays there.
+    What lies in an old artifact's folder beside its own files (a report, notes, folders) stays there, and the folder
+    keeps who may read it.
     """
     kept = _others(target, contents)
     try:
+        mode = stat.S_IMODE(target.stat().st_mode) if target.is_dir() else 0o755
         target.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=".detent-", dir=target.parent))
+        with temporary_folder(target.parent, _PREFIX) as made:
+            for name, content in contents.items():
+                path = made / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+            for path in kept:
+                _copy(path, made / path.relative_to(target))
+            made.chmod(mode)
+            _swap(made, target)
+        sync_folder(target.parent)
     except OSError as error:
         raise _unwritable(target, error) from None
-    try:
-        for name, content in contents.items():
-            path = made / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-        for path in kept:
-            _copy(path, made / path.relative_to(target))
-        made.chmod(0o755)
-        _swap(made, target)
-    except OSError as error:
-        shutil.rmtree(made, ignore_errors=True)
-        raise _unwritable(target, error) from None
-    except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
-        raise
 
 
 def _unwritable(folder: str | Path, error: Exception, there: Path | None = None) -> ArtifactError:
@@ -98,19 +97,21 @@ def _named(folder: Path) -> set[str] | None:
     """The files that the manifest in `folder` names; None if deploy did not write it: others write a manifest.json
     too, and what it stands beside is about to be replaced."""
     try:
-        held = json.loads((folder / MANIFEST).read_text())
-    except (OSError, ValueError):
+        held = json.loads(read_bytes(folder / MANIFEST))
+    except (OSError, ValueError, RecursionError):
         return None
     ours = isinstance(held, dict) and ("manifest_version" in held or "manifest version" in held)
-    return {MANIFEST, *held.get("files", ())} if ours else None
+    if not ours or not isinstance(held.get("files"), dict):
+        return None
+    return {MANIFEST, *held["files"]}
 
 
 def _others(target: Path, contents: Mapping[str, bytes]) -> list[Path]:
-    """What somebody else put into the folder."""
+    """What somebody else put into the folder, empty folders too."""
     if not target.is_dir():
         return []
     named = _named(target) or set()
-    found = [path for path in target.rglob("*") if path.is_symlink() or not path.is_dir()]
+    found = [path for path in target.rglob("*") if path.is_symlink() or not path.is_dir() or not any(path.iterdir())]
     others = [path for path in found if path.relative_to(target).as_posix() not in named]
     hidden = [path.name for path in others if path.relative_to(target).as_posix() in contents]
     if hidden:
@@ -122,7 +123,11 @@ def _others(target: Path, contents: Mapping[str, bytes]) -> list[Path]:
 
 def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy2(source, target, follow_symlinks=False)
+    if source.is_dir() and not source.is_symlink():
+        target.mkdir(exist_ok=True)
+        shutil.copystat(source, target)
+    else:
+        shutil.copy2(source, target, follow_symlinks=False)
 
 
 def _swap(made: Path, target: Path) -> None:

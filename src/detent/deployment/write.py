@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import platform
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path, PurePath
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from detent.cpus import X86
 from detent.deployment.annotate import annotate
@@ -44,11 +46,13 @@ def deployment_of(prepared: PreparedModel, *, dynamic_batch: bool = True, mode: 
     _require_mode(prepared, mode)
     _require_calibrated(prepared, mode)
     _require_float32(prepared)
+    _require_finite(prepared)
     with eval_mode(prepared):
         if is_imported(prepared):
             exported = annotate(prepared, opset=_opset(prepared))
         else:
             exported = export(prepared, opset=_opset(prepared), dynamic_batch=dynamic_batch, mode=mode)
+    _require_finite_qparams(exported.tensors)
     network = pool_planes(exported.network, on_grids="global_avgpool" in prepared.backend.rules)
     network = replace(legalize(network, prepared.backend.rewrites), name=exported.network.name or "model")
     return Deployment(
@@ -69,11 +73,14 @@ def write(
     files: Sequence[str] | None = None,
     dynamic_batch: bool = True,
     mode: str | None = None,
+    sqnr: Sequence[float | None] = (),
+    notes: Sequence[str] = (),
 ) -> None:
     """Deploy `prepared` into `folder`: all of it, or nothing.
 
     `files` are the formats to write, in place of those the backend names; `model.onnx` is always among them. The files
-    of an earlier deploy are replaced, and others beside them stay; a folder of other things is refused.
+    of an earlier deploy are replaced, and others beside them stay; a folder of other things is refused. `sqnr` of the
+    outputs against the float network, in decibels, and `notes` are kept in the manifest.
     """
     _require_prepared(prepared)
     target, formats = target_of(folder), _formats(prepared.backend, files)
@@ -86,11 +93,20 @@ def write(
         for file, content in written[one.name].files.items():
             _require_own(one.name, file, content, contents)
             contents[file] = content
-    deployment = replace(deployment, notes=(*deployment.notes, *(n for one in written.values() for n in one.notes)))
+    more = (note for one in written.values() for note in one.notes)
+    deployment = replace(deployment, notes=(*deployment.notes, *more, *notes))
     manifest = _manifest(prepared, deployment, contents, mode)
     manifest["formats"] = {name: sorted(one.files) for name, one in written.items()}
+    if sqnr:
+        manifest["sqnr"] = _plain_sqnr([value.name for value in deployment.model.graph.output], sqnr)
     contents[MANIFEST] = json.dumps({**manifest, **_of_cpus(prepared, deployment)}, indent=1).encode()
     place(target, contents)
+
+
+def _plain_sqnr(outputs: Sequence[str], sqnr: Sequence[float | None]) -> dict[str, float | str]:
+    """JSON has no infinity."""
+    found = {name: value for name, value in zip(outputs, sqnr, strict=False) if value is not None}
+    return {name: round(value, 2) if math.isfinite(value) else str(value) for name, value in found.items()}
 
 
 def require_writable(folder: str | Path, backend: Backend, *, files: Sequence[str] | None = None) -> None:
@@ -172,6 +188,28 @@ def _require_float32(prepared: PreparedModel) -> None:
     found = other_real(prepared)
     if found is not None:
         raise DeployError("deploy a model", f"{found}, and files hold integers and float32", "deploy prepared.float()")
+
+
+def _require_finite(prepared: PreparedModel) -> None:
+    """Integers have no Inf and no NaN: a target would hold something else, or an engine compute with them."""
+    of_quantizers = {id(p) for quantizer in quantizers_of(prepared) for p in quantizer.parameters()}
+    for name, value in prepared.named_parameters():
+        if value.is_floating_point() and id(value) not in of_quantizers and not bool(value.isfinite().all()):
+            # As the float model calls it: a parametrized one has another name here.
+            own = name.replace("parametrizations.", "").removesuffix(".original")
+            raise _not_finite(f"the parameter {own}", value.detach())
+
+
+def _require_finite_qparams(tensors: Iterable[DeployedTensor]) -> None:
+    for tensor in tensors:
+        if not np.isfinite(tensor.scale).all():
+            raise _not_finite(f"the scale of {tensor.tensor}", torch.from_numpy(np.array(tensor.scale)))
+
+
+def _not_finite(what: str, value: Tensor) -> DeployError:
+    count = int((~value.isfinite()).sum())
+    found = f"{what} has {count:,} of {value.numel():,} numbers that are infinite or NaN"
+    return DeployError("deploy a model", found, "train or load it again, with a lower learning rate if that made them")
 
 
 def _quantizers_in(prepared: PreparedModel, mode: str | None) -> Iterator[Quantizer]:

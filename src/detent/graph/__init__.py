@@ -23,6 +23,7 @@ from detent.graph.region import Region
 from detent.graph.removal import without_quantizers
 from detent.graph.runner import TORCH_ERRORS, GraphInterpreter, Runner, described
 from detent.graph.running import Inputs, flat, join
+from detent.graph.sliced_parameters import split_sliced_parameters
 from detent.graph.stubs import DeQuantStub, QuantStub
 from detent.graph.torch_ops import TORCH_OPS, TorchOp, kind_of, known_class, module_op, torch_op
 from detent.graph.wrap import Functional, wrap
@@ -81,6 +82,7 @@ __all__ = [
     "quantizers_of",
     "ranges_of",
     "split_conv_padding",
+    "split_sliced_parameters",
     "sum_of_weights",
     "torch_op",
     "warning_if_trained",

@@ -15,6 +15,7 @@ In eval all of them compute the same as the unfused model, and deploy the same m
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -49,14 +50,15 @@ _LEAST = 1e-8  # a channel that gamma has switched off is still divided by its s
 def foldable(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> list[tuple[fx.Node, fx.Node]]:
     """The pairs of a weighted operation and the batch norm that alone follows it."""
     pairs = []
+    calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
     for node in graph.nodes:
         kind = kind_of(node, modules)
         if node.op != "call_module" or kind is None or kind.name not in ("conv", "conv_transpose", "linear"):
             continue
-        if len(node.users) != 1 or _calls(graph, node) != 1:
+        if len(node.users) != 1 or calls[node.target] != 1:
             continue
         after = next(iter(node.users))
-        if after.op != "call_module" or _calls(graph, after) != 1:
+        if after.op != "call_module" or calls[after.target] != 1:
             continue
         bn = modules[str(after.target)]
         if kind.name == "linear" and len(node.meta.get("shape", ())) != 2:
@@ -64,10 +66,6 @@ def foldable(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> list[tuple[fx
         if isinstance(bn, _BATCH_NORMS) and bn.track_running_stats and bn.running_mean is not None:
             pairs.append((node, after))
     return pairs
-
-
-def _calls(graph: fx.Graph, node: fx.Node) -> int:
-    return sum(other.op == "call_module" and other.target == node.target for other in graph.nodes)
 
 
 def folding_factor(bn: Any) -> Tensor:

@@ -1,27 +1,30 @@
 """From any `nn.Module` to fx graphs, never giving up: what cannot be traced becomes a graph break.
 
-A graph break is the smallest submodule whose Python code depends on data. It stays Python; its children are captured
-each in turn.
+Where symbolic tracing cannot go on, torch.export is tried (`exporting`). A graph break is the smallest submodule that
+neither takes: its Python code depends on data. It stays Python; its children are captured each in turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from detent.errors import CaptureError
+from detent.errors import CaptureError, DetentError
 from detent.graph.capturable import validate_inputs
 from detent.graph.custom_tracer import CustomTracer
+from detent.graph.exporting import Attributes, Exporter, attributes_of
+from detent.graph.functional_dropout import dropout_as_modules
 from detent.graph.own_forward import modules_with_custom_forward
 from detent.graph.plain_parameters import copied, materialize_parametrizations
 from detent.graph.region import Region
-from detent.graph.running import Inputs, Recorder, brief, fresh, join, record, run, same
+from detent.graph.running import Inputs, Recorder, explained, fresh, join, line_of, record, run, same
+from detent.graph.shape_guards import doubled
 from detent.graph.torch_ops import is_known_module
 from detent.graph.tracing import Leaves, Tracer, constants_of, skipping
 from detent.quantizers import Quantizer
@@ -32,8 +35,8 @@ __all__ = ["Captured", "capture"]
 @dataclass(frozen=True)
 class Captured:
     """What capturing gives: the module to run, the regions in it, why each graph break is one, the tensors of the model
-    under the names they had, the parts of graph breaks that the example inputs did not reach, and which classes of
-    modules and functions are operations of the user's own."""
+    under the names they had, the parts of graph breaks that the example inputs did not reach, which classes of
+    modules and functions are operations of the user's own, and why each region that came from torch.export did."""
 
     module: nn.Module
     regions: Mapping[str, Region]
@@ -41,6 +44,7 @@ class Captured:
     float_tensors: Mapping[str, Tensor]
     uncalled: Sequence[str] = ()
     own_operations: Sequence[Any] = ()
+    exported: Mapping[str, str] = field(default_factory=dict)
 
 
 def capture(
@@ -75,8 +79,10 @@ def capture(
     functions = [one for one in own_operations if not isinstance(one, type)]
     leaves = Leaves((*leaf_modules, *classes), functions, tracer)
     walk = _Capture(root, inputs, leaves, dict(modes or {"forward": dict(concrete_args or {})}))
+    walk.skips = bool(skip_methods)
     try:
         materialize_parametrizations(root)
+        walk.attributes = attributes_of(root)
         walk.opened = modules_with_custom_forward(root, walk.example)
         float_tensors = dict(root.state_dict(keep_vars=True))
         with skipping(skip_methods):
@@ -89,7 +95,8 @@ def capture(
             region.training = flags.get(module, False)
             for part in region.children():
                 part.training = flags.get(part, part.training if isinstance(part, Region) else region.training)
-    return Captured(captured, walk.regions, walk.graph_breaks, float_tensors, walk.uncalled, tuple(own_operations))
+    own = tuple(own_operations)
+    return Captured(captured, walk.regions, walk.graph_breaks, float_tensors, walk.uncalled, own, walk.exported)
 
 
 class _Capture:
@@ -107,8 +114,12 @@ class _Capture:
         self.leaves, self.modes = leaves, modes
         self.regions: dict[str, Region] = {}
         self.graph_breaks: dict[str, str] = {}
+        self.exported: dict[str, str] = {}
+        self.attributes: Attributes = {}
+        self.skips = False
         self.uncalled: list[str] = []
         self.made_from: dict[Region, nn.Module] = {}
+        self._refused: dict[str, str] = {}  # why torch.export did not take a module
 
     def module(self, module: nn.Module, path: str, inputs: Inputs, modes: Mapping[str, Mapping[str, Any]]) -> nn.Module:
         """A Region for `module`, or `module` itself, with captured children, if it is a graph break."""
@@ -117,32 +128,74 @@ class _Capture:
         constants = {mode: constants_of(module, inputs, given) for mode, given in modes.items()}
         expected = {mode: run(module, Inputs(inputs.args, {**inputs.kwargs, **modes[mode]})) for mode in modes}
         tracers = {mode: Tracer(self.leaves, path, self.opened) for mode in modes}
+        why = ""
         try:
-            region = self._traced_before(module, constants) or Region(
+            region: Region | None = self._traced_before(module, constants) or Region(
                 module, {m: tracer.graph_of(module, constants[m], inputs) for m, tracer in tracers.items()}
             )
+            assert region is not None
             for mode, runner in region.runners.items():
                 given = record(runner, module, inputs)
                 if not self.leaves.rewrites and not same(expected[mode], given):
                     raise CaptureError("trace", "the traced graph computes something else", "")
         except Exception as reason:  # whatever Python did with a proxy: the module ran, so tracing is the cause
-            self.graph_breaks[path] = reason.found if isinstance(reason, CaptureError) else brief(reason)
+            region, why = None, explained(reason)
+        breaks = {name: each for tracer in tracers.values() for name, each in tracer.graph_breaks.items()}
+        if region is None or breaks:
+            why = why or next(f"{name}: {each}" for name, each in breaks.items())
+            exported = self._exported(module, path, inputs, modes, why)
+            if exported is not None:
+                return exported
+        if region is None:
+            self.graph_breaks[path] = f"{why}{self._refused.get(path, '')}"
             self._children(module, path)
             return module
         if any(node.target is F.dropout for graph in region.graphs.values() for node in graph.nodes):
             module.train()
-            _dropout_as_modules(
+            dropout_as_modules(
                 region,
                 {m: Tracer(self.leaves, path, self.opened).graph_of(module, constants[m], inputs) for m in modes},
             )
             module.eval()
-        for tracer in tracers.values():
-            self._add_graph_breaks(module, path, tracer.graph_breaks)
-            for name in tracer.in_place:
-                vars(module.get_submodule(name))["inplace"] = False
+        self._add_graph_breaks(module, path, breaks)
+        return self._kept(region, module, path, [name for tracer in tracers.values() for name in tracer.in_place])
+
+    def _kept(self, region: Region, module: nn.Module, path: str, in_place: Iterable[str]) -> Region:
+        for name in in_place:
+            vars(module.get_submodule(name))["inplace"] = False
         region.recompile()
         self.regions[path], self.made_from[region] = region, module
         return region
+
+    def _exported(
+        self, module: nn.Module, path: str, inputs: Inputs, modes: Mapping[str, Mapping[str, Any]], why: str
+    ) -> Region | None:
+        """A Region whose graphs come from torch.export; None where it is no help."""
+        if self.leaves.tracer is not None or self.leaves.functions or self.skips:
+            return None  # these are ways of tracing
+        is_leaf = Tracer(self.leaves, path, self.opened).is_leaf_module
+        calls = {mode: Inputs(inputs.args, {**inputs.kwargs, **given}) for mode, given in modes.items()}
+        constants = {mode: constants_of(module, inputs, given) for mode, given in modes.items()}
+        exporters = {mode: Exporter(module, call, self.attributes, is_leaf) for mode, call in calls.items()}
+        try:
+            made = {m: each.export(constants[m], owns_inputs=not path) for m, each in exporters.items()}
+            region = Region(module, {mode: each.graph for mode, each in made.items()})
+            for mode, runner in region.runners.items():
+                _require_same(runner, module, calls[mode])
+        except Exception as reason:  # whatever torch.export refuses
+            line, found = line_of(reason), explained(reason)
+            is_known = found == why or (line and line in why)
+            self._refused[path] = "" if is_known else f"; torch.export: {found}"
+            return None
+        if any(node.target is F.dropout for graph in region.graphs.values() for node in graph.nodes):
+            module.train()
+            with suppress(Exception):  # code that torch.export takes in eval mode alone
+                in_training = {m: each.export(constants[m], owns_inputs=not path) for m, each in exporters.items()}
+                dropout_as_modules(region, {mode: each.graph for mode, each in in_training.items()})
+            module.eval()
+        dropped = dict.fromkeys(name for each in made.values() for name in each.dropped)
+        self.exported[path] = why + (f"; it does not return its {', '.join(dropped)}" if dropped else "")
+        return self._kept(region, module, path, [name for each in made.values() for name in each.in_place])
 
     def _traced_before(self, module: nn.Module, constants: Mapping[str, Mapping[str, Any]]) -> Region | None:
         """A region of a model that is a graph already, under the names its nodes have: of an imported ONNX file these
@@ -169,11 +222,18 @@ class _Capture:
         return region
 
     def _add_graph_breaks(self, module: nn.Module, path: str, found: Mapping[str, str]) -> None:
+        """What symbolic tracing has left as it is inside of `module`: torch.export may take it by itself."""
+        calls = _calls_of({name: module.get_submodule(name) for name in found}, self._root, self.example)
         for name, why in found.items():
-            where = join(path, name)
-            if where not in self.graph_breaks:
-                self.graph_breaks[where] = why
-                self._children(module.get_submodule(name), where)
+            where, part, arguments = join(path, name), module.get_submodule(name), calls[name]
+            if where in self.graph_breaks:
+                continue
+            region = arguments and self._exported(part, where, arguments, {"forward": {}}, why)
+            if region:
+                _replace_part(module, name, region)
+            else:
+                self.graph_breaks[where] = f"{why}{self._refused.get(where, '')}"
+                self._children(part, where)
 
     def _children(self, module: nn.Module, path: str) -> None:
         """Capture each child of a graph break that is called when the whole model runs, in its place."""
@@ -191,13 +251,17 @@ class _Capture:
                 self.made_from[self.regions[where]] = child
             else:
                 part = self.module(child, where, arguments, {"forward": {}})
-            owner, _, last = name.rpartition(".")
-            setattr(module.get_submodule(owner), last, part)
+            _replace_part(module, name, part)
 
     @property
     def example(self) -> Inputs:
         """What the root is called with, in its first mode."""
         return Inputs(self._inputs.args, {**self._inputs.kwargs, **next(iter(self.modes.values()))})
+
+
+def _replace_part(module: nn.Module, name: str, part: nn.Module) -> None:
+    owner, _, last = name.rpartition(".")
+    setattr(module.get_submodule(owner), last, part)
 
 
 def _called_parts(module: nn.Module) -> dict[str, nn.Module]:
@@ -237,30 +301,19 @@ def _region_of_one(op: nn.Module, inputs: Inputs) -> Region:
     graph.output(graph.create_node("call_module", "op", args, kwargs))
     holder = nn.Module()
     holder.add_module("op", op)
-    region = Region(holder, {"forward": graph})
+    region = Region(holder, {"forward": graph}, stands_for="op")
     given = fresh(inputs)
     with torch.no_grad():
         Recorder(region.runners["forward"]).run(*given.args, *given.kwargs.values())
     return region
 
 
-def _dropout_as_modules(region: Region, in_training: Mapping[str, fx.Graph]) -> None:
-    """`F.dropout(x, p, self.training)` was traced in eval mode, as a constant: give it back its two modes."""
-    for mode, graph in region.graphs.items():
-        twins = [node for node in in_training[mode].nodes if node.target is F.dropout]
-        for node, twin in zip([n for n in graph.nodes if n.target is F.dropout], twins, strict=True):
-            if _dropout_training(node) or not _dropout_training(twin):
-                continue  # dropout always, or never: as written
-            probability = node.args[1] if len(node.args) > 1 else node.kwargs.get("p", 0.5)
-            name = f"{node.name}_module"
-            region.add_module(name, nn.Dropout(float(probability)))
-            with graph.inserting_after(node):
-                source = node.args[0] if node.args else node.kwargs["input"]
-                module = graph.create_node("call_module", name, (source,))
-            module.meta = dict(node.meta)
-            node.replace_all_uses_with(module)
-            graph.erase_node(node)
-
-
-def _dropout_training(node: fx.Node) -> bool:
-    return bool(node.args[2] if len(node.args) > 2 else node.kwargs.get("training", True))
+def _require_same(runner: fx.GraphModule, module: nn.Module, inputs: Inputs) -> None:
+    """Refuse a graph that computes something else than the module, also for a larger batch if both take it."""
+    larger = doubled(inputs)
+    with suppress(DetentError):
+        expected = run(module, larger)
+        if not same(expected, record(runner, module, larger)):
+            raise ValueError("the graph computes something else for a larger batch")
+    if not same(run(module, inputs), record(runner, module, inputs)):
+        raise ValueError("the graph computes something else")

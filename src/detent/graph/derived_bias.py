@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from detent.numerics import PerTensor, QParams, Scheme, quantize
-from detent.quantizers import QUANTIZE, Mode, Quantizer, on_grid
+from detent.quantizers import QUANTIZE, Mode, Quantizer, on_grid, straight_through
 
 __all__ = ["DerivedBias"]
 
@@ -51,7 +51,15 @@ class DerivedBias(nn.Module):
             return bias
         scale = self._scale_for(bias)  # a product of scales that were checked
         assert self.scheme.grid.is_uniform
-        return on_grid(bias, scale, torch.zeros_like(scale), self.scheme)
+        zero = torch.zeros_like(scale)
+        simulated = on_grid(bias, scale, zero, self.scheme)
+        # What the codes stand for, to the last bit: a float32 has fewer digits than some of them.
+        with torch.no_grad():
+            codes = on_grid(
+                bias.double() / scale.double(), torch.ones_like(scale, dtype=torch.double), zero, self.scheme
+            )
+            deployed = codes.to(scale.dtype) * scale
+        return straight_through(deployed.to(simulated.dtype), simulated)
 
 
 def _repeat(scale: Tensor, bias: Tensor) -> Tensor:

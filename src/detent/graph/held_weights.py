@@ -20,7 +20,7 @@ from detent.graph.region import Region
 from detent.graph.torch_ops import kind_of, torch_op
 from detent.graph.wrap import Functional
 
-__all__ = ["WHY_FLOAT", "lift_functional_weights"]
+__all__ = ["WHY_FLOAT", "is_inside_graph_break", "lift_functional_weights"]
 
 WHY_FLOAT = "why its weight stays float"
 """Of a node that keeps its functional weight: where the reason is in its `meta`."""
@@ -43,7 +43,7 @@ def lift_functional_weights(captured: Captured) -> set[int]:
     """Replace the calls, in place. Gives the ids of the parameters that are turned now, rows for columns."""
     turned: set[int] = set()
     for path, region in captured.regions.items():
-        if _is_inside_graph_break(path, captured):
+        if is_inside_graph_break(path, captured):
             continue  # its Python code may read them too
         wanted = {node: found for node in _nodes(region) if (found := _wanted(node, region)) is not None}
         modules: dict[_Wanted, list[fx.Node]] = {}
@@ -62,7 +62,8 @@ def lift_functional_weights(captured: Captured) -> set[int]:
     return turned
 
 
-def _is_inside_graph_break(path: str, captured: Captured) -> bool:
+def is_inside_graph_break(path: str, captured: Captured) -> bool:
+    """Whether the parts of a region stand in a module that stays Python."""
     return any(path != each and path.startswith(f"{each}." if each else "") for each in captured.graph_breaks)
 
 
@@ -215,11 +216,12 @@ def _move(region: Region, path: str, module: Any, which: str) -> None:
 
 
 def _erase_unused(node: fx.Node) -> None:
-    if not node.users and (node.op == "get_attr" or _transposes(node)):
-        before = node.all_input_nodes
-        node.graph.erase_node(node)
-        for source in before:
-            _erase_unused(source)
+    left = [node]
+    while left:
+        node = left.pop()
+        if not node.users and (node.op == "get_attr" or _transposes(node)):
+            left += node.all_input_nodes
+            node.graph.erase_node(node)
 
 
 def _convolution(asked: _Wanted, weight: Tensor) -> nn.Module:

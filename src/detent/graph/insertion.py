@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from torch import Tensor, fx, nn
@@ -18,6 +18,7 @@ from detent.graph.plan import Plan, QuantizedTensor
 from detent.graph.recomputing import recompute_weight
 from detent.graph.region import ACTIVATION_QUANTIZERS, Region
 from detent.graph.torch_ops import kind_of
+from detent.graph.zero_slopes import guard_zero_slopes
 from detent.quantizers import QUANTIZERS, Quantizer
 
 __all__ = ["insert", "quantizer_path"]
@@ -25,6 +26,8 @@ __all__ = ["insert", "quantizer_path"]
 _TAKEN = frozenset(dir(nn.ModuleDict()))
 
 Module = TypeVar("Module", bound=nn.Module)
+Nodes = Mapping[str, Sequence[fx.Node]]
+"""Of a region, by their names: one in each of its graphs."""
 
 
 def quantizer_path(node: str) -> str:
@@ -39,29 +42,42 @@ def quantizer_path(node: str) -> str:
 def insert(captured: Captured, plan: Plan) -> None:
     """Put the quantizers of `plan` into the captured regions, in place."""
     made: dict[str, Quantizer] = {}
+    nodes = {path: _nodes_by_name(region) for path, region in captured.regions.items()}
     for entry in plan.quantized:
         if entry.quantizer != "derived" and not entry.shares:
-            made[entry.tensor] = _make(entry, captured.regions[entry.region])
+            made[entry.tensor] = _make(entry, captured.regions[entry.region], nodes[entry.region])
     for entry in plan.quantized:
         region = captured.regions[entry.region]
         if entry.role == "activation":
-            _on_edges(entry, region, made)
+            _on_edges(entry, region, nodes[entry.region], made)
         elif entry.quantizer == "derived":
             continue  # needs all others in place
         else:
-            _on_parameter(_module_of(entry, region), entry.role, made[entry.tensor])
+            _on_parameter(_module_of(entry, region, nodes[entry.region]), entry.role, made[entry.tensor])
+    # A shared quantizer has a name for each tensor.
+    modules = {path: dict(one.named_modules(remove_duplicate=False)) for path, one in captured.regions.items()}
     for entry in plan.quantized:
         if entry.quantizer == "derived":
-            _derive_bias(entry, captured.regions[entry.region], made)
+            _derive_bias(entry, nodes[entry.region][entry.node][0], modules[entry.region], made)
     for entry in plan.ranges:
-        _beside(entry, captured.regions[entry.region])
+        _beside(entry, captured.regions[entry.region], nodes[entry.region])
     for region in captured.regions.values():
+        for graph in region.graphs.values():
+            guard_zero_slopes(graph, dict(region.named_modules(remove_duplicate=False)))
         region.recompile()
 
 
-def _make(entry: QuantizedTensor, region: Region) -> Quantizer:
+def _nodes_by_name(region: Region) -> Nodes:
+    found: dict[str, list[fx.Node]] = {}
+    for graph in region.graphs.values():
+        for node in graph.nodes:
+            found.setdefault(node.name, []).append(node)
+    return found
+
+
+def _make(entry: QuantizedTensor, region: Region, nodes: Nodes) -> Quantizer:
     options = dict(entry.quantizer_options)
-    shape = _shape(entry, region)
+    shape = _shape(entry, region, nodes)
     quantizer = QUANTIZERS[entry.quantizer](entry.scheme, shape, role=entry.role, name=entry.tensor, **options)
     # What will measure it: read by `observing`.
     quantizer.observer = (entry.observer, dict(entry.observer_options))
@@ -74,29 +90,27 @@ def _on_device_of(region: Region, module: Module) -> Module:
     return module if parameter is None else module.to(parameter.device)
 
 
-def _beside(entry: QuantizedTensor, region: Region) -> None:
+def _beside(entry: QuantizedTensor, region: Region, nodes: Nodes) -> None:
     """The range of a tensor that stays float; no graph calls it but while it is observed."""
     if not hasattr(region, HOLDER):
         region.add_module(HOLDER, nn.ModuleDict().train(region.training))
-    held = _on_device_of(region, FloatRange(entry, _shape(entry, region)).train(region.training))
+    held = _on_device_of(region, FloatRange(entry, _shape(entry, region, nodes)).train(region.training))
     region.get_submodule(HOLDER).add_module(f"{entry.node}__tensor" if entry.node in _TAKEN else entry.node, held)
 
 
-def _shape(entry: QuantizedTensor, region: Region) -> tuple[int, ...]:
+def _shape(entry: QuantizedTensor, region: Region, nodes: Nodes) -> tuple[int, ...]:
     if entry.role == "activation":
-        node = next(n for graph in region.graphs.values() for n in graph.nodes if n.name == entry.node)
-        shape: tuple[int, ...] = node.meta.get("shape", (1,))
+        shape: tuple[int, ...] = nodes[entry.node][0].meta.get("shape", (1,))
         return shape
-    tensor: Tensor = getattr(_module_of(entry, region), entry.role)
+    tensor: Tensor = getattr(_module_of(entry, region, nodes), entry.role)
     return tuple(tensor.shape)
 
 
-def _module_of(entry: QuantizedTensor, region: Region) -> nn.Module:
-    node = next(n for graph in region.graphs.values() for n in graph.nodes if n.name == entry.node)
-    return region.get_submodule(str(node.target))
+def _module_of(entry: QuantizedTensor, region: Region, nodes: Nodes) -> nn.Module:
+    return region.get_submodule(str(nodes[entry.node][0].target))
 
 
-def _on_edges(entry: QuantizedTensor, region: Region, made: Mapping[str, Quantizer]) -> None:
+def _on_edges(entry: QuantizedTensor, region: Region, nodes: Nodes, made: Mapping[str, Quantizer]) -> None:
     if entry.shares and entry.kind in KINDS and KINDS[entry.kind].moves:
         return  # the values are those of the tensor it shares with: they are on the grid already
     if not hasattr(region, ACTIVATION_QUANTIZERS):
@@ -105,14 +119,13 @@ def _on_edges(entry: QuantizedTensor, region: Region, made: Mapping[str, Quantiz
     assert isinstance(holder, nn.ModuleDict)
     path = quantizer_path(entry.node)
     holder[path.removeprefix(f"{ACTIVATION_QUANTIZERS}.")] = made[entry.shares or entry.tensor].train(region.training)
-    for graph in region.graphs.values():
-        for node in [n for n in graph.nodes if n.name == entry.node]:
-            users = [user for user in node.users if not entry.users or user.name in entry.users]
-            with graph.inserting_after(node):
-                quantized = graph.create_node("call_module", path, (node,))
-            quantized.meta = dict(node.meta)
-            for user in users:
-                user.replace_input_with(node, quantized)
+    for node in nodes.get(entry.node, ()):
+        users = [user for user in node.users if not entry.users or user.name in entry.users]
+        with node.graph.inserting_after(node):
+            quantized = node.graph.create_node("call_module", path, (node,))
+        quantized.meta = dict(node.meta)
+        for user in users:
+            user.replace_input_with(node, quantized)
 
 
 def _on_parameter(module: nn.Module, which: str, quantizer: nn.Module) -> None:
@@ -127,23 +140,22 @@ def _on_parameter(module: nn.Module, which: str, quantizer: nn.Module) -> None:
         recompute_weight(module)
 
 
-def _derive_bias(entry: QuantizedTensor, region: Region, made: Mapping[str, Quantizer]) -> None:
-    module = _module_of(entry, region)
+def _derive_bias(
+    entry: QuantizedTensor, node: fx.Node, modules: Mapping[str, nn.Module], made: Mapping[str, Quantizer]
+) -> None:
     weight = made[entry.tensor.removesuffix(".bias") + ".weight"]
-    node = next(n for graph in region.graphs.values() for n in graph.nodes if n.name == entry.node)
-    source = _quantizer_before(node, region)
+    source = _quantizer_before(node, modules)
     if source is None:
         raise CaptureError(
             f"the bias {entry.tensor!r} on the scale of input times weight",
             "what the operation takes in is not quantized",
             "plan its bias float",
         )
-    _on_parameter(module, "bias", DerivedBias(entry.scheme, source, weight, entry.tensor))
+    _on_parameter(modules[str(node.target)], "bias", DerivedBias(entry.scheme, source, weight, entry.tensor))
 
 
-def _quantizer_before(node: fx.Node, region: Region) -> Quantizer | None:
+def _quantizer_before(node: fx.Node, modules: Mapping[str, nn.Module]) -> Quantizer | None:
     """The quantizer of what an operation takes in, looking through operations that only move values."""
-    modules = dict(region.named_modules(remove_duplicate=False))  # a shared quantizer has a name for each tensor
     while True:
         source = node.args[0] if node.args else next(iter(node.kwargs.values()), None)
         source = source[0] if isinstance(source, (list, tuple)) else source

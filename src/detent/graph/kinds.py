@@ -53,7 +53,6 @@ KINDS: dict[str, Kind] = _kinds(
     # arithmetic between tensors
     Kind("matmul", inputs=2, multiplies=True),
     Kind("einsum", inputs=None, multiplies=True),
-    Kind("attention", inputs=3, multiplies=True),
     Kind("add", inputs=2, sign=0),
     Kind("sub", inputs=2),
     Kind("mul", inputs=2, sign=0),
@@ -108,6 +107,9 @@ KINDS: dict[str, Kind] = _kinds(
     Kind("rsqrt", sign=1),
     Kind("pow"),
     Kind("erf"),
+    Kind("cos"),
+    Kind("sin"),
+    Kind("cumsum"),
     # normalization
     Kind("batchnorm"),
     Kind("layernorm"),

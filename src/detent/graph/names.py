@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -57,6 +57,8 @@ class FloatNames:
     """Float names of matrices that have their rows where the float model has columns."""
     merged: tuple[_Merged, ...]
     """The batch norms that were merged into operations."""
+    split: Mapping[str, tuple[str, ...]]
+    """Float name -> names in the state dict of the prepared model of the parts that have its rows, in order."""
 
     @classmethod
     def of(
@@ -66,11 +68,12 @@ class FloatNames:
         merges: Mapping[str, str],
         modules: Mapping[str, nn.Module],
         transposed: Collection[int] = (),
+        split: Mapping[int, Sequence[Tensor]] | None = None,
     ) -> FloatNames:
         """`float_tensors` are the tensors themselves, under their float names: they are found again by identity.
 
         `merges` maps merged batch norms to the operations they went into, `modules` has both, as they were before.
-        `transposed` are ids of tensors.
+        `transposed` are ids of tensors, `split` has the parts of some by their ids.
         """
         names = {id(tensor): name for name, tensor in float_tensors.items()}
         places: dict[int, str] = {}
@@ -89,6 +92,11 @@ class FloatNames:
             {name: places.get(id(tensor)) for name, tensor in float_tensors.items()},
             frozenset(name for name, tensor in float_tensors.items() if id(tensor) in transposed),
             tuple(merged_norms),
+            {
+                name: tuple(places[id(part)] for part in split[id(tensor)])
+                for name, tensor in float_tensors.items()
+                if split and id(tensor) in split
+            },
         )
 
 
@@ -111,6 +119,7 @@ def float_state_dict(prepared: PreparedModel) -> dict[str, Tensor]:
             state[name] = before
     found: dict[str, Tensor] = {name: state[place] for name, place in names.places.items() if place is not None}
     found |= {name: found[name].t().contiguous() for name in names.transposed}
+    found |= {name: torch.cat([state[place] for place in parts]) for name, parts in names.split.items()}
     for norm in names.merged:
         bias = state[_place_of_bias(state, norm.place)]
         one, zero = torch.ones_like(bias), torch.zeros_like(bias)
@@ -141,6 +150,10 @@ def translate_float_state(
     places = {name: place for name, place in names.places.items() if place is not None}
     here |= {name: here[name].t() for name in names.transposed if name in here and here[name].ndim == 2}
     translated = {places[name]: value for name, value in here.items() if name in places}
+    for name, parts in names.split.items():
+        if name in here:
+            rows = torch.split(here[name], [len(own[place]) for place in parts])
+            translated.update(zip(parts, rows, strict=True))
     for norm in names.merged:
         needed = (norm.weight, f"{norm.norm}.running_mean", f"{norm.norm}.running_var")
         weight_place, bias_place = places[norm.weight], _place_of_bias(own, norm.place)

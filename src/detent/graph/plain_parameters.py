@@ -23,7 +23,11 @@ def copied(model: nn.Module) -> nn.Module:
     """A deep copy, also where hooks left computed tensors in a module, which torch refuses to copy."""
     held = [value for module in model.modules() for value in vars(module).values()]
     computed = {id(value): value.detach().clone() for value in held if isinstance(value, Tensor) and not value.is_leaf}
-    return copy.deepcopy(model, computed)
+    made = copy.deepcopy(model, computed)
+    for original, duplicate in zip(model.modules(), made.modules(), strict=True):
+        for name in (vars(duplicate).keys() & duplicate._modules.keys()) - vars(original).keys():
+            del vars(duplicate)[name]  # nn.TransformerDecoderLayer puts ReLU before an activation that is a module
+    return made
 
 
 def materialize_parametrizations(model: nn.Module) -> None:

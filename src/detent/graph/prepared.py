@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from detent.errors import RunError
 from detent.graph.derived_bias import DerivedBias
 from detent.graph.eval_mode import eval_mode
 from detent.graph.float_ranges import HOLDER
@@ -129,6 +131,19 @@ class PreparedModel(Region):
             return super().forward(*args, **kwargs)
         self.untraced.training = self.training
         return self.untraced(*args, **kwargs)
+
+    def __getstate__(self) -> Any:
+        raise RunError(
+            "pickle a prepared model, or torch.save it",
+            "its weights are parametrized, and torch does not pickle those",
+            "keep its state_dict(), or use detent.training.checkpoint.save, and load it into the model prepared anew",
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PreparedModel:
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        copied.__dict__ = copy.deepcopy(self.__dict__, memo)
+        return copied
 
     def __getattr__(self, name: str) -> Any:
         try:

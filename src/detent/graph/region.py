@@ -23,8 +23,10 @@ class Region(nn.Module):
     not in it, so that state dicts, `.to`, `.train` and optimizers see every part once, under its float name.
     """
 
-    def __init__(self, root: nn.Module, graphs: Mapping[str, fx.Graph]):
+    def __init__(self, root: nn.Module, graphs: Mapping[str, fx.Graph], stands_for: str | None = None):
+        """`stands_for` names the child in whose place the region is: code that reads an attribute finds that of it."""
         super().__init__()
+        self._stands_for = stands_for
         # Not named_children and its kin: they leave out a module or tensor that stands under a second name.
         for name, child in root._modules.items():
             self.add_module(name, child)
@@ -51,6 +53,16 @@ class Region(nn.Module):
     def graphs(self) -> dict[str, fx.Graph]:
         """The graph of each forward mode; edit them, then call `recompile`."""
         return {mode: runner.graph for mode, runner in self.runners.items()}
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            place = vars(self).get("_stands_for")
+            # What torch gives a parametrized module is its own: __deepcopy__, parametrizations.
+            if place is None or name in (place, "parametrizations") or name.startswith("__"):
+                raise
+            return getattr(super().__getattr__(place), name)
 
     def recompile(self) -> None:
         """Take up what was changed in the graphs or in the tree."""

@@ -5,21 +5,39 @@ from __future__ import annotations
 import copy
 import inspect
 import io
+import linecache
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stderr
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
 
 from detent.errors import CaptureError, DetentError
+from detent.graph.decompositions import without_fast_path
 from detent.graph.runner import explain_error
 
-__all__ = ["Inputs", "Recorder", "brief", "flat", "fresh", "join", "record", "run", "same", "shapes"]
+__all__ = [
+    "Inputs",
+    "Recorder",
+    "arguments_of",
+    "brief",
+    "explained",
+    "flat",
+    "fresh",
+    "join",
+    "line_of",
+    "map_tensors",
+    "record",
+    "run",
+    "same",
+    "shapes",
+]
 
 
 class Inputs(NamedTuple):
@@ -42,8 +60,7 @@ class Recorder(fx.Interpreter):
 
 
 def record(runner: fx.GraphModule, module: nn.Module, inputs: Inputs) -> Any:
-    given = fresh(inputs)
-    bound = inspect.signature(module.forward).bind_partial(*given.args, **given.kwargs).arguments
+    bound = arguments_of(module, fresh(inputs))
     values: list[Any] = []
     for node in runner.graph.nodes:
         if node.op != "placeholder":
@@ -59,11 +76,24 @@ def record(runner: fx.GraphModule, module: nn.Module, inputs: Inputs) -> Any:
         return Recorder(runner).run(*values)
 
 
+def arguments_of(module: nn.Module, inputs: Inputs) -> dict[str, Any]:
+    """What is given for each parameter of forward; of `*args` and `**kwargs` also each one, as `args_0` and by name."""
+    signature = inspect.signature(module.forward)
+    bound = signature.bind_partial(*inputs.args, **inputs.kwargs).arguments
+    found = dict(bound)
+    for name, value in bound.items():
+        if signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
+            found.update((f"{name}_{index}", part) for index, part in enumerate(value))
+        elif signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+            found.update(value)
+    return found
+
+
 def run(module: nn.Module, inputs: Inputs) -> Any:
     given = fresh(inputs)
     told = io.StringIO()  # fx prints a traceback of its own before it raises, which is none of the answer
     try:
-        with torch.no_grad(), redirect_stderr(told):
+        with torch.no_grad(), redirect_stderr(told), without_fast_path():
             result = module(*given.args, **given.kwargs)
         sys.stderr.write(told.getvalue())
         return result
@@ -131,6 +161,21 @@ def flat(value: Any) -> Iterator[Any]:
         yield value
 
 
+def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
+    """The same structure with every tensor changed, in the order of `flat`."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{part.name: map_tensors(getattr(value, part.name), change) for part in fields(value)})
+    if isinstance(value, Mapping):
+        return {key: map_tensors(part, change) for key, part in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(map_tensors(part, change) for part in value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(map_tensors(part, change) for part in value)
+    return value
+
+
 def shapes(inputs: Inputs) -> str:
     described = [str(tuple(v.shape)) if isinstance(v, Tensor) else type(v).__name__ for v in inputs.args]
     described += [f"{name}=..." for name in inputs.kwargs]
@@ -139,6 +184,22 @@ def shapes(inputs: Inputs) -> str:
 
 def brief(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def explained(error: BaseException) -> str:
+    """What was found, and in which line of the model's own code."""
+    found, line = error.found if isinstance(error, CaptureError) else brief(error), line_of(error)
+    return f"{found} ({line})" if line else found
+
+
+def line_of(error: BaseException) -> str:
+    """The line of the model's own code in which `error` was raised; empty if it was not raised in any."""
+    torchs, ours = Path(torch.__file__).parent, Path(__file__).parent.parent
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        file = Path(frame.f_code.co_filename)
+        if file.exists() and torchs not in file.parents and ours not in file.parents:
+            return f"line {line} of {file}: {linecache.getline(str(file), line).strip()}"
+    return ""
 
 
 def join(path: str, name: str) -> str:

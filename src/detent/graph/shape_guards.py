@@ -7,7 +7,7 @@ none: the module is a graph break then. A branch that was taken stays checked wh
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 from unittest import mock
@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, fx, nn
 
 from detent.errors import CaptureError
-from detent.graph.running import Inputs, flat, fresh
+from detent.graph.running import Inputs, flat, fresh, map_tensors
+from detent.traversal import dependencies_first, reachable
 
-__all__ = ["Deciding", "as_traced"]
+__all__ = ["Deciding", "as_traced", "doubled"]
 
 _SIZES = frozenset(("shape", "ndim", "dtype", "device", "size", "dim", "numel", "ndimension", "nelement", "stride"))
 """Attributes and methods of tensors that say nothing of their numbers."""
@@ -43,7 +44,7 @@ class Deciding:
     """The values of nodes, for the example inputs and for a batch of twice their number."""
 
     def __init__(self, module: nn.Module, inputs: Inputs):
-        self._runs = [_Values(module, inputs), _Values(module, _doubled(inputs))]
+        self._runs = [_Values(module, inputs), _Values(module, doubled(inputs))]
 
     def truth(self, node: fx.Node) -> bool | None:
         """Whether a condition holds, if sizes alone decide it."""
@@ -56,9 +57,13 @@ class Deciding:
         seen = self.examples(node)
         return _agreed([len(value) if isinstance(value, (tuple, list, Tensor)) else None for value in seen])
 
+    def example(self, node: fx.Node) -> Any:
+        """What a node gives for the example inputs."""
+        return self._runs[0].of(node)
+
     def examples(self, node: fx.Node) -> list[Any]:
         """What a node gives; once, if the larger batch does not run."""
-        found = [self._runs[0].of(node)]
+        found = [self.example(node)]
         try:
             found.append(self._runs[1].of(node))
         except Exception:  # the model's own: it has the batch size built in
@@ -66,10 +71,8 @@ class Deciding:
         return found
 
     def _of_sizes(self, node: fx.Node) -> bool:
-        named = node.args[1] if node.target is getattr else node.target
-        if named in _SIZES:
-            return True
-        return not isinstance(self._runs[0].of(node), Tensor) and all(map(self._of_sizes, node.all_input_nodes))
+        deciding = reachable([node], lambda one: () if _is_size(one) else one.all_input_nodes)
+        return not any(isinstance(self._runs[0].of(each), Tensor) for each in deciding if not _is_size(each))
 
 
 class _Values:
@@ -80,12 +83,14 @@ class _Values:
         self._found: dict[fx.Node, Any] = {}
 
     def of(self, node: fx.Node) -> Any:
-        if node not in self._found:
-            for before in node.all_input_nodes:
-                self.of(before)
-            with torch.no_grad(), _without_tracing():
-                self._found[node] = self._computed(node)
+        with torch.no_grad(), _without_tracing():  # once for all of them: it costs as much as computing a few
+            for each in dependencies_first([node], self._missing):
+                if each not in self._found:
+                    self._found[each] = self._computed(each)
         return self._found[node]
+
+    def _missing(self, node: fx.Node) -> list[fx.Node]:
+        return [] if node in self._found else [each for each in node.all_input_nodes if each not in self._found]
 
     def _computed(self, node: fx.Node) -> Any:
         if node.op == "placeholder":
@@ -99,6 +104,10 @@ class _Values:
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def _is_size(node: fx.Node) -> bool:
+    return (node.args[1] if node.target is getattr else node.target) in _SIZES
 
 
 @contextmanager
@@ -118,16 +127,11 @@ def _agreed(answers: list[Answer | None]) -> Answer | None:
     return answers[0] if all(answer == answers[0] for answer in answers) else None
 
 
-def _doubled(inputs: Inputs) -> Inputs:
+def doubled(inputs: Inputs) -> Inputs:
+    """Inputs with a batch of twice their number."""
     sizes = [value.shape[0] for value in flat(tuple(inputs)) if isinstance(value, Tensor) and value.ndim]
-    return Inputs(tuple(_twice(value, sizes) for value in inputs.args), _twice(inputs.kwargs, sizes))
+    return Inputs(*map_tensors(tuple(inputs), lambda tensor: _twice(tensor, sizes[0])))
 
 
-def _twice(value: Any, sizes: list[int]) -> Any:
-    if isinstance(value, Tensor) and value.ndim and value.shape[0] == sizes[0]:
-        return torch.cat([value, value])
-    if isinstance(value, Mapping):
-        return {key: _twice(part, sizes) for key, part in value.items()}
-    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
-        return type(value)(_twice(part, sizes) for part in value)
-    return value
+def _twice(tensor: Tensor, batch: int) -> Tensor:
+    return torch.cat([tensor, tensor]) if tensor.ndim and tensor.shape[0] == batch else tensor

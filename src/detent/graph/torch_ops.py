@@ -91,8 +91,6 @@ TORCH_OPS: tuple[TorchOp, ...] = (
     _op("matmul", torch.matmul, torch.bmm, torch.mm, operator.matmul, "matmul", "bmm", "__matmul__"),
     _op("bilinear", nn.Bilinear, kind="matmul", unlowered=_BY_TORCH),
     _op("einsum", torch.einsum),
-    _op("attention", F.scaled_dot_product_attention),
-    _op("multihead_attention", nn.MultiheadAttention, kind="attention", unlowered=_BY_TORCH),
     _op("add", operator.add, operator.iadd, torch.add, "add", "add_"),
     _op("sub", operator.sub, operator.isub, torch.sub, "sub", "sub_"),
     _op("mul", operator.mul, operator.imul, torch.mul, "mul", "mul_"),
@@ -101,12 +99,14 @@ TORCH_OPS: tuple[TorchOp, ...] = (
     _op("minimum", torch.minimum),
     _op("where", torch.where),
     _op("masked_fill", "masked_fill", kind="where"),
+    _op("tril", torch.tril, "tril", kind="where"),
+    _op("triu", torch.triu, "triu", kind="where"),
     # joining, splitting, moving
     _op("concat", torch.cat, torch.concat),
     _op("stack", torch.stack, kind="concat"),
     _op(
         "reshape", nn.Flatten, nn.Unflatten, torch.flatten, torch.reshape, torch.squeeze, torch.unsqueeze,
-        "view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze",
+        "view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "squeeze", "unsqueeze",
     ),
     _op("permute", torch.permute, "permute", kind="transpose"),
     _op("transpose", torch.transpose, "transpose"),
@@ -192,6 +192,9 @@ TORCH_OPS: tuple[TorchOp, ...] = (
     _op("rsqrt", torch.rsqrt, "rsqrt"),
     _op("pow", torch.pow, operator.pow, "pow"),
     _op("erf", torch.erf),
+    _op("cos", torch.cos, "cos"),
+    _op("sin", torch.sin, "sin"),
+    _op("cumsum", torch.cumsum, "cumsum"),
     # normalization
     _op(
         "batch_norm", nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, F.batch_norm,
@@ -239,12 +242,18 @@ TORCH_OPS: tuple[TorchOp, ...] = (
     _op("le", operator.le, kind="compare"),
     _op("gt", operator.gt, kind="compare"),
     _op("ge", operator.ge, kind="compare"),
+    _op("and", operator.and_, torch.logical_and, "logical_and", kind="compare"),
+    _op("or", operator.or_, torch.logical_or, "logical_or", kind="compare"),
+    _op("not", operator.invert, torch.logical_not, "logical_not", kind="compare"),
     _op("argmax", torch.argmax, "argmax", kind="compare"),
-    _op("cast", "to", "float", "half", "long"),
+    _op("cast", "to", "float", "half", "long", "int", "bool"),
     _op("type_as", "type_as", kind="cast"),
 )  # fmt: skip
 
 _BY_SPELLING: dict[Any, TorchOp] = {spelling: op for op in TORCH_OPS for spelling in op.spellings}
+
+_DROP_PATHS = ("timm.layers.drop.DropPath", "torchvision.ops.stochastic_depth.StochasticDepth")
+"""Modules that leave out whole samples while training: the identity in eval mode, of packages that may not be there."""
 
 _TRANSPOSING = ("T", "mT", "H", "mH")  # attributes that are operations
 
@@ -256,6 +265,8 @@ def torch_op(target: Any) -> TorchOp | None:
 
 def known_class(module: nn.Module) -> type[nn.Module] | None:
     """The nearest class in the table that the module is of: a user's subclass of Conv2d is still a convolution."""
+    if f"{type(module).__module__}.{type(module).__qualname__}" in _DROP_PATHS:
+        return nn.Identity
     return next((base for base in type(module).__mro__ if base in _BY_SPELLING), None)
 
 

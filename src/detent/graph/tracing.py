@@ -13,19 +13,24 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
-import torch.nn.functional as F
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from detent.errors import CaptureError
 from detent.graph.custom_tracer import CustomTracer
-from detent.graph.gated import gated
+from detent.graph.decompositions import (
+    DECOMPOSED_FUNCTIONS,
+    decomposed_modules,
+    is_decomposed_module,
+    is_wrapped_function,
+)
 from detent.graph.item_assignment import assigned, becomes
 from detent.graph.out_of_place import CONSTANT, write_out_of_place
-from detent.graph.running import Inputs, brief, flat, join, shapes
+from detent.graph.running import Inputs, explained, flat, join, shapes
 from detent.graph.shape_guards import Deciding, as_traced
 from detent.graph.torch_ops import is_known_module
 from detent.graph.unused import drop_unused
 from detent.quantizers import Quantizer
+from detent.traversal import dependencies_first
 
 __all__ = ["Leaves", "Tracer", "constants_of", "skipping"]
 
@@ -60,9 +65,13 @@ class Tracer(fx.Tracer):
         with ExitStack() as stack:
             stack.enter_context(mock.patch.object(fx.Proxy, "__len__", self._length))
             stack.enter_context(mock.patch.object(fx.Proxy, "__setitem__", self._assign, create=True))
+            stack.enter_context(decomposed_modules())
             for name in _MAKERS:
                 stack.enter_context(mock.patch.object(torch, name, _one_node(getattr(torch, name))))
             graph = self._by_custom_tracer(module, constants)
+        for node in graph.nodes:
+            if not is_wrapped_function(node.target):
+                node.meta.pop("is_wrapped", None)  # what such a function gave, which is no call of it
         del self._deciding  # and with it what the example gave inside
         _drop_constant_inputs(graph, module, constants)
         self.in_place |= write_out_of_place(graph, module, owns_inputs=not self._path)
@@ -112,9 +121,56 @@ class Tracer(fx.Tracer):
             assert isinstance(made, fx.Node)
             self._assign(self.proxy(made), index, value)
             return self.proxy(made)
-        if kind == "call_function" and target is F.glu:
-            return gated(*args, **kwargs)
+        if kind == "call_function" and target in DECOMPOSED_FUNCTIONS and target not in self._leaves.functions:
+            made = DECOMPOSED_FUNCTIONS[target](*map(self._as_proxy, args), **kwargs)
+            if made is not NotImplemented:
+                return made  # type: ignore[no-any-return]
+        if kind == "call_function" and target not in self._leaves.functions and is_wrapped_function(target):
+            inlined = self._inlined(target, args, kwargs)
+            if inlined is not None:
+                return inlined
         return super().create_proxy(kind, target, args, kwargs, *rest, **options)
+
+    def _inlined(self, function: Callable[..., Any], args: Any, kwargs: Any) -> fx.Proxy | None:
+        """What a function gives that its author keeps from tracing; None if tracing cannot follow it."""
+        before = set(self.graph.nodes)
+        try:
+            made = function(*args, **kwargs)
+        except Exception:
+            made = None
+        if isinstance(made, fx.Proxy):
+            return made
+        self._erase_behind(before)
+        return None
+
+    def _acts_in_training(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> bool:
+        """Whether a module that gives what it takes in does more in training mode, as stochastic depth."""
+        before, training = set(self.graph.nodes), m.training
+        m.training = True
+        try:
+            acts = forward(*args, **kwargs) is not args[0]
+        except Exception:
+            acts = True  # on sizes, or numbers drawn, that tracing does not follow
+        finally:
+            m.training = training
+            self._erase_behind(before)
+        return acts
+
+    def _erase_behind(self, before: Container[fx.Node]) -> None:
+        for node in reversed([node for node in self.graph.nodes if node not in before]):
+            self.graph.erase_node(node)
+
+    def example(self, proxy: fx.Proxy) -> Any:
+        """What a proxy stands for when the example inputs are run."""
+        return self._deciding.example(proxy.node)
+
+    def _as_proxy(self, value: Any) -> Any:
+        """A buffer, or a tensor that forward makes, as a node, so that what is computed of it follows it."""
+        if not isinstance(value, Tensor):
+            return value
+        held = self.create_arg(value)
+        assert isinstance(held, fx.Node)
+        return self.proxy(held)
 
     def _is_made(self, held: Any) -> bool:
         """Whether forward makes the tensor, and the model does not keep it."""
@@ -140,7 +196,7 @@ class Tracer(fx.Tracer):
         ours = isinstance(m, Quantizer) or isinstance(getattr(m, "kind", None), str)
         # A user's own subclass of Conv2d is still a convolution, with a weight to be quantized.
         known = is_known_module(m) and m not in self._opened
-        if ours or known or type(m) is nn.GLU:
+        if ours or known or is_decomposed_module(m):
             return ours or known
         if custom is not None:
             return custom.is_leaf_module(m, module_qualified_name)
@@ -153,13 +209,16 @@ class Tracer(fx.Tracer):
             return forward(*args, **kwargs)  # what runs a Region that was captured before
         before = set(self.graph.nodes)
         try:
-            return super().call_module(m, forward, args, kwargs)
+            made = super().call_module(m, forward, args, kwargs)
+            if args and made is args[0] and self._acts_in_training(m, forward, args, kwargs):
+                vars(m)["kind"] = "dropout"  # it stays one node, so that training still has it
+                return self.create_proxy("call_module", self.path_of_module(m), args, kwargs)
+            return made
         except Exception as reason:
             # The deepest module that failed gets here first: it is the smallest one that cannot be traced.
-            for node in reversed([node for node in self.graph.nodes if node not in before]):
-                self.graph.erase_node(node)
+            self._erase_behind(before)
             name = self.path_of_module(m)
-            self.graph_breaks[name] = brief(reason)
+            self.graph_breaks[name] = explained(reason)
             return self.create_proxy("call_module", name, args, kwargs)
 
 
@@ -180,6 +239,8 @@ def _one_node(method: Callable[..., Any]) -> Callable[..., Any]:
             return method(*args, **kwargs)
         tracer: Any = proxies[0].tracer
         if not args or not isinstance(args[0], nn.Module):
+            if isinstance(tracer, Tracer):
+                return fx.Tracer.create_proxy(tracer, "call_function", method, args, kwargs)
             return tracer.create_proxy("call_function", method, args, kwargs)
         path = tracer.path_of_module(args[0]) if args[0] is not tracer.root else ""
         name = f"{path}.{method.__name__}".lstrip(".").replace(".", "_")
@@ -243,14 +304,5 @@ def _drop_constant_inputs(graph: fx.Graph, module: nn.Module, constants: Mapping
         count = len(list(flat(constants[name]))) if name in constants else 1
         taken, placeholders = placeholders[:count], placeholders[count:]
         for node in taken if name in constants else ():
-            for user in reversed(_all_users(node)):
+            for user in dependencies_first([node], lambda one: one.users):
                 graph.erase_node(user)
-            graph.erase_node(node)
-
-
-def _all_users(node: fx.Node) -> list[fx.Node]:
-    found: dict[fx.Node, None] = {}
-    for user in node.users:
-        found[user] = None
-        found.update(dict.fromkeys(_all_users(user)))
-    return list(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from detent.ir.attributes import attribute_value, changed_defaults, default_activations, schema_defaults
 from detent.ir.deployed_tensor import DeployedTensor
 from detent.ir.names import TensorNames
-from detent.ir.network import Layout, Network, Op, Operand, Output, Port, StoredAs
+from detent.ir.network import Layout, Network, Op, Operand, Output, Port, StoredAs, per_network
 from detent.ir.onnx_reader import read_qdq
 from detent.ir.onnx_writer import write_qdq
 from detent.ir.ops import OPS, OpSpec, Trait, ops_with
@@ -37,6 +37,7 @@ __all__ = [
     "default_activations",
     "is_output",
     "ops_with",
+    "per_network",
     "read_qdq",
     "requantizes",
     "schema_defaults",

@@ -8,10 +8,10 @@ float, or on another grid: the encoding belongs to the operand, not to the tenso
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,10 +22,11 @@ from detent.ir.attributes import attribute_value
 from detent.ir.ops import Trait, ops_with
 from detent.ir.qparams import Encoding
 
-__all__ = ["Layout", "Network", "Op", "Operand", "Output", "Port", "StoredAs"]
+__all__ = ["Layout", "Network", "Op", "Operand", "Output", "Port", "StoredAs", "per_network"]
 
 Array = npt.NDArray[Any]
 _Held = TypeVar("_Held")
+_Result = TypeVar("_Result")
 
 
 class Layout(Enum):
@@ -182,6 +183,19 @@ class Network:
     def _producers(self) -> dict[str, Op]:
         return {output: op for op in reversed(self.ops) for output in op.outputs}
 
+    @cached_property
+    def _analyses(self) -> dict[Any, Any]:
+        return {}
+
+    @cached_property
+    def from_inputs(self) -> frozenset[str]:
+        """The tensors that depend on what the network is given."""
+        found = set(self.inputs)
+        for op in self.ops:
+            if any(read.tensor in found for read in op.reads):
+                found.update(op.outputs)
+        return frozenset(found)
+
     def encodings(self, tensor: str) -> tuple[Encoding | None, ...]:
         """The different ways in which a tensor is read, by operations and by the network's outputs."""
         found = [read.encoding for _, read in self.readers(tensor)]
@@ -241,3 +255,16 @@ class Network:
                 wanted.update(read.tensor for read in op.reads)
         constants = {name: array for name, array in self.constants.items() if name in wanted}
         return replace(self, ops=tuple(reversed(kept)), constants=constants)
+
+
+def per_network(analysis: Callable[[Network], _Result]) -> Callable[[Network], _Result]:
+    """A function of a network that is computed once for each: a network does not change."""
+
+    @wraps(analysis)
+    def found(network: Network) -> _Result:
+        if analysis not in network._analyses:
+            network._analyses[analysis] = analysis(network)
+        result: _Result = network._analyses[analysis]
+        return result
+
+    return found

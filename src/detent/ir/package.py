@@ -12,7 +12,8 @@ from typing import Any
 
 import onnx
 
-from detent.errors import ArtifactError
+from detent.errors import ArtifactError, refusing
+from detent.files import read_bytes
 from detent.ir.network import Network
 from detent.ir.onnx_reader import read_qdq
 
@@ -24,6 +25,18 @@ VERSION = 2
 
 _NEEDED = ("arithmetic", "backend", "engine", "formats", "mode", "notes", "recipe", "tensors")
 """What else of a manifest is read, if it is of this version."""
+
+_KINDS: dict[str, Any] = {
+    "arithmetic": str,
+    "backend": str,
+    "engine": str | None,
+    "files": dict,
+    "formats": dict,
+    "mode": str | None,
+    "notes": list,
+    "recipe": dict,
+    "tensors": list,
+}
 
 
 def digest(content: bytes) -> str:
@@ -67,26 +80,31 @@ class Package:
     @cached_property
     def model(self) -> onnx.ModelProto:
         """The QDQ ONNX model."""
-        return onnx.load_model(str(self.path("model.onnx")))
+        path = self.path("model.onnx")
+        with refusing(ArtifactError, f"read {path}", "deploy the model again"):
+            return onnx.load_model(str(path))
 
     @cached_property
     def graph(self) -> Network:
         """The same with Q and DQ folded into operands."""
-        return read_qdq(self.model)
+        with refusing(ArtifactError, f"read the network of {self.folder}", "deploy the model again"):
+            return read_qdq(self.model)
 
 
 def _bytes_of(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
-    except OSError:
+        return read_bytes(path)
+    except FileNotFoundError:
         return None
+    except OSError as error:
+        raise ArtifactError(f"load {path}", error.strerror or str(error), "give a folder that deploy wrote") from None
 
 
 def _read(path: Path, content: bytes) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = _upgraded(json.loads(content))
         version, _ = manifest["manifest_version"], dict(manifest["files"])
-    except (AttributeError, ValueError, KeyError, TypeError) as error:
+    except (AttributeError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ArtifactError(f"load {path}", f"it is no manifest: {error}", "deploy the model again") from None
     if version != VERSION:
         to_do = f"use a Detent that reads it, or deploy the model again: this one reads versions 1 and {VERSION}"
@@ -94,6 +112,12 @@ def _read(path: Path, content: bytes) -> dict[str, Any]:
     absent = [key for key in _NEEDED if key not in manifest]
     if absent:
         raise ArtifactError(f"load {path}", f"it has no {absent[0]!r}", "deploy the model again")
+    for key, kinds in _KINDS.items():
+        if not isinstance(manifest[key], kinds):
+            found = f"{key!r} is a {type(manifest[key]).__name__}"
+            raise ArtifactError(f"load {path}", found, "deploy the model again")
+    if not all(isinstance(name, str) and isinstance(value, str) for name, value in manifest["files"].items()):
+        raise ArtifactError(f"load {path}", "'files' does not map names to hashes", "deploy the model again")
     return manifest
 
 
@@ -127,7 +151,7 @@ def _formats_of(files: list[str]) -> dict[str, list[str]]:
 def _check(folder: Path, files: Mapping[str, str]) -> None:
     """Every file is there, inside of the folder, and has its hash."""
     for name, expected in files.items():
-        if Path(name).is_absolute() or ".." in Path(name).parts:
+        if Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name:
             path = folder / MANIFEST
             raise ArtifactError(f"load {path}", f"it names {name!r}", "a manifest names files of its own folder")
         content = _bytes_of(folder / name)

@@ -1,8 +1,9 @@
 """Builds `fused.c` with the machine's own C compiler, once, and loads it.
 
-Compiling takes a few seconds; the library is kept in the user's cache, under a name made of the source,
-the compiler and the processor. Where there is no compiler, `library()` is None and callers use their plain
-torch operations, with the same results. `DETENT_NATIVE=0` has the same effect; `DETENT_CACHE` moves the cache.
+Compiling takes a few seconds; the library is kept in the user's cache, under a name made of the source, the compiler
+and the processor, and of its own content, which is checked before it is loaded. Where there is no compiler,
+`library()` is None and callers use their plain torch operations, with the same results. `DETENT_NATIVE=0` has the same
+effect; `DETENT_CACHE` moves the cache.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import shutil
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
 from functools import cache
 from importlib import resources
 from pathlib import Path
+
+from detent.files import read_bytes, temporary_folder, write_bytes
 
 __all__ = ["library"]
 
@@ -54,7 +56,7 @@ def _library() -> ctypes.CDLL | None:
     for variant in _VARIANTS:
         try:
             loaded = _build_and_load(source, compiler, (*_FLAGS, *variant))
-        except (OSError, subprocess.SubprocessError):
+        except (OSError, AttributeError, subprocess.SubprocessError):
             continue
         if loaded is not None:
             return loaded
@@ -64,24 +66,42 @@ def _library() -> ctypes.CDLL | None:
 def _build_and_load(source: str, compiler: str, flags: tuple[str, ...]) -> ctypes.CDLL | None:
     binary = Path(compiler).resolve()
     identity = (source, str(binary), binary.stat().st_mtime_ns, flags, platform.machine(), _processor())
-    name = f"fused-{hashlib.sha256(repr(identity).encode()).hexdigest()[:24]}.so"
-    with tempfile.TemporaryDirectory(prefix="detent-") as scratch:
-        folder = _private_cache_folder() or Path(scratch)
-        path = folder / name
-        if not path.exists():
-            _compile(source, compiler, flags, Path(scratch), path)
-        return _load(path)
+    name = f"fused-{_digest(repr(identity).encode())}"
+    with temporary_folder() as scratch:
+        folder = _private_cache_folder() or scratch
+        path = next((found for found in folder.glob(f"{name}-*.so") if _is_whole(found)), None)
+        return _load(path or _compile(source, compiler, flags, scratch, folder, name))
 
 
-def _compile(source: str, compiler: str, flags: tuple[str, ...], scratch: Path, target: Path) -> None:
-    code, compiled = scratch / "fused.c", scratch / "fused.o"
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:24]
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether the file is what was built, whose hash is in its name: loading one that a power cut left behind ends the
+    process. One that is not, or that somebody else could have written, is removed."""
+    try:
+        state = path.lstat()
+        private = state.st_uid == os.getuid() and not state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if private and stat.S_ISREG(state.st_mode) and path.stem.endswith(f"-{_digest(read_bytes(path))}"):
+            return True
+        path.unlink()
+    except OSError:
+        pass
+    return False
+
+
+def _compile(source: str, compiler: str, flags: tuple[str, ...], scratch: Path, folder: Path, name: str) -> Path:
+    code, compiled, built = scratch / "fused.c", scratch / "fused.o", scratch / "fused.so"
     code.write_text(source)
     subprocess.run([compiler, *flags, "-c", code, "-o", compiled], check=True, capture_output=True, timeout=120)
     shared = ["-shared", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared"]
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix="building-") as folder:
-        built = Path(folder) / target.name
-        subprocess.run([compiler, *shared, compiled, "-o", built, "-lm"], check=True, capture_output=True, timeout=120)
-        os.replace(built, target)  # atomic: another process sees the whole library or none
+    subprocess.run([compiler, *shared, compiled, "-o", built, "-lm"], check=True, capture_output=True, timeout=120)
+    content = built.read_bytes()
+    path = folder / f"{name}-{_digest(content)}.so"
+    write_bytes(path, content)  # another process sees the whole library or none
+    path.chmod(0o600)
+    return path
 
 
 def _load(path: Path) -> ctypes.CDLL | None:

@@ -91,13 +91,11 @@ class Activations:
         return self._chosen(supported, request, members)
 
     def _is_second_factor(self, members: list[fx.Node], askers: list[fx.Node]) -> bool:
-        """Whether nothing but products of two activations reads the tensors, as the second factor that may saturate."""
+        """Whether a product of two activations reads the tensors as the second factor, which may saturate."""
         view, context = self._context.view, self._context
         if not context.any_cpu or context.backend.factor_bits is None or self._never_negative.issuperset(members):
             return False
-        return bool(askers) and all(
-            view.is_kind(asker, "matmul") and view.data_inputs(asker)[-1] in members for asker in askers
-        )
+        return any(view.is_kind(asker, "matmul") and view.data_inputs(asker)[-1] in members for asker in askers)
 
     def _supported(self, own: list[fx.Node]) -> SupportedSchemes:
         backend = self._context.backend

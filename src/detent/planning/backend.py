@@ -104,8 +104,8 @@ class Backend:
       is not that of other weights.
     - `saturates_on`: the kinds of CPU on which the engine adds products in pairs that saturate. Weights are kept from
       it, unless a recipe names another kind. Depthwise kernels do not add in pairs.
-    - `factor_bits`: the width of the second factor of a product of two activations, where it is a signed one that only
-      such products read: what keeps these from saturating on every CPU.
+    - `factor_bits`: the width of the second factor of a product of two activations, where it is a signed one: what
+      keeps these from saturating on every CPU.
     - `bias`, and `bias_schemes` for its width, and for all of it if it has a quantizer of its own.
     - `ranges`: kinds whose output has a fixed range; `wide_ranges`: those for activations of 16 bits, if they differ.
     - `first_last_bits`: the least width of the first and last weights, and of what these layers take in.

@@ -8,7 +8,7 @@ from torch import fx
 
 from detent.graph import Captured, Plan, PlannedOp, QuantizedTensor
 from detent.planning.aliases import in_names_of_layers
-from detent.planning.backend import Backend
+from detent.planning.backend import VANISHES, Backend
 from detent.planning.sizes import made_of_shapes, sizes
 from detent.planning.view import GraphView, views
 from detent.recipes import Recipe
@@ -26,7 +26,7 @@ def dispatched(captured: Captured, backend: Backend, recipe: Recipe, plan: Plan)
     seen = views(captured, backend.fusions)
     request = in_names_of_layers(recipe, seen)
     for view in seen:
-        reader = _Reader(view, request, plan, reasons)
+        reader = _Reader(view, backend, request, plan, reasons)
         for node in view.graph.nodes:
             if node.op not in _NO_OPERATIONS:
                 op = reader.planned(node)
@@ -35,9 +35,9 @@ def dispatched(captured: Captured, backend: Backend, recipe: Recipe, plan: Plan)
 
 
 class _Reader:
-    def __init__(self, view: GraphView, recipe: Recipe, plan: Plan, reasons: Mapping[str, str]):
+    def __init__(self, view: GraphView, backend: Backend, recipe: Recipe, plan: Plan, reasons: Mapping[str, str]):
         own = [entry for entry in plan.quantized if entry.region == view.path]
-        self._view, self._recipe, self._target, self._reasons = view, recipe, plan.backend, reasons
+        self._view, self._backend, self._recipe, self._reasons = view, backend, recipe, reasons
         self._tensors: dict[str, QuantizedTensor] = {entry.node: entry for entry in own if entry.role == "activation"}
         self._weighted = {entry.node for entry in own if entry.role == "weight"}
         self._sizes, self._of_shapes = sizes(view), made_of_shapes(view)
@@ -67,6 +67,10 @@ class _Reader:
         for source in sources:
             entry = self._tensors.get(source.name)
             if entry is None or (entry.users and head.name not in entry.users):
-                return self._reasons.get(view.tensor(source), f"{self._target} does not quantize what it takes in")
+                return self._reasons.get(
+                    view.tensor(source), f"{self._backend.name} does not quantize what it takes in"
+                )
+        if view.kinds[head].name not in (*self._backend.rules, *self._backend.passthrough, *VANISHES):
+            return f"{self._backend.name} has no integers for {view.kind(head)}"
         weight = f"{view.layer(head)}.weight"
         return self._reasons.get(weight) if head.name not in self._weighted else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import fx
 
 from detent.planning.view import GraphView
+from detent.traversal import reachable
 
 __all__ = ["end_layers"]
 
@@ -36,10 +37,8 @@ def _comes_from_input(view: GraphView, node: fx.Node) -> bool:
 
 
 def _goes_to_output(view: GraphView, node: fx.Node) -> bool:
-    for user in node.users:
-        if user.op == "output":
-            return True
-        passes = user in view.kinds and not view.kinds[user].weight and view.data_inputs(user) == [node]
-        if passes and _goes_to_output(view, user):
-            return True
-    return False
+    def passing(one: fx.Node) -> list[fx.Node]:
+        known = [user for user in one.users if user in view.kinds and not view.kinds[user].weight]
+        return [user for user in known if view.data_inputs(user) == [one]]
+
+    return any(user.op == "output" for each in reachable([node], passing) for user in each.users)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor, fx
 
@@ -11,24 +13,27 @@ __all__ = ["masks"]
 
 _AS_GOOD_AS_INFINITE = -1e4
 
+_ARITHMETIC = ("add", "sub", "mul", "div", "neg", "clip", "where", "cast", "pad")
+"""What a mask that a network is given goes through on its way to the scores, beside what only moves numbers."""
+
 
 def masks(view: GraphView) -> dict[fx.Node, str]:
     """The tensors of a graph that stay float because of a mask, each with the reason.
 
     A mask is computed from truth values, whole numbers and single numbers, or is a constant that holds an infinity or
-    what stands for one. It is one only where it is added to what a softmax takes in; `masked_fill` there counts too.
+    what stands for one, or an input of the network that is for nothing else. It is one only where it is added to what a
+    softmax takes in; `masked_fill` there counts too.
     """
     made = _made_of_no_reals(view)
+    made |= _given(view, made, {add for add, _ in _sums(view)})
     scores: dict[fx.Node, str] = {}
     for node in view.graph.nodes:
-        if not view.is_kind(node, "softmax", "log_softmax"):
-            continue
-        path = _before(view, node)
-        if path and _is_masked(view, path[-1], made):
-            scores.update(dict.fromkeys(path, "a mask leaves no range for the scores"))
+        if view.is_kind(node, "softmax", "log_softmax"):
+            scores.update(dict.fromkeys(_masked(view, node, made), "a mask leaves no range for the scores"))
     found = dict(scores)
     for node in reversed(view.graph.nodes):
-        if node in made and node.users and all(user in found for user in node.users):
+        takers = view.takers(node)
+        if node in made and takers and all(user in found for user in takers):
             found[node] = "a mask"
     return found
 
@@ -47,7 +52,7 @@ def _made_of_no_reals(view: GraphView) -> set[fx.Node]:
                 made.add(node)
         else:
             sources = view.data_inputs(node)
-            if sources and all(source in made for source in sources):
+            if all(source in made for source in sources) and (sources or view.is_kind(node, "where")):
                 made.add(node)
     return made
 
@@ -59,18 +64,59 @@ def _masks(constant: Tensor) -> bool:
     return single or bool((constant <= _AS_GOOD_AS_INFINITE).any() or torch.isinf(constant).any())
 
 
-def _before(view: GraphView, softmax: fx.Node) -> list[fx.Node]:
-    """From what a softmax takes in back to what computed it, through what only moves numbers."""
+def _given(view: GraphView, made: Collection[fx.Node], sums: Collection[fx.Node]) -> set[fx.Node]:
+    """Inputs of the network, and what is made of them and of numbers alone, that go into `sums` and nowhere else."""
+    from_inputs: set[fx.Node] = set()
+    for node in view.graph.nodes:
+        sources = [source for source in node.all_input_nodes if source.meta.get("is_real")]
+        of_inputs = any(source in from_inputs for source in sources) and node not in sums
+        kind = view.kinds.get(node)
+        simple = kind is not None and (kind.moves or kind.name in _ARITHMETIC)
+        if (node.op == "placeholder" and view.is_tensor(node)) or (
+            of_inputs and simple and all(source in from_inputs or source in made for source in sources)
+        ):
+            from_inputs.add(node)
+    only: set[fx.Node] = set()
+    for node in reversed(view.graph.nodes):
+        takers = view.takers(node)
+        if node in from_inputs and takers and all(taker in only or taker in sums for taker in takers):
+            only.add(node)
+    found: set[fx.Node] = set()
+    for node in view.graph.nodes:
+        if node in only and all(source in found for source in node.all_input_nodes if source in from_inputs):
+            found.add(node)
+    return found
+
+
+def _sums(view: GraphView) -> list[tuple[fx.Node, list[fx.Node]]]:
+    """What a softmax takes in that is a sum, with the two it is the sum of; also a sum of such a sum."""
+    found: list[tuple[fx.Node, list[fx.Node]]] = []
+    waiting = [node for node in view.graph.nodes if view.is_kind(node, "softmax", "log_softmax")]
+    while waiting:
+        sources = view.data_inputs(waiting.pop())
+        for source in sources:
+            kind = view.kinds.get(source)
+            if kind is not None and (kind.name in ("add", "sub") or (kind.moves and kind.inputs == 1)):
+                waiting.append(source)
+                if kind.name in ("add", "sub"):
+                    found.append((source, view.data_inputs(source)))
+    return found
+
+
+def _masked(view: GraphView, softmax: fx.Node, made: Collection[fx.Node]) -> list[fx.Node]:
+    """From what a softmax takes in back to what was masked last, or before that, if anything was."""
     path: list[fx.Node] = []
+    known = 0  # so much of the path is behind a mask
     sources = view.data_inputs(softmax)
     while len(sources) == 1:
-        path.append(sources[0])
-        kind = view.kinds.get(sources[0])
-        sources = view.data_inputs(sources[0]) if kind is not None and kind.moves else []
-    return path
-
-
-def _is_masked(view: GraphView, node: fx.Node, made: set[fx.Node]) -> bool:
-    if view.is_kind(node, "where"):
-        return True
-    return view.is_kind(node, "add", "sub") and any(source in made for source in view.data_inputs(node))
+        node = sources[0]
+        path.append(node)
+        kind = view.kinds.get(node)
+        sources = view.data_inputs(node) if kind is not None and kind.moves else []
+        if view.is_kind(node, "where"):
+            known = len(path)
+        elif view.is_kind(node, "add", "sub"):
+            others = [source for source in view.data_inputs(node) if source not in made]
+            if len(others) < len(view.data_inputs(node)):
+                known, sources = len(path), others
+    return path[:known]

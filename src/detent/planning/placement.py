@@ -13,6 +13,7 @@ from detent.planning.masks import masks
 from detent.planning.sizes import sizes
 from detent.planning.view import GraphView
 from detent.recipes import Recipe
+from detent.traversal import reachable
 
 __all__ = ["ChooseActivations", "QuantizerPlacement"]
 
@@ -95,20 +96,23 @@ class QuantizerPlacement:
         return is_value and node in self._scope and node not in self._apart
 
     def reason(self, node: fx.Node) -> str:
-        """Why a tensor is float."""
-        if node in self._notes:
-            return self._notes[node]
-        if node not in self._scope:
-            return "outside of the stubs"
-        if node.op != "placeholder" and node not in self._view.kinds:
-            return self._unknown(node)
-        users = [user for user in self._view.takers(node) if user.op != "output"]
-        if not users:
-            return self._why_not_given(node) if node.users else "nothing uses it"
-        weighs = [user for user in users if self._is_weight_of(node, user)]
-        if weighs:
-            return self._why_not_held(weighs[0])
-        return self._why_not_for(users[0])
+        """Why a tensor is float: of what is only moved, because of what reads it behind."""
+        while True:
+            if node in self._notes:
+                return self._notes[node]
+            if node not in self._scope:
+                return "outside of the stubs"
+            if node.op != "placeholder" and node not in self._view.kinds:
+                return self._unknown(node)
+            users = [user for user in self._view.takers(node) if user.op != "output"]
+            if not users:
+                return self._why_not_given(node) if node.users else "nothing uses it"
+            weighs = [user for user in users if self._is_weight_of(node, user)]
+            if weighs:
+                return self._why_not_held(weighs[0])
+            if not self._keeps_scale(users[0]) or self.is_quantized(users[0]):
+                return self._why_not_for(users[0])
+            node = users[0]
 
     # ---- the three passes ----
 
@@ -220,12 +224,12 @@ class QuantizerPlacement:
 
     def _only_leaves(self, node: fx.Node) -> bool:
         """Whether a tensor goes nowhere but out of the network."""
-        return all(
-            user.op == "output"
-            or self._view.is_kind(user, "dequant_stub")
-            or (self._keeps_scale(user) and self._only_leaves(user))
-            for user in self._view.takers(node)
-        )
+
+        def is_end(user: fx.Node) -> bool:
+            return user.op == "output" or self._view.is_kind(user, "dequant_stub")
+
+        behind = reachable(self._view.takers(node), lambda one: () if is_end(one) else self._view.takers(one))
+        return all(is_end(user) or self._keeps_scale(user) for user in behind)
 
     def _leaves_on_grid(self, node: fx.Node) -> bool:
         """Whether what an operation gives is quantized though it leaves the network."""
@@ -234,8 +238,9 @@ class QuantizerPlacement:
     def _is_fused(self, node: fx.Node) -> bool:
         """Whether the target computes a node inside of one that it is for."""
         users = self._view.takers(node)
-        if len(users) == 1 and self._view.is_kind(users[0], *_NOTHING):
-            return self._is_fused(users[0])
+        while len(users) == 1 and self._view.is_kind(users[0], *_NOTHING):
+            node = users[0]
+            users = self._view.takers(node)
         return any(self._is_fused_edge(node, user) for user in users)
 
     def _is_fused_edge(self, source: fx.Node, user: fx.Node) -> bool:
@@ -243,13 +248,16 @@ class QuantizerPlacement:
         return source is next((s for s in self._view.data_inputs(user) if self._fuses(s, user)), None)
 
     def _fuses(self, source: fx.Node, user: fx.Node) -> bool:
+        while self._view.is_kind(source, *_NOTHING) and len(self._view.takers(source)) == 1:
+            before = self._view.data_inputs(source)
+            if len(before) != 1:
+                return False
+            source = before[0]
         if len(self._view.takers(source)) != 1:
             return False
-        if self._view.is_kind(source, *_NOTHING):
-            return any(self._fuses(before, user) for before in self._view.data_inputs(source))
         chain = self._view.chain(source)
-        before = [self._view.kind(node) for node in chain[: chain.index(source) + 1]]
-        edge = (*(kind for kind in before if kind != "batchnorm"), self._view.kind(user))
+        kinds = [self._view.kind(node) for node in chain[: chain.index(source) + 1]]
+        edge = (*(kind for kind in kinds if kind != "batchnorm"), self._view.kind(user))
         return edge in self._backend.unquantized_edges and self.runs(chain[0]) and self.runs(self._view.chain(user)[0])
 
     def _is_weight_of(self, node: fx.Node, user: fx.Node) -> bool:
@@ -289,7 +297,7 @@ class QuantizerPlacement:
     def _why_not_for(self, user: fx.Node) -> str:
         """Why a user did not ask for a tensor."""
         if self._keeps_scale(user):
-            return f"quantized behind {self._view.layer(user)}" if self.is_quantized(user) else self.reason(user)
+            return f"quantized behind {self._view.layer(user)}"
         own = f"{self._backend.name} does not quantize what {self._view.kind(user)} takes in"
         return self._why_not(self._view.chain(user)[0]) or own
 

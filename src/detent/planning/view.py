@@ -45,8 +45,8 @@ class GraphView:
 
     def kind(self, node: fx.Node) -> str:
         """Its kind, or what it is instead of one. A member of a dict or a tuple is what that is: an input, an lstm."""
-        if self.is_kind(node, "slice") and node.all_input_nodes and not self.data_inputs(node):
-            return self.kind(node.all_input_nodes[0])
+        while self.is_kind(node, "slice") and node.all_input_nodes and not self.data_inputs(node):
+            node = node.all_input_nodes[0]
         kind = self.kinds.get(node)
         return kind.name if kind else "input" if node.op == "placeholder" else self.described(node)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -81,12 +81,14 @@ class Quantizer(nn.Module, ABC):
         self.pairs: Pairs | None = None
         self.widening: float | None = None
         self.starts: tuple[QParams, ...] = ()
+        self.guards_zero = False
         self._calibrated = False
         self.register_load_state_dict_post_hook(_refresh_calibrated)  # type: ignore[no-untyped-call]
 
     # `observer` is what measures it when a prepared model is calibrated: a name, and options. `pairs`, of a weight, is
     # which codes are kept from saturating where they are multiplied and added in pairs, and `widening` by how much its
     # scales were enlarged for that, on average. `starts` are what it may start from if the observer left a choice.
+    # `guards_zero` says that roots or quotients are taken of the tensor, which have no slope where it is rounded to 0.
 
     @classmethod
     def observer_of(cls, scheme: Scheme, target: Measuring = ("minmax", {})) -> Measuring:
@@ -126,7 +128,13 @@ class Quantizer(nn.Module, ABC):
         mode = self.mode
         if mode.watch is not None:
             mode.watch(x)
-        return self.quantize(x) if mode.quantizes else x
+        if not mode.quantizes:
+            return x
+        values = self.quantize(x)
+        if self.guards_zero and values.requires_grad:
+            hook = partial(_without_slope_at, values.detach() == 0)
+            values.register_hook(hook)  # type: ignore[no-untyped-call]
+        return values
 
     def quantize(self, x: Tensor) -> Tensor:
         """`x` on the grid, in its own dtype, in any mode; an error if the quantizer is not calibrated."""
@@ -178,6 +186,11 @@ class Quantizer(nn.Module, ABC):
     def _unset(self) -> Tensor:
         """A tensor of the scale's shape that says "not measured yet"."""
         return torch.full(self.scale_shape, torch.nan)
+
+
+def _without_slope_at(zeros: Tensor, gradient: Tensor) -> Tensor:
+    """The gradient, but none where it is not finite and the tensor is 0."""
+    return torch.where(zeros, torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0), gradient)
 
 
 def _if_calibrated(qparams: Callable[[Any], QParams]) -> Callable[[Any], QParams]:

@@ -32,7 +32,7 @@ def _entry(name: str, description: str, weight: TensorRequest, activation: Tenso
 
 def _calibrated(name: str, description: str, weight: TensorRequest, activation: TensorRequest) -> Builtin:
     """Deployed as it is calibrated: nothing that comes after makes up for the mean errors of weights."""
-    calibration = Calibration(correct_biases=True)
+    calibration = Calibration(correct_biases=True, choose_ranges=None if activation.observer else True)
     return Builtin(description, Recipe(name=name, weight=weight, activation=activation, calibration=calibration))
 
 

@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from detent.errors import RecipeError
+from detent.files import read_bytes, write_bytes
 from detent.recipes import json_text, toml_text, yaml_text
 from detent.recipes.refusal import RefusalError, nearest
 
 __all__ = ["FORMATS", "read", "write"]
+
+_MOST = 256 * 1024  # bytes: the largest that comes with Detent has 1.6 KB, and a YAML list of 2 MB was read for 99 s
+_LONGEST_KEY = 1000  # dots of a TOML key: its reader takes time and memory with their square
 
 
 class Format(NamedTuple):
@@ -44,6 +48,7 @@ def read(path: str | PathLike[str]) -> dict[str, Any]:
         raise RecipeError(asked, "it is nested too deeply", "a recipe is a few levels deep") from None
     except ValueError as error:
         raise RecipeError(asked, str(error), f"make it valid {path.suffix[1:]}") from None
+    _refuse_long_numbers(data, asked)
     if not isinstance(data, dict):
         raise RecipeError(asked, f"it holds a {type(data).__name__}", "write keys and values, as in 'name: mine'")
     return data
@@ -55,7 +60,7 @@ def write(data: dict[str, Any], path: str | PathLike[str]) -> None:
     asked = f"write the recipe {path}"
     text = _format(path, asked).dumps(data)
     try:
-        path.write_bytes(text.encode())
+        write_bytes(path, text.encode())
     except (OSError, ValueError) as error:
         raise RecipeError(asked, _reason(error), "choose a path that can be written") from None
 
@@ -69,14 +74,29 @@ def _format(path: Path, asked: str) -> Format:
 
 def _text(path: Path, asked: str) -> str:
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_bytes(path, most=_MOST).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise RecipeError(asked, "it is not UTF-8 text", "save it as UTF-8") from None
     except (OSError, ValueError) as error:
         raise RecipeError(asked, _reason(error), "give the path of a recipe file") from None
+    if path.suffix.lower() == ".toml" and max(line.count(".") for line in text.splitlines() or [""]) > _LONGEST_KEY:
+        raise RecipeError(asked, f"a line has more than {_LONGEST_KEY} dots", "a recipe is a few levels deep")
     if not text.strip():
         raise RecipeError(asked, "the file is empty", "begin with a name, as in 'name: mine'")
     return text
+
+
+def _refuse_long_numbers(data: Any, asked: str) -> None:
+    """Integers past 64 bits have no use in a recipe, and Python refuses to print those of thousands of digits."""
+    waiting = [data]
+    while waiting:
+        match waiting.pop():
+            case dict() as mapping:
+                waiting += mapping.values()
+            case list() as several:
+                waiting += several
+            case int() as number if number.bit_length() > 64:
+                raise RecipeError(asked, f"an integer of {number.bit_length()} bits", "give one of at most 64 bits")
 
 
 def _reason(error: OSError | ValueError) -> str:

@@ -50,11 +50,13 @@ class BatchNorm(Section, frozen=True):
 
 class Calibration(Section, frozen=True):
     """How ranges are measured: over how many batches, and whether later layers see quantized inputs meanwhile. With
-    `correct_biases` the mean errors of quantized weights are then taken out of the biases."""
+    `correct_biases` the mean errors of quantized weights are then taken out of the biases; with `choose_ranges`
+    activations whose range is all that was seen are clipped if the outputs are nearer to the float ones so."""
 
     batches: Annotated[int, within(1, 512)] | None = None
     inputs: Annotated[CalibrationInputs, one_of(CalibrationInputs, "float")] = "float"
     correct_biases: bool | None = None
+    choose_ranges: bool | None = None
 
 
 class AlgorithmRequest(Section, frozen=True):

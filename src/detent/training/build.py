@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.data import Dataset
 
 from detent.data import Preprocessing
 from detent.errors import DataError, DetentError, RecipeError
@@ -20,9 +21,18 @@ from detent.targets import BACKENDS
 from detent.training.batch import example_of
 from detent.training.batches import Batches, Samples
 from detent.training.config import Config
-from detent.training.datasets import FASHION_MNIST, MNIST, ImageFolder, cifar10, crop_and_flip, idx_images, made_up
+from detent.training.datasets import (
+    FASHION_MNIST,
+    MNIST,
+    ImageFolder,
+    ListedImages,
+    cifar10,
+    crop_and_flip,
+    idx_images,
+    made_up,
+)
 from detent.training.ema import Ema
-from detent.training.import_paths import is_import_path, named
+from detent.training.import_paths import import_class, import_function, import_object, is_import_path, refuse_import
 from detent.training.log import Log
 from detent.training.loops import LSQEpochLoop, PTQLoop, QATEpochLoop
 from detent.training.objective import LossFunction, Objective
@@ -33,41 +43,51 @@ from detent.training.run import Run
 from detent.training.schedules import Schedule
 from detent.zoo import ZOO, load_pretrained
 
-__all__ = ["batches_of", "check_names", "float_model", "loop_of", "prepared_model", "run_of", "samples_of"]
+__all__ = [
+    "batches_of",
+    "check_names",
+    "float_model",
+    "loop_of",
+    "prepared_model",
+    "refuse_imports",
+    "run_of",
+    "samples_of",
+]
 
 
-def float_model(config: Config) -> nn.Module:
+def float_model(config: Config, *, allow_imports: bool = False) -> nn.Module:
     """The model with its weights, before anything is done to it."""
     asked = config.model
-    make = named(asked.name, "model") if is_import_path(asked.name) else _known(ZOO, "the model", asked.name)
-    model = _called(make, f"model {asked.name}", **asked.options)
-    if not isinstance(model, nn.Module):
-        raise RecipeError(f"the model {asked.name!r}", f"it makes a {type(model).__name__}", "name an nn.Module")
+    make = (
+        import_class(asked.name, "model", nn.Module, allowed=allow_imports)
+        if is_import_path(asked.name)
+        else _known(ZOO, "the model", asked.name)
+    )
+    model: nn.Module = _called(make, f"model {asked.name}", **asked.options)
     if asked.pretrained is not None:
         load_pretrained(model, asked.pretrained)
     return model
 
 
-def samples_of(config: Config, split: str) -> Samples:
+def samples_of(config: Config, split: str, *, allow_imports: bool = False) -> Samples:
     """The data set's samples of a split, "train" or "test"."""
     asked = config.data
     folder = None if asked.folder is None else Path(asked.folder)
     if is_import_path(asked.name):
-        found: Samples = _called(
-            named(asked.name, "data set"), f"data set {asked.name}", folder, split, **asked.options
-        )
+        own = import_class(asked.name, "data set", Dataset, allowed=allow_imports)
+        found: Samples = _called(own, f"data set {asked.name}", folder, split, **asked.options)
         return found
     make = _known(_DATA_SETS, "the data set", asked.name)
-    if folder is None and asked.name != "made_up":
+    if folder is None and asked.name not in _WITHOUT_FOLDER:
         raise DataError(f"the data set {asked.name}", "no folder is given", "add data.folder, or say --data FOLDER")
     return _called(make, f"data set {asked.name}", folder, split, **asked.options)  # type: ignore[no-any-return]
 
 
-def prepared_model(config: Config, model: nn.Module, samples: Samples) -> PreparedModel:
+def prepared_model(config: Config, model: nn.Module, samples: Samples, *, allow_imports: bool = False) -> PreparedModel:
     """The model prepared for the config's backend, with one sample as its example."""
     backend: Backend | str = config.backend
     if is_import_path(config.backend):
-        backend = named(config.backend, "backend")
+        backend = import_object(config.backend, "backend", allowed=allow_imports)
         if not isinstance(backend, Backend):
             raise RecipeError(f"the backend {config.backend!r}", f"it is a {type(backend).__name__}", "name a Backend")
     else:
@@ -90,11 +110,15 @@ def batches_of(config: Config, samples: Samples, processes: Processes, **options
     )
 
 
-def run_of(config: Config, folder: Path | None, processes: Processes) -> Run:
+def run_of(config: Config, folder: Path | None, processes: Processes, *, allow_imports: bool = False) -> Run:
     """Everything the config's loop works on."""
-    data, test = samples_of(config, "train"), samples_of(config, "test")
-    model = float_model(config)
-    prepared = prepared_model(config, model, data).to(processes.device)
+    data, test = (samples_of(config, split, allow_imports=allow_imports) for split in ("train", "test"))
+    model = float_model(config, allow_imports=allow_imports)
+    prepared = prepared_model(config, model, data, allow_imports=allow_imports).to(processes.device)
+    metrics = {
+        name: import_function(str(path), f"metric {name}", allowed=allow_imports)
+        for name, path in config.metrics.items()
+    }
     train = batches_of(
         config,
         data,
@@ -109,8 +133,8 @@ def run_of(config: Config, folder: Path | None, processes: Processes) -> Run:
         train,
         batches_of(config, test, processes, limit=config.data.val_batches),
         batches_of(config, data, processes, shuffle=True, limit=config.data.calibration_batches),
-        objective=_objective(config, model, processes),
-        metrics={name: _function(str(path), f"metric {name}") for name, path in config.metrics.items()},
+        objective=_objective(config, model, processes, allow_imports=allow_imports),
+        metrics=metrics,
         schedule=_schedule(config, len(train)),
         ema=None if config.train.ema is None else Ema(prepared, config.train.ema),
         folder=folder,
@@ -148,7 +172,7 @@ def loop_of(config: Config, run: Run) -> PTQLoop | QATEpochLoop | LSQEpochLoop:
             return LSQEpochLoop(run, **common)
 
 
-def _objective(config: Config, model: nn.Module, processes: Processes) -> LossFunction:
+def _objective(config: Config, model: nn.Module, processes: Processes, *, allow_imports: bool) -> LossFunction:
     asked = config.loss
     if asked.function is None:
         teacher = model.to(processes.device) if asked.distillation else None
@@ -158,14 +182,7 @@ def _objective(config: Config, model: nn.Module, processes: Processes) -> LossFu
         raise RecipeError(
             f"loss.{others[0]} beside loss.function", "the function is the whole loss", f"leave {others[0]} out"
         )
-    return _function(asked.function, "loss")
-
-
-def _function(path: str, what: str) -> Callable[..., Any]:
-    found: Callable[..., Any] = named(path, what)
-    if not callable(found) or isinstance(found, type):
-        raise RecipeError(f"the {what} {path!r}", f"it is a {type(found).__name__}", "name a function")
-    return found
+    return import_function(asked.function, "loss", allowed=allow_imports)
 
 
 def _schedule(config: Config, epoch: int) -> Schedule:
@@ -202,7 +219,9 @@ _DATA_SETS: dict[str, Callable[..., Any]] = {
     "fashion_mnist": lambda folder, split: idx_images(folder, split, FASHION_MNIST, "Fashion-MNIST"),
     "image_folder": _image_folder,
     "made_up": _made_up,
+    "listed_images": ListedImages,
 }
+_WITHOUT_FOLDER = ("made_up", "listed_images")
 
 
 def check_names(config: Config, source: str) -> None:
@@ -213,6 +232,18 @@ def check_names(config: Config, source: str) -> None:
             _check_options(make, f"{source}: {section}.options", asked.options)
     if not is_import_path(config.backend):
         _known(BACKENDS, f"{source}: backend =", config.backend)
+
+
+def refuse_imports(config: Config, source: str, *, but: Collection[str] = ()) -> None:
+    """Refuse every import path of a config; `but` are keys whose value the file did not say."""
+    said = {"model.name": config.model.name, "data.name": config.data.name, "backend": config.backend}
+    said |= {"loss.function": config.loss.function or ""}
+    said |= {f"metrics.{name}": str(path) for name, path in config.metrics.items()}
+    for section, names in dict(config.imports).items():
+        said |= {f"imports.{section}.{name}": str(path) for name, path in names.items()}
+    for key, path in said.items():
+        if key not in but and is_import_path(path):
+            raise refuse_import(f"{key} of {source},", path)
 
 
 def _check_options(make: Any, where: str, options: Mapping[str, Any]) -> None:
@@ -236,5 +267,6 @@ def _called(make: Any, what: str, *given: Any, **options: Any) -> Any:
         return make(*given, **options)
     except DetentError:
         raise
-    except TypeError as error:
-        raise RecipeError(f"the {what} with {dict(options)}", str(error), "give options that it takes") from None
+    except (Exception, MemoryError) as error:  # whatever the options make of it
+        found = str(error) if isinstance(error, TypeError) else f"{type(error).__name__}: {error}"
+        raise RecipeError(f"the {what} with {dict(options)}", found, "give options that it takes") from error

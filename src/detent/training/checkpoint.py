@@ -9,9 +9,7 @@ file. Reading runs no code. A file of another network, backend or recipe is refu
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from detent.errors import ArtifactError
+from detent.errors import ArtifactError, refusing
+from detent.files import write_bytes
 from detent.graph import FloatRange, PreparedModel
 from detent.training.state_codec import pack, unpack
 
@@ -36,20 +35,22 @@ def save(path: str | Path, prepared: PreparedModel, *, training: Mapping[str, An
     """Write the state of a prepared model, what it was prepared for, and whatever nested state training has."""
     plain, tensors = pack({"model": prepared.state_dict(), "training": dict(training or {})})
     header = {"checkpoint version": VERSION, **_request(prepared), "state": plain}
-    _write(Path(path), to_bytes(tensors, metadata={"detent": json.dumps(header)}))
+    where = Path(path)
+    where.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(where, to_bytes(tensors, metadata={"detent": json.dumps(header)}))
 
 
 def read(path: str | Path) -> dict[str, Any]:
     """Everything a checkpoint says: `backend`, `recipe`, and `state` with `model` and `training`."""
     where = Path(path)
-    asked = f"read the checkpoint {where}"
-    if not where.is_file():
+    asked = f"read the checkpoint {str(where)!r}"
+    if "\0" in str(where) or not where.is_file():
         raise ArtifactError(asked, "there is no such file", "give the path of a checkpoint that training wrote")
     try:
         with safe_open(where, "pt") as file:
             said = (file.metadata() or {}).get("detent")
             tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
         raise ArtifactError(asked, f"it is truncated or no safetensors file: {error}", "use an older one") from None
     if said is None:
         raise ArtifactError(asked, "it holds weights only", "load weights by `pretrained`, and resume from checkpoints")
@@ -58,11 +59,21 @@ def read(path: str | Path) -> dict[str, Any]:
         version = header["checkpoint version"]
         if version == VERSION:
             header["state"] = unpack(header["state"], tensors)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ArtifactError(asked, f"its header is damaged: {error!r}", "use an older one") from None
     if version != VERSION:
         raise ArtifactError(asked, f"checkpoint version {version}", f"use a Detent that reads it, or version {VERSION}")
+    _check_form(header["state"], asked)
     return header
+
+
+def _check_form(state: Any, asked: str) -> None:
+    """Refuse a state that has no tensors of a model and no mapping of what training kept."""
+    if not isinstance(state, dict) or not all(isinstance(state.get(part), dict) for part in ("model", "training")):
+        raise ArtifactError(asked, "its state has no 'model' and 'training'", "use an older one")
+    for name, value in state["model"].items():
+        if not isinstance(value, Tensor):
+            raise ArtifactError(asked, f"{name} of its model is a {type(value).__name__}", "use an older one")
 
 
 def load(path: str | Path, prepared: PreparedModel) -> dict[str, Any]:
@@ -86,7 +97,8 @@ def load_model(path: str | Path, prepared: PreparedModel) -> dict[str, Any]:
     training = load(path, prepared)
     average = training.get("ema")
     if average:
-        prepared.load_state_dict(average, strict=False)
+        with refusing(ArtifactError, f"load the averages of {path}", "use an older one"):
+            prepared.load_state_dict(average, strict=False)
     return training
 
 
@@ -132,26 +144,3 @@ def _different_keys(path: str, held: Any, wanted: Any) -> list[str]:
 
 def _described(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
-
-
-def _write(path: Path, content: bytes) -> None:
-    """All of `content` under `path`, or what was there before."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Always the same name, so that what a kill leaves behind is written over by the next one.
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise
-    # The rename itself must reach the disk too.
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -32,6 +32,7 @@ OptimizerName = Literal["sgd", "adam", "adamw"]
 DeviceName = Literal["cpu", "cuda"]
 
 _MANY = 2**31 - 1
+_LONGEST_NAME = 200
 _Options = Annotated[Mapping[str, Scalar], PlainValidator(Options.of)]
 _Count = Annotated[int, within(1, _MANY)]
 
@@ -63,6 +64,14 @@ def _pairs(value: object) -> object:
 def _as_text(value: object) -> object:
     """`precision: 32` in a file is a number."""
     return str(value) if type(value) is int else value
+
+
+def _folder_name(value: str) -> str:
+    """A run is written into a folder of this name: it is one name, and no way out of the folder that runs are in."""
+    if value in (".", "..") or any(letter in value for letter in "/\\\0") or len(value.encode()) > _LONGEST_NAME:
+        found = f"it names a folder, so it has neither / nor \\, and at most {_LONGEST_NAME} bytes"
+        raise RefusalError(found, "give a plain name; -o says where a run is written")
+    return value
 
 
 class ModelConfig(Section, frozen=True):
@@ -165,7 +174,7 @@ class Config(Section, frozen=True):
     `metrics` are names to import paths of functions of (outputs, batch); the best checkpoint is the best by the first.
     """
 
-    name: Text
+    name: Annotated[Text, AfterValidator(_folder_name)]
     model: ModelConfig
     data: DataConfig
     backend: Text

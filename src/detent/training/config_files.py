@@ -11,19 +11,23 @@ from detent.errors import DetentError, RecipeError
 from detent.observers import OBSERVERS
 from detent.quantizers import QUANTIZERS
 from detent.recipes.files import FORMATS, read
-from detent.training.build import check_names
+from detent.training.build import check_names, refuse_imports
 from detent.training.config import Config, Registrations
-from detent.training.import_paths import named
+from detent.training.import_paths import import_object
 
 __all__ = ["load_config"]
 
 _BASE = "_base_"
+_MOST_FILES = 64  # in all: two bases that each have two, and so on, are few files and many readings
 _PATHS = (("model", "pretrained"), ("data", "folder"))
 
 
-def load_config(path: str | Path) -> Config:
-    """Read a `.yaml`, `.yml`, `.json` or `.toml` file. A mistake names the file, the key and the nearest known one."""
-    data = _with_bases(Path(path), ())
+def load_config(path: str | Path, *, allow_imports: bool = False) -> Config:
+    """Read a `.yaml`, `.yml`, `.json` or `.toml` file. A mistake names the file, the key and the nearest known one.
+
+    Without `allow_imports` the file is data: one that names code by an import path is refused.
+    """
+    data = _with_bases(Path(path), (), [])
     asked = Registrations.from_dict(data.get("imports") or {}, source=f"{path}: imports")
     for table, names in (
         (OBSERVERS, asked.observers),
@@ -31,8 +35,10 @@ def load_config(path: str | Path) -> Config:
         (ALGORITHMS, asked.algorithms),
     ):
         for name, where in names.items():
-            table.register(name, named(str(where), table.kind))
+            table.register(name, import_object(str(where), table.kind, allowed=allow_imports))
     config = Config.from_dict(data, source=str(path))
+    if not allow_imports:
+        refuse_imports(config, str(path))
     check_names(config, str(path))
     return config
 
@@ -55,10 +61,14 @@ def laid_over(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def _with_bases(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
-    here = path.resolve()
+def _with_bases(path: Path, above: tuple[Path, ...], seen: list[Path]) -> dict[str, Any]:
+    """`above` are the files that this one is a base of; `seen` are all that were read, those read twice too."""
+    here = _resolved(path)
     if here in above:
         raise RecipeError(f"read the config {above[0]}", f"{path} is a base of itself", "break the circle")
+    seen.append(here)
+    if len(seen) > _MOST_FILES:
+        raise RecipeError(f"read the config {seen[0]}", f"it has more than {_MOST_FILES} bases", "name fewer")
     try:
         own = read(path)
     except DetentError as error:
@@ -69,7 +79,7 @@ def _with_bases(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
         raise RecipeError(f"{path}: {_BASE} = {bases!r}", "it is no path", "give a path or a list of paths")
     merged: dict[str, Any] = {}
     for base in bases:
-        merged = laid_over(merged, _with_bases(path.parent / base, (*above, here)))
+        merged = laid_over(merged, _with_bases(path.parent / base, (*above, here), seen))
     return laid_over(merged, _placed(own, path.parent))
 
 
@@ -77,9 +87,17 @@ def _placed(data: dict[str, Any], folder: Path) -> dict[str, Any]:
     """With relative paths made those of `folder`."""
     recipe = data.get("recipe")
     if isinstance(recipe, str) and Path(recipe).suffix.lower() in FORMATS:
-        data = {**data, "recipe": str((folder / recipe).resolve())}
+        data = {**data, "recipe": str(_resolved(folder / recipe))}
     for section, key in _PATHS:
         held = data.get(section)
         if isinstance(held, dict) and isinstance(held.get(key), str):
-            data = {**data, section: {**held, key: str((folder / held[key]).resolve())}}
+            data = {**data, section: {**held, key: str(_resolved(folder / held[key]))}}
     return data
+
+
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a null character, a circle of links
+        reason = getattr(error, "strerror", None) or str(error)
+        raise RecipeError(f"the path {str(path)[:200]!r}", reason, "give a path that can exist") from None

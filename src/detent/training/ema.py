@@ -45,6 +45,8 @@ class Ema:
         return dict(self._average)
 
     def load_state_dict(self, state: Mapping[str, Tensor], updates: int) -> None:
+        if type(updates) is not int or updates < 0:
+            raise ValueError(f"{updates!r} updates of an average")
         self.updates = updates
         for name, average in self._average.items():
             average.copy_(state[name])

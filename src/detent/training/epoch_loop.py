@@ -164,9 +164,11 @@ class EpochLoop(ABC):
             rate = {"lr": float(run.optimizer.param_groups[0]["lr"])}
             run.log.write(done.step, self.epoch, {**means, **rate, **shown})
         run.progress = Progress(epoch=done.epoch + 1, step=done.step, best=best)
-        run.save()
+        # The last checkpoint is written last: until it says that the epoch is over, a resumed run does all of this
+        # again, with the same result. The other way round, it would believe in a best checkpoint that is not there.
         if better:
             run.save(BEST)
+        run.save()
         run.processes.wait()
 
     def _some_unused(self, batch: Any) -> bool:

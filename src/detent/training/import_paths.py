@@ -1,21 +1,24 @@
-"""Things of a user's own, named in a config as `package.module:Name`.
+"""Things of a user's own, named in a config as `package.module:Name`: only with the leave of who runs it.
 
-A config is data. What it names this way must be a module that Python can already import and a name in it; nothing in
-the file itself is evaluated.
+Importing a module executes it, so a path of a file is followed only where the caller allows it (`--allow-imports`,
+`allow_imports=True`). Even then nothing of the file chooses what is called: a class is constructed only if it is a
+subclass of what is asked for, which is checked first, and a function is called with outputs and batches alone.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from detent.errors import RecipeError
+from detent.errors import DetentError, RecipeError
 from detent.recipes.refusal import nearest
 
-__all__ = ["is_import_path", "named"]
+__all__ = ["import_class", "import_function", "import_object", "is_import_path", "refuse_import"]
 
 _FORM = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -28,11 +31,22 @@ def is_import_path(text: str) -> bool:
     return _FORM.fullmatch(text) is not None
 
 
-def named(path: str, what: str) -> Any:
+def refuse_import(what: str, path: str) -> RecipeError:
+    """What is said where a file names code and nobody allowed that."""
+    return RecipeError(
+        f"the {what} {path!r}",
+        "it is an import path, and importing executes code",
+        "say --allow-imports (in Python allow_imports=True) if you trust the file, or use a name that Detent knows",
+    )
+
+
+def import_object(path: str, what: str, *, allowed: bool) -> Any:
     """What the path names; modules of the current folder can be named too."""
     asked = f"the {what} {path!r}"
     if not is_import_path(path):
         raise RecipeError(asked, "it is no import path", "write package.module:Name")
+    if not allowed:
+        raise refuse_import(what, path)
     module_name, _, inside = path.partition(":")
     here = str(Path.cwd())
     sys.path.insert(0, here)
@@ -42,6 +56,12 @@ def named(path: str, what: str) -> Any:
         raise RecipeError(
             asked, f"there is no module {error.name}", "install it, or run in the folder it is in"
         ) from None
+    except DetentError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever the module does
+        raise RecipeError(
+            asked, f"importing it raised {type(error).__name__}: {error}", "correct the module"
+        ) from error
     finally:
         sys.path.remove(here)
     for part in inside.split("."):
@@ -49,4 +69,26 @@ def named(path: str, what: str) -> Any:
             advice = nearest(part, dir(found), "give a name that it has")
             raise RecipeError(asked, f"{module_name} has no {part!r}", advice)
         found = getattr(found, part)
+    return found
+
+
+def import_class(path: str, what: str, base: type, *, allowed: bool) -> type:
+    """The class that the path names, a subclass of `base`: anything else is refused before it is called."""
+    found = import_object(path, what, allowed=allowed)
+    if not (isinstance(found, type) and issubclass(found, base)):
+        kind = found.__name__ if isinstance(found, type) else f"a {type(found).__name__}"
+        name = f"{base.__module__.removesuffix('.module').removesuffix('.dataset')}.{base.__qualname__}"
+        raise RecipeError(f"the {what} {path!r}", f"it is {kind}", f"name a subclass of {name}")
+    return found
+
+
+def import_function(path: str, what: str, *, allowed: bool) -> Callable[..., Any]:
+    """The function of (outputs, batch) that the path names."""
+    found = import_object(path, what, allowed=allowed)
+    if not inspect.isfunction(found):
+        raise RecipeError(f"the {what} {path!r}", f"it is a {type(found).__name__}", "name a function of Python")
+    try:
+        inspect.signature(found).bind(None, None)
+    except TypeError as error:
+        raise RecipeError(f"the {what} {path!r}", str(error), "name a function of (outputs, batch)") from None
     return found

@@ -32,9 +32,9 @@ class PTQLoop:
         self.run_epoch()
         self.prepare_for_val()
         metrics = run.validate()
-        if run.processes.first:
-            run.log.write(0, 0, metrics)
         run.save()
+        if run.processes.first:
+            run.log.write(0, 0, metrics)  # behind the checkpoint: a resumed run validates, and writes them, again
         run.processes.wait()
         return metrics
 

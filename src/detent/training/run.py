@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from detent.errors import ArtifactError, refusing
 from detent.graph import PreparedModel
 from detent.training import checkpoint
 from detent.training.batch import call, size_of, to_float32
@@ -32,7 +33,10 @@ LAST, BEST = "last.safetensors", "best.safetensors"
 
 @dataclass
 class Progress:
-    """How far training has come: whole epochs, steps in all, batches of the epoch that is under way."""
+    """How far training has come: whole epochs, steps in all, batches of the epoch that is under way.
+
+    `log_rows` are the rows of the log when the checkpoint that says this was written; None in one of earlier versions.
+    """
 
     epoch: int = 0
     step: int = 0
@@ -41,6 +45,16 @@ class Progress:
     loss_sum: float = 0.0
     right: float = 0.0
     seen: float = 0.0
+    log_rows: int | None = None
+
+    def check(self) -> None:
+        """Refuse, as what a damaged file says, what no run can come to."""
+        counts = (self.epoch, self.step, self.batch, self.log_rows or 0)
+        sums = (self.loss_sum, self.right, self.seen, self.best or 0.0)
+        if not all(type(count) is int and count >= 0 for count in counts):
+            raise ValueError(f"progress has counts that are none: {counts}")
+        if not all(isinstance(value, (int, float)) for value in sums):
+            raise ValueError(f"progress has sums that are no numbers: {sums}")
 
 
 @dataclass(eq=False)
@@ -125,7 +139,7 @@ class Run:
         if broken_parameters(self.prepared):
             raise stopped(self.prepared, None, float("nan"), self.progress.step, self.last)
         training: dict[str, Any] = {
-            "progress": asdict(self.progress),
+            "progress": {**asdict(self.progress), "log_rows": self.log.rows},
             "optimizer": self.optimizer.state_dict(),
             "random": random_state(),
             "precision": self.precision.state_dict(),
@@ -137,13 +151,28 @@ class Run:
     def resume(self, path: str | Path) -> None:
         """Continue where a checkpoint was written, bit for bit on one process."""
         state = checkpoint.load(path, self.prepared)
+        with refusing(ArtifactError, f"resume from {path}", "use an older checkpoint, or train anew"):
+            self._take(state)
+
+    def _take(self, state: Mapping[str, Any]) -> None:
+        progress = Progress(**state["progress"])
+        progress.check()
         if "precision" in state:
             self.precision.load_state_dict(state["precision"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.progress = Progress(**state["progress"])
+        _check_optimizer(self.optimizer)
+        self.progress = progress
         if self.ema is not None and "ema" in state:
             self.ema.load_state_dict(state["ema"], state["ema updates"])
         if self.processes.first:
             set_random_state(state["random"])
         else:
             seed_everything(self.seed + self.progress.step + self.processes.rank)
+
+
+def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:
+    """Torch takes a state of any shape, and fails at the first step."""
+    for parameter, held in optimizer.state.items():
+        for name, value in held.items():
+            if isinstance(value, Tensor) and value.ndim and value.shape != parameter.shape:
+                raise ValueError(f"{name} is {list(value.shape)} for a parameter of {list(parameter.shape)}")

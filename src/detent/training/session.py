@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -12,11 +12,12 @@ from torch import Tensor
 
 from detent.artifact import Artifact, deploy, require_writable
 from detent.errors import ArtifactError
+from detent.files import locked
 from detent.graph import PreparedModel
 from detent.recipes.files import write
 from detent.training import checkpoint
 from detent.training.batch import inputs_of, labels_of
-from detent.training.build import batches_of, float_model, loop_of, prepared_model, run_of, samples_of
+from detent.training.build import batches_of, float_model, loop_of, prepared_model, refuse_imports, run_of, samples_of
 from detent.training.config import Config
 from detent.training.log import Log
 from detent.training.processes import Processes, joined_processes
@@ -49,27 +50,32 @@ class Outcome:
         }
 
 
-def train(config: Config, folder: str | Path, *, resume: bool = False) -> Outcome | None:
-    """Run the config's loop in `folder`, deploy into `folder/artifact`, verify; None on all processes but the first."""
+def train(config: Config, folder: str | Path, *, resume: bool = False, allow_imports: bool = False) -> Outcome | None:
+    """Run the config's loop in `folder`, deploy into `folder/artifact`, verify; None on all processes but the first.
+
+    Without `allow_imports` a config that names code by an import path is refused.
+    """
+    if not allow_imports:
+        refuse_imports(config, config.name)
     where = Path(folder)
     last = where / LAST
     if last.exists() and not resume:
         raise ArtifactError(f"train in {where}", f"it holds a run, {last}", "say --resume, or choose another folder")
     if resume and not last.exists():
         raise ArtifactError(f"resume in {where}", f"there is no {LAST}", "train without --resume first")
-    with joined_processes(config.train.device) as processes:
+    with joined_processes(config.train.device) as processes, _alone(where, processes):
         seed_everything(config.train.seed)
-        run = run_of(config, where, processes)
+        run = run_of(config, where, processes, allow_imports=allow_imports)
         if processes.first and config.deploy.enabled:
             require_writable(where / ARTIFACT, run.prepared.backend, files=config.deploy.files or None)
         seed_everything(config.train.seed + processes.rank)  # dropout of its own on each process
         if resume:
             run.resume(last)
         elif processes.first:
-            where.mkdir(parents=True, exist_ok=True)
             write(config.to_dict(), where / "config.yaml")
         if processes.first:
-            run.log = Log(where, resume_step=run.progress.step if resume else None)
+            step, rows = (run.progress.step, run.progress.log_rows) if resume else (None, None)
+            run.log = Log(where, resume_step=step, resume_rows=rows)
         metrics = loop_of(config, run).run()
         run.log.close()
         if not processes.first:
@@ -78,17 +84,25 @@ def train(config: Config, folder: str | Path, *, resume: bool = False) -> Outcom
         if not config.deploy.enabled:
             return Outcome(metrics, where, notes=notes)
         with run.ema.in_place() if run.ema is not None else nullcontext():
-            artifact, verdict = _deployed(config, run.prepared, where / ARTIFACT)
+            artifact, verdict = _deployed(config, run.prepared, where / ARTIFACT, allow_imports=allow_imports)
         return Outcome(metrics, where, artifact, verdict, notes)
 
 
-def deploy_checkpoint(config: Config, path: str | Path, folder: str | Path) -> Outcome:
+def deploy_checkpoint(config: Config, path: str | Path, folder: str | Path, *, allow_imports: bool = False) -> Outcome:
     """Deploy what a checkpoint of the config holds, the averaged weights where it has some, and verify it."""
-    samples = samples_of(config, "test")
-    prepared = prepared_model(config, float_model(config.replace(model=_without_weights(config))), samples)
+    if not allow_imports:
+        refuse_imports(config, config.name)
+    samples = samples_of(config, "test", allow_imports=allow_imports)
+    model = float_model(config.replace(model=_without_weights(config)), allow_imports=allow_imports)
+    prepared = prepared_model(config, model, samples, allow_imports=allow_imports)
     checkpoint.load_model(path, prepared)
-    artifact, verdict = _deployed(config, prepared, Path(folder))
+    artifact, verdict = _deployed(config, prepared, Path(folder), allow_imports=allow_imports)
     return Outcome({}, Path(folder), artifact, verdict)
+
+
+def _alone(folder: Path, processes: Processes) -> AbstractContextManager[None]:
+    """One run at a time in a folder, whose processes are one."""
+    return locked(folder, f"train in {folder}") if processes.first else nullcontext()
 
 
 def _without_weights(config: Config) -> Any:
@@ -96,13 +110,15 @@ def _without_weights(config: Config) -> Any:
     return config.model.replace(pretrained=None)
 
 
-def _deployed(config: Config, prepared: PreparedModel, folder: Path) -> tuple[Artifact, Verdict | None]:
+def _deployed(
+    config: Config, prepared: PreparedModel, folder: Path, *, allow_imports: bool
+) -> tuple[Artifact, Verdict | None]:
     prepared = prepared.cpu().eval()
     artifact = deploy(prepared, folder, files=config.deploy.files or None)
     count = config.deploy.verify_batches
     if not count:
         return artifact, None
-    batches = batches_of(config, samples_of(config, "test"), Processes())
+    batches = batches_of(config, samples_of(config, "test", allow_imports=allow_imports), Processes())
     return artifact, artifact.verify([_for_verify(batch) for batch in islice(batches, count)], latency=False)
 
 

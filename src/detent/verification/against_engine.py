@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from detent.ir import Encoding
-from detent.ir.roundoff import rounds
+from detent.ir.roundoff import UNIT, rounds
+from detent.traversal import dependencies_first
 from detent.twin import Step, Twin
 from detent.verification.differences import Allowed, Tally, apart, encoding_by_tensor
 from detent.verification.ranges import Ranges
@@ -19,6 +20,10 @@ __all__ = ["AgainstEngine"]
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
+
+
+_LAST_BITS = 4 * UNIT
+"""Of the largest number: a product and a sum in float32, rounded once or twice, on either side."""
 
 
 class AgainstEngine:
@@ -41,6 +46,14 @@ class AgainstEngine:
         for step in twin.steps:
             for operand in step.writes:
                 self._making.setdefault(operand.tensor, []).append(step)
+                self._keep_grid(step, operand.tensor)
+
+    def _keep_grid(self, step: Step, made: str) -> None:
+        """Codes that are moved stay on their grid, also to an output that the network gives as real numbers."""
+        read = next((read for read in step.reads if read is not None), None)
+        encoding = None if read is None else read.encoding or self._encodings.get(read.tensor)
+        if step.ran_as == "moved" and encoding is not None and encoding.per_tensor:
+            self._encodings.setdefault(made, encoding)
 
     @property
     def claims_equality(self) -> bool:
@@ -161,13 +174,15 @@ class AgainstEngine:
 
     def _is_certain(self, tensor: str, seen: Arrays, known: dict[str, bool]) -> bool:
         """Whether integers alone lead to it from what the engine showed."""
-        if tensor not in known:
-            known[tensor] = True
-            steps = self._making.get(tensor, [])
-            reads = [read for step in steps for read in step.reads if read is not None and read.tensor != tensor]
-            known[tensor] = all(_is_exact(step) for step in steps) and all(
-                self._twin.is_given(read, seen) or self._is_certain(read.tensor, seen, known) for read in reads
-            )
+
+        def hidden(name: str) -> list[str]:
+            reads = [read for step in self._making.get(name, ()) for read in step.reads if read is not None]
+            return [read.tensor for read in reads if read.tensor != name and not self._twin.is_given(read, seen)]
+
+        for name in dependencies_first([tensor], lambda one: [each for each in hidden(one) if each not in known]):
+            if name not in known:
+                exact = all(_is_exact(step) for step in self._making.get(name, ()))
+                known[name] = exact and all(known[each] for each in hidden(name))
         return known[tensor]
 
     def _off(self, name: str) -> float:
@@ -182,7 +197,7 @@ class AgainstEngine:
             if found is None:
                 return np.zeros(ours.shape, bool)
             value, error = (part.numpy().reshape(ours.shape) for part in (found.value, found.spread))
-            close = apart(*sides) <= arithmetic.float_slack * _largest(value)
+            close = apart(*sides) <= max(arithmetic.float_slack, _LAST_BITS) * _largest(value)
             return close | np.logical_and(*(apart(side, value) <= error for side in sides))
         codes = [side.astype(np.int64) if _whole(side) else encoding.quantize(side) for side in sides]
         off = self._off(name)

@@ -26,13 +26,15 @@ class Ends:
     """`outputs` are their grids by name, `first` is who simulates: "simulation" or "file".
 
     Roundings that spread may change outputs, so that these counts alone are no problem, but for two that no rounding
-    gives: numbers that are not finite on one side only, and answers that become wrong far more often than right.
+    gives: numbers that are not finite on one side only, or not in the float network, and answers that become wrong far
+    more often than right.
     """
 
     def __init__(self, first: str, outputs: Mapping[str, Encoding | None]):
         self._first, self._outputs = first, outputs
         self._tallies = [Tally(f"{one} vs {other}") for one, other in self._pairs]
         self._not_finite: dict[tuple[str, str], int] = {}
+        self._lost: dict[str, int] = {}
         self._right: dict[str, list[bool]] = {}
 
     @property
@@ -55,6 +57,15 @@ class Ends:
             require_classes(labels, scores.shape[1])
             self._right.setdefault(who, []).extend((scores.argmax(1) == labels.reshape(-1)).tolist())
 
+    def compare_with_float(self, results: Mapping[str, Mapping[str, Array]], plain: Mapping[str, Array]) -> None:
+        """What is finite in the float network and on no side, such as the logarithm of what was rounded to zero."""
+        for name in self._outputs:
+            sides = [np.isfinite(outputs[name]) for outputs in results.values()]
+            if any(side.shape != plain[name].shape for side in sides):
+                continue
+            lost = np.isfinite(plain[name]) & ~np.logical_or.reduce(sides)
+            self._lost[name] = self._lost.get(name, 0) + int(lost.sum())
+
     @property
     def differences(self) -> tuple[Difference, ...]:
         return tuple(found for tally in self._tallies for found in tally.differences)
@@ -70,6 +81,9 @@ class Ends:
         for (name, what), count in self._not_finite.items():
             if count:
                 yield f"{name}: {what}: {count:,} numbers are infinite or NaN on one side only"
+        for name, count in self._lost.items():
+            if count:
+                yield f"{name}: {count:,} numbers are infinite or NaN on every side, and finite in the float network"
         if "engine" in self._right:
             twin, engine = (np.array(self._right[who]) for who in ("twin", "engine"))
             lost, won = int((twin & ~engine).sum()), int((engine & ~twin).sum())

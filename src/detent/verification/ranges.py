@@ -17,6 +17,7 @@ from torch import Tensor
 
 from detent.ir import Encoding, Operand
 from detent.ir.roundoff import UNIT, ErrorBound, error_bounds
+from detent.traversal import dependencies_first, reachable
 from detent.twin import Twin
 from detent.twin.float_ops import float_kernel
 from detent.twin.requantize import dequantize
@@ -59,32 +60,55 @@ class Ranges:
 
     def rounds_inside(self, tensor: str) -> bool:
         """Whether a tensor that was not given is put on a grid on the way from what was given."""
-        if tensor not in self._made:
-            return False
-        op = self._made[tensor]
-        table = op.inputs[0] if op.type == "Gather" else None
-        if table is not None and table.tensor in self._graph.constants and table.encoding is not None:
-            return table.encoding in self._graph.encodings(tensor)  # rows that are stored as codes of the result's grid
-        hidden = [read for read in op.inputs if read is not None and not self._is_known(read)]
-        return any(read.encoding is not None or self.rounds_inside(read.tensor) for read in hidden)
+        for name in reachable([tensor], lambda one: [read.tensor for read in self._hidden(one)]):
+            table = self._stored_rows(name)
+            if table is not None and table.encoding in self._graph.encodings(name):
+                return True
+            if any(read.encoding is not None for read in self._hidden(name)):
+                return True
+        return False
 
     def sources(self, tensor: str) -> Iterator[str]:
         """The given tensors that it is computed from."""
-        for read in self._made[tensor].inputs if tensor in self._made else ():
-            if read is None or read.tensor in self._graph.constants:
-                continue
-            if self._is_known(read):
-                yield read.tensor
-            else:
-                yield from self.sources(read.tensor)
+
+        def unknown(name: str) -> list[str]:
+            return [read.tensor for read in self._computed_inputs(name) if not self._is_known(read)]
+
+        for name in reachable([tensor], unknown):
+            yield from (read.tensor for read in self._computed_inputs(name) if self._is_known(read))
+
+    def _computed_inputs(self, tensor: str) -> list[Operand]:
+        """What the operation that gives a tensor reads, but for constants."""
+        reads = self._made[tensor].inputs if tensor in self._made else ()
+        return [read for read in reads if read is not None and read.tensor not in self._graph.constants]
+
+    def _stored_rows(self, tensor: str) -> Operand | None:
+        """The table that a tensor's rows are taken from, if it is stored as codes."""
+        op = self._made.get(tensor)
+        table = op.inputs[0] if op is not None and op.type == "Gather" else None
+        held = table is not None and table.tensor in self._graph.constants and table.encoding is not None
+        return table if held else None
+
+    def _hidden(self, tensor: str) -> list[Operand]:
+        """What it is computed from and was not given."""
+        if self._stored_rows(tensor) is not None:
+            return []
+        return [read for read in self._computed_inputs(tensor) if not self._is_known(read)]
 
     def _is_known(self, read: Operand) -> bool:
         known = read.tensor in self._graph.constants or read.tensor in self._graph.inputs
         return known or self._twin.is_given(read, self._given)
 
     def _computed(self, tensor: str) -> ErrorBound:
-        if tensor not in self._found:
-            op = self._made[tensor]
+
+        def missing(name: str) -> list[str]:
+            reads = [] if name in self._found else self._computed_inputs(name)
+            return [read.tensor for read in reads if read.tensor not in self._found and not self._is_known(read)]
+
+        for name in dependencies_first([tensor], missing):
+            if name in self._found:
+                continue
+            op = self._made[name]
             reads = [None if read is None else self._read(read) for read in op.inputs]
             own = self._twin.arithmetic.functions.get(op.type)
             results = error_bounds(op, float_kernel(self._graph, op) if own is None else partial(own, op), reads)

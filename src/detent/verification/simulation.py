@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, fx, nn
 
 from detent.frontends.onnx import OnnxParameter, is_imported, source_of
-from detent.graph import FoldedBatchNorm, GraphInterpreter, PreparedModel, eval_mode, flat
+from detent.graph import DerivedBias, FoldedBatchNorm, GraphInterpreter, PreparedModel, eval_mode, flat
 from detent.numerics import Granularity, PerChannel
-from detent.quantizers import Quantizer
+from detent.quantizers import PASS_THROUGH, Mode, Quantizer, in_modes
 
 __all__ = ["Rounded", "Simulated", "Simulation"]
 
@@ -80,6 +80,15 @@ class Simulation:
         return Simulated(
             outputs, self._renamed(reals), self._all_of(rounded), self._renamed(read), self._all_of(coarse)
         )
+
+    def run_float(self, arguments: Any) -> list[Array]:
+        """The outputs in their order, with nothing quantized."""
+        passing: dict[Quantizer | DerivedBias, Mode] = {
+            module: PASS_THROUGH for module in self.prepared.modules() if isinstance(module, (Quantizer, DerivedBias))
+        }
+        with eval_mode(self.prepared), in_modes(passing), torch.no_grad():
+            result = GraphInterpreter(self._runner).run(*self._bound(arguments))
+        return [value.detach().cpu().numpy() for value in flat(result) if isinstance(value, Tensor)]
 
     def parameters(self) -> dict[str, Array]:
         """The real numbers that operations compute with in place of weights and biases, quantized ones on their grid,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from detent.verification.text_of_cpus import on_cpus
@@ -10,7 +11,7 @@ from detent.verification.text_of_cpus import on_cpus
 if TYPE_CHECKING:
     from detent.verification.verdict import Difference, Verdict
 
-__all__ = ["verdict_line", "verdict_text"]
+__all__ = ["sqnr_line", "verdict_line", "verdict_text"]
 
 _MOST_SHOWN = 20
 """Tensors that differ, and operations that ran in float for one reason."""
@@ -53,6 +54,12 @@ def _found(verdict: Verdict) -> str:
     )
 
 
+def sqnr_line(sqnr: Mapping[str, float]) -> str:
+    """Of each output, against the float network."""
+    shown = [f"{name} {'equal' if value == math.inf else f'{value:.1f} dB'}" for name, value in sqnr.items()]
+    return f"SQNR against the float network, on calibration data: {', '.join(shown)}"
+
+
 def verdict_text(verdict: Verdict) -> Iterator[str]:
     """Lines."""
     yield verdict.line
@@ -76,6 +83,8 @@ def verdict_text(verdict: Verdict) -> Iterator[str]:
         parts = {first: verdict.accuracy.simulation, "twin": verdict.accuracy.twin, "engine": verdict.accuracy.engine}
         shown = [f"{name} {share:.2f} %" for name, share in parts.items() if share is not None]
         yield f"top-1 of {verdict.accuracy.samples:,}: {', '.join(shown)}"
+    if verdict.sqnr:
+        yield sqnr_line(verdict.sqnr)
     if verdict.speed:
         speed = verdict.speed
         yield (

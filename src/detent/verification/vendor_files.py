@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.errors import DetentError
+from detent.errors import ArtifactError, DetentError, refusing
 from detent.ir import Encoding, Layout, Network, Operand, Package
 from detent.numerics import Scheme
 from detent.targets.base import TensorFacts
 from detent.targets.base.format import Roles
 from detent.targets.formats import FORMATS, QDQ_FILE, find_format
+from detent.traversal import reachable
 from detent.verification.parameters import Held, parameters_of
 
 __all__ = ["unchecked_files", "vendor_disagreements"]
@@ -40,8 +41,9 @@ def vendor_disagreements(package: Package) -> Iterator[str]:
         checked.update(unread)
         for file in unread:
             try:
-                read = find_format(name).facts(file, contents)
-                facts = [one._replace(name=names.get(one.name, one.name)) for one in read]
+                with refusing(ArtifactError, f"read {file}", "deploy the model again"):
+                    read = find_format(name).facts(file, contents)
+                    facts = [one._replace(name=names.get(one.name, one.name)) for one in read]
             except DetentError as error:
                 yield f"{file}: it cannot be read: {error.found}"
                 continue
@@ -132,8 +134,12 @@ class _Known:
 
     def _of_tensor(self, name: str) -> list[_Grid]:
         """The grids of a tensor; of one that is not in the manifest (the input of a ReLU), those of what reads it."""
-        behind = [output for op, _ in self._graph.readers(name) for output in op.outputs]
-        return self._in_manifest(name) or [grid for output in behind for grid in self._of_tensor(output)]
+
+        def behind(tensor: str) -> list[str]:
+            readers = () if tensor in self.entries else self._graph.readers(tensor)
+            return [output for op, _ in readers for output in op.outputs]
+
+        return [grid for tensor in reachable([name], behind) for grid in self._in_manifest(tensor)]
 
     def _in_manifest(self, name: str) -> list[_Grid]:
         return [_Grid.of_tensor(self.entries[name])] if name in self.entries else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -111,7 +112,8 @@ class Verdict:
     `cpu` is the kind of CPU that it was computed on. `others` are all kinds that are known, itself among them, by the
     twin on some samples; `predicted` those that were asked for, on all data. `exact_on` are those on which the manifest
     says that the file computes the same integers; None if it says nothing. `causes` explain what differs, whether that
-    is a problem or not.
+    is a problem or not. `sqnr` of each output against the float network, in decibels, is what `detent.quantize` found
+    on calibration data.
     """
 
     backend: str
@@ -133,6 +135,7 @@ class Verdict:
     predicted: tuple[OnCpu, ...] = ()
     exact_on: tuple[str, ...] | None = None
     causes: tuple[Cause, ...] = ()
+    sqnr: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def holds(self) -> bool:

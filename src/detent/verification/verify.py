@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from detent.errors import DeployError, DetentError, EngineError, RangeError, RunError
 from detent.graph import PreparedModel
 from detent.ir import Package
+from detent.ir.torch_module import FloatGrids, TorchGraph
 from detent.targets.arithmetics import ARITHMETICS
 from detent.targets.base import Engine
 from detent.targets.base.latency import compare as compare_latency
@@ -26,6 +28,7 @@ from detent.verification.ends import Ends
 from detent.verification.files import disagreements
 from detent.verification.on_cpus import OnCpus, kinds_apart, on_others, require_known, untrue
 from detent.verification.parameters import changed_parameters
+from detent.verification.second_size import double_free_sizes
 from detent.verification.simulation import Simulated, Simulation
 from detent.verification.vendor_files import unchecked_files, vendor_disagreements
 from detent.verification.verdict import Difference, Speed, Verdict
@@ -66,6 +69,9 @@ def verify(
     try:
         verification = _Verification(package, simulation, engine, name, wrong, beside)
         return verification.run(batches, tensors=tensors, latency=latency, cpus=cpus)
+    except _FileDoesNotRunError as error:
+        found = f"model.onnx does not run on what the model runs on: {error.asked}: {error.found}"
+        return _not_run(package, computes, [*wrong, *beside, found], error, simulated=True)
     except (DeployError, EngineError, RunError) as error:
         if not wrong and not beside:
             raise
@@ -97,6 +103,10 @@ def _not_run(
         simulated=simulated,
         cpu=arithmetic.cpu.name,
     )
+
+
+class _FileDoesNotRunError(RunError):
+    """The model runs on these inputs, and the file does not."""
 
 
 class _Verification:
@@ -145,9 +155,10 @@ class _Verification:
         for batch in unpack_batches(batches, self.package.graph.inputs, self.positions):
             first = batch.inputs if first is None else first
             samples += len(next(iter(batch.inputs.values())))
-            asked.add(batch.inputs, self._compare(batch, tensors=tensors), batch.labels)
+            asked.add(batch.inputs, self._run_file(batch, tensors=tensors), batch.labels)
         if first is None:
             raise RangeError("verify on no data", "the batches are empty", "give at least one batch")
+        samples += self._compare_second_size(first, tensors=tensors)
         others = on_others(self.twin, self._some(first, 16))
         sides = (self.against_file, self.against_twin, self.against_engine)
         within = tuple(difference for side in sides for difference in side.tally.differences)
@@ -170,6 +181,7 @@ class _Verification:
             cpu=self.twin.arithmetic.cpu.name,
             others=others,
             predicted=asked.found,
+            sqnr={name: float(value) for name, value in self.manifest.get("sqnr", {}).items()},
             exact_on=None if "cpus" not in self.manifest else tuple(self.manifest["cpus"]),
         )
         wrong = (*found.problems, *untrue(found))
@@ -195,6 +207,39 @@ class _Verification:
     def _engine_name(self) -> str | None:
         return None if self.engine is None else f"{self.engine.name} {type(self.engine).version()}"
 
+    def _run_file(self, batch: Batch, *, tensors: bool) -> dict[str, Array]:
+        """As `_compare`, of which a file that does not run is a fault of the file if the model runs."""
+        try:
+            return self._compare(batch, tensors=tensors)
+        except RunError as error:
+            if self.simulation is not None:
+                self.simulation.run(batch.arguments)
+                raise _FileDoesNotRunError(error.asked, error.found, "deploy the model again") from error
+            shapes = ", ".join(f"{name} {array.shape}" for name, array in batch.inputs.items())
+            to_do = f"if the network takes {shapes}, the file is wrong: deploy it again; else give inputs it takes"
+            raise RunError(error.asked, error.found, to_do) from error
+
+    def _compare_second_size(self, inputs: Mapping[str, Array], *, tensors: bool) -> int:
+        """Compare on a sample of another size, where sizes other than the batch are free and the network and the engine
+        take it; returns how many samples these are."""
+        other = double_free_sizes(inputs, self.package.graph.inputs)
+        if other is None or self.positions != len(inputs):
+            return 0
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in other.items())
+        batch = next(unpack_batches([tuple(other.values())], self.package.graph.inputs, self.positions))
+        try:
+            if self.simulation is not None:
+                self.simulation.run(batch.arguments)
+            else:
+                self.spec.run(other)
+            if self.engine is not None:
+                self.engine.run(other)
+        except (RunError, EngineError) as error:
+            self.notes.append(f"not compared on a second size ({shapes}): {error.asked}: {error.found}")
+            return 0
+        self._run_file(batch, tensors=tensors)
+        return 1
+
     def _compare(self, batch: Batch, *, tensors: bool) -> dict[str, Array]:
         """Compare all sides on one batch; returns the outputs of the twin."""
         simulated = None if self.simulation is None else self.simulation.run(batch.arguments)
@@ -203,6 +248,9 @@ class _Verification:
         if self.engine is not None:
             results["engine"] = self.engine.run(batch.inputs)
         self.ends.add(results, batch.labels)
+        real = not any(output.as_codes for output in self.package.graph.outputs)
+        if real and not all(np.isfinite(value).all() for value in computed.values()):
+            self.ends.compare_with_float(results, self._float(batch))
         if self.engine is not None:
             self._compare_engine(batch, results, own, tensors=tensors)
         if simulated is not None and tensors:
@@ -215,6 +263,15 @@ class _Verification:
         if simulated is None:
             return self.spec.run(batch.inputs)
         return dict(zip(self.outputs, simulated.outputs, strict=True))
+
+    def _float(self, batch: Batch) -> dict[str, Array]:
+        """The outputs without any rounding: of the model, or of the file with the weights that its codes stand for."""
+        if self.simulation is not None:
+            return dict(zip(self.outputs, self.simulation.run_float(batch.arguments), strict=True))
+        plain = TorchGraph(self.package.graph, FloatGrids()).eval()
+        with torch.no_grad():
+            made = plain(*(torch.from_numpy(np.array(array)) for array in batch.inputs.values()))
+        return {name: value.numpy() for name, value in zip(self.outputs, made, strict=True)}
 
     def _compare_engine(
         self, batch: Batch, results: Mapping[str, Mapping[str, Array]], own: Mapping[str, Array], *, tensors: bool

@@ -91,7 +91,7 @@ def test_functions_that_double_are_refused_before_they_are_written_out() -> None
         twice = [helper.make_node(f"F{index + 1}", [a], [b], domain="own") for a, b in (("a", "t"), ("t", "b"))]
         given.functions.append(function(f"F{index}", twice))
     given.functions.append(function("F40", [helper.make_node("Relu", ["a"], ["b"])]))
-    with pytest.raises(OnnxError, match="more than 262144 nodes"):
+    with pytest.raises(OnnxError, match="more than 32768 nodes"):
         load(given)
 
 

@@ -20,6 +20,7 @@ from torch import fx
 
 from detent import load
 from detent.errors import OnnxError
+from detent.frontends.onnx import example_inputs
 from detent.frontends.onnx.reading.files import _opened
 from tests.models import MODELS
 
@@ -421,3 +422,36 @@ def test_mutants_load_or_are_refused(mutants: int, real_files: list[bytes], tmp_
             refused += 1
     assert 0.3 * mutants < refused < mutants
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MEGABYTES * 1024
+
+
+# --- names, shapes and functions ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["torch", "math", "inf", "nan", "device", "self", "operator"])
+def test_an_input_may_be_called_as_what_the_code_calls(name: str) -> None:
+    nodes = [helper.make_node("Relu", [name], ["r"]), helper.make_node("Add", ["r", "w"], ["y"])]
+    made = relu_model(nodes=nodes)
+    made.graph.input[0].name = name
+    assert load(made)(torch.tensor([-1.0, 2.0])).tolist() == [1.0, 4.0]
+
+
+@pytest.mark.parametrize("shape", [[2**62, 4], [10**9, 10**9], [4] * 200], ids=["huge", "large", "many axes"])
+def test_an_example_of_an_odd_shape_is_refused(shape: list[int]) -> None:
+    made = relu_model(nodes=[helper.make_node("Relu", ["x"], ["y"])])
+    made.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", TensorProto.FLOAT, shape))
+    with pytest.raises(OnnxError):
+        example_inputs(load(made))
+
+
+def test_functions_that_call_each_other_twice_are_refused_before_they_are_written_out() -> None:
+    """18 levels are 131,072 nodes, in a file of a kilobyte."""
+    opset = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    functions = [helper.make_function("own", "f0", ["a"], ["b"], [helper.make_node("Relu", ["a"], ["b"])], opset)]
+    for level in range(1, 18):
+        calls = [helper.make_node(f"f{level - 1}", [x], [y], domain="own") for x, y in (("a", "m"), ("m", "b"))]
+        functions.append(helper.make_function("own", f"f{level}", ["a"], ["b"], calls, opset))
+    made = relu_model(nodes=[helper.make_node("f17", ["x"], ["y"], domain="own")])
+    made.opset_import.append(opset[1])
+    made.functions.extend(functions)
+    with pytest.raises(OnnxError, match="more than 32768 nodes"):
+        load(made)

@@ -26,6 +26,7 @@ def test_equals_the_engine(kind: str, style: Style) -> None:
     assert wrong == 0
 
 
+@pytest.mark.pairwise(goals=lambda network, scales: [network, scales])
 @pytest.mark.parametrize("scales", ["random", "tie", "pot"])
 @pytest.mark.parametrize("network", [mobilenet, resnet18])
 def test_every_tensor_of_a_whole_network(network, scales: str) -> None:

@@ -148,6 +148,7 @@ def test_ties_over_many_seeds(kind: str) -> None:
         assert np.array_equal(engine(net), computed), seed
 
 
+@pytest.mark.pairwise(goals=lambda build, style: [("network", str(build)), ("scales", style.scales)])
 @pytest.mark.parametrize(
     "style", [Style(batch=1), Style(scales="tie", batch=1, seed=1), Style(scales="pot", batch=1)], ids=str
 )
@@ -159,6 +160,7 @@ def test_whole_networks_are_equal(build: Any, style: Style) -> None:
     assert np.array_equal(engine(net), computed)
 
 
+@pytest.mark.full
 def test_resnet18_of_full_size_is_equal() -> None:
     net = resnet18(Style(batch=1, seed=5), size=224)
     (computed,) = twin.run(net.model, net.feeds).values()

@@ -149,6 +149,30 @@ def test_a_convolution_is_not_rounded_before_a_sum_or_a_difference(kind, swapped
         assert not distances(b.net(), tmp_path).any()
 
 
+def scaled_branch(b: Builder, factor: float, *, swapped: bool) -> T:
+    """A convolution on a grid, times a constant, on the grid of the same codes, and an activation that is added."""
+    x, y = b.input("x", 2, 16, 6, 6), b.input("y", 2, 16, 6, 6)
+    made = conv(b, x, 16)
+    assert made.scale is not None
+    product = b.float_op("Mul", made, "factor", constants={"factor": np.array(factor, np.float32)})
+    scale = np.float32(made.scale) * np.float32(factor)
+    scaled = b.on_grid(product.name, product.value, scale, made.zero_point)
+    return b.quantized(b.float_op("Add", *((y, scaled) if swapped else (scaled, y))))
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("factor", [0.1, 0.5, 2.7])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_convolution_times_a_constant_is_not_rounded_before_a_sum(swapped, factor, style, tmp_path):
+    """As in residual blocks of super-resolution: `x + 0.1 * conv(...)`."""
+    for seed in range(3):
+        b = Builder(Style(scales="random", seed=seed, **style))
+        b.output(scaled_branch(b, factor, swapped=swapped))
+        net = b.net()
+        assert ["Conv", "Mul", "Add"] in [[op.type for op in step.ops] for step in Twin(net.model, OpenVino()).steps]
+        assert not distances(net, tmp_path).any()
+
+
 @pytest.mark.parametrize("again", ["output", "reader", "function", "convolution given"])
 def test_a_convolution_is_rounded_where_what_it_is_added_to_is_read_again(again, tmp_path):
     """Its memory must not be written over; one kernel makes a tensor and the function of it that is added."""
@@ -233,6 +257,7 @@ def test_int8_with_a_zero_point(tmp_path):
         assert not distances(net, tmp_path).any()
 
 
+@pytest.mark.pairwise(goals=lambda scales, style: [scales, str(style)])
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("scales", ["random", "pot"])
 def test_a_whole_resnet18_is_equal(scales, style, tmp_path):

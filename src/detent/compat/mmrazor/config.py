@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from detent.errors import RecipeError
+from detent.files import read_bytes
 
 __all__ = ["Config", "merged"]
+
+_MOST = 1024 * 1024  # bytes
 
 _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -62,8 +65,8 @@ def _read(path: Path, scopes: dict[str, Any], within: tuple[Path, ...]) -> dict[
     if path in within:
         raise RecipeError(f"read {path}", "it is its own _base_", "remove one of the two")
     try:
-        tree = ast.parse(path.read_text(), str(path))
-    except (OSError, SyntaxError, ValueError) as error:
+        tree = ast.parse(read_bytes(path, most=_MOST).decode(), str(path))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise RecipeError(f"read the config {path}", str(error), "give a file of Python assignments") from None
     own: dict[str, Any] = {}
     base: dict[str, Any] = {}

@@ -63,7 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=Path("mqbench_run"))
     parser.add_argument("--pretrained", help="a file of weights for a config of the zoo; none: random ones")
     parser.add_argument("--data", help="pictures in folders of classes, in place of the config's own")
+    parser.add_argument("--allow-imports", action="store_true", help="import what the config names as module:Name")
     options = parser.parse_args(arguments)
+    from detent.training.build import refuse_imports
     from detent.training.config import Config
     from detent.training.session import train
 
@@ -79,7 +81,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             {"name": recipe["name"], **rest, "backend": backend_of(config), "recipe": recipe},
             source=options.config.name,
         )
-        outcome = train(whole, options.output)
+        if not options.allow_imports:
+            refuse_imports(whole, options.config.name, but=["backend"])  # which the config does not name
+        outcome = train(whole, options.output, allow_imports=True)
     except DetentError as error:
         print(error, file=sys.stderr)
         return 2

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from detent.compat.mqbench.imagenet import ListedImages
 from detent.compat.mqbench.models import MODELS, missing_weights, model_options
 from detent.compat.mqbench.qconfig import checked_keys
 from detent.errors import RecipeError
+from detent.training.datasets import ListedImages
 
 __all__ = ["is_zoo_config", "sections_of"]
 
@@ -125,5 +125,4 @@ def _data(said: Mapping[str, Any], folder: str | None, processes: int) -> dict[s
         for ours, theirs in (("root", "root_dir"), ("list", "meta_file"))
     }
     count = len(ListedImages(None, "train", **options, **sizes))
-    name = f"{ListedImages.__module__}:{ListedImages.__name__}"
-    return {**found, "name": name, "options": {**options, **sizes}, "count": count}
+    return {**found, "name": "listed_images", "options": {**options, **sizes}, "count": count}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from detent.artifact import Artifact, deploy
 from detent.compat.ppq.graph import BaseGraph
 from detent.compat.ppq.platforms import BACKEND_OF, CREATED, TargetPlatform
 from detent.errors import DeployError, NotCalibratedError
+from detent.files import temporary_folder
 from detent.graph import PreparedModel
 from detent.targets.base.ppq_json import PPQ_FILE
 
@@ -44,7 +44,7 @@ def export_ppq_graph(
         raise NotCalibratedError(f"export {graph.name!r}", "it has not been quantized", "quantize it first")
     refuse_platform(platform)
     files = _FILES.get(platform) or (BACKEND_OF[platform].files if platform in BACKEND_OF else ("onnx",))
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         artifact = deploy(graph.prepared, Path(folder) / "made", files=files)
         names = _names(artifact, files)
         if config_save_to is not None and all(name.endswith(_NETWORKS) for name in names):

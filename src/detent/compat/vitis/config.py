@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from detent.compat.vitis.tensor_settings import KINDS, TensorSettings, refused
-from detent.errors import RecipeError
+from detent.errors import RecipeError, refusing
+from detent.files import read_bytes
 
 __all__ = ["LayerConfig", "VitisConfig"]
 
+_MOST = 1024 * 1024  # bytes
 _DEVICES = ("DPU", "CPU", "GPU")
 _FLAGS = (
     "convert_relu6_to_relu",
@@ -62,12 +64,13 @@ class VitisConfig:
         """Read a JSON file; `RecipeError` names the key and the allowed values of the first mistake."""
         file = Path(path)
         try:
-            data = json.loads(file.read_text(encoding="utf-8"))
+            data = json.loads(read_bytes(file, most=_MOST))
         except OSError as error:
             raise RecipeError(f"config_file {file}", error.strerror or str(error), "give a JSON file") from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RecipeError(f"config_file {file}", f"it is no JSON: {error}", _correction(file)) from None
-        return cls.from_dict(data, source=file.name)
+        with refusing(RecipeError, f"config_file {file}", "give a config of the form that Vitis AI describes"):
+            return cls.from_dict(data, source=file.name)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, source: str = "config") -> VitisConfig:
@@ -118,7 +121,7 @@ class VitisConfig:
 
 def _laid(tensors: Tensors, said: Mapping[str, Any], where: str) -> Tensors:
     listed = said.get("quantizable_data_type")
-    if listed is not None and (not isinstance(listed, list) or not set(listed) <= set(KINDS)):
+    if listed is not None and (not isinstance(listed, list) or not all(kind in tuple(KINDS) for kind in listed)):
         raise refused(f"{where} quantizable_data_type", listed, f"lists of {', '.join(KINDS)}")
     own = said.get("tensor_quantize_config") or {}
     _known_keys(own, KINDS, f"{where} tensor_quantize_config")
@@ -147,7 +150,7 @@ def _layer(entry: Any, where: str) -> LayerConfig:
 
 def _correction(file: Path) -> str:
     """What to do about text that is no JSON: punctuation of East Asian type is hard to see in it."""
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
         for wide, plain in _WIDE_PUNCTUATION.items():
             if wide in line:
                 return f"line {number} has the full-width {wide!r}: write {plain!r}"

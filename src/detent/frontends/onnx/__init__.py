@@ -8,6 +8,7 @@ An operator is computed as ONNX says or refused, naming the node.
 
 from __future__ import annotations
 
+from detent.frontends.onnx.growth import MOST_BYTES, refuse_large_tensors
 from detent.frontends.onnx.loading import import_model
 from detent.frontends.onnx.ports import example_inputs, ports_of, refuse_other_reals, types_of
 from detent.frontends.onnx.quantized.integer_products import refuse_codes
@@ -17,6 +18,7 @@ from detent.frontends.onnx.source import OnnxEncoding, OnnxParameter, OnnxSource
 from detent.ir.protos import without_initializers
 
 __all__ = [
+    "MOST_BYTES",
     "OnnxEncoding",
     "OnnxParameter",
     "OnnxSource",
@@ -27,6 +29,7 @@ __all__ = [
     "is_left_out",
     "ports_of",
     "refuse_codes",
+    "refuse_large_tensors",
     "refuse_other_reals",
     "source_of",
     "types_of",

@@ -218,6 +218,13 @@ class Call:
         name = next((name for name in self.outputs if name), label(self.node))
         return f"{name}_{step}" if step else name
 
+    def how_to_fix(self, *, values: bool = False) -> str:
+        """What a user can fix of the inputs: free sizes, and with `values` inputs of one number."""
+        known = self.builder.inference
+        ways = [f"--size {name}=SIZE" for name in known.free]
+        ways += [f"--set {name}=NUMBER" for name in known.single] if values else []
+        return f"fix {' or '.join(ways)} (sizes, values of detent.load)" if ways else ""
+
     def refuse(self, found: str, to_do: str) -> NoReturn:
         raise OnnxError(f"import the {self.node.op_type} node {label(self.node)!r}", found, to_do)
 

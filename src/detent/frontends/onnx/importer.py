@@ -14,6 +14,7 @@ from torch import fx
 from detent.errors import OnnxError
 from detent.frontends.onnx.builder import Constant, FxBuilder, Value
 from detent.frontends.onnx.call import Call, label
+from detent.frontends.onnx.canonicalize.affine_folding import fold_affine_steps
 from detent.frontends.onnx.canonicalize.control_flow import branch_of
 from detent.frontends.onnx.canonicalize.decomposed import whole_function
 from detent.frontends.onnx.canonicalize.flattening import inline_functions, with_branches
@@ -72,7 +73,14 @@ def graph_module(model: ModelProto) -> fx.GraphModule:
     return made.eval()
 
 
-_PASSES = (use_standard_operators, inline_functions, remove_sequences, expand_qoperators, expand_fake_quantize)
+_PASSES = (
+    use_standard_operators,
+    inline_functions,
+    remove_sequences,
+    expand_qoperators,
+    expand_fake_quantize,
+    fold_affine_steps,
+)
 
 
 def _canonicalize(model: ModelProto) -> tuple[ModelProto, Ends]:
@@ -209,6 +217,8 @@ class _Walk:
         self.constants(graph)
         self.nodes(graph.node, [value.name for value in graph.output])
         given = [self._builder.values.get(value.name) for value in graph.output]
+        for output, value in zip(call.node.output, graph.output, strict=False):
+            self._builder.inference.copied(output, value.name)
         self._builder.values = outer
         # Those inside of it are decided again when it is in its place.
         self.branches = {**branches, label(call.node): graph}
@@ -246,7 +256,7 @@ class _Walk:
     def _infer(self, node: NodeProto) -> None:
         builder = self._builder
         folded = {name: value for name in node.output if isinstance(value := builder.values.get(name), Constant)}
-        if len(folded) < len(node.output):
+        if len(folded) < len(node.output) and node.op_type != "If":
             values = {name: builder.values.get(name) for name in node.input}
             constants = {n: v.tensor for n, v in values.items() if isinstance(v, Constant) and v.stored is None}
             builder.inference.node(node, constants)

@@ -11,7 +11,11 @@ from detent.graph import RESERVED
 
 __all__ = ["Names", "identifier"]
 
-_TAKEN = frozenset({*dir(fx.GraphModule), *vars(nn.Module()), *RESERVED, "graph", "meta", "self", "shape_env"})
+# An input is an argument of the function that fx writes, in whose body these are the modules that it calls.
+_OF_CODE = {"torch", "math", "inf", "nan", "NoneType", "device", "fx_pytree", "pytree", "operator", "builtins"}
+_TAKEN = frozenset(
+    {*dir(fx.GraphModule), *vars(nn.Module()), *RESERVED, *_OF_CODE, "graph", "meta", "self", "shape_env"}
+)
 
 
 def identifier(name: str) -> str:

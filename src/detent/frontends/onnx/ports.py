@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from onnx import TensorProto
 from torch import Tensor, nn
@@ -11,6 +13,8 @@ from detent.frontends.onnx.reading.tensors import TORCH_TYPES, stored_type
 from detent.frontends.onnx.source import source_of
 
 __all__ = ["example_inputs", "ports_of", "refuse_other_reals", "types_of"]
+
+_MOST_AXES, _MOST_ELEMENTS = 64, 2**30  # what torch has, and 4 GB of float32
 
 
 def ports_of(network: nn.Module) -> dict[str, tuple[int | str, ...]]:
@@ -57,6 +61,12 @@ def example_inputs(network: nn.Module, *, free: int = 1) -> tuple[Tensor, ...]:
     made = []
     for name, shape in ports_of(network).items():
         sizes = [size if isinstance(size, int) else free for size in shape]
+        if min(sizes, default=1) < 0 or len(sizes) > _MOST_AXES or math.prod(sizes) > _MOST_ELEMENTS:
+            raise OnnxError(
+                f"an example for the input {name!r}",
+                f"its shape is {str(sizes)[:80]}",
+                f"give sizes from 0 on, at most {_MOST_AXES} of them, of at most {_MOST_ELEMENTS:,} numbers in all",
+            )
         dtype = TORCH_TYPES.get(types[name], torch.float32)
         if types[name] in (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16):
             made.append(torch.rand(sizes, generator=generator).to(dtype))

@@ -67,6 +67,7 @@ class Builder:
         self.taken: set[str] = set()
         self.current = ""
         self.result: Any = None
+        self.exported: dict[str | None, tuple[list[str], Network]] = {}  # what torch.onnx wrote, for calls that repeat
         self._asked: dict[str, str] = {}  # constants that were asked for by a name, and the name they have
         self._coded: dict[tuple[str, Encoding], str] = {}  # the same of those that are stored as codes
         self._counts: dict[str, int] = {}

@@ -9,8 +9,9 @@ from torch import fx
 
 from detent.frontends.torch.parameters import Stored
 from detent.graph import PreparedModel, QuantizedTensor, quantizer_path, ranges_of, sum_of_weights
-from detent.ir import DeployedTensor, Network, requantizes
+from detent.ir import DeployedTensor, Network, Op, requantizes
 from detent.quantizers import Quantizer
+from detent.traversal import reachable
 
 __all__ = ["Grids"]
 
@@ -111,8 +112,10 @@ class Grids:
 
 def _readers(network: Network, tensor: str) -> list[str]:
     """The names of the operations that read a tensor, or a constant that stores it, also through other grids."""
-    found: list[str] = []
-    for name in (tensor, *(held for held, stored in network.stored_as.items() if stored.parameter == tensor)):
-        for op, _ in network.readers(name):
-            found += _readers(network, op.outputs[0]) if requantizes(network, op) else [op.name]
-    return list(dict.fromkeys(found))
+
+    def behind(op: Op) -> list[Op]:
+        return [reader for reader, _ in network.readers(op.outputs[0])] if requantizes(network, op) else []
+
+    held = (name for name, stored in network.stored_as.items() if stored.parameter == tensor)
+    starts = [op for name in (tensor, *held) for op, _ in network.readers(name)]
+    return [op.name for op in reachable(starts, behind) if not requantizes(network, op)]

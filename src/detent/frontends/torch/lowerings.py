@@ -15,6 +15,7 @@ from torch import nn
 from detent.frontends.torch import ops_adaptive as a
 from detent.frontends.torch import ops_elementwise as e
 from detent.frontends.torch import ops_fill as f
+from detent.frontends.torch import ops_index as i
 from detent.frontends.torch import ops_pad as p
 from detent.frontends.torch import ops_reduce as r
 from detent.frontends.torch import ops_resize as z
@@ -36,7 +37,6 @@ LOWERINGS: Mapping[str, Lowering] = {
     # arithmetic between tensors
     "matmul": w.matmul,
     "einsum": w.einsum,
-    "attention": w.attention,
     "add": e.add,
     "sub": e.sub,
     "mul": e.binary("Mul"),
@@ -45,6 +45,8 @@ LOWERINGS: Mapping[str, Lowering] = {
     "minimum": e.binary("Min"),
     "where": e.where,
     "masked_fill": e.masked_fill,
+    "tril": e.triangle(upper=False),
+    "triu": e.triangle(upper=True),
     # joining, splitting, moving
     "concat": s.concat,
     "stack": s.stack,
@@ -55,7 +57,7 @@ LOWERINGS: Mapping[str, Lowering] = {
     "channel_shuffle": z.channel_shuffle,
     "roll": s.roll,
     "flip": s.flip,
-    "getitem": s.getitem,
+    "getitem": i.getitem,
     "chunk": s.chunk,
     "split": s.split,
     "narrow": s.narrow,
@@ -110,6 +112,9 @@ LOWERINGS: Mapping[str, Lowering] = {
     "rsqrt": e.rsqrt,
     "pow": e.pow_,
     "erf": e.unary("Erf"),
+    "cos": e.unary("Cos"),
+    "sin": e.unary("Sin"),
+    "cumsum": r.cumsum,
     # normalization
     "batch_norm": r.batch_norm,
     "instance_norm": r.instance_norm,
@@ -139,6 +144,9 @@ LOWERINGS: Mapping[str, Lowering] = {
     "le": e.compare("LessOrEqual"),
     "gt": e.compare("Greater"),
     "ge": e.compare("GreaterOrEqual"),
+    "and": e.logical("And"),
+    "or": e.logical("Or"),
+    "not": e.logical("Not"),
     "argmax": r.argmax,
     "cast": e.cast,
     "type_as": e.type_as,

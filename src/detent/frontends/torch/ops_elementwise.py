@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from detent.errors import DeployError
@@ -26,6 +27,7 @@ __all__ = [
     "identity",
     "leaky_relu",
     "log_softmax",
+    "logical",
     "masked_fill",
     "mish",
     "operand",
@@ -40,6 +42,7 @@ __all__ = [
     "softmax2d",
     "softplus",
     "sub",
+    "triangle",
     "type_as",
     "unary",
     "where",
@@ -77,9 +80,10 @@ def floor_divide(b: Builder, input: Any, other: Any) -> Any:
     if not isinstance(b.result, Ref):
         return binary("Div")(b, input, other)
     dtype = b.result.dtype
-    if not dtype.is_floating_point:
-        raise DeployError(f"write {b.current!r}", "a division of integers that rounds down", "divide real numbers")
-    return b.final("Floor", [b.emit("Div", [operand(b, input, dtype), operand(b, other, dtype)])])
+    x, divisor = operand(b, input, dtype), operand(b, other, dtype)
+    if not dtype.is_floating_point:  # without its remainder, which has the sign of the divisor
+        return b.final("Div", [b.emit("Sub", [x, b.emit("Mod", [x, divisor])]), divisor])
+    return b.final("Floor", [b.emit("Div", [x, divisor])])
 
 
 def remainder(b: Builder, input: Any, other: Any) -> Any:
@@ -104,6 +108,8 @@ def _scaled(b: Builder, other: Any, alpha: Number, dtype: torch.dtype) -> Read:
 
 
 def add(b: Builder, input: Any, other: Any, *, alpha: Number = 1) -> Any:
+    if isinstance(input, tuple) and isinstance(other, tuple):
+        return (*input, *other)  # sizes, `x.size()[:-1] + (n,)`
     if not isinstance(b.result, Ref):
         return binary("Add")(b, input, other)
     dtype = b.result.dtype
@@ -126,6 +132,19 @@ def compare(op: str, *, negated: bool = False) -> Callable[..., Ref]:
     return emit
 
 
+def logical(op: str) -> Callable[..., Ref]:
+    """`&`, `|`, `~` of masks. Integers, whose bits they combine, have operations of their own from opset 18 on."""
+
+    def emit(b: Builder, *inputs: Any) -> Ref:
+        dtype = b.result.dtype
+        if dtype != torch.bool and b.opset < 18:
+            raise DeployError(f"write {b.current!r}", "it combines the bits of integers", "compare, and combine masks")
+        reads = [operand(b, each, dtype) for each in inputs]
+        return b.final(op if dtype == torch.bool else f"Bitwise{op}", reads)
+
+    return emit
+
+
 def where(b: Builder, condition: Ref, input: Any, other: Any) -> Ref:
     dtype = b.result.dtype
     return b.final("Where", [condition, operand(b, input, dtype), operand(b, other, dtype)])
@@ -133,6 +152,20 @@ def where(b: Builder, condition: Ref, input: Any, other: Any) -> Ref:
 
 def masked_fill(b: Builder, input: Ref, mask: Ref, value: Any) -> Ref:
     return b.final("Where", [mask, operand(b, value, input.dtype), input])
+
+
+def triangle(*, upper: bool) -> Callable[..., Ref]:
+    """`torch.triu`, `torch.tril`: zeros on the other side of a diagonal."""
+
+    def emit(b: Builder, input: Ref, diagonal: int = 0) -> Ref:
+        rows, columns = input.shape[-2:]
+        if isinstance(rows, str) or isinstance(columns, str):
+            raise DeployError(f"write {b.current!r}", "the sizes of its matrices are free", "give them fixed sizes")
+        ones = np.ones((rows, columns), np.bool_)
+        kept = np.triu(ones, diagonal) if upper else np.tril(ones, diagonal)
+        return b.final("Where", [b.constant(kept), input, operand(b, 0, input.dtype)])
+
+    return emit
 
 
 def unary(op: str, **attributes: Any) -> Callable[..., Ref]:

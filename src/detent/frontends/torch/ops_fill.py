@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
-from detent.frontends.torch.builder import Builder
+from detent.frontends.torch.builder import Builder, Read
 from detent.frontends.torch.ops_elementwise import operand
 from detent.frontends.torch.ops_shape import sizes_of
 from detent.frontends.torch.values import Ref
@@ -23,7 +21,7 @@ def filled(value: float) -> Any:
     return emit
 
 
-def full(b: Builder, size: Any, fill_value: float, **_: Any) -> Ref:
+def full(b: Builder, size: Any, fill_value: Any, **_: Any) -> Ref:
     wanted = size[0] if len(size) == 1 and isinstance(size[0], (list, tuple)) else size
     return b.final("Expand", [_number(b, fill_value), sizes_of(b, wanted)])
 
@@ -37,7 +35,7 @@ def like(value: float) -> Any:
     return emit
 
 
-def full_like(b: Builder, input: Ref, fill_value: float, **_: Any) -> Ref:
+def full_like(b: Builder, input: Ref, fill_value: Any, **_: Any) -> Ref:
     return b.final("Expand", [_number(b, fill_value), b.emit("Shape", [input])])
 
 
@@ -47,7 +45,7 @@ def new_filled(value: float) -> Any:
     return lambda b, _, *sizes, **named: emit(b, *sizes, **named)
 
 
-def new_full(b: Builder, _: Ref, size: Any, fill_value: float, **__: Any) -> Ref:
+def new_full(b: Builder, _: Ref, size: Any, fill_value: Any, **__: Any) -> Ref:
     return full(b, size, fill_value)
 
 
@@ -57,5 +55,5 @@ def arange(b: Builder, start: Any, end: Any = None, step: Any = 1, **_: Any) -> 
     return b.final("Range", [operand(b, value, b.result.dtype) for value in (first, last, step)])
 
 
-def _number(b: Builder, value: float) -> str:
-    return b.constant(torch.tensor(value, dtype=b.result.dtype))
+def _number(b: Builder, value: Any) -> Read:
+    return operand(b, value, b.result.dtype)

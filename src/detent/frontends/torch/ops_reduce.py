@@ -18,6 +18,7 @@ __all__ = [
     "argmax",
     "avg_pool",
     "batch_norm",
+    "cumsum",
     "group_norm",
     "instance_norm",
     "layer_norm",
@@ -112,6 +113,11 @@ def reduce_(op: str) -> Callable[..., Ref]:
         return b.final(op, [x, b.integers(axes)], keepdims=int(keepdim))
 
     return emit
+
+
+def cumsum(b: Builder, input: Ref, dim: int, **_: Any) -> Ref:
+    x: Read = input if input.dtype == b.result.dtype else b.emit("Cast", [input], to=ONNX_TYPES[b.result.dtype])
+    return b.final("CumSum", [x, b.constant(np.int64(input.axis(dim)))])
 
 
 def argmax(b: Builder, input: Ref, dim: int | None = None, keepdim: bool = False) -> Ref:

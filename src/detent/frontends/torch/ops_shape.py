@@ -21,7 +21,6 @@ __all__ = [
     "expand",
     "flip",
     "gather",
-    "getitem",
     "index_select",
     "narrow",
     "numel",
@@ -120,63 +119,10 @@ END = np.iinfo(np.int64).max
 
 
 def slice_inputs(
-    b: Builder, x: Ref | str, axes: list[int], starts: list[int], ends: list[int], steps: list[int]
+    b: Builder, x: Ref | str, axes: list[int], starts: Sequence[Any], ends: Sequence[Any], steps: list[int]
 ) -> list[Any]:
-    """The inputs of a Slice."""
-    return [x, *(b.integers(numbers) for numbers in (starts, ends, axes, steps))]
-
-
-def getitem(b: Builder, input: Any, index: Any) -> Any:
-    """Of a tuple or a shape: that element. Of a tensor: slices, integers, None and `...`."""
-    if not isinstance(input, Ref):
-        return input[index]
-    parts = list(index) if isinstance(index, tuple) else [index]
-    if any(isinstance(part, (Ref, list)) for part in parts):
-        return _picked(b, input, parts)
-    if Ellipsis in parts:
-        where = parts.index(Ellipsis)
-        named = sum(part is not None and part is not Ellipsis for part in parts)
-        parts[where : where + 1] = [slice(None)] * (input.ndim - named)
-    cuts: tuple[list[int], list[int], list[int], list[int]] = ([], [], [], [])
-    axis = 0
-    for part in parts:
-        if part is None:
-            continue
-        if isinstance(part, slice) and part != slice(None):
-            bounds = (axis, part.start or 0, END if part.stop is None else part.stop, part.step or 1)
-        elif isinstance(part, int):
-            bounds = (axis, part, part + 1 if part != -1 else END, 1)
-        else:
-            axis += 1
-            continue
-        if any(isinstance(bound, Free) for bound in bounds):
-            raise DeployError(
-                f"write {b.current!r}", "it cuts at a size of the batch", "deploy with dynamic_batch=False"
-            )
-        for numbers, bound in zip(cuts, bounds, strict=True):
-            numbers.append(int(bound))
-        axis += 1
-    reshaped = any(part is None or isinstance(part, int) for part in parts)
-    if not cuts[0]:
-        return reshape(b, input)
-    inputs = slice_inputs(b, input, *cuts)
-    return reshape(b, Ref(b.emit("Slice", inputs), (), input.dtype)) if reshaped else b.final("Slice", inputs)
-
-
-def _picked(b: Builder, x: Ref, parts: list[Any]) -> Ref:
-    """`x[index]`, `x[:, index]`: a tensor or a list of indices behind axes that are taken whole."""
-    chosen = parts[-1]
-    whole = all(part == slice(None) for part in parts[:-1] if not isinstance(part, Ref))
-    if not isinstance(chosen, (Ref, list)) or any(isinstance(part, Ref) for part in parts[:-1]) or not whole:
-        raise DeployError(
-            f"write {b.current!r}", "it indexes with several tensors or lists", "use index_select or gather"
-        )
-    if isinstance(chosen, Ref) and chosen.dtype == torch.bool:
-        raise DeployError(
-            f"write {b.current!r}", "it picks by a mask: how much comes out depends on the data", "use torch.where"
-        )
-    indices: str | Ref = b.integers(chosen) if isinstance(chosen, list) else chosen
-    return b.final("Gather", [x, indices], axis=len(parts) - 1)
+    """The inputs of a Slice; where it begins and ends may depend on the batch."""
+    return [x, *(sizes_of(b, numbers) for numbers in (starts, ends, axes, steps))]
 
 
 def gather(b: Builder, input: Ref, dim: int, index: Ref) -> Ref:

@@ -1,20 +1,16 @@
-"""Operations with weights, and products: convolutions, linear layers, matmul, embedding, attention."""
+"""Operations with weights, and products: convolutions, linear layers, matmul, embedding."""
 
 from __future__ import annotations
 
-import math
 import string
 from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from detent.errors import DeployError
 from detent.frontends.torch.builder import Builder, Read
 from detent.frontends.torch.values import Ref
 
-__all__ = ["attention", "conv", "conv_transpose", "einsum", "embedding", "embedding_bag", "linear", "matmul"]
+__all__ = ["conv", "conv_transpose", "einsum", "embedding", "embedding_bag", "linear", "matmul"]
 
 Sizes = int | Sequence[int]
 
@@ -164,42 +160,3 @@ def embedding_bag(
     if kind == "ReduceSum" or b.opset >= 18:
         return b.final(kind, [rows, b.integers([1])], keepdims=0)
     return b.final(kind, [rows], axes=[1], keepdims=0)
-
-
-def _later_hidden(b: Builder, queries: int | str, keys: int | str) -> npt.NDArray[np.float32]:
-    """What is added to scores so that a token sees none behind it: no infinities, which some engines do not bear."""
-    if isinstance(queries, str) or isinstance(keys, str):
-        raise DeployError(
-            f"write the attention {b.current!r}", "it is causal, and its length is free", "give it a mask"
-        )
-    return np.triu(np.full((queries, keys), np.finfo(np.float32).min, np.float32), 1)
-
-
-def attention(
-    b: Builder,
-    query: Ref,
-    key: Ref,
-    value: Ref,
-    attn_mask: Ref | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Ref:
-    """softmax(q k^T / sqrt(d) + mask) v, in the operations that every engine has."""
-    del dropout_p  # none in a deployed network
-    if enable_gqa:
-        raise DeployError(f"write the attention {b.current!r}", "it has grouped heads", "give it equal heads")
-    factor = scale if scale is not None else 1 / math.sqrt(int(query.shape[-1]))
-    order = [*range(key.ndim - 2), key.ndim - 1, key.ndim - 2]
-    product = b.emit("MatMul", [query, b.emit("Transpose", [key], perm=order)])
-    scores = b.emit("Mul", [product, b.constant(np.float32(factor))])
-    if is_causal:
-        scores = b.emit("Add", [scores, b.constant(_later_hidden(b, query.shape[-2], key.shape[-2]))])
-    if attn_mask is not None:
-        if not attn_mask.dtype.is_floating_point:
-            hidden = b.constant(np.float32(-np.inf))
-            scores = b.emit("Where", [attn_mask, scores, hidden])
-        else:
-            scores = b.emit("Add", [scores, attn_mask])
-    return b.final("MatMul", [b.emit("Softmax", [scores], axis=-1), value])

@@ -44,7 +44,8 @@ def export(prepared: PreparedModel, *, opset: int, dynamic_batch: bool = True, m
         raise DeployError(
             "deploy a model whose forward could not be traced",
             "its Python code depends on data, and no file format holds Python",
-            "print(prepared.plan) names the graph break and the reason; rewrite that part, or pass concrete_args",
+            "print(prepared.plan) names the line and the reason; rewrite it or pass concrete_args, or start from a file"
+            " that torch.onnx.export wrote (detent.load)",
         )
     try:
         return _Walk(prepared, opset, dynamic_batch, mode).run()
@@ -157,7 +158,7 @@ class _Walk:
         module = self.modules[path]
         if isinstance(module, Quantizer):
             return self._quantized(args[0], module)
-        if isinstance(module, (QuantStub, DeQuantStub)):
+        if isinstance(module, (QuantStub, DeQuantStub)) or getattr(module, "kind", "") == "dropout":
             return args[0]
         if isinstance(module, Functional):
             lowering = lowering_of(torch_op(module.target))
@@ -169,7 +170,8 @@ class _Walk:
             raise DeployError(
                 f"write {path!r}",
                 "its Python code depends on data: it is a graph break, and no file format holds Python",
-                "rewrite that part, or pass concrete_args",
+                "rewrite the line that print(prepared.plan) names, pass concrete_args, or start from a file that"
+                " torch.onnx.export wrote (detent.load)",
             )
         if op is None or lowering is None:
             return inline(self.b, module, args, kwargs, self.traced, node)

@@ -10,12 +10,18 @@ from torch import Tensor
 
 from detent.ir.reference.call import Kernel, KernelCall
 
-__all__ = ["ELEMENTWISE"]
+__all__ = ["ELEMENTWISE", "divide"]
 
 
-def _divide(a: Tensor, b: Tensor) -> Tensor:
-    """Integers, such as sizes, are divided towards zero."""
-    return a / b if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc")
+def divide(a: Tensor, b: Tensor) -> Tensor:
+    """Integers, such as sizes, are divided towards zero; the least one by -1 is itself, as negation wraps around.
+
+    A CPU ends the process at that one quotient, which no integer type holds, so nothing is divided by -1.
+    """
+    if a.is_floating_point():
+        return a / b
+    minus = b == -1
+    return torch.where(minus, -a, torch.div(a, torch.where(minus, 1, b), rounding_mode="trunc"))
 
 
 _UNARY: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -46,7 +52,7 @@ _UNARY: Mapping[str, Callable[[Tensor], Tensor]] = {
 _BINARY: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "Add": torch.add,
     "And": torch.logical_and,
-    "Div": _divide,
+    "Div": divide,
     "Equal": torch.eq,
     "Greater": torch.gt,
     "GreaterOrEqual": torch.ge,

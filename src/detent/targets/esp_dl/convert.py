@@ -155,9 +155,8 @@ class Converter:
         return Operand(read.tensor, self._stored[read.tensor]) if op.type in CLIPS and read.encoding is None else read
 
     def _grid(self, op: Op, tensor: str) -> Encoding:
-        clipping = self._alone_read_by(op, CLIPS) if tensor == op.outputs[0] else None
-        if clipping is not None:
-            return self._grid(clipping, clipping.outputs[0])
+        while tensor == op.outputs[0] and (clipping := self._alone_read_by(op, CLIPS)) is not None:
+            op, tensor = clipping, clipping.outputs[0]
         found = self._graph.encodings(tensor)
         if len(found) != 1 or found[0] is None:
             why = "somebody reads it in float" if None in found else "it is read on two grids"

@@ -83,9 +83,15 @@ def inside_chains(units: Sequence[MnnUnit], moving: Collection[str], outputs: Co
 
 def sources(name: str, chains: Chains) -> tuple[str, ...]:
     """What a tensor inside of a chain is moved from; another is its own."""
-    if name not in chains:
-        return (name,)
-    return tuple(found for part in chains[name] for found in sources(part, chains))
+    found: list[str] = []
+    left = [name]
+    while left:
+        part = left.pop()
+        if part in chains:
+            left += chains[part][::-1]
+        else:
+            found.append(part)
+    return tuple(found)
 
 
 def spread(units: Iterable[MnnUnit], scales: Scales, chains: Chains) -> Scales:

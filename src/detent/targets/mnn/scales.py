@@ -39,6 +39,7 @@ from detent.targets.mnn.scale_propagation import (
     spread,
     with_casts,
 )
+from detent.traversal import reachable
 
 __all__ = ["MnnScales"]
 
@@ -185,14 +186,14 @@ class MnnScales:
 
     def _holds_codes(self, tensor: str) -> bool:
         """Whether its numbers are on its grid already: what a ReLU leaves of codes is computed in float, and is."""
-        op, before = self._graph.producer(tensor), tensor.removesuffix(REAL)
-        if op is not None and op.type == "Relu" and op.inputs[0] is not None:
-            before = op.inputs[0].tensor
-        return self._are_codes(tensor) or (
-            before != tensor
-            and self._holds_codes(before)
-            and _are_equal(self.grids.get(tensor), self.grids.get(before))
-        )
+        while not self._are_codes(tensor):
+            op, before = self._graph.producer(tensor), tensor.removesuffix(REAL)
+            if op is not None and op.type == "Relu" and op.inputs[0] is not None:
+                before = op.inputs[0].tensor
+            if before == tensor or not _are_equal(self.grids.get(tensor), self.grids.get(before)):
+                return False
+            tensor = before
+        return True
 
     def _other_than_simulated(self) -> set[str]:
         """Sums, products and windows on grids that the network does not have there."""
@@ -217,11 +218,18 @@ class MnnScales:
 
     def _ends_on(self, grid: Encoding, tensor: str) -> bool:
         """Whether all that is made of a tensor is put on a grid in the network too, and only moved and cut before."""
-        given_out = [output.read for output in self._graph.outputs if output.read.tensor == tensor]
+        passing = MOVES | ops_with(Trait.CLIPS)
+
+        def others(name: str) -> list[Op]:
+            return [op for op, read in self._graph.readers(name) if not _are_equal(read.encoding, grid)]
+
+        def moved(name: str) -> list[str]:
+            return [made for op in others(name) if op.type in passing for made in op.outputs]
+
+        behind = set(reachable([tensor], moved))
+        given_out = [output.read for output in self._graph.outputs if output.read.tensor in behind]
         return all(_are_equal(read.encoding, grid) for read in given_out) and all(
-            _are_equal(read.encoding, grid)
-            or (op.type in MOVES | ops_with(Trait.CLIPS) and all(self._ends_on(grid, name) for name in op.outputs))
-            for op, read in self._graph.readers(tensor)
+            op.type in passing for name in behind for op in others(name)
         )
 
     def _rescales(self, unit: MnnUnit) -> bool:
@@ -303,10 +311,10 @@ class MnnScales:
 
     def _first_readers(self, tensor: str, reader: str) -> Iterator[tuple[str, str]]:
         """What a chain of moves begins with, and the first operation of it."""
-        if tensor not in self._chains:
-            yield tensor, reader
-        for part in self._chains.get(tensor, ()):
-            yield from self._first_readers(part, self._makers[tensor])
+        ways = reachable(
+            [(tensor, reader)], lambda way: [(part, self._makers[way[0]]) for part in self._chains.get(way[0], ())]
+        )
+        return (way for way in ways if way[0] not in self._chains)
 
 
 def _would_be_moved(graph: Network, op: Op) -> bool:
@@ -321,12 +329,20 @@ def _are_equal(one: Encoding | None, other: Encoding | None) -> bool:
 
 
 def _is_from_zero(graph: Network, tensor: str) -> bool:
-    op = graph.producer(tensor)
-    if op is None or op.inputs[0] is None:
-        return False
-    if op.type in (*MOVES, *AVERAGES, "MaxPool"):
+    passing = (*MOVES, *AVERAGES, "MaxPool")
+
+    def before(name: str) -> list[str]:
+        op = graph.producer(name)
+        if op is None or op.type not in passing:
+            return []
         reads = op.inputs if op.type == "Concat" else op.inputs[:1]
-        return all(_is_from_zero(graph, read.tensor) for read in reads if read is not None)
+        return [read.tensor for read in reads if read is not None]
+
+    makers = [graph.producer(name) for name in reachable([tensor], before)]
+    return all(op is not None and (op.type in passing or _starts_at_zero(graph, op)) for op in makers)
+
+
+def _starts_at_zero(graph: Network, op: Op) -> bool:
     least = graph.constants.get(op.inputs[1].tensor) if op.type == "Clip" and op.inputs[1] is not None else None
     return op.type in ("Relu", "Sigmoid", "Softmax") or (least is not None and float(least) >= 0)
 

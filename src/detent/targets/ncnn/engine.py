@@ -6,13 +6,13 @@ import platform
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from detent.errors import EngineError
+from detent.files import temporary_folder
 from detent.ir import Network, Op, Package
 from detent.rewrites import float_model
 from detent.targets.base import Engine, Placement
@@ -53,7 +53,7 @@ class Ncnn(Engine):
             # Sums of int8 products need no Winograd transform: ResNet-18 takes 14 ms without it and 22 ms with it.
             option.use_winograd_convolution = False
         # From files, because only then ncnn says whether it could read them.
-        with TemporaryDirectory() as folder:
+        with temporary_folder() as folder:
             param, numbers = Path(folder, "model.param"), Path(folder, "model.bin")
             param.write_bytes(model.param())
             numbers.write_bytes(model.bin())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy.typing as npt
 import onnx
 
 from detent.errors import EngineError
+from detent.files import temporary_folder
 from detent.ir import Encoding, Package
 from detent.rewrites import float_model
 from detent.targets.base import Engine, Placement
@@ -91,7 +91,7 @@ class OnnxRuntime(Engine):
     @cached_property
     def _fused(self) -> FusedGraph:
         named = _with_node_names(self._model)
-        with tempfile.TemporaryDirectory() as folder:
+        with temporary_folder() as folder:
             path = Path(folder) / "fused.onnx"
             # Extended fuses into integer kernels. What comes after it changes layouts, and names with them.
             _session(named, threads=self._threads, level="ORT_ENABLE_EXTENDED", save=path)

@@ -86,8 +86,8 @@ class OpenVino(Engine):
     def tensors(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
         """The codes of quantized activations, recovered from the real numbers that leave the DequantizeLinear.
 
-        Not of those that an Add reads: shown, they would no longer be fused into the convolution, and other numbers
-        would come out of the network. Empty for a network without quantization.
+        Not of those that an Add reads, times a constant or not: shown, they would no longer be fused into the
+        convolution, and other numbers would come out of the network. Empty for a network without quantization.
         """
         if self._as_float:
             return {}
@@ -207,9 +207,17 @@ def _shown(package: Package) -> list[_Shown]:
         source = quantized.get(node.input[0], "") if node.op_type == "DequantizeLinear" else ""
         for tensor in (source, clipped.get(source, "")):
             encoding = graph.grid_of(tensor) or outputs.get(tensor)
-            if encoding is not None and not any(op.type == "Add" for op, _ in graph.readers(tensor)):
+            if encoding is not None and not _is_added(graph, tensor):
                 found.setdefault(tensor, _Shown(tensor, node.output[0], encoding))
     return list(found.values())
+
+
+def _is_added(graph: Network, tensor: str) -> bool:
+    """Whether an Add reads a tensor, or its product with a constant."""
+    readers = [op for op, _ in graph.readers(tensor)]
+    scaled = [op for op in readers if op.type == "Mul" and any(read.tensor in graph.constants for read in op.reads)]
+    readers += [op for product in scaled for op, _ in graph.readers(product.outputs[0])]
+    return any(op.type == "Add" for op in readers)
 
 
 def _codes(real: npt.NDArray[Any], encoding: Encoding) -> npt.NDArray[Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import re
-import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy.typing as npt
 import onnx
 
 from detent.errors import DeployError
+from detent.files import temporary_folder
 from detent.ir import Encoding, Network
 from detent.ir.metadata import is_code_range
 from detent.ir.qparams import BOUNDS
@@ -200,7 +200,7 @@ def _name_by_position(model: Any, *, keep: set[str]) -> None:
 def _files(model: Any) -> dict[str, bytes]:
     import openvino
 
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         path = Path(folder) / _LAYERS
         try:
             openvino.save_model(model, str(path), compress_to_fp16=False)

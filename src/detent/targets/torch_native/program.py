@@ -17,6 +17,7 @@ and any step that gives codes may have an attribute `clamp`, the least and great
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -33,6 +34,13 @@ __all__ = ["JSON_FILE", "TENSOR_FILE", "ProgramGrid", "ProgramStep", "TorchProgr
 
 JSON_FILE, TENSOR_FILE = "model.json", "model.safetensors"
 _FORMAT, _VERSION = "detent torch native", 1
+_CODES = {"uint8": (0, 255), "int8": (-128, 127)}
+_MOST = 2**31 - 1  # of sizes, which kernels take as 32 bits
+_SIZES = {
+    **dict.fromkeys(("strides", "dilations", "kernel_shape", "group", "groups"), (1, _MOST)),
+    **dict.fromkeys(("pads", "padding", "output_padding"), (0, _MOST)),
+}
+"""The least and greatest of each attribute that is a size."""
 
 Array = npt.NDArray[Any]
 
@@ -102,7 +110,7 @@ def read_program(files: Mapping[str, bytes]) -> TorchProgram:
         listed = json.loads(files[JSON_FILE])
         if (listed["format"], listed["version"]) != (_FORMAT, _VERSION):
             raise ValueError(f"format {listed['format']!r} version {listed['version']}")
-        return TorchProgram(
+        program = TorchProgram(
             {name: Port(port["dtype"], tuple(port["shape"])) for name, port in listed["inputs"].items()},
             listed["outputs"],
             tuple(listed["codes"]),
@@ -110,10 +118,26 @@ def read_program(files: Mapping[str, bytes]) -> TorchProgram:
             tuple(_step(step) for step in listed["steps"]),
             load(files[TENSOR_FILE]),
         )
-    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+        _check(program)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
         raise ArtifactError(
             f"read {JSON_FILE} and {TENSOR_FILE}", f"they hold no network: {error}", "deploy the model again"
         ) from None
+    return program
+
+
+def _check(program: TorchProgram) -> None:
+    """Torch's kernels divide by strides and groups, and end the process where these are zero."""
+    for name, grid in program.grids.items():
+        least, greatest = _CODES[grid.dtype]
+        if not (math.isfinite(grid.scale) and grid.scale > 0 and least <= grid.zero_point <= greatest):
+            raise ValueError(f"{name} has the scale {grid.scale} and the zero point {grid.zero_point}")
+    for step in program.steps:
+        for key, (least, greatest) in _SIZES.items():
+            held = step.attributes.get(key, [])
+            sizes = held if isinstance(held, list) else [held]
+            if not all(type(size) is int and least <= size <= greatest for size in sizes):
+                raise ValueError(f"the step {step.call} has {key} {held}")
 
 
 def _listed(step: ProgramStep) -> dict[str, Any]:

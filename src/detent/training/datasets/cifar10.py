@@ -6,6 +6,7 @@ import io
 import json
 import pickle
 import tarfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.errors import DataError
+from detent.errors import DataError, refusing
+from detent.files import read_bytes
 from detent.training.datasets.images import Images, Normalisation
 
 __all__ = ["CIFAR10", "cifar10"]
@@ -22,6 +24,7 @@ CIFAR10 = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 """The ImageNet statistics, which published CIFAR weights are trained with as often as with CIFAR's own."""
 
 _SIDE, _BYTES = 32, 3 * 32 * 32
+_MOST = 2**28  # bytes of one batch, which has 31 MB
 _TRAIN, _TEST = tuple(f"data_batch_{i}" for i in range(1, 6)), ("test_batch",)
 
 _Part = tuple[npt.NDArray[Any], npt.NDArray[Any]]
@@ -73,8 +76,8 @@ def _members(path: Path, names: tuple[str, ...], suffix: str) -> list[tuple[str,
                 stem = Path(member.name).name
                 held = archive.extractfile(member) if stem in {f"{name}{suffix}" for name in names} else None
                 if held is not None:
-                    wanted[stem] = held.read()
-    except (tarfile.TarError, OSError, EOFError) as error:
+                    wanted[stem] = held.read(_MOST)
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise DataError(f"read {path}", f"it is no whole archive: {error}", "get it again") from None
     missing = [name for name in names if f"{name}{suffix}" not in wanted]
     if missing:
@@ -95,7 +98,7 @@ def _python(content: bytes, where: str) -> _Part:
     try:
         held = _PlainArrays(io.BytesIO(content), encoding="bytes").load()
         data, labels = np.asarray(held[b"data"]), np.asarray(held[b"labels"])
-    except (pickle.UnpicklingError, KeyError, TypeError, EOFError, ValueError, AttributeError, IndexError) as error:
+    except Exception as error:  # a pickle that is damaged raises anything
         raise DataError(f"read {where}", f"it is no CIFAR-10 batch: {error}", "get it again") from None
     if data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != _BYTES:
         raise DataError(f"read {where}", f"its data is {data.dtype}{list(data.shape)}", "get it again")
@@ -137,7 +140,8 @@ def _sheets(folder: Path, split: str) -> list[_Part]:
     labels_file = folder / f"{split}_labels.json"
     if not files or not all(file.is_file() for file in (*files, labels_file)):
         return []
-    labels = np.asarray(json.loads(labels_file.read_text()), np.int64)
+    with refusing(DataError, f"read {labels_file}", "get it again"):
+        labels = np.asarray(json.loads(read_bytes(labels_file)), np.int64)
     parts, start = [], 0
     for file in files:
         pixels = _sheet(file)
@@ -158,7 +162,9 @@ def _sheet(path: Path) -> npt.NDArray[Any]:
             if opened.size[0] != _SIDE * _SIDE or opened.size[1] > 100_000:
                 raise DataError(f"read {path}", f"a picture of {opened.size}", f"give rows of {_SIDE * _SIDE} pixels")
             return np.asarray(opened.convert("RGB")).reshape(-1, _SIDE, _SIDE, 3)
-    except OSError as error:
+    except DataError:
+        raise
+    except Exception as error:  # of Pillow, whose readers raise anything at a damaged file
         raise DataError(f"read {path}", str(error), "get it again") from None
     finally:
         Image.MAX_IMAGE_PIXELS = most

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import io
 import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from detent.errors import DataError
+from detent.files import read_bytes
 from detent.training.datasets.images import Images, Normalisation
 
 __all__ = ["FASHION_MNIST", "MNIST", "idx_images", "read_idx"]
@@ -18,14 +21,18 @@ MNIST = Normalisation((0.1307,), (0.3081,))
 FASHION_MNIST = Normalisation((0.2860,), (0.3530,))
 
 _UINT8 = 8
+_MOST = 2**30  # bytes; the largest of MNIST has 47 MB
 
 
 def read_idx(path: Path) -> npt.NDArray[np.uint8]:
     """The array of an idx file: two zeros, the type, the rank, sizes as big-endian integers, then the bytes."""
     asked = f"read {path}"
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
+        content = read_bytes(path, most=_MOST)
+        if path.suffix == ".gz":
+            with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed:
+                content = packed.read(_MOST)
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(asked, f"it cannot be read: {error}", "get the file again") from None
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] != _UINT8 or not content[3]:
         raise DataError(asked, "it is no idx file of bytes", "get the file again")

@@ -14,7 +14,8 @@ def branch_of(call: Call) -> GraphProto:
     condition = call.constant(0)
     if condition is None or condition.numel() != 1:
         call.refuse(
-            "its condition is computed by the network", "export the model so that the branch is decided when exporting"
+            "its condition is computed by the network",
+            call.how_to_fix(values=True) or "export the model so that the branch is decided when exporting",
         )
     attribute = call.attribute("then_branch" if bool(condition) else "else_branch")
     if attribute is None or not attribute.HasField("g"):

@@ -11,6 +11,7 @@ from torch import Tensor
 from detent.frontends.onnx.builder import Constant, Value
 from detent.frontends.onnx.call import Call, Converter
 from detent.frontends.onnx.canonicalize.decomposed import layer_norm, rms_norm
+from detent.ir.reference.elementwise import divide
 
 __all__ = ["CONVERTERS", "operands"]
 
@@ -62,11 +63,6 @@ def _divide(call: Call) -> Any:
 
 def _multiply(call: Call) -> Any:
     return rms_norm(call) or _commutative(torch.mul)(call)
-
-
-def divide(left: Tensor, right: Tensor) -> Tensor:
-    """Integers are divided towards zero."""
-    return torch.div(left, right, rounding_mode=None if left.is_floating_point() else "trunc")
 
 
 def _power(call: Call) -> Any:

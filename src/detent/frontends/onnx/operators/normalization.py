@@ -34,6 +34,8 @@ def _vectors(call: Call, *indices: int) -> list[Constant] | None:
 def _batch_norm(call: Call) -> Any:
     if call.integer("training_mode") or (call.opset < 14 and any(call.node.output[1:])):
         call.refuse("it is in training mode", "export the model in eval mode")
+    if call.attribute("spatial") is not None and not call.integer("spatial"):
+        call.refuse("it is not spatial", "export the model with a norm of whole channels")
     x, eps = call.value(0), call.real("epsilon")
     held = _vectors(call, 1, 2, 3, 4)
     if held is None or call.rank() not in _BATCH_NORMS or isinstance(x, Constant):

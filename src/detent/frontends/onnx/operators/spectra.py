@@ -47,7 +47,9 @@ def stft(signal: Tensor, step: Tensor, window: Tensor | None, length: Tensor | N
     if length is None and window is None:
         raise ValueError("neither a window nor a frame length is given")
     count = int(length) if length is not None else window.shape[0] if window is not None else 0
-    numbers = signal[..., 0] if signal.shape[-1] == 1 else torch.view_as_complex(signal.contiguous())
+    numbers = signal  # a real one may lack the last axis, as runtimes take it
+    if signal.ndim > 2:
+        numbers = signal[..., 0] if signal.shape[-1] == 1 else torch.view_as_complex(signal.contiguous())
     frames = numbers.unfold(1, count, int(step))
     spectrum = torch.fft.fft(frames if window is None else frames * window)
     return torch.view_as_real(spectrum[..., : count // 2 + 1] if onesided else spectrum)

@@ -53,7 +53,7 @@ def _sizes(call: Call, window: SlidingWindow) -> list[int]:
         if size is None and stride != 1:
             call.refuse(
                 f"auto_pad {mode} with a stride and an input of unknown size",
-                "export it with explicit pads or a fixed size",
+                call.how_to_fix() or "export it with explicit pads or a fixed size",
             )
         # With a stride of 1 the pads are those of any size.
         sizes.append(1 if stride == 1 or size is None else size)

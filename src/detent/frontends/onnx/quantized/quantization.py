@@ -18,6 +18,7 @@ from detent.frontends.onnx.reading.tensors import TORCH_TYPES, stored_type
 from detent.frontends.onnx.source import OnnxEncoding
 from detent.graph import kind_of
 from detent.ir import attribute_value
+from detent.traversal import reachable
 
 __all__ = ["CONVERTERS"]
 
@@ -100,11 +101,15 @@ def _relu(call: Call, name: str) -> Any:
 
 
 def _never_negative(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
-    kind = kind_of(node, modules)
-    if kind is None or kind.sign == -1:
-        return False
-    sources = node.all_input_nodes
-    return kind.sign == 1 or (bool(sources) and all(_never_negative(source, modules) for source in sources))
+    def deciding(one: fx.Node) -> list[fx.Node]:
+        kind = kind_of(one, modules)
+        return one.all_input_nodes if kind is not None and kind.sign == 0 else []
+
+    for each in reachable([node], deciding):
+        kind = kind_of(each, modules)
+        if kind is None or kind.sign == -1 or (kind.sign == 0 and not each.all_input_nodes):
+            return False
+    return True
 
 
 def _codes(call: Call, encoding: OnnxEncoding | None) -> Any:

@@ -14,7 +14,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, TypeProto, 
 from torch import Tensor
 
 from detent.frontends.onnx.reading.tensors import TORCH_TYPES
-from detent.ir.shapes import infer_node
+from detent.ir.free_sizes import infer_node
 
 __all__ = ["Inference", "TensorInfo", "without_weights"]
 
@@ -39,6 +39,8 @@ class Inference:
     def __init__(self, opset: int):
         self._opset = opset
         self._types: dict[str, TypeProto] = {}
+        self.free: dict[str, None] = {}  # sizes of the inputs, by name
+        self.single: list[str] = []  # inputs of one number
 
     def info(self, name: str) -> TensorInfo:
         return _info(self._types[name]) if name in self._types else _NOTHING
@@ -51,6 +53,15 @@ class Inference:
             if dim.HasField("dim_value") and not 0 < dim.dim_value <= _LARGEST:
                 dim.ClearField("dim_value")
         self._types[value.name] = kind
+        dims = kind.tensor_type.shape.dim
+        self.free.update(dict.fromkeys(dim.dim_param for dim in dims if dim.dim_param))
+        if kind.tensor_type.HasField("shape") and all(dim.dim_value == 1 for dim in dims):
+            self.single.append(value.name)
+
+    def copied(self, name: str, source: str) -> None:
+        """A tensor that is another one, under its own name."""
+        if source in self._types:
+            self._types[name] = self._types[source]
 
     def constant(self, name: str, tensor: Tensor) -> None:
         if tensor.dtype in _ONNX_TYPES:

@@ -20,6 +20,14 @@ OLDEST, NEWEST = 9, 28
 """The oldest version all of which is understood, and the newest one that was looked at."""
 
 _STANDARD = ("", "ai.onnx")
+_SAME_FROM_7 = frozenset(
+    (
+        "BatchNormalization", "Cast", "Constant", "Flatten", "Gemm", "Greater", "Less", "MatMul", "Max", "MaxPool",
+        "Mean", "Min", "PRelu", "Sum",
+    )
+)  # fmt: skip
+"""Operators that opsets 8 and 9 gave more types, broadcasting or outputs, and that mean the same in what 7 has (but a
+batch norm that is not `spatial`, which is refused)."""
 _LAYERS = 4  # definitions by operators that are themselves defined by others
 
 
@@ -37,7 +45,7 @@ def opset_of(model: ModelProto) -> int:
 @cache
 def understood(op_type: str, opset: int) -> bool:
     """Whether an operator means in `opset` what it means in one that is understood."""
-    if opset >= OLDEST:
+    if opset >= OLDEST or (opset >= 7 and op_type in _SAME_FROM_7):
         return True
     return _since(op_type, opset) == _since(op_type, OLDEST) is not None
 

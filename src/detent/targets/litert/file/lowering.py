@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from detent.errors import DeployError
 from detent.ir import Encoding, Network, Op, Operand, constant_values
-from detent.ir.shapes import BatchSizes
+from detent.ir.free_sizes import FreeSizes
 from detent.targets.litert.file.container import Operator, TfliteTensor
 from detent.targets.litert.file.fusing import Node
 from detent.targets.litert.file.kernels import has_kernel
@@ -56,7 +56,7 @@ class TfliteLowering:
     """Grows by `emit`; `current` are the names of the operations that are being written. `short_sums`: whether
     convolutions of 16-bit codes add up in 32 bits where these suffice."""
 
-    def __init__(self, graph: Network, sizes: BatchSizes, *, short_sums: bool):
+    def __init__(self, graph: Network, sizes: FreeSizes, *, short_sums: bool):
         self.graph, self.short_sums = graph, short_sums
         self.tensors: list[TfliteTensor] = []
         self.operators: list[Operator] = []
@@ -73,6 +73,16 @@ class TfliteLowering:
 
     # What is known about tensors
 
+    @property
+    def free_sizes(self) -> tuple[str, ...]:
+        """Sizes of the inputs that are free beside the batch, by name."""
+        return self._sizes.inner
+
+    @property
+    def fix_sizes(self) -> str:
+        """What to do about them."""
+        return f"fix them when loading the model: {' '.join(f'--size {name}=SIZE' for name in self.free_sizes)}"
+
     def shape(self, tensor: str) -> tuple[int, ...]:
         return self._sizes.shape(tensor)
 
@@ -83,7 +93,7 @@ class TfliteLowering:
 
     def sample(self, tensor: str) -> Array | None:
         """The numbers of a tensor that is computed from sizes and constants, for one sample."""
-        return self.graph.constants.get(tensor, self._sizes.ones.values.get(tensor))
+        return self.graph.constants.get(tensor, self._sizes.one.values.get(tensor))
 
     def rank(self, tensor: str) -> int:
         return len(self.shape(tensor))

@@ -62,6 +62,8 @@ def reshape(low: TfliteLowering, node: Node) -> None:
     made = moved(low, node.output, Variant(variant.encoding, turned), index)
     signature = low.signature(node.output, last=turned)
     if sum(size < 0 for size in signature) > 1:
+        if low.free_sizes:
+            raise refusal(node.main, "two sizes of its output are free", low.fix_sizes)
         raise refusal(node.main, "two sizes of its output depend on the batch", "keep the batch in one axis")
     low.emit("RESHAPE", [index, low.integers("shape", signature)], [made], newShape=list(signature))
 

@@ -17,8 +17,9 @@ from typing import Any
 import numpy.typing as npt
 import onnx
 
+from detent.errors import DeployError
 from detent.ir import Network, Op, Operand, read_qdq
-from detent.ir.shapes import BatchSizes
+from detent.ir.free_sizes import FreeSizes
 from detent.targets.base import Deployment, Format, TensorFacts, Written
 from detent.targets.base.format import Roles
 from detent.targets.litert.file.container import TfliteModel, read_tflite, to_bytes
@@ -84,7 +85,7 @@ class TfliteFormat(Format):
         self.name, self._short_sums = name, short_sums
 
     def write(self, deployment: Deployment) -> Written:
-        made = _lowered(deployment.graph, BatchSizes.of(deployment.model, strict=True), short_sums=self._short_sums)
+        made = _lowered(deployment.graph, FreeSizes.of(deployment.model, strict=True), short_sums=self._short_sums)
         note = f"{_FILE} takes one sample at a time: an operator of it holds the size of its output"
         return Written({_FILE: _bytes(made)}, (note,) if made.fixed_batch else ())
 
@@ -107,7 +108,7 @@ MICRO_FORMAT = TfliteFormat("tflite_micro", short_sums=False)
 def model_to_tflite(model: onnx.ModelProto, *, short_sums: bool = True) -> bytes:
     """A .tflite file of a QDQ or float ONNX model. `short_sums`: convolutions of 16-bit codes have biases of 32 bits
     where their sums fit in them; LiteRT has fast kernels for those, and microcontrollers have none."""
-    return _bytes(_lowered(read_qdq(model), BatchSizes.of(model, strict=True), short_sums=short_sums))
+    return _bytes(_lowered(read_qdq(model), FreeSizes.of(model, strict=True), short_sums=short_sums))
 
 
 def origin_of(model: TfliteModel) -> Origin:
@@ -147,7 +148,7 @@ def tensor_names(model: TfliteModel) -> list[str]:
 class _Written(TfliteLowering):
     """A network while it is written, from its inputs to its outputs."""
 
-    def __init__(self, graph: Network, sizes: BatchSizes, *, short_sums: bool):
+    def __init__(self, graph: Network, sizes: FreeSizes, *, short_sums: bool):
         super().__init__(graph, sizes, short_sums=short_sums)
         self.inputs = [self._input(name) for name in graph.inputs]
         for node in fused(graph):
@@ -179,12 +180,18 @@ class _Written(TfliteLowering):
         return index
 
 
-def _lowered(graph: Network, sizes: BatchSizes, *, short_sums: bool) -> _Written:
+def _lowered(graph: Network, sizes: FreeSizes, *, short_sums: bool) -> _Written:
     data = _data_only(_computed(graph, sizes.value))
     if all(op.type not in _FROM_SIZES for op in data.ops):
         return _Written(data, sizes, short_sums=short_sums)
     # Numbers that are made for each sample are constants only for one.
-    written = _Written(_data_only(_computed(graph, sizes.ones.values.get)), sizes, short_sums=short_sums)
+    if sizes.inner:
+        raise DeployError(
+            "write a network as .tflite",
+            f"it computes with its sizes, of which {', '.join(sizes.inner)} are free",
+            f"fix them when loading the model: {' '.join(f'--size {name}=SIZE' for name in sizes.inner)}",
+        )
+    written = _Written(_data_only(_computed(graph, sizes.one.values.get)), sizes, short_sums=short_sums)
     written.fixed_batch = True
     return written
 

@@ -16,7 +16,7 @@ import onnx
 
 from detent.errors import DeployError
 from detent.ir import Network, Op, Operand, constant_values, is_output, sole_float_reader
-from detent.ir.shapes import known_sizes
+from detent.ir.free_sizes import known_sizes
 from detent.targets.ncnn.file.model import NcnnLayer, NcnnModel, Value
 
 __all__ = ["ONE_SAMPLE", "Dims", "NcnnLowering", "refuse", "sample_shapes", "sizes"]

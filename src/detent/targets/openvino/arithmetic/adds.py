@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detent.ir import Network, Op, Operand, clip_bounds
+from detent.ir import Network, Op, Operand, clip_bounds, constant_values, sole_reader
 from detent.targets.openvino.arithmetic.outputs import OutputRequantization, snippet
 from detent.targets.openvino.arithmetic.ranges import (
     CLIPS,
@@ -37,21 +37,25 @@ from detent.twin.requantize import clamp_bounds, fma, per_channel
 __all__ = ["added_in_float", "fused_add", "moved_low", "moving", "plain_add", "read_once"]
 
 _f32 = np.float32
+_SAME_SCALE = 2.0**-22  # a product that is rounded to float32
 Finish = Callable[[Tensor], Tensor]
 """From a sum in steps of one of its summands to codes."""
 
 
 def fused_add(carried: Carried, graph: Network, op: Op, sums: Accumulator, bias: Floats | None) -> Step | None:
-    """Convolution, grid, residual add or difference, perhaps a ReLU, grid: run as one, the first grid clamps only."""
+    """Convolution, grid, perhaps a factor, residual add or difference, perhaps a ReLU, grid: run as one, the first grid
+    clamps only."""
     first = chain(graph, op, CLIPS)
-    branch = _added(graph, first.output)
+    factor = _factor_behind(graph, first)
+    last = first.output if factor is None else factor.outputs[0]
+    branch = _added(graph, last)
     if branch is None or branch.convolution is not op or first.encoding is None:
         return None
     bounds = _unrounded_bounds(graph, first)
-    add = graph.readers(first.output)[0][0]
+    add = graph.readers(last)[0][0]
     made = chain(graph, add, CLIPS)
     target = OutputRequantization.of(graph, made, carried)
-    if target is None or bounds is None or branch.other.encoding is None or branch.tensor != first.output:
+    if target is None or bounds is None or branch.other.encoding is None or branch.tensor != last:
         return None
     pair = _Pair.of(carried, graph, add)
     assert pair is not None
@@ -61,13 +65,30 @@ def fused_add(carried: Carried, graph: Network, op: Op, sums: Accumulator, bias:
     else:
         own, finish = pair.moved, _in_convolution(target, pair.base.step)
         residue = pair.stored_base
+    own = replace(own, grid=Range.of(first.encoding))
     scale, shift, low, high = own.clamped(*(code - own.grid.least for code in bounds))
     real = real_sums(sums, unit_of(sums), bias)
 
     def kernel(codes: Tensor, residues: Tensor) -> Tensor:
         return finish(fma(real(sums(codes)), scale, shift).clamp_(low, high).add_(residue(residues)))
 
-    return Step((*first.ops, *made.ops), (sums.read, branch.other), made.writes, kernel)
+    ops = (*first.ops, *(() if factor is None else (factor,)), *made.ops)
+    return Step(ops, (sums.read, branch.other), made.writes, kernel)
+
+
+def _factor_behind(graph: Network, first: Chain) -> Op | None:
+    """The product with one positive constant that alone reads a grid, and gives its codes on another: the first grid is
+    then one from the numbers before to those behind, and the second is gone."""
+    found = sole_reader(graph, first.output)
+    if found is None or found[0].type != "Mul" or first.encoding is None or not first.encoding.per_tensor:
+        return None
+    op, behind = found[0], graph.grid_of(found[0].outputs[0])
+    values = [held for read in op.inputs if (held := constant_values(graph, read)) is not None]
+    if len(values) != 1 or values[0].size != 1 or behind is None or not behind.per_tensor:
+        return None
+    wanted = float(first.encoding.scale) * float(values[0].item())
+    same = int(behind.zero_point) == int(first.encoding.zero_point) and behind.dtype == first.encoding.dtype
+    return op if same and wanted > 0 and abs(float(behind.scale) / wanted - 1) <= _SAME_SCALE else None
 
 
 def _added(graph: Network, tensor: str) -> Branch | None:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detent.ir import Encoding, Network, Op
+from detent.ir import Encoding, Network
 from detent.targets.openvino.arithmetic.ranges import NO_SHIFT, Carried, Floats, Range, kept_grid
+from detent.traversal import reachable
 
 __all__ = ["Moved", "StoredCodes", "is_int8", "is_second_factor", "range_of_stored"]
 
@@ -89,20 +90,21 @@ def is_int8(graph: Network, tensor: str, encoding: Encoding, carried: Carried) -
 def is_second_factor(graph: Network, tensor: str) -> bool:
     """Whether a product of two activations reads a tensor, or what was only moved from it, as its second factor: that
     takes int8 alone, and a convolution uint8 alone, so that what both read stays float."""
-    for op, _ in graph.readers(tensor):
-        if op.type == "MatMul" and op.inputs[1] is not None and op.inputs[1].tensor == tensor:
-            return True
-        if kept_grid(op) is not None and any(is_second_factor(graph, name) for name in op.outputs):
-            return True
-    return False
+
+    def moved(name: str) -> list[str]:
+        return [made for op, _ in graph.readers(name) if kept_grid(op) is not None for made in op.outputs]
+
+    return any(
+        op.type == "MatMul" and op.inputs[1] is not None and op.inputs[1].tensor == name
+        for name in reachable([tensor], moved)
+        for op, _ in graph.readers(name)
+    )
 
 
 def _reaches_convolution(graph: Network, tensor: str, carried: Carried) -> bool:
     """Whether a convolution reads a tensor, or what was only moved from it: it takes uint8 alone."""
-    return any(_takes_uint8(graph, op, carried) for op, _ in graph.readers(tensor))
 
+    def moved(name: str) -> list[str]:
+        return [made for op, _ in graph.readers(name) for made in op.outputs if made in carried]
 
-def _takes_uint8(graph: Network, op: Op, carried: Carried) -> bool:
-    if op.type == "Conv":
-        return True
-    return any(name in carried and _reaches_convolution(graph, name, carried) for name in op.outputs)
+    return any(op.type == "Conv" for name in reachable([tensor], moved) for op, _ in graph.readers(name))

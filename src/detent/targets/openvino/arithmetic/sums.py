@@ -7,11 +7,12 @@ makes it: one kernel of several functions of elements makes several tensors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from detent.ir import Network, Op, Operand, Trait, is_output, ops_with, sole_reader
+from detent.ir import Network, Op, Operand, Trait, is_output, ops_with, per_network, sole_reader
 from detent.targets.openvino.arithmetic.ranges import CLIPS
+from detent.traversal import reachable
 
 __all__ = [
     "COMPOSED",
@@ -28,6 +29,7 @@ FUNCTIONS = ("Elu", "Gelu", "HardSwish", "LeakyRelu", "Mish", "Sigmoid", "Softpl
 _FUNCTIONS = frozenset({*CLIPS, *FUNCTIONS})
 """What a convolution takes in, and what is put together into one kernel where there is none."""
 _OF_TWO = ops_with(Trait.ARITHMETIC)
+_ELEMENTWISE = _FUNCTIONS | _OF_TWO
 _HEADS = (
     ops_with(Trait.WEIGHTED)
     | ops_with(Trait.REDUCES) - {"ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"}  # not proven
@@ -51,8 +53,26 @@ class Branch:
         return (self.convolution, *self.behind)[-1].outputs[0]
 
 
-def summed_branch(graph: Network, add: Op) -> Branch | None:
+Branches = Mapping[str, Branch]
+
+
+def summed_branch(graph: Network, op: Op) -> Branch | None:
     """The convolution that an Add, or a Sub, is run inside of, if there is one."""
+    return _summed_branches(graph).get(op.outputs[0])
+
+
+@per_network
+def _summed_branches(graph: Network) -> dict[str, Branch]:
+    """By the tensors that are given. Whether one is there depends on those before it."""
+    found: dict[str, Branch] = {}
+    for op in graph.ops:
+        branch = _summed_branch(graph, op, found)
+        if branch is not None:
+            found[op.outputs[0]] = branch
+    return found
+
+
+def _summed_branch(graph: Network, add: Op, known: Branches) -> Branch | None:
     reads = [read for read in add.inputs if read is not None]
     if len(reads) != 2 or reads[0].tensor == reads[1].tensor or not _same_shape(graph, reads):
         return None
@@ -62,7 +82,7 @@ def summed_branch(graph: Network, add: Op) -> Branch | None:
     chosen = second
     if first is not None and (second is None or len(graph.readers(first.tensor)) == 1):
         chosen = first
-    return chosen if chosen is not None and _may_write_over(graph, add, chosen) else None
+    return chosen if chosen is not None and _may_write_over(graph, add, chosen, known) else None
 
 
 def is_activation(graph: Network, read: Operand) -> bool:
@@ -92,43 +112,49 @@ def _branch(graph: Network, read: Operand, other: Operand) -> Branch | None:
 def _data(graph: Network, op: Op) -> Operand | None:
     """What is not constant of what a function of elements reads."""
     reads = [read for read in op.inputs if read is not None and read.tensor not in graph.constants]
-    return reads[0] if len(reads) == 1 and op.type in (*_FUNCTIONS, *_OF_TWO) else None
+    return reads[0] if len(reads) == 1 and op.type in _ELEMENTWISE else None
 
 
-def _may_write_over(graph: Network, add: Op, branch: Branch) -> bool:
+def _may_write_over(graph: Network, add: Op, branch: Branch, known: Branches) -> bool:
     if sole_reader(graph, branch.tensor) is None:
         return False
-    kernel = set(_made_together(graph, branch.other.tensor))
+    kernel = _made_together(graph, branch.other.tensor, known)
     if any(read is not None and read.tensor in kernel for read in branch.convolution.inputs):
         return False
     if any(is_output(graph, tensor) for tensor in kernel):
         return False
-    before = _ancestors(graph, add)
-    readers = {op.outputs[0] for tensor in kernel for op, _ in graph.readers(tensor)}
-    return readers <= before | kernel
+    readers = {op.outputs[0] for tensor in kernel for op, _ in graph.readers(tensor)} - kernel
+    return readers <= _ancestors(graph, add, readers)
 
 
-def _made_together(graph: Network, tensor: str) -> Iterator[str]:
+def _made_together(graph: Network, tensor: str, known: Branches) -> set[str]:
     """The tensors of the kernel that makes a tensor."""
-    made_by = graph.producer(tensor)
-    yield from (tensor,) if made_by is None else made_by.outputs
-    if made_by is None or made_by.type not in (*_FUNCTIONS, *_OF_TWO) or _is_in_convolution(graph, tensor):
-        return
-    for read in made_by.inputs:
-        if read is None or read.tensor in graph.constants:
-            continue
-        source = graph.producer(read.tensor)
-        if source is None or (source.type in (*_FUNCTIONS, *_OF_TWO) and not _is_in_convolution(graph, read.tensor)):
-            yield from _made_together(graph, read.tensor)
+
+    def is_elementwise(name: str) -> bool:
+        op = graph.producer(name)
+        return op is not None and op.type in _ELEMENTWISE and not _is_in_convolution(graph, name, known)
+
+    def taken_from(name: str) -> list[str]:
+        op = graph.producer(name)
+        if op is None or not is_elementwise(name):
+            return []
+        reads = [read.tensor for read in op.inputs if read is not None and read.tensor not in graph.constants]
+        return [read for read in reads if graph.producer(read) is None or is_elementwise(read)]
+
+    found: set[str] = set()
+    for name in reachable([tensor], taken_from):
+        op = graph.producer(name)
+        found.update((name,) if op is None else op.outputs)
+    return found
 
 
-def _is_in_convolution(graph: Network, tensor: str) -> bool:
+def _is_in_convolution(graph: Network, tensor: str, known: Branches) -> bool:
     """Whether a convolution makes a tensor, with what it takes in behind it."""
     made_by = graph.producer(tensor)
-    while made_by is not None and made_by.type in (*_FUNCTIONS, *_OF_TWO):
+    while made_by is not None and made_by.type in _ELEMENTWISE:
         data = _data(graph, made_by)
         if data is None:
-            return summed_branch(graph, made_by) is not None
+            return made_by.outputs[0] in known
         if sole_reader(graph, data.tensor) is None:
             return False
         made_by = graph.producer(data.tensor)
@@ -142,8 +168,9 @@ def taken_in(graph: Network, tensor: str) -> Op | None:
         if made_by is None or made_by.type in _HEADS:
             return made_by
         data = made_by.inputs[0] if made_by.type == "MaxPool" else _data(graph, made_by)
-        if data is None or (made_by.type == "MaxPool" and not _is_in_convolution(graph, data.tensor)):
-            branch = summed_branch(graph, made_by)
+        known = _summed_branches(graph)
+        if data is None or (made_by.type == "MaxPool" and not _is_in_convolution(graph, data.tensor, known)):
+            branch = known.get(made_by.outputs[0])
             return None if branch is None else branch.convolution
         if is_bias_apart(graph, made_by):
             return made_by
@@ -167,14 +194,20 @@ def out_of_convolution(graph: Network, tensor: str) -> bool:
     return made_by is not None and made_by.type == "Conv"
 
 
-def _ancestors(graph: Network, op: Op) -> set[str]:
-    """The first outputs of an operation and of all that it depends on."""
-    makers = {name: each for each in graph.ops for name in each.outputs}
-    found, left = {op.outputs[0]}, [op]
-    while left:
-        for read in left.pop().inputs:
-            source = None if read is None else makers.get(read.tensor)
-            if source is not None and source.outputs[0] not in found:
-                found.add(source.outputs[0])
-                left.append(source)
-    return found
+def _ancestors(graph: Network, op: Op, wanted: Collection[str]) -> set[str]:
+    """The first outputs of an operation and of all that it depends on, from the first of those `wanted` on."""
+    order = _order(graph)
+    first = min((order[name] for name in wanted), default=0)
+
+    def before(name: str) -> list[str]:
+        made_by = graph.producer(name)
+        sources = [graph.producer(read.tensor) for read in made_by.inputs if read is not None] if made_by else []
+        return [each.outputs[0] for each in sources if each is not None and order[each.outputs[0]] >= first]
+
+    return set(reachable([op.outputs[0]], before))
+
+
+@per_network
+def _order(graph: Network) -> dict[str, int]:
+    """Which operation comes when, by their first outputs."""
+    return {op.outputs[0]: index for index, op in enumerate(graph.ops)}

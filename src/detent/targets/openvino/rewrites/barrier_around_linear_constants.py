@@ -71,15 +71,8 @@ def _is_one_number(editor: NetworkEditor, bias: Operand | None) -> bool:
 
 def _data(editor: NetworkEditor, op: Op) -> Operand | None:
     """The only one of its inputs that depends on what the network is given."""
-    found = [read for read in op.reads if not _is_constant(editor, read)]
+    found = [read for read in op.reads if read.tensor in editor.network.from_inputs]
     return found[0] if len(found) == 1 else None
-
-
-def _is_constant(editor: NetworkEditor, read: Operand) -> bool:
-    if read.tensor in editor.network.constants:
-        return True
-    producer = editor.producer(read)
-    return producer is not None and all(_is_constant(editor, each) for each in producer.reads)
 
 
 def _from_linear(editor: NetworkEditor, read: Operand) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from detent.ir import Encoding, Network, Operand, Trait, ops_with
 from detent.ir.qparams import BOUNDS
 from detent.rewrites import NetworkEditor
+from detent.traversal import reachable
 
 __all__ = ["KEEP_INTEGERS", "grid_before", "has_zero_point", "is_quantized"]
 
@@ -30,6 +31,8 @@ def has_zero_point(grid: Encoding) -> bool:
 
 def is_quantized(network: Network, tensor: str, through: Collection[str]) -> bool:
     """Whether a tensor is read on a grid, perhaps behind operations of these types."""
-    readers = (op for op, _ in network.readers(tensor) if op.type in through)
-    on_grid = any(encoding is not None for encoding in network.encodings(tensor))
-    return on_grid or any(is_quantized(network, op.outputs[0], through) for op in readers)
+
+    def behind(name: str) -> list[str]:
+        return [op.outputs[0] for op, _ in network.readers(name) if op.type in through]
+
+    return any(encoding is not None for name in reachable([tensor], behind) for encoding in network.encodings(name))

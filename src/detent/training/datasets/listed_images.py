@@ -1,4 +1,4 @@
-"""ImageNet as the benchmark's `data` section has it: a folder, and a file with a line `name label` for each picture."""
+"""Images by a list: a folder, and a file with a line `name label` for each picture, as ImageNet is handed around."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from detent.data import Preprocessing
-from detent.errors import DataError
+from detent.errors import DataError, refusing
+from detent.files import read_bytes
 
 __all__ = ["ListedImages"]
 
@@ -37,8 +38,10 @@ class ListedImages:
                     "there is no such file or folder",
                     "put ImageNet there, or say --data FOLDER",
                 )
-        lines = [line.rsplit(maxsplit=1) for line in Path(listed).read_text().splitlines() if line.strip()]
-        self._files = [(Path(root) / name, int(label)) for name, label in lines]
+        with refusing(DataError, f"read the list {listed}", "write a line `name label` for each picture"):
+            text = read_bytes(listed).decode()
+            lines = [line.rsplit(maxsplit=1) for line in text.splitlines() if line.strip()]
+            self._files = [(Path(root) / name, int(label)) for name, label in lines]
 
     def __len__(self) -> int:
         return len(self._files)

@@ -1,0 +1,244 @@
+"""How many architectures go through: captured, trained a step, deployed, verified on the engine.
+
+    pip install --no-deps timm torchvision==0.28.0 transformers ultralytics segmentation-models-pytorch \\
+        open_clip_torch diffusers
+    python benchmarks/architectures.py [names ...] [--backends onnxruntime openvino litert ncnn] [--rows rows.jsonl]
+
+The networks are those of `architecture_list.py`: random weights, batch norm statistics of four random batches. Each
+runs in a process of its own, with a time limit, for each backend: prepare and one step of Adam with recipe `lsq`
+(first backend only), then prepare, calibrate on four batches, deploy and verify with recipe `ptq`. A row that is in
+`--rows` is not run again. Parameters are those of convolutions, linear layers, embeddings, attention and recurrent
+layers that the target quantizes at all. `--failed` runs again what did not go through.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+BACKENDS = ("onnxruntime", "openvino", "litert", "ncnn")
+GOALS = {"onnxruntime": 0.97, "openvino": 0.97, "litert": 0.85, "ncnn": 0.85}
+"""The share of architectures that each is to deploy, set before the first run."""
+Row = dict[str, Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="of architectures, or what they begin with")
+    parser.add_argument("--backends", nargs="+", default=list(BACKENDS))
+    parser.add_argument("--rows", type=Path, default=Path("architectures.jsonl"), help="where results are kept")
+    parser.add_argument("--failed", action="store_true", help="run again what is there and did not go through")
+    parser.add_argument("--seconds", type=int, default=600, help="the time limit of one process")
+    parser.add_argument("--one", nargs=2, metavar=("NAME", "BACKEND"), help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.one:
+        print(json.dumps(row_of(*asked.one)))
+        return
+    from benchmarks.architecture_list import ARCHITECTURES
+
+    names = [name for name in ARCHITECTURES if not asked.names or name.startswith(tuple(asked.names))]
+    rows = _read(asked.rows)
+    for name in names:
+        for backend in asked.backends:
+            before = rows.get((name, backend))
+            if before is None or (asked.failed and before["result"] != "holds"):
+                rows[name, backend] = _in_a_process(name, backend, asked.seconds)
+                print(_line(rows[name, backend]), flush=True)
+                with asked.rows.open("a") as file:
+                    file.write(json.dumps(rows[name, backend]) + "\n")
+    print(summary([rows[name, backend] for name in names for backend in asked.backends]))
+
+
+def _read(path: Path) -> dict[tuple[str, str], Row]:
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return {(row["name"], row["backend"]): row for row in rows}  # of two, the later
+
+
+def _in_a_process(name: str, backend: str, seconds: int) -> Row:
+    failed = {"name": name, "backend": backend, "result": "crashed"}
+    try:
+        done = subprocess.run(
+            [sys.executable, __file__, "--one", name, backend], capture_output=True, text=True, timeout=seconds
+        )
+    except subprocess.TimeoutExpired:
+        return {**failed, "result": "not done", "message": f"more than {seconds} s"}
+    try:
+        return dict(json.loads(done.stdout.splitlines()[-1]))
+    except (IndexError, ValueError):
+        return {**failed, "message": f"exit code {done.returncode}: {done.stderr.strip()[-300:]}"}
+
+
+# --- one architecture on one backend ---------------------------------------------------------------------------
+
+
+def row_of(name: str, backend: str) -> Row:
+    """What happened. `result` is how far it came: the first of these that did not go well, or "holds"."""
+    import torch
+    from benchmarks.architecture_list import ARCHITECTURES
+
+    from detent.errors import DetentError
+
+    warnings.simplefilter("ignore")
+    torch.manual_seed(0)
+    row: Row = {"name": name, "backend": backend, "result": "not built"}
+    start = time.process_time()
+    try:
+        for step in _steps(ARCHITECTURES[name], backend):
+            row |= {**step, "seconds": round(time.process_time() - start, 1)}
+    except DetentError as refused:
+        row |= {"message": " / ".join(str(refused).split("\n"))[:500]}
+    except Exception as crash:  # a traceback is what the benchmark is to find
+        where = traceback.extract_tb(crash.__traceback__)[-1]
+        row |= {"message": f"{type(crash).__name__}: {crash}"[:400], "crash": f"{where.filename}:{where.lineno}"}
+    return row
+
+
+def _steps(build: Any, backend: str) -> Iterator[Row]:
+    """What is known after each step; `result` says which one has not ended yet."""
+    import torch
+
+    import detent
+
+    case = build()
+    batches = [(case.arguments(), dict(case.named())) for _ in range(5)]
+    with torch.no_grad():
+        for args, named in batches[:4]:
+            case.model.train()(*args, **named)
+    model = case.model.eval()
+    args, named = batches[4]
+    yield {"result": "not prepared"}
+    if backend == BACKENDS[0]:
+        yield {"trained": _trained(model, batches, backend)}
+    prepared = detent.prepare(model, args, example_kwargs=named, backend=backend)
+    yield {
+        "result": "not calibrated",
+        "quantized": _share_of_parameters(model, prepared.plan),
+        **_breaks(prepared.plan),
+    }
+    data = [(*args, *named.values()) if not named else args if args else dict(named) for args, named in batches[:4]]
+    detent.calibrate(prepared, data)
+    with torch.no_grad():
+        expected, got = model(*args, **named), prepared(*args, **named)
+    yield {"result": "not deployed", "sqnr": _sqnr(expected, got)}
+    with tempfile.TemporaryDirectory() as folder:
+        artifact = detent.deploy(prepared, Path(folder) / "deployed")
+        yield {"result": "not verified"}
+        verdict = artifact.verify([data[0]])
+        yield {"result": "holds" if verdict.holds else "differs"}
+        if not verdict.holds:
+            yield {"message": str(verdict).split("\n", 1)[0][:300]}
+
+
+def _breaks(plan: Any) -> Row:
+    found = [note for note in plan.notes if "stays Python" in note]
+    return {"graph_breaks": len(found), **({"message": found[0][:300]} if found else {})}
+
+
+def _trained(model: Any, batches: Sequence[Any], backend: str) -> str:
+    """ "all" where one step of training gives every scale a finite gradient, else how many have one."""
+    import torch
+
+    import detent
+    from detent.quantizers import Quantizer
+
+    prepared = detent.prepare(model, batches[0][0], example_kwargs=batches[0][1], backend=backend, recipe="lsq")
+    detent.calibrate(prepared, [args if args else dict(named) for args, named in batches[:2]])
+    prepared.train()
+    optimizer = torch.optim.Adam(prepared.parameters(), 1e-4)
+    args, named = batches[3]
+    sum(tensor.float().pow(2).mean() for tensor in _floats(prepared(*args, **named))).backward()  # type: ignore[union-attr]
+    scales = [p for part in prepared.modules() if isinstance(part, Quantizer) for p in part.parameters()]
+    good = sum(p.grad is not None and bool(p.grad.isfinite().all()) for p in scales)
+    optimizer.step()
+    return "all" if good == len(scales) else f"{good} of {len(scales)}"
+
+
+def _floats(given: Any) -> Iterator[Any]:
+    import torch
+
+    if isinstance(given, torch.Tensor):
+        if given.is_floating_point():
+            yield given
+    elif isinstance(given, Mapping):
+        for part in given.values():
+            yield from _floats(part)
+    elif isinstance(given, (list, tuple)):
+        for part in given:
+            yield from _floats(part)
+
+
+def _sqnr(expected: Any, got: Any) -> float | None:
+    """In dB, of all outputs together; none where the float network gives zeros."""
+    pairs = list(zip(_floats(expected), _floats(got), strict=True))
+    power = sum(float(a.square().sum()) for a, _ in pairs)
+    noise = sum(float((a - b).square().sum()) for a, b in pairs)
+    import math
+
+    return round(10 * math.log10(power / noise), 1) if power and noise else None
+
+
+def _share_of_parameters(model: Any, plan: Any) -> float:
+    from torch import nn
+
+    counted = (nn.Linear, nn.Embedding, nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase, nn.Bilinear)
+    sizes = {}
+    for path, module in model.named_modules():
+        kind = type(module).__name__
+        if isinstance(module, counted) or ("Conv" in kind and hasattr(module, "weight")):
+            for name, parameter in module.named_parameters(path, recurse=False):
+                if parameter.dim() > 1:
+                    sizes[name] = parameter.numel()
+    quantized = tuple(entry.tensor for entry in plan.quantized if entry.role == "weight")
+    without = {entry.tensor for entry in plan.kept_float if "does not quantize" in entry.reason}
+    counted_sizes = {name: size for name, size in sizes.items() if name not in without}
+    total = sum(counted_sizes.values())
+    # A parameter that is handed to a function, or of which it takes a part, is the weight of a layer of its own.
+    found = [
+        size for name, size in counted_sizes.items() if any(f"{each}.".startswith(f"{name}.") for each in quantized)
+    ]
+    return round(sum(found) / total, 3) if total else 1.0
+
+
+# --- what is printed ---------------------------------------------------------------------------------------------
+
+
+def _line(row: Row) -> str:
+    numbers = (f"{row[key]}" if key in row else "" for key in ("trained", "quantized", "sqnr", "seconds"))
+    return " | ".join([row["name"], row["backend"], row["result"], *numbers, row.get("message", "")])
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """A line a backend, against the goals."""
+    lines = []
+    for backend in dict.fromkeys(row["backend"] for row in rows):
+        its = [row for row in rows if row["backend"] == backend]
+        deployed = [row for row in its if row["result"] in ("holds", "differs", "not verified")]
+        holds = sum(row["result"] == "holds" for row in its)
+        whole = sum(row.get("quantized", 0) >= 0.95 for row in its)
+        crashes = sum("crash" in row or row["result"] == "crashed" for row in its)
+        goal = f" (goal {GOALS[backend]:.0%})" if backend in GOALS else ""
+        lines.append(
+            f"{backend}: {len(its)} architectures, {len(deployed)} deployed ({len(deployed) / len(its):.0%}){goal}, "
+            f"verdict holds on {holds}, 95 % of the parameters quantized in {whole}, {crashes} tracebacks"
+        )
+        trained = [row for row in its if "trained" in row]
+        if trained:
+            captured = sum(row.get("graph_breaks") == 0 for row in its)
+            every = sum(row["trained"] == "all" for row in trained)
+            lines.append(f"captured whole {captured}, a step of training reaches every scale in {every}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+"""The leave to import what a config names, which commands that read one share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+__all__ = ["AllowImports"]
+
+AllowImports = Annotated[
+    bool,
+    typer.Option(
+        "--allow-imports", help="Import what the config names as package.module:Name: this executes that code."
+    ),
+]

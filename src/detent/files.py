@@ -1,0 +1,176 @@
+"""Files and folders: nothing that is read waits for ever or has no end, nothing that is written is half there.
+
+    read_bytes(path, most=...)      a regular file, no larger than that
+    write_bytes(path, content)      the whole file under its name, on disk, or what was there before
+    temporary_folder()              removed at the end, or by a later process if this one is killed
+    locked(folder)                  one process at a time; the others are told who
+
+What is unfit to be read is an `OSError`, as a missing file is, so that callers have one thing to catch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import re
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from detent.errors import ArtifactError
+
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # Windows: no lock is held there, and nothing is swept
+    fcntl = None
+
+__all__ = ["locked", "read_bytes", "sync_folder", "temporary_folder", "write_bytes"]
+
+PREFIX, PARTIAL = "detent-", ".partial"
+LOCK = ".lock"
+_OWNER = re.compile(r"(\d+)-[^-]*$")  # in the names of what is temporary
+
+_count = itertools.count()
+
+
+def read_bytes(path: str | os.PathLike[str], *, most: int | None = None) -> bytes:
+    """All of a regular file. A pipe, on which a reader waits, and a device, which has no end, are refused, as is a file
+    of more than `most` bytes."""
+    where = os.fspath(path)
+    if "\0" in where:
+        raise OSError(errno.EINVAL, "embedded null byte")
+    descriptor = os.open(where, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with os.fdopen(descriptor, "rb") as file:
+        state = os.fstat(file.fileno())
+        if stat.S_ISDIR(state.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), where)
+        if not stat.S_ISREG(state.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", where)
+        if most is not None and state.st_size > most:
+            raise OSError(errno.EFBIG, f"it has {state.st_size:,} bytes, and at most {most:,} are read", where)
+        return file.read()
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
+    """All of `content` under `path`, on disk when this returns, or what was there before."""
+    target = Path(path)
+    _sweep_partial(target)
+    # A name of its own: two processes that write one file must not write into one another's.
+    partial = target.with_name(f".{target.name}.{os.getpid()}-{next(_count)}{PARTIAL}")
+    try:
+        with partial.open("xb") as file:
+            _try_lock(file.fileno())
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(partial, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise
+    sync_folder(target.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """A rename must reach the disk too."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def temporary_folder(folder: str | os.PathLike[str] | None = None, prefix: str = PREFIX) -> Iterator[Path]:
+    """A new folder in `folder` (by default the system's for such) that is gone afterwards, if it is still there.
+
+    Those that killed processes left behind are removed first: a lock tells whether somebody still uses one.
+    """
+    parent = Path(tempfile.gettempdir() if folder is None else folder)
+    _sweep_folders(parent, prefix)
+    made = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=parent))
+    descriptor = os.open(made, os.O_RDONLY)
+    try:
+        _try_lock(descriptor)
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def locked(folder: str | os.PathLike[str], asked: str) -> Iterator[None]:
+    """Inside the block the folder is this process's; another one is refused, and told whose it is and since when."""
+    path = Path(folder) / LOCK
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+", encoding="utf-8") as file:
+        if not _try_lock(file.fileno()):
+            file.seek(0)
+            holder = file.read(200).strip() or "another process"
+            raise ArtifactError(asked, f"{folder} is in use by {holder}", "wait for it, or name another folder")
+        file.truncate(0)
+        file.write(f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}")
+        file.flush()
+        try:
+            yield
+        finally:
+            file.truncate(0)  # the file stays: to remove it would let two processes lock two files of one name
+
+
+def _try_lock(descriptor: int) -> bool:
+    """Whether nobody else holds it. The system lets go of it when the process ends, however it ends."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)  # a file system without locks refuses nobody
+    return True
+
+
+def _sweep_partial(target: Path) -> None:
+    for left in target.parent.glob(f".{target.name}.*{PARTIAL}"):
+        if _is_abandoned(left):
+            with contextlib.suppress(OSError):
+                left.unlink()
+
+
+def _sweep_folders(parent: Path, prefix: str) -> None:
+    for left in parent.glob(f"{prefix}*"):
+        if left.is_dir() and not left.is_symlink() and _is_abandoned(left):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Whether it is this user's, and the process that made it is gone: it does not run here, nor hold its lock, as one
+    of another machine or container would."""
+    owner = _OWNER.search(path.name)
+    if fcntl is None or owner is None or _runs(int(owner[1])):
+        return False
+    try:
+        if path.lstat().st_uid != os.getuid():
+            return False
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        return _try_lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # another user's
+        return True
+    return True

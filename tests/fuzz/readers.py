@@ -1,0 +1,200 @@
+"""Every reader of every file that Detent reads, with a file of its kind that is whole."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from PIL import Image
+from torch import nn
+
+import detent
+from detent.compat.mmrazor.config import Config as MMRazorConfig
+from detent.compat.vitis import VitisConfig
+from detent.data import Folder, Preprocessing
+from detent.ir.package import MANIFEST, digest
+from detent.recipes import Recipe
+from detent.targets import BACKENDS
+from detent.targets.formats import find_format
+from detent.training import Log, checkpoint
+from detent.training.config_files import load_config
+from detent.training.datasets import ListedImages, cifar10, read_idx
+from detent.zoo.pretrained import read_weights
+from tests.frontends.caffe.test_caffe import layer, numbers, save
+from tests.fuzz.harness import Reader
+
+__all__ = ["ARTIFACTS", "readers"]
+
+ARTIFACTS = ("onnxruntime", "openvino", "litert", "ncnn", "torch_x86")
+"""Backends whose files an engine runs here."""
+
+_ROOT = Path(__file__).resolve().parents[2]
+_X = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+
+
+def readers(folder: Path, *, every_backend: bool) -> Iterator[Reader]:
+    """Those of each kind of file, in folders of their own below `folder`."""
+    yield from _of_text(folder)
+    yield from _of_models(folder)
+    yield from _of_data(folder)
+    yield from _of_training(folder)
+    for backend in sorted(BACKENDS) if every_backend else ARTIFACTS:
+        yield from _of_artifact(folder / backend, backend)
+
+
+def _placed(folder: Path, name: str, content: bytes) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(content)
+    return folder / name
+
+
+def _reader(folder: Path, name: str, content: bytes, read: Callable[[Path], object], title: str = "") -> Reader:
+    title = title or name
+    return Reader(title, _placed(folder / title.replace("/", "_"), name, content), content, read)
+
+
+def _of_text(folder: Path) -> Iterator[Reader]:
+    for path in (_ROOT / "examples" / "recipes").iterdir():
+        yield _reader(folder, path.name, path.read_bytes(), Recipe.load, f"recipe {path.suffix}")
+    config = {
+        "name": "t",
+        "model": {"name": "resnet20", "options": {"classes": 3, "width": 0.25}},
+        "data": {"name": "made_up", "options": {"count": 8, "size": 8}, "batch_size": 4},
+        "backend": "onnxruntime",
+        "recipe": {"name": "mine", "weight": {"quantizer": "lsq", "bits": 4}},
+        "train": {"loop": "lsq", "epochs": 2, "ema": 0.9},
+        "loss": {"label_smoothing": 0.1},
+        "deploy": {"verify_batches": 1},
+    }
+    yield _reader(folder, "c.json", json.dumps(config).encode(), load_config, "config .json")
+    example = _ROOT / "examples" / "configs" / "vitis_pof2_tqt.yaml"
+    text = example.read_bytes().replace(
+        b"_base_: bases/resnet18_cifar10.yaml", b"model: {name: resnet20}\ndata: {name: mnist}"
+    )
+    yield _reader(folder, "c.yaml", text, load_config, "config .yaml")
+    vitis = next((_ROOT / "examples" / "vitis" / "configs").glob("*.json"))
+    yield _reader(folder, vitis.name, vitis.read_bytes(), VitisConfig.load, "Vitis AI config")
+    code = b"model = dict(type='ResNet', depth=18)\nlr = 0.1 * 2\nsteps = [1, 2]\nmodel['depth'] = 34\n"
+    yield _reader(folder, "c.py", code, MMRazorConfig.fromfile, "MMRazor config")
+
+
+def _of_models(folder: Path) -> Iterator[Reader]:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4, 3))
+    prepared = detent.prepare(net, (_X,), backend="onnxruntime", recipe="ptq")
+    detent.calibrate(prepared, [_X])
+    quantized = detent.deploy(prepared, folder / "seed").model.SerializeToString()
+    yield _reader(folder, "model.onnx", quantized, detent.load, "quantized .onnx")
+    yield _reader(folder, "model.onnx", _integers().SerializeToString(), detent.load, "integers .onnx")
+    for name in ("net.prototxt", "net.caffemodel"):
+        where = folder / f"caffe {name}"
+        where.mkdir(parents=True)
+        text = 'layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 4 dim: 7 dim: 7 } } }'
+        text += layer("Convolution", "convolution_param { num_output: 6 kernel_size: 3 group: 2 }")
+        both = save(where, text, {"l": [numbers(6, 2, 3, 3), numbers(6)]})
+        seed = (where / name).read_bytes()
+        yield Reader(f"caffe {name}", where / name, seed, lambda _, both=both: detent.load(*both))  # type: ignore[misc]
+
+
+def _integers() -> onnx.ModelProto:
+    """Sizes that are computed: what is folded while a file is read."""
+    return onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> net (float[N, 3, 6, 6] x) => (float[N, K] y)
+        <int64[1] two = {2}, int64[1] one = {-1}, int64[1] many = {9}>
+        { s = Shape(x) n = Gather<axis=0>(s, zero) m = Unsqueeze(n, z) d = Div(many, two) p = Mul(d, two)
+          q = Mod(p, many) r = Concat<axis=0>(m, one) y = Reshape(x, r) }""".replace(
+            "int64[1] two", "int64 zero = {0}, int64[1] z = {0}, int64[1] two"
+        )
+    )
+
+
+def _of_data(folder: Path) -> Iterator[Reader]:
+    inputs: dict[str, tuple[int | str, ...]] = {"x": ("N", 3, 4, 4)}
+    arrays = np.zeros((4, 3, 4, 4), np.float32)
+
+    def batches(path: Path) -> object:
+        how = Preprocessing(resize=None, crop=(4, 4)) if path.suffix == ".png" else None
+        return list(Folder(path, inputs, batch_size=2, preprocessing=how))
+
+    for name, write in (("a.npy", np.save), ("a.npz", lambda file, x: np.savez(file, x=x, labels=np.zeros(4, int)))):
+        stream = io.BytesIO()
+        write(stream, arrays)
+        yield _reader(folder, name, stream.getvalue(), batches, f"data {name[1:]}")
+    stream = io.BytesIO()
+    Image.new("RGB", (8, 8), (9, 99, 200)).save(stream, "PNG")
+    yield _reader(folder, "a.png", stream.getvalue(), batches, "data .png")
+    idx = b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in (2, 3, 3)) + bytes(18)
+    yield _reader(folder, "images", idx, read_idx, "idx")
+    yield _reader(folder, "images.gz", gzip.compress(idx), read_idx, "idx .gz")
+    rows = np.zeros((2, 3073), np.uint8)
+    for number in range(2, 6):
+        _placed(folder / "cifar binary", f"data_batch_{number}.bin", rows.tobytes())
+    yield _reader(
+        folder, "data_batch_1.bin", rows.tobytes(), lambda path: cifar10(path.parent, "train"), "cifar binary"
+    )
+    held = pickle.dumps({b"data": rows[:, 1:].copy(), b"labels": [0, 1]}, protocol=2)
+    yield _reader(folder, "test_batch", held, lambda path: cifar10(path.parent, "test"), "cifar python")
+
+    def listed(path: Path) -> object:
+        files = {
+            f"{split}_{what}": str(at)
+            for split in ("train", "test")
+            for what, at in (("root", path.parent), ("list", path))
+        }
+        return ListedImages(None, "train", **files)
+
+    yield _reader(folder, "list.txt", b"a.png 0\nb/c.png 12\n", listed, "list of images")
+
+
+def _of_training(folder: Path) -> Iterator[Reader]:
+    net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU())
+    prepared = detent.prepare(net, (_X,), backend="onnxruntime", recipe="ptq")
+    detent.calibrate(prepared, [_X])
+    path = folder / "seed.safetensors"
+    checkpoint.save(path, prepared, training={"progress": {"epoch": 1}, "ema": {}})
+    read: Callable[[Path], object] = lambda at: checkpoint.load_model(at, prepared)  # noqa: E731
+    yield _reader(folder, "last.safetensors", path.read_bytes(), read, "checkpoint")
+    stream = io.BytesIO()
+    torch.save(net.state_dict(), stream)
+    yield _reader(folder, "w.pth", stream.getvalue(), read_weights, "weights .pth")
+    torch.save(net.state_dict(), stream := io.BytesIO(), _use_new_zipfile_serialization=False)
+    yield _reader(folder, "w.pt", stream.getvalue(), read_weights, "weights .pt")
+    rows = b'step,epoch,name,value\r\n1,1,loss,0.5\r\n2,1,"a,b",0.25\r\n'
+    yield _reader(folder, "log.csv", rows, lambda at: Log(at.parent, resume_step=3, resume_rows=9).close(), "log")
+
+
+def _installed(name: str) -> bool:
+    needed = find_format(name).requires
+    return needed is None or find_spec(needed[0]) is not None
+
+
+def _of_artifact(folder: Path, backend: str) -> Iterator[Reader]:
+    """The manifest, and each file with a manifest that knows its hash."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(16, 3))
+    prepared = detent.prepare(net, (_X,), backend=backend, recipe="ptq")
+    detent.calibrate(prepared, [_X])
+    files = [name for name in BACKENDS[backend].files if _installed(name)]
+    out = detent.deploy(prepared, folder, files=files).folder
+    contents = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+
+    def verify(path: Path) -> object:
+        """With every other file as it was, and a manifest that has the hash of this one."""
+        for name, content in contents.items():
+            if name != path.name:
+                (out / name).write_bytes(content)
+        if path.name != MANIFEST:
+            manifest: dict[str, Any] = json.loads(contents[MANIFEST])
+            manifest["files"][path.name] = digest(path.read_bytes())
+            (out / MANIFEST).write_text(json.dumps(manifest))
+        return detent.Artifact.load(out).verify([_X.numpy()], latency=False)
+
+    for name, content in contents.items():
+        yield Reader(f"{backend} {name}", out / name, content, verify, isolated=True)

@@ -1,0 +1,103 @@
+"""Reading and writing files, temporary folders and locks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from detent import files
+from detent.errors import ArtifactError
+
+DEAD = 2**22 + 1  # past the greatest number of a process on Linux
+
+
+def test_a_regular_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"content")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    assert files.read_bytes(tmp_path / "a") == files.read_bytes(tmp_path / "link", most=7) == b"content"
+
+
+def test_what_is_no_file_or_too_large_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    (tmp_path / "large").write_bytes(bytes(11))
+    for name in ("pipe", "zero"):
+        with pytest.raises(OSError, match="no regular file"):
+            files.read_bytes(tmp_path / name)
+    with pytest.raises(OSError, match="11 bytes, and at most 10"):
+        files.read_bytes(tmp_path / "large", most=10)
+    with pytest.raises(IsADirectoryError):
+        files.read_bytes(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        files.read_bytes(tmp_path / "gone")
+    with pytest.raises(OSError, match="null byte"):
+        files.read_bytes("a\0b")
+
+
+def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files.write_bytes(tmp_path / "a", b"old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        files.write_bytes(tmp_path / "a", b"new")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a", b"old")]
+
+
+def test_what_killed_processes_left_is_swept_and_what_others_use_is_not(tmp_path: Path) -> None:
+    (tmp_path / f".a.{DEAD}-0.partial").touch()
+    (tmp_path / f".a.{os.getpid()}-99.partial").touch()
+    files.write_bytes(tmp_path / "a", b"new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f".a.{os.getpid()}-99.partial", "a"]
+
+    (tmp_path / f"detent-{DEAD}-x" / "inside").mkdir(parents=True)
+    (tmp_path / "detent-mine").mkdir()
+    with files.temporary_folder(tmp_path) as made:
+        assert sorted(path.name for path in tmp_path.glob("detent-*")) == sorted([made.name, "detent-mine"])
+        with files.temporary_folder(tmp_path) as second:
+            assert made.is_dir()
+            assert second != made
+    assert [path.name for path in tmp_path.glob("detent-*")] == ["detent-mine"]
+
+
+def test_a_lock_outlasts_the_name_of_its_holder(tmp_path: Path) -> None:
+    """A process of another container has a number that says nothing here; its lock does."""
+    import fcntl
+
+    other = tmp_path / f"detent-{DEAD}-x"
+    other.mkdir()
+    descriptor = os.open(other, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with files.temporary_folder(tmp_path):
+        assert other.is_dir()
+    os.close(descriptor)
+    with files.temporary_folder(tmp_path):
+        assert not other.exists()
+
+
+def test_a_folder_is_locked_by_one(tmp_path: Path) -> None:
+    with (
+        files.locked(tmp_path, "train"),
+        pytest.raises(ArtifactError, match=f"in use by process {os.getpid()}"),
+        files.locked(tmp_path, "train again"),
+    ):
+        pass
+    with files.locked(tmp_path, "train"):
+        pass
+
+
+def test_a_folder_left_by_a_killed_process_goes_with_the_next(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys\nfrom detent.files import temporary_folder\n"
+        "with temporary_folder(sys.argv[1]):\n    os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)]).returncode == -9
+    assert len(list(tmp_path.iterdir())) == 1
+    with files.temporary_folder(tmp_path) as made:
+        assert list(tmp_path.iterdir()) == [made]
