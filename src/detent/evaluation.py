@@ -9,8 +9,9 @@ from torch import fx, nn
 
 from detent.deployment import deployment_of
 from detent.errors import TensorError
-from detent.frontends.torch.trees import bound, mapped, tensors_in
+from detent.frontends.torch.trees import bound, tensors_in
 from detent.graph import PreparedModel, eval_mode
+from detent.graph.running import map_tensors
 from detent.targets.arithmetics import ARITHMETICS
 from detent.twin import Twin
 
@@ -46,7 +47,7 @@ class BitExact(nn.Module):
             )
         given = {name: tensor.detach().cpu().numpy() for name, tensor in zip(self._names, tensors, strict=True)}
         results = iter(self._twin.run(given).values())
-        return mapped(self._shape, lambda _: torch.from_numpy(next(results)))
+        return map_tensors(self._shape, lambda _: torch.from_numpy(next(results)))
 
     def extra_repr(self) -> str:
         return f"arithmetic={self._twin.arithmetic.name!r}, {self._twin.arithmetic.claim}"

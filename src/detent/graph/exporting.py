@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
+from detent.graph.decompositions import without_fast_path
 from detent.graph.out_of_place import write_out_of_place
 from detent.graph.recording import CallRecorder
 from detent.graph.running import Inputs, arguments_of, flat, map_tensors
@@ -99,7 +100,7 @@ class Exporter:
         counts = [1 if free is None and tensor.ndim > 3 else free for tensor in tensors]
         axes = [range(tensor.ndim)[:count] for tensor, count in zip(tensors, counts, strict=True)]
         sizes = tuple(dict.fromkeys(each, torch.export.Dim.AUTO) for each in axes)
-        with _quietly():
+        with _quietly(), without_fast_path():
             program = torch.export.export(
                 _Wrapped(self._module, run), tuple(tensors), dynamic_shapes=(sizes,), strict=False
             )
@@ -183,13 +184,11 @@ def _refuse_other_sizes(recorder: CallRecorder, ranges: Mapping[Any, Any]) -> No
 @contextmanager
 def _quietly() -> Iterator[None]:
     """torch.export prints and logs at length what it could not do; the reason is in the error."""
-    before, fastpath = logging.root.manager.disable, torch.backends.mha.get_fastpath_enabled()
+    before = logging.root.manager.disable
     logging.disable(logging.ERROR)
-    torch.backends.mha.set_fastpath_enabled(False)
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(fastpath)
         logging.disable(before)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from detent.errors import RangeError, TensorError
-from detent.frontends.torch.trees import mapped
 from detent.graph import flat
+from detent.graph.running import map_tensors
 from detent.ir import Port
 
 __all__ = ["Batch", "require_classes", "unpack_batches"]
@@ -65,7 +65,7 @@ def _single(value: Any) -> Any:
     """Real numbers as networks take them: numpy makes float64 ones."""
     if isinstance(value, np.ndarray):
         return value.astype(np.float32) if value.dtype.kind == "f" else value
-    return mapped(value, lambda tensor: tensor.float() if tensor.is_floating_point() else tensor)
+    return map_tensors(value, lambda tensor: tensor.float() if tensor.is_floating_point() else tensor)
 
 
 def _require_fit(name: str, array: npt.NDArray[Any], port: Port) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, fx
 
-__all__ = ["bound", "mapped", "tensors_in"]
+__all__ = ["bound", "tensors_in"]
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -24,23 +24,6 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for one in dataclasses.fields(value):
             yield from tensors_in(getattr(value, one.name))
-
-
-def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
-    """The same structure with every tensor changed."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {key: mapped(part, change) for key, part in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(mapped(part, change) for part in value))
-    if isinstance(value, (list, tuple)):
-        return type(value)(mapped(part, change) for part in value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.replace(
-            value, **{f.name: mapped(getattr(value, f.name), change) for f in dataclasses.fields(value)}
-        )
-    return value
 
 
 def bound(graph: fx.Graph, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -19,9 +19,10 @@ from detent.frontends.torch.older_nodes import NeedsOpsetError
 from detent.frontends.torch.opaque import inline
 from detent.frontends.torch.outputs import write_outputs
 from detent.frontends.torch.parameters import Stored, activation_encoding, operation_of, stored
-from detent.frontends.torch.trees import bound, mapped, tensors_in
+from detent.frontends.torch.trees import bound, tensors_in
 from detent.frontends.torch.values import Ref, Traced, trace
 from detent.graph import DeQuantStub, Functional, PreparedModel, QuantizedTensor, QuantStub, Region, module_op, torch_op
+from detent.graph.running import map_tensors
 from detent.ir import DeployedTensor, Network, Port
 from detent.quantizers import Quantizer
 
@@ -112,7 +113,7 @@ class _Walk:
         sizes = [t.shape[0] for t in tensors_in(given) if t.ndim]
         if not sizes:
             return Traced(first, None)
-        doubled = tuple(mapped(value, lambda t: _doubled(t, sizes[0])) for value in given)
+        doubled = tuple(map_tensors(value, lambda t: _doubled(t, sizes[0])) for value in given)
         try:
             second = trace(self.runner, doubled)
         except Exception as error:  # the model's own: it has the batch size built in
