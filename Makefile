@@ -25,7 +25,7 @@ endef
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-quick test-full test-engines test-cpus fuzz check style docs bench clean
+.PHONY: help demo test test-quick test-full test-engines test-cpus fuzz check style docs docs-serve bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1 /p' Makefile | while read -r name text; do printf '  make %-13s %s\n' "$$name" "$$text"; done
@@ -34,9 +34,12 @@ demo: $(CORE) ## see Detent at work
 	@$(VENV)/bin/detent demo
 
 # What runs no engine. Each must exist, or pytest says so.
-QUICK := $(addprefix tests/,algorithms cli graph ir numerics observers planning quantizers recipes) \
+QUICK := $(addprefix tests/,graph ir numerics observers planning quantizers recipes) \
 	$(addprefix tests/test_,architecture.py errors.py models.py pairwise.py preparing.py registry.py)
-PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n auto --dist loadfile
+# worksteal: neighbors stay together, for what they share, and a test that ends its worker is not tried again.
+PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n auto --dist worksteal
+# Seconds that one test may take, where that is more than pyproject.toml allows.
+PATIENT := -o faulthandler_timeout=3600
 
 test: $(FULL) ## run the tests, with the engines that share one environment
 	@$(PYTEST) --durations=15
@@ -45,7 +48,7 @@ test-quick: $(FULL) ## run the tests that need no engine and no large network, w
 	@$(PYTEST) -m 'not full and not slow' $(QUICK)
 
 test-full: $(FULL) ## run the tests with all that `make test` leaves out: products of parameters, whole data sets
-	@$(PYTEST) -m 'not cpus' --durations=15
+	@$(PYTEST) $(PATIENT) -m 'not cpus' --durations=15
 
 test-engines: ## run the tests of the engines that need an environment of their own
 	@if [ ! -d tests/targets ]; then echo "no engine tests yet: there is no tests/targets, nothing to run"; exit 0; fi; \
@@ -62,7 +65,7 @@ test-engine-%: $(VENV)-%/.installed
 
 test-cpus: $(FULL) ## run the engines on emulated CPUs: AVX2 without VNNI, and arm64 (Debian; a quarter of an hour)
 	@$(VENV)/bin/python tools/setup_cpus.py .cpus
-	@DETENT_CPUS=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest tests/cpus -m cpus
+	@DETENT_CPUS=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(PATIENT) tests/cpus -m cpus
 
 MINUTES ?= 60
 SEED ?= 0
@@ -78,15 +81,23 @@ style: $(FULL) ## format, and fix what the linter can fix
 	@$(VENV)/bin/ruff format .
 	@$(VENV)/bin/ruff check --fix .
 
-docs: $(FULL) ## check the links in the documents and run the examples in README.md
+# Two plugins announce successors of mkdocs on every run.
+MKDOCS := NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true $(VENV)-docs/bin/python -m mkdocs
+
+docs: $(FULL) $(VENV)-docs/.installed ## build the site into out/site, check its links and the examples in README.md
 	@$(VENV)/bin/python tools/check_links.py
 	@$(VENV)/bin/python -m pytest -q --doctest-glob=README.md README.md || [ $$? -eq 5 ] # 5: no example in it
+	@$(MKDOCS) build --quiet --strict
+	@$(VENV)-docs/bin/python -m tools.website.check out/site
+
+docs-serve: $(VENV)-docs/.installed ## serve the site at http://127.0.0.1:8000, and build it again when a page changes
+	@$(MKDOCS) serve
 
 bench: $(CORE) ## measure the kernels
 	@$(VENV)/bin/python benchmarks/kernels.py
 
 clean: ## remove caches and build output, keep the environments
-	@rm -rf build dist out .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf build dist out .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find src tests examples benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An environment without pip is one that venv could not finish.

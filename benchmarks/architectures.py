@@ -192,6 +192,7 @@ def _share_of_parameters(model: Any, plan: Any) -> float:
     from torch import nn
 
     counted = (nn.Linear, nn.Embedding, nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase, nn.Bilinear)
+    names: dict[int, list[str]] = {}  # of one parameter that several modules share
     sizes = {}
     for path, module in model.named_modules():
         kind = type(module).__name__
@@ -199,15 +200,18 @@ def _share_of_parameters(model: Any, plan: Any) -> float:
             for name, parameter in module.named_parameters(path, recurse=False):
                 if parameter.dim() > 1:
                     sizes[name] = parameter.numel()
+                    names.setdefault(id(parameter), []).append(name)
     quantized = tuple(entry.tensor for entry in plan.quantized if entry.role == "weight")
-    without = {entry.tensor for entry in plan.kept_float if "does not quantize" in entry.reason}
-    counted_sizes = {name: size for name, size in sizes.items() if name not in without}
-    total = sum(counted_sizes.values())
+    without = tuple(entry.tensor for entry in plan.kept_float if "does not quantize" in entry.reason)
+
     # A parameter that is handed to a function, or of which it takes a part, is the weight of a layer of its own.
-    found = [
-        size for name, size in counted_sizes.items() if any(f"{each}.".startswith(f"{name}.") for each in quantized)
-    ]
-    return round(sum(found) / total, 3) if total else 1.0
+    def is_among(shared: list[str], entries: tuple[str, ...]) -> bool:
+        return any(f"{each}.".startswith(f"{name}.") for name in shared for each in entries)
+
+    found = sum(sizes[shared[0]] for shared in names.values() if is_among(shared, quantized))
+    left = [shared for shared in names.values() if not is_among(shared, quantized) and not is_among(shared, without)]
+    total = found + sum(sizes[shared[0]] for shared in left)
+    return round(found / total, 3) if total else 1.0
 
 
 # --- what is printed ---------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ CIFAR-10 ResNets on the backend `academic`: weights per channel, inputs of layer
 
 `--ptq` names the recipe beside it, learned on 1,024 of the same images; "none" leaves it out. With `--epochs 0` nothing
 is trained. "start" is the signal to noise ratio of the ten scores after calibration, against the float network, in dB.
+A choice between observers is made by `--judge-by training`: the last of the training images, not the test images.
 Where data and weights come from: ptq_data.py.
 """
 
@@ -25,6 +26,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -43,13 +45,18 @@ from ptq_data import Task, load, missing, training_images
 QUANTIZERS = ("lsq", "lsq_plus", "pact", "dorefa", "dsq", "qil")
 WIDTHS = {"W8A8": (8, 8), "W4A4": (4, 4), "W3A3": (3, 3), "W2A4": (2, 4)}
 NETWORKS = ("resnet20", "resnet56")
+MOST_IMAGES = 10_000
 BATCH, CALIBRATION, RATE, DECAY, TEMPERATURE = 128, 512, 0.01, 1e-4, 2.0
 
 
-def recipe_of(name: str, width: str, *, observer: str | None = None, steps: int = 500) -> Recipe:
-    """A built-in recipe with other bits, and another observer if one is named."""
+def recipe_of(
+    name: str, width: str, *, observer: str | None = None, norm: float | None = None, steps: int = 500
+) -> Recipe:
+    """A built-in recipe with other bits, and another observer, or norm of the observer, if one is named."""
     data = Recipe.named(name).to_dict()
-    named = {} if observer is None else {"observer": observer}
+    named: dict[str, Any] = {} if observer is None else {"observer": observer}
+    if norm is not None:
+        named |= {"observer": observer or "start", "observer_options": {"norm": norm}}
     weight_bits, activation_bits = WIDTHS[width]
     data["weight"] = {**data.get("weight", {}), "bits": weight_bits, "granularity": "per_channel", **named}
     data["activation"] = {**data.get("activation", {}), "bits": activation_bits, **named}
@@ -98,7 +105,7 @@ def measured(task: Task, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
             yield {**common, "width": width, "by": given.ptq, **_after(task, exact, scores), "seconds": _since(began)}
         for name in given.quantizers:
             began = time.perf_counter()
-            recipe = recipe_of(name, width, observer=given.observer)
+            recipe = recipe_of(name, width, observer=given.observer, norm=given.norm)
             model = calibrated(task, recipe, list(images[:CALIBRATION].split(64)))
             line = {**common, "width": width, "by": name, **_after(task, exact, task.scores(model))}
             if given.epochs:
@@ -131,9 +138,11 @@ def main() -> int:
     parser.add_argument("--quantizers", nargs="*", choices=[*QUANTIZERS, "ptq"], default=QUANTIZERS)
     parser.add_argument("--widths", nargs="+", choices=WIDTHS, default=("W4A4", "W3A3", "W2A4"))
     parser.add_argument("--observer", help="what sets the start, in place of the default")
-    parser.add_argument("--images", type=int, default=10_000, help="to train on, at most 10,000")
+    parser.add_argument("--norm", type=float, help="of the error that this observer makes least")
+    parser.add_argument("--judge-by", choices=("test", "training"), default="test", help="images to measure on")
+    parser.add_argument("--images", type=int, default=MOST_IMAGES, help=f"to train on, at most {MOST_IMAGES:,}")
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--test", type=int, default=10_000, help="images to measure on")
+    parser.add_argument("--test", type=int, default=10_000, help="how many images to measure on")
     parser.add_argument("--ptq", default="brecq", help="the recipe beside it, or none")
     parser.add_argument("--steps", type=int, default=500, help="of learned rounding, for each block")
     parser.add_argument("--json", action="store_true")
@@ -143,7 +152,11 @@ def main() -> int:
         if reason:
             print(f"{name}: skipped, {reason}", file=sys.stderr)
             continue
-        for line in measured(load(name, images=given.test), given):
+        task = load(name, images=given.test)
+        if given.judge_by == "training":
+            images, labels = training_images(MOST_IMAGES)
+            task = replace(task, images=images[-given.test :], labels=labels[-given.test :])
+        for line in measured(task, given):
             print(json.dumps(line) if given.json else shown(line), flush=True)
     return 0
 

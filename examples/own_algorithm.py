@@ -15,7 +15,8 @@ def shrink_scales(prepared, batches, *, least: float = 0.7, tries: int = 31) -> 
         if layer.quantizer is None:
             skipped[layer.name] = "its weight is float"
             continue
-        start = layer.quantizer.qparams()
+        now = layer.quantizer.qparams()
+        start = QParams(now.scale.clone(), now.zero_point.clone())  # `initialize` writes into the tensors of `now`
         errors = {}
         for factor in torch.linspace(1, least, tries).tolist():
             layer.quantizer.initialize(QParams(start.scale * factor, start.zero_point))

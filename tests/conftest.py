@@ -1,13 +1,17 @@
 """What all tests share."""
 
 import gc
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
+import detent.cli
 from detent.algorithms import ALGORITHMS
 from detent.errors import DetentError
 from detent.observers import OBSERVERS
@@ -15,9 +19,18 @@ from detent.quantizers import QUANTIZERS
 from detent.targets import BACKENDS, TARGETS
 from tests.pairwise import mark_full
 
+# Nothing waits for a name server, nor for a pool of compilers that is forked off a process with threads.
+if sys.platform == "linux":
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
 # The same examples on every run: a suite that fails once in fifty runs tells nobody anything.
-settings.register_profile("steady", derandomize=True, deadline=None)
-settings.load_profile("steady")
+settings.register_profile("full", derandomize=True, deadline=None)
+settings.register_profile("steady", derandomize=True, deadline=None, max_examples=40)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("steady" if "not full" in config.option.markexpr else "full")
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects by the marks
@@ -41,6 +54,23 @@ def _what_a_module_registers_goes_with_it() -> Iterator[None]:
     for table, held in zip(tables, before, strict=True):
         table.clear()
         table.update(held)
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., CompletedProcess[str]]:
+    """`command("verify", ...)`: the program `detent` in this process, which has imported everything already."""
+
+    def run(*words: str) -> CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", ["detent", *words])
+        capfd.readouterr()
+        try:
+            detent.cli.main()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return CompletedProcess(words, code, *capfd.readouterr())
+
+    return run
 
 
 @pytest.fixture

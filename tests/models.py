@@ -121,3 +121,4 @@ MODELS: dict[str, Entry] = {
 
 # Fifty layers and more: a second and more where the others take a tenth.
 LARGE = ("resnet50", "mobilenet_v2", "mobilenet_v3_small", "efficientnet_lite0", "regnetx")
+SMALL = [name for name in MODELS if name not in LARGE]

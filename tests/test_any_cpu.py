@@ -52,12 +52,14 @@ def assert_the_same_everywhere(artifact: Any) -> None:
         assert artifact.verify([*inputs.values()], latency=False).holds
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("net", NETS)
 @pytest.mark.parametrize("backend", TARGETS)
 def test_weights_of_one_sign_do_not_saturate(backend: str, net: str, tmp_path: Path) -> None:
     assert_the_same_everywhere(detent.deploy(prepared(*skewed_net(net), backend), tmp_path / "net"))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("backend", TARGETS)
 def test_odd_numbers_of_channels_do_not_saturate(backend: str, tmp_path: Path) -> None:
     """Some kernels pad the channels of each place, others take a window as one row."""
@@ -113,6 +115,7 @@ def test_the_plan_says_which_weights_and_by_how_much() -> None:
     assert other.widened is None
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("recipe", ["lsq", "lsq_plus", "tqt", "dorefa", "pact", "dsq", "qil", "adaround", "qdrop"])
 def test_training_stays_within_the_bound(recipe: str) -> None:
     """Whichever method: weights move, scales are learned, and no pair of codes leaves the limit."""

@@ -81,5 +81,6 @@ def test_the_flags_of_linux_are_read(tmp_path, monkeypatch: pytest.MonkeyPatch) 
 def test_the_kind_at_hand_is_that_of_a_fresh_process() -> None:
     program = "from detent import cpus; print(cpus.here())"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    found = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", program]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
     assert found.stdout.strip() == cpus.here().name

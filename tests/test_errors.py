@@ -48,7 +48,7 @@ def test_every_error_but_the_root_is_also_one_of_python_s_own():
 
 
 def test_the_public_names_are_the_errors_that_are_defined_two_warnings_and_what_turns_others_into_them():
-    assert set(errors.__all__) == {*DEFINED, "FloatModelWarning", "NotQuantizedWarning", "refusing"}
+    assert set(errors.__all__) == {*DEFINED, "FloatModelWarning", "NotQuantizedWarning", "install_hint", "refusing"}
 
 
 def test_what_a_parser_raises_becomes_an_error_of_one_line(refuses):

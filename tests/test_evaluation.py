@@ -35,6 +35,7 @@ def test_it_is_what_the_twin_and_the_engine_give(name, tmp_path):
         assert np.array_equal(ours.numpy(), real)
 
 
+@pytest.mark.by_default("yolo_head", "dict_io", "dataclass_io")
 @pytest.mark.parametrize("name", ["dict_io", "dataclass_io", "yolo_head", "bert_encoder", "lstm_tagger"])
 def test_what_comes_out_is_structured_as_before(name):
     prepared, _ = built(name)

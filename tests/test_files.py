@@ -52,9 +52,9 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: p
 
 def test_what_killed_processes_left_is_swept_and_what_others_use_is_not(tmp_path: Path) -> None:
     (tmp_path / f".a.{DEAD}-0.partial").touch()
-    (tmp_path / f".a.{os.getpid()}-99.partial").touch()
+    (tmp_path / f".a.{os.getppid()}-99.partial").touch()
     files.write_bytes(tmp_path / "a", b"new")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f".a.{os.getpid()}-99.partial", "a"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f".a.{os.getppid()}-99.partial", "a"]
 
     (tmp_path / f"detent-{DEAD}-x" / "inside").mkdir(parents=True)
     (tmp_path / "detent-mine").mkdir()
@@ -92,12 +92,50 @@ def test_a_folder_is_locked_by_one(tmp_path: Path) -> None:
         pass
 
 
+HOLDING = """
+import sys, time
+from detent.files import reserved
+with reserved(sys.argv[1], ""):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_folder_that_is_replaced_is_reserved_beside_it(tmp_path: Path) -> None:
+    """By one process, for itself and no other folder, whether it is there or not; a killed one holds nothing."""
+    target = tmp_path / "new" / "out"
+    with subprocess.Popen([sys.executable, "-c", HOLDING, str(target)], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with (
+            pytest.raises(ArtifactError, match=f"{target} is in use by process {holder.pid} since 2"),
+            files.reserved(target, "deploy"),
+        ):
+            pass
+        with files.reserved(tmp_path / "other", "deploy"):
+            pass
+        holder.kill()
+    assert len(list(tmp_path.iterdir())) == 1
+    with files.reserved(target, "deploy"), files.reserved(target, "deploy, inside of quantize"):
+        assert len(list(tmp_path.iterdir())) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_where_nothing_can_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(ArtifactError, match="No space left"), files.reserved(tmp_path / "out", "deploy"):
+        pass
+
+
 def test_a_folder_left_by_a_killed_process_goes_with_the_next(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys\nfrom detent.files import temporary_folder\n"
         "with temporary_folder(sys.argv[1]):\n    os.kill(os.getpid(), signal.SIGKILL)"
     )
-    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)]).returncode == -9
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=300).returncode == -9
     assert len(list(tmp_path.iterdir())) == 1
     with files.temporary_folder(tmp_path) as made:
         assert list(tmp_path.iterdir()) == [made]

@@ -59,7 +59,7 @@ class Item:
         )
 
     def get_closest_marker(self, name):
-        return self.mark if name == "pairwise" else None
+        return self.mark if self.mark is not None and self.mark.name == name else None
 
     def add_marker(self, name):
         assert name == "full"
@@ -91,6 +91,24 @@ def test_goals_and_rows_named_by_their_id():
     found = run_by_default(items)
     assert found[:2] == [(0, 0, 0), (0, 1, 0)]
     assert sorted(a * b * c for a, b, c in found[2:]) == [1, 2, 4, 8]
+
+
+def test_every_value_or_those_that_are_named():
+    one = items_of("one", pytest.mark.pairwise(strength=1).mark)
+    two = items_of("two", pytest.mark.by_default("2").mark)
+    three = items_of("three", pytest.mark.by_default("0-1-2").mark)
+    mark_full([*one, *two, *three])
+    assert [set(column) for column in zip(*run_by_default(one), strict=True)] == [{0, 1, 2}] * 3
+    assert len(run_by_default(one)) == 3
+    assert run_by_default(two) == [item.row for item in two if 2 in item.row]
+    assert run_by_default(three) == [(0, 1, 2)]
+
+
+@pytest.mark.parametrize(("count", "places"), [(1, [0]), (2, [0, 26]), (3, [0, 13, 26]), (27, list(range(27)))])
+def test_a_few_from_one_end_to_the_other(count, places):
+    items = items_of("one", pytest.mark.few(count).mark)
+    mark_full(items)
+    assert [place for place, item in enumerate(items) if not item.full] == places
 
 
 @pytest.mark.pairwise

@@ -18,6 +18,7 @@ from tests.algorithms.nets import Convs, images, ready
 LAYERS = ["stem", "expand", "depthwise", "project", "fc"]
 
 
+@pytest.mark.by_default("onnxruntime")
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
 def test_every_layer_is_timed_on_the_engine_at_each_width(backend):
     if ENGINES[BACKENDS[backend].engine].version() is None:

@@ -103,6 +103,7 @@ def noise_of_half_a_step(result, model, batches):
     return max(distance(twin, model, batches) for _ in range(3))
 
 
+@pytest.mark.few(13)
 @every_model
 def test_with_8_bits_it_is_close_to_the_float_model(name):
     result, model, inputs = prepared(name)
@@ -136,6 +137,7 @@ def test_the_backend_decides_the_strategy_a_recipe_does_not_name():
 # --- the model that was given ------------------------------------------------------------------------------
 
 
+@pytest.mark.few(13)
 @every_model
 def test_prepare_leaves_the_model_as_it_was(name):
     model, inputs = made(name)
@@ -173,6 +175,7 @@ def test_the_result_says_what_was_done():
     assert {quantizer.name for quantizer in quantizers_of(result)} == names
 
 
+@pytest.mark.few(13)
 @every_model
 def test_every_tensor_the_plan_quantizes_lies_on_its_grid(name):
     result, _, inputs = prepared(name)
@@ -220,6 +223,7 @@ def test_an_island_is_in_the_plan():
 # --- an ordinary module ------------------------------------------------------------------------------------
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("strategy", [0, 4])
 @pytest.mark.parametrize("name", ["residual_cnn", "control_flow", "reused_module"])
 def test_a_deep_copy_is_independent(name, strategy):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 
 import numpy as np
@@ -137,6 +139,20 @@ def test_what_could_not_be_written_is_refused_before_the_data_are_read(folder, b
 
     with pytest.raises(DetentError, match=words):
         detent.quantize(nn.Linear(3, 2), batches, backend=backend, folder=tmp_path / folder)
+
+
+def test_a_second_run_into_a_folder_is_told_who_is_there(tmp_path):
+    """Before it reads any data, and the first one ends as if alone."""
+
+    def first():
+        program = f"import detent\ndetent.quantize(None, None, backend='native', folder={str(tmp_path / 'out')!r})"
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+        assert f"out is in use by process {os.getpid()} since 2" in done.stderr
+        yield from images()
+
+    artifact = detent.quantize(file_of_a_network(), first, backend="onnxruntime", folder=tmp_path / "out")
+    assert artifact.verify(images(1), latency=False).holds
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_an_unknown_backend_is_an_error_and_nothing_is_written(tmp_path):

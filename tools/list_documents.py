@@ -27,8 +27,8 @@ TITLES = {
 HEAD = """# The documents of the four systems, item by item
 
 Detent takes the code and the configs of MMRazor, Vitis AI's quantizer, PPQ and MQBench with only the import lines
-changed. Each row is something that a document of theirs describes, and a test that does it and looks at the result.
-What cannot exist here (a vendor's compiler, hardware, a download) is answered with a sentence that the test checks.
+changed. Each row is something that their documents describe, and the test that does it and checks the result. What
+cannot exist here (a vendor's compiler, hardware, a download) causes a message, which the test checks.
 
 This page is written by `python tools/list_documents.py` from the tests in `tests/compat/`.
 """

@@ -24,17 +24,19 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "operators.md"
 HEAD = """\
 # Operators
 
-What Detent knows of each ONNX operator. `python tools/operator_table.py` writes this page from the tables that the
-library runs by, and a test fails if it is out of date. The row of an operator is the checklist for
-[adding it](../CONTRIBUTING.md#adding-an-operator): an empty place is a "-".
+What Detent knows about each ONNX operator. `python tools/operator_table.py` writes this page from the tables that the
+library uses, and a test fails if it is out of date. The row of an operator is the checklist for
+[adding it](../CONTRIBUTING.md#adding-an-operator): a "-" is an empty place.
 
 - **torch**: the operations of `graph/torch_ops.py` whose lowering may emit it.
 - **ONNX**: whether a file that has it is imported (`frontends/onnx`).
 - **kernel**: whether it has a float reference kernel (`ir/reference`). The twin, constant folding and the importer
-  compute with it; without one the twin asks ONNX Runtime.
+  compute with it; without one the twin calls ONNX Runtime.
 - **bound**: whether its float32 round-off is bounded (`ir/roundoff`). Without a bound, `verify` allows a default.
 - one column for each target that has an arithmetic or a file of its own: **int** if its arithmetic has an integer
   kernel for it, on some grids; **float** if it is deployed and runs in float; **-** if its file cannot hold it.
+
+Swish, and before opset 20 Gelu, are no operators of any file: deploying writes them as the operators that compute them.
 
 """
 

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
         recipes,
         targets,
         training,
+        tuning,
         twin,
         zoo,
     )
     from detent.algorithms import analyze
     from detent.artifact import Artifact, deploy
+    from detent.calibrating import calibrate, observing
     from detent.evaluation import bit_exact
     from detent.graph import (
         DeQuantStub,
@@ -32,13 +34,13 @@ if TYPE_CHECKING:
         QuantStub,
         compress_saved_activations,
         float_state_dict,
-        observing,
         wrap,
     )
     from detent.loading import load
-    from detent.preparing import calibrate, prepare
+    from detent.preparing import prepare
     from detent.quantizing import quantize
     from detent.recipes import Recipe
+    from detent.tuning import tune
     from detent.verification import Verdict
 
 __all__ = [
@@ -59,6 +61,7 @@ __all__ = [
     "observing",
     "prepare",
     "quantize",
+    "tune",
     "wrap",
 ]
 
@@ -76,12 +79,14 @@ _PACKAGES = (
     "recipes",
     "targets",
     "training",
+    "tuning",
     "twin",
     "zoo",
 )
 _HOMES = {
     "detent.algorithms": ("analyze",),
     "detent.artifact": ("Artifact", "deploy"),
+    "detent.calibrating": ("calibrate", "observing"),
     "detent.evaluation": ("bit_exact",),
     "detent.graph": (
         "DeQuantStub",
@@ -90,14 +95,14 @@ _HOMES = {
         "QuantStub",
         "compress_saved_activations",
         "float_state_dict",
-        "observing",
         "wrap",
     ),
     "detent.loading": ("load",),
     "detent.numerics": ("IntGrid", "PerChannel", "PerGroup", "PerTensor", "QParams", "Scheme"),
-    "detent.preparing": ("calibrate", "prepare"),
+    "detent.preparing": ("prepare",),
     "detent.quantizing": ("quantize",),
     "detent.recipes": ("Recipe",),
+    "detent.tuning": ("tune",),
     "detent.verification": ("Verdict",),
 }
 

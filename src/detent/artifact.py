@@ -1,4 +1,4 @@
-"""`detent.deploy` and what it gives: an Artifact, the folder on disk that can be verified and retargeted."""
+"""`detent.deploy` and what it gives: an Artifact, the folder on disk that can be verified, shown and retargeted."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from detent.deployment import require_writable, write
+from detent.deployment import require_writable, write, wrote
 from detent.errors import ArtifactError, refusing
 from detent.graph import PreparedModel
 from detent.ir import Package
+from detent.markup import notebook, table, tag
 from detent.planning import Backend
+from detent.report import BATCHES, collect, page_of, write_page
 from detent.retargeting import restored, retargeted
-from detent.verification import Verdict, verify
+from detent.verification import Verdict, verify, verify_folder, verify_in_child
 
 __all__ = ["Artifact", "deploy", "require_writable"]
 
@@ -34,18 +36,57 @@ class Artifact(Package):
         )
         return "\n  ".join([title, *(f"{name}  {_size(self.folder / name)}" for name in sorted(told["files"]))])
 
+    def _repr_html_(self) -> str:
+        title, *_ = repr(self).splitlines()
+        files = [(name, _size(self.folder / name)) for name in sorted(self.manifest["files"])]
+        notes = tag("ul", *(tag("li", note) for note in self.manifest["notes"])) if self.manifest["notes"] else None
+        return notebook(title, table(("file", "size#"), files), notes)
+
     @property
     def sqnr(self) -> dict[str, float]:
         """Of each output against the float network, in decibels, on the first batch that `detent.quantize` calibrated
         with; empty if nobody measured it."""
         return {name: float(value) for name, value in self.manifest.get("sqnr", {}).items()}
 
-    def verify(self, batches: Iterable[Any], **options: Any) -> Verdict:
-        """Run the simulation, the twin and the real engine on `batches`; see `detent.verification.verify`."""
+    def verify(self, batches: Iterable[Any], *, isolate: bool | None = None, **options: Any) -> Verdict:
+        """Run the simulation, the twin and the real engine on `batches`; see `detent.verification.verify`.
+
+        A folder that was loaded is verified in a process of its own, unless this process wrote its files: there is no
+        telling what a file does to a native engine. `isolate` says otherwise: True always, False never.
+        """
         if self.prepared is not None:
             return verify(self, batches, prepared=self.prepared, **options)
-        with refusing(ArtifactError, f"verify {self.folder}", _DAMAGED):
-            return verify(self, batches, **options)
+        if isolate or (isolate is None and not wrote(self.manifest)):
+            return verify_in_child(self, batches, **options)
+        return verify_folder(self, batches, **options)
+
+    def report(
+        self,
+        path: str | Path | None = None,
+        *,
+        data: Iterable[Any] | None = None,
+        float_model: str | Path | None = None,
+        log: str | Path | None = None,
+        batches: int = BATCHES,
+        latency: bool = True,
+    ) -> Path:
+        """Write one HTML page that shows what was deployed, what it computes and what it costs; returns its path,
+        `report.html` in the folder unless it is named.
+
+        `data` are batches as `verify` takes them, of which the first `batches` are run; without them the page says what
+        is left out. `float_model` is the ONNX file that was quantized, needed only if this artifact was loaded; `log`
+        is the `log.csv` of training, or the folder of the run.
+        """
+        facts = collect(
+            self,
+            prepared=self.prepared,
+            data=data,
+            float_model=float_model,
+            log=log,
+            batches=batches,
+            latency=latency,
+        )
+        return write_page(page_of(facts), self.folder / "report.html" if path is None else path)
 
     def retarget(self, backend: str | Backend, folder: str | Path | None = None) -> Artifact:
         """The same calibrated model for another backend, with placement, bias and sharing derived anew.

@@ -49,8 +49,18 @@ __all__ = [
     "SchemeError",
     "TensorError",
     "UnknownNameError",
+    "install_hint",
     "refusing",
 ]
+
+
+def install_hint(extra: str) -> str:
+    """What to do where a package of an extra is missing, whichever way Detent was installed.
+
+    >>> install_hint("openvino")
+    "pip install 'detent[openvino]', or in a checkout pip install -e '.[openvino]'"
+    """
+    return f"pip install 'detent[{extra}]', or in a checkout pip install -e '.[{extra}]'"
 
 
 class DetentError(Exception):

@@ -4,6 +4,7 @@
     write_bytes(path, content)      the whole file under its name, on disk, or what was there before
     temporary_folder()              removed at the end, or by a later process if this one is killed
     locked(folder)                  one process at a time; the others are told who
+    reserved(folder)                the same of a folder that is replaced as a whole
 
 What is unfit to be read is an `OSError`, as a missing file is, so that callers have one thing to catch.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import itertools
 import os
 import re
@@ -21,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from detent.errors import ArtifactError
 
@@ -31,13 +33,14 @@ try:
 except ImportError:  # Windows: no lock is held there, and nothing is swept
     fcntl = None
 
-__all__ = ["locked", "read_bytes", "sync_folder", "temporary_folder", "write_bytes"]
+__all__ = ["locked", "read_bytes", "reserved", "sync_folder", "temporary_folder", "write_bytes"]
 
 PREFIX, PARTIAL = "detent-", ".partial"
-LOCK = ".lock"
+LOCK, RESERVED = ".lock", ".detent-"
 _OWNER = re.compile(r"(\d+)-[^-]*$")  # in the names of what is temporary
 
 _count = itertools.count()
+_reserved: set[Path] = set()
 
 
 def read_bytes(path: str | os.PathLike[str], *, most: int | None = None) -> bytes:
@@ -111,17 +114,59 @@ def locked(folder: str | os.PathLike[str], asked: str) -> Iterator[None]:
     path = Path(folder) / LOCK
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
-        if not _try_lock(file.fileno()):
-            file.seek(0)
-            holder = file.read(200).strip() or "another process"
-            raise ArtifactError(asked, f"{folder} is in use by {holder}", "wait for it, or name another folder")
-        file.truncate(0)
-        file.write(f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}")
-        file.flush()
+        _sign(file, folder, asked, mine=_try_lock(file.fileno()))
         try:
             yield
         finally:
             file.truncate(0)  # the file stays: to remove it would let two processes lock two files of one name
+
+
+@contextlib.contextmanager
+def reserved(folder: str | os.PathLike[str], asked: str) -> Iterator[None]:
+    """As `locked`, for a folder that need not be there and is replaced as a whole: the lock lies beside it, or beside
+    the first of its parents that is missing, and is gone afterwards. What this process has reserved, it may again."""
+    target = Path(folder).resolve()
+    if target in _reserved:
+        yield
+        return
+    there = next(parent for parent in target.parents if parent.is_dir())
+    path = there / f"{RESERVED}{hashlib.sha256(os.fsencode(target)).hexdigest()[:16]}{LOCK}"
+    with contextlib.ExitStack() as held:
+        try:
+            file, mine = _open_lasting(path)
+            _sign(held.enter_context(file), folder, asked, mine=mine)
+        except OSError as error:
+            raise ArtifactError(
+                asked, f"{there}: {error.strerror or error}", "name a folder that can be written"
+            ) from None
+        _reserved.add(target)
+        try:
+            yield
+        finally:
+            _reserved.discard(target)
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def _open_lasting(path: Path) -> tuple[TextIO, bool]:
+    """The file of that name, not one that its last holder has removed meanwhile, and whether it is locked now."""
+    while True:
+        file = path.open("a+", encoding="utf-8")
+        mine = _try_lock(file.fileno())
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file, mine
+        file.close()
+
+
+def _sign(file: TextIO, folder: str | os.PathLike[str], asked: str, *, mine: bool) -> None:
+    if not mine:
+        file.seek(0)
+        holder = file.read(200).strip() or "another process"
+        raise ArtifactError(asked, f"{folder} is in use by {holder}", "wait for it, or name another folder")
+    file.truncate(0)
+    file.write(f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}")
+    file.flush()
 
 
 def _try_lock(descriptor: int) -> bool:

@@ -19,10 +19,12 @@ from detent.algorithms import BitChoice, Layer, all_layers, choose_precision, se
 from detent.algorithms.layers import source_of
 from detent.algorithms.mixed_precision import FLOAT_BITS
 from detent.artifact import Artifact, deploy
+from detent.calibrating import calibrate
 from detent.errors import EngineError
 from detent.files import temporary_folder
 from detent.graph import PreparedModel
-from detent.preparing import calibrate, prepare
+from detent.preparing import prepare
+from detent.progress import progress
 from detent.recipes import Recipe
 from detent.targets.base import Engine
 from detent.targets.engines import ENGINES
@@ -64,11 +66,13 @@ def layer_latency(
     """
     engine = _engine(prepared)
     layers = {layer.name: layer for layer in all_layers(prepared) if layer.quantizer is not None}
-    with temporary_folder() as folder:
-        return {
-            name: _timed(_engines(prepared, layer, engine, bits, threads, Path(folder) / str(index)), repeats, clock)
-            for index, (name, layer) in enumerate(layers.items())
-        }
+    found: Prices = {}
+    with temporary_folder() as folder, progress("timing layers", len(layers)) as bar:
+        for index, (name, layer) in enumerate(layers.items()):
+            built = _engines(prepared, layer, engine, bits, threads, Path(folder) / str(index))
+            found[name] = _timed(built, repeats, clock)
+            bar.advance(facts=name)
+    return found
 
 
 def _engine(prepared: PreparedModel) -> type[Engine]:

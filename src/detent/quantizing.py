@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,18 @@ from torch import nn
 
 from detent.algorithms.against_float import POOR, FloatLoss, compare_with_float
 from detent.artifact import Artifact
+from detent.calibrating import calibrate
 from detent.data import Folder
 from detent.deployment import require_writable, write
 from detent.errors import DataError, RangeError
+from detent.files import reserved
 from detent.frontends.onnx import MOST_BYTES, ports_of, types_of
 from detent.graph import flat
 from detent.ir import Package
 from detent.loading import load
 from detent.planning import Backend
-from detent.preparing import calibrate, prepare
+from detent.preparing import prepare
+from detent.progress import AtMost, progress
 from detent.recipes import Recipe, find
 from detent.targets import BACKENDS
 
@@ -60,35 +63,37 @@ def quantize(
     target = BACKENDS[backend] if isinstance(backend, str) else backend
     place = Path(folder or f"{_name(model)}-{target.name}")
     require_writable(place, target)
-    network = model if isinstance(model, nn.Module) else load(model)
-    own = inplace or network is not model
-    request = find(recipe)
-    limit = steps or request.calibration.batches or STEPS
-    waiting = map(_as_tensors, map(_required, _batches(batches, network)))
-    first = next(waiting, None)
-    if first is None:
-        raise RangeError("quantize without data", "the batches are empty", "give at least one batch")
-    example, named = _example(first, network)
-    prepared = prepare(
-        network,
-        example,
-        backend=target,
-        recipe=request,
-        example_kwargs=named,
-        cpu=cpu,
-        max_tensor_bytes=max_tensor_bytes,
-        inplace=own,
-    )
-    del network
-    seen = _Ranges()
-    given: Iterable[Any] = seen.watch(islice(chain([first], waiting), limit))
-    if request.calibration.inputs == "quantized" or request.algorithms:
-        given = list(given)  # they are gone through more than once
-    calibrate(prepared, given)
-    loss = compare_with_float(prepared, first)
-    write(prepared, place, sqnr=loss.sqnr, notes=[*seen.notes(), *_poor(loss)])
-    loaded = Package.load(place)
-    return Artifact(loaded.folder, loaded.manifest, prepared)
+    with reserved(place, f"quantize into {place}"):
+        network = model if isinstance(model, nn.Module) else load(model)
+        own = inplace or network is not model
+        request = find(recipe)
+        limit = steps or request.calibration.batches or STEPS
+        waiting = map(_as_tensors, map(_required, _batches(batches, network)))
+        first = next(waiting, None)
+        if first is None:
+            raise RangeError("quantize without data", "the batches are empty", "give at least one batch")
+        example, named = _example(first, network)
+        prepared = prepare(
+            network,
+            example,
+            backend=target,
+            recipe=request,
+            example_kwargs=named,
+            cpu=cpu,
+            max_tensor_bytes=max_tensor_bytes,
+            inplace=own,
+        )
+        del network
+        seen = _Ranges()
+        given: Iterable[Any] = AtMost(seen.watch(chain([first], waiting)), limit)
+        if request.calibration.inputs == "quantized" or request.algorithms:
+            given = list(given)  # they are gone through more than once
+        calibrate(prepared, given)
+        with progress("comparing with float"):
+            loss = compare_with_float(prepared, first)
+        write(prepared, place, sqnr=loss.sqnr, notes=[*seen.notes(), *_poor(loss)])
+        loaded = Package.load(place)
+        return Artifact(loaded.folder, loaded.manifest, prepared)
 
 
 def _poor(loss: FloatLoss) -> Iterator[str]:

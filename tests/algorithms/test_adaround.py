@@ -117,6 +117,7 @@ def test_every_weight_is_decided_at_the_end():
 # ---- a network ----
 
 
+@pytest.mark.by_default("0")
 @pytest.mark.parametrize("strategy", [-1, 0, 1])
 def test_outputs_come_nearer(strategy):
     net, data = Convs(), images(8)

@@ -97,7 +97,7 @@ def test_calibrating_does_it_and_a_deep_trunk_does_not_drift(monkeypatch):
     net, data = Chain(), [torch.randn(8, 3, 12, 12) for _ in range(2)]
     with_it = ready(net, data, backend="vitis")
     assert any("step of their sum" in note for note in with_it.plan.notes)
-    monkeypatch.setattr("detent.preparing.align_addends", lambda _: [])
+    monkeypatch.setattr("detent.calibrating.align_addends", lambda _: [])
     without = ready(net, data, backend="vitis")
     assert noise(with_it, net, data) < noise(without, net, data)
 

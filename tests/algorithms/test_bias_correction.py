@@ -53,7 +53,7 @@ def test_channels_have_no_mean_error_left(backend):
 
 def test_the_end_of_a_branch_is_corrected_for_the_sum(monkeypatch):
     """Sums that drift (the DPU's half_up, rounded twice): corrected where they show, they do not add up."""
-    monkeypatch.setattr("detent.preparing.align_addends", lambda _: [])
+    monkeypatch.setattr("detent.calibrating.align_addends", lambda _: [])
     net, data = Chain(), [torch.randn(8, 3, 10, 10) for _ in range(4)]
     prepared = ready(net, data, backend="vitis")
 

@@ -7,6 +7,7 @@ from torch import nn
 import detent
 from detent.algorithms import equalize
 from detent.recipes import BUILTIN, Recipe
+from detent.training import checkpoint
 from tests.algorithms.nets import Chain, Convs, images, noise
 
 PLAIN = Recipe.from_dict({"name": "plain", "weight": {"quantizer": "fixed"}})
@@ -131,3 +132,45 @@ def test_the_float_state_has_the_biases_of_the_float_model():
     with torch.no_grad():
         model.get_parameter(next(name for name, _ in model.named_parameters() if "bias" in name)).add_(1.0)  # training
     assert detent.float_state_dict(model)["0.bias"].tolist() == pytest.approx([2.0], abs=1e-5)
+
+
+def test_a_loaded_state_that_is_calibrated_again_is_corrected_once():
+    net, data = linear()
+    model = prepared(net, data)
+    state = model.state_dict()
+    assert [name for name in state if name.startswith("corrected_biases.")] == [
+        "corrected_biases.0.parametrizations.bias.original"
+    ]
+    fresh = detent.prepare(net, (data[0],), backend="onnxruntime", recipe="ptq")
+    fresh.load_state_dict(state)
+    assert torch.equal(bias(fresh), bias(model))
+    assert detent.float_state_dict(fresh)["0.bias"].tolist() == [3.0]
+    detent.calibrate(fresh, [2 * x for x in data])
+    assert bias(fresh).tolist() == pytest.approx([3.0 - 0.4 * 10], abs=1e-5)
+
+
+def test_a_state_whose_biases_were_trained_has_no_correction_to_take_back():
+    net, data = linear()
+    model = prepared(net, data)
+    with torch.no_grad():
+        bias(model).add_(1)  # as training does
+    assert not any(name.startswith("corrected_biases.") for name in model.state_dict())
+
+
+def test_a_float_checkpoint_in_a_calibrated_model_is_not_taken_for_corrected():
+    net, data = linear()
+    model = prepared(net, data)
+    model.load_state_dict({**net.state_dict(), "0.bias": torch.tensor([7.0])})
+    assert model.corrected_biases == model.float_originals == {}
+    detent.calibrate(model, data)
+    assert bias(model).tolist() == pytest.approx([7.0 - 0.4 * 5], abs=1e-5)
+
+
+def test_a_checkpoint_of_a_calibrated_model_loads_into_one_that_is_not(tmp_path):
+    net, data = linear()
+    model = prepared(net, data)
+    checkpoint.save(tmp_path / "one.safetensors", model)
+    fresh = detent.prepare(net, (data[0],), backend="onnxruntime", recipe="ptq")
+    checkpoint.load(tmp_path / "one.safetensors", fresh)
+    detent.calibrate(fresh, data)
+    assert bias(fresh).tolist() == pytest.approx([3.0 - 0.4 * 5], abs=1e-5)

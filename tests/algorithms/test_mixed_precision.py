@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detent.algorithms import all_layers, choose_precision, sensitivity
+from detent.algorithms import all_layers, choose_precision, sensitivity, smallest_precision
 from detent.algorithms.batches import outputs_of
 from detent.algorithms.floating import as_float, evaluating
 from detent.algorithms.mixed_precision import _noise
@@ -109,3 +109,22 @@ def test_the_noise_of_a_layer_needs_no_block_around_it_and_is_the_same_in_one():
             wanted = outputs_of(prepared, data)
             inside = _noise(prepared, layer, 4, data, wanted)
         assert _noise(prepared, layer, 4, data, wanted) == inside > 0
+
+
+def test_the_cheapest_widths_that_are_accurate(found):
+    """With the noise as accuracy, what is found is accurate, and what is a little cheaper is not."""
+    most = 4 * sum(row[8] for row in found.cost.values())
+    asked = []
+
+    def is_accurate(choice):
+        asked.append(choice)
+        return choice.cost <= most
+
+    best = smallest_precision(found, is_accurate, trials=12)
+    assert is_accurate(best)
+    assert best.price < sum(row[8] for row in found.size.values())
+    assert all(choice.price >= best.price for choice in asked if choice.cost <= most)
+    assert len({tuple(choice.bits.items()) for choice in asked}) == len(asked) - 1, "none is measured twice"
+    assert smallest_precision(found, lambda _: True, trials=20).bits == dict.fromkeys(found.cost, 2)
+    with pytest.raises(RecipeError, match="the widest of them are not accurate"):
+        smallest_precision(found, lambda _: False)

@@ -18,6 +18,7 @@ W4A4 = {
 LEARNED = {"weight": {"quantizer": "lsq", "bits": 3, "observer": "mse"}, "activation": {"quantizer": "lsq", "bits": 4}}
 
 
+@pytest.mark.by_default("brecq")
 @pytest.mark.parametrize("algorithm", [brecq, qdrop])
 def test_outputs_come_nearer(algorithm):
     net, data = Convs(), images(8)

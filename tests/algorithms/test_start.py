@@ -41,12 +41,40 @@ def case(request):
     return entry.build().eval(), [entry.inputs() for _ in range(16)], [entry.inputs() for _ in range(16)]
 
 
+POWERS = {"scale": "power_of_two", "symmetric": True}
+TRAINED = {  # for which tensors, and what else is asked of them
+    "lsq": (("weight", "activation"), {}),
+    "lsq_plus": (("weight", "activation"), {}),
+    "dsq": (("weight", "activation"), {}),
+    "qil": (("weight", "activation"), {"symmetric": True}),
+    "tqt": (("weight", "activation"), POWERS),
+    "pact": (("activation",), {}),
+    "dorefa": (("activation",), {"symmetric": True}),
+}
+
+
 @pytest.mark.slow
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("bits", [8, 4, 3])
-def test_calibration_leaves_lsq_within_1_db_of_ptq(case, bits):
+@pytest.mark.parametrize("quantizer", TRAINED)
+def test_calibration_leaves_what_is_trained_within_1_db_of_ptq(case, quantizer, bits):
     net, batches, unseen = case
-    plain = sqnr(net, calibrated(net, batches, recipe_of("fixed", bits)), unseen)
-    assert sqnr(net, calibrated(net, batches, recipe_of("lsq", bits)), unseen) > plain - 1.0
+    roles, more = TRAINED[quantizer]
+    plain = recipe_of("fixed", bits, **more).to_dict()
+    trained = Recipe.from_dict({**plain, **{role: {**plain[role], "quantizer": quantizer} for role in roles}})
+    found = sqnr(net, calibrated(net, batches, trained), unseen)
+    assert found > sqnr(net, calibrated(net, batches, Recipe.from_dict(plain)), unseen) - 1.0
+
+
+def test_methods_that_use_as_many_codes_below_zero_as_above_are_measured_so():
+    weight = nn.Linear(2, 1, bias=False)
+    with torch.no_grad():
+        weight.weight.copy_(torch.tensor([[-12.8, 1.0]]))
+    x = torch.tensor([[-12.8, 1.0]])
+    for quantizer, scale in (("lsq", 12.8 / 128), ("qil", 12.8 / 127)):
+        recipe = recipe_of(quantizer, 8, symmetric=True, signed=True)
+        for one in quantizers_of(calibrated(nn.Sequential(weight), [(x,)], recipe)):
+            assert one.qparams().scale.flatten().tolist() == pytest.approx([scale])
 
 
 def test_at_8_bits_lsq_starts_exactly_where_ptq_is(case):
@@ -82,3 +110,16 @@ def test_an_observer_that_is_named_is_obeyed():
     with observing(prepared):
         prepared(x)
     assert [one.starts for one in quantizers_of(prepared)] == [()] * 6
+
+
+def test_a_loop_of_ones_own_starts_where_calibrate_does(case):
+    net, batches, _ = case
+    recipe = recipe_of("lsq", 3)
+    there = calibrated(net, batches, recipe)
+    here = detent.prepare(net, batches[0], backend="academic", recipe=recipe).eval()
+    with detent.observing(here), torch.no_grad():
+        for batch in batches:
+            here(*batch)
+    for one, other in zip(quantizers_of(there), quantizers_of(here), strict=True):
+        assert torch.equal(one.qparams().scale, other.qparams().scale)
+        assert other.starts == ()

@@ -97,6 +97,7 @@ def test_what_cannot_be_split_is_used_for_both():
 # ---- networks of every shape ----
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     "name",
     ["control_flow", "several_modes", "dict_io", "dataclass_io", "reused_module", "conv_transpose_bn", "bert_encoder"],

@@ -35,6 +35,7 @@ def calibrated(algorithm, options, request, net, data):
     return prepared.eval()
 
 
+@pytest.mark.by_default("finetune_scales", "gptq", "smoothquant")
 @pytest.mark.parametrize("algorithm", ABSURD)
 def test_absurd_options_do_no_harm_and_the_plan_says_so(algorithm):
     options, request = ABSURD[algorithm]
@@ -63,6 +64,7 @@ def spoil(monkeypatch, algorithm):
         monkeypatch.setattr(module, "_mean_error", lambda *args: torch.full((args[1].channels,), 50.0))
 
 
+@pytest.mark.by_default("adaround", "finetune_weights", "gptq", "bias_correction", "smoothquant")
 @pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "equalize"])
 def test_all_is_undone_if_the_outputs_got_worse(algorithm, monkeypatch):
     options, request = ABSURD.get(algorithm, ({}, {}))

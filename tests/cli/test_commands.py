@@ -1,4 +1,4 @@
-"""The program as a person or a script runs it: a second process, its output, its exit code."""
+"""The program as a person or a script runs it: its output, its exit code."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ import detent
 from detent.algorithms import ALGORITHMS
 from detent.observers import OBSERVERS
 from detent.quantizers import QUANTIZERS
+from detent.recipes.builtin import BUILTIN
 from detent.targets import BACKENDS
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "detent.cli", *arguments], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-m", "detent.cli", *arguments], capture_output=True, text=True, timeout=300, check=False
     )
 
 
@@ -30,13 +31,54 @@ def test_help_lists_the_commands():
     assert "algorithms" in answer.stdout
 
 
-@pytest.mark.parametrize(
-    "command", ["demo", "plan", "quantize", "train", "deploy", "verify", "retarget", "algorithms", "backends"]
-)
+COMMANDS = [
+    "demo",
+    "plan",
+    "quantize",
+    "train",
+    "deploy",
+    "verify",
+    "retarget",
+    "algorithms",
+    "backends",
+    "recipes",
+    "completion",
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_shows_an_example_of_itself(command):
-    answer = run(command, "--help")
+    answer = run(command, "-h")
     assert answer.returncode == 0
     assert f"Example: detent {command}" in answer.stdout
+
+
+def test_the_short_and_the_long_help_are_one():
+    assert run("-h").stdout == run("--help").stdout
+    assert run("plan", "-h").stdout == run("plan", "--help").stdout
+
+
+def test_the_package_is_a_program():
+    command = [sys.executable, "-m", "detent", "--version"]
+    assert (
+        subprocess.run(command, capture_output=True, text=True, timeout=120).stdout == f"detent {detent.__version__}\n"
+    )
+
+
+def test_recipes_as_json_are_those_that_come_with_detent():
+    rows = json.loads(run("recipes", "--json").stdout)
+    assert list(rows) == list(BUILTIN)
+    assert rows["lsq"] == {
+        "about": "train step sizes (Esser et al., ICLR 2020)",
+        "name": "lsq",
+        "weight": {"quantizer": "lsq"},
+        "activation": {"quantizer": "lsq"},
+    }
+
+
+def test_recipes_prints_a_table_for_a_person():
+    words = " ".join(run("recipes").stdout.replace("│", " ").split())
+    assert "lsq train step sizes (Esser et al., ICLR 2020)" in words
 
 
 def test_algorithms_as_json_has_every_registered_name():
@@ -54,8 +96,8 @@ def test_algorithms_as_json_has_every_registered_name():
     }
 
 
-def test_backends_as_json_has_every_registered_name():
-    rows = json.loads(run("backends", "--json").stdout)
+def test_backends_as_json_has_every_registered_name(command):
+    rows = json.loads(command("backends", "--json").stdout)
     assert set(rows) == set(BACKENDS)
     assert rows["vitis"]["bias"] == "own"
     assert "conv" in rows["onnxruntime"]["quantizes"]
@@ -68,8 +110,8 @@ def test_backends_as_json_has_every_registered_name():
     }
 
 
-def test_backends_prints_a_table_for_a_person():
-    words = " ".join(run("backends").stdout.replace("│", " ").split())
+def test_backends_prints_a_table_for_a_person(command):
+    words = " ".join(command("backends").stdout.replace("│", " ").split())
     assert "onnxruntime" in words
     assert "the twin only" in words
 
@@ -78,8 +120,8 @@ def test_the_version_is_said():
     assert run("--version").stdout == f"detent {detent.__version__}\n"
 
 
-def test_algorithms_prints_square_brackets_as_they_are():
-    assert "[low, high]" in " ".join(run("algorithms").stdout.replace("│", " ").split())
+def test_algorithms_prints_square_brackets_as_they_are(command):
+    assert "[low, high]" in " ".join(command("algorithms").stdout.replace("│", " ").split())
 
 
 def test_a_wrong_option_is_one_message_and_exit_code_2():

@@ -26,7 +26,7 @@ fake = types.ModuleType("detent.artifact")
 fake.Artifact = Artifact
 sys.modules["detent.artifact"] = fake
 assert "torch" not in sys.modules
-sys.argv = ["detent", "retarget", "out", "--backend", "litert"]
+sys.argv = ["detent", "retarget", ".", "--backend", "litert"]
 detent.cli.main()
 """
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
@@ -37,7 +37,7 @@ def test_a_signal_is_one_line_and_exit_code_2(name: str) -> None:
     done = ended(how=f"os.kill(os.getpid(), signal.{name})")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert f"retarget out: {name} ended the process" in done.stderr
+    assert f"retarget .: {name} ended the process" in done.stderr
 
 
 @pytest.mark.parametrize(

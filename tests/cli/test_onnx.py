@@ -115,7 +115,7 @@ def test_quantize_takes_batches_from_a_function(folder, monkeypatch, capsys):
         ({"--crop": "0"}, "greater than or equal to 1"),
         ({"--exclude": "/haed/*"}, "matches nothing"),
         ({"--recipe": "absent"}, "known are"),
-        ({"--data": "mine.py:batches"}, "No such file"),
+        ({"--data": "mine.py:batches"}, "mine.py: no such file"),
         ({"--backend": "executorch_xnnpack"}, "executorch is not installed; pip install 'detent[executorch]'"),
         ({"-o": "net.onnx/out"}, "it cannot be written there"),
         ({"--mean": "0.5,0.5,0.5"}, "--mean without --crop"),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -20,11 +18,7 @@ def given(tmp_path_factory) -> list[str]:
     return ["verify", str(artifact.folder), "--data", str(folder / "data.npy"), "--no-latency"]
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "detent.cli", *arguments], capture_output=True, text=True, check=False)
-
-
-def test_kinds_of_cpu_are_predicted(given):
+def test_kinds_of_cpu_are_predicted(command, given):
     answer = command(*given, "--json", "--cpu", "avx2", "--cpu", "vnni")
     assert answer.returncode == 0, answer.stderr
     told = json.loads(answer.stdout)
@@ -32,7 +26,7 @@ def test_kinds_of_cpu_are_predicted(given):
     assert told["cpu"]
 
 
-def test_a_cpu_that_is_not_known_is_a_mistake_of_the_user(given):
+def test_a_cpu_that_is_not_known_is_a_mistake_of_the_user(command, given):
     answer = command(*given, "--cpu", "avx3")
     assert answer.returncode == 2
     assert "did you mean 'avx2'?" in answer.stderr

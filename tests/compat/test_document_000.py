@@ -353,6 +353,48 @@ def test_000_18_academic_quantizer_with_qconfig_mapping():
         model_of(wrong)
 
 
+class TwoBranches(ImageClassifier):
+    """Both convolutions at the end of the backbone read the same tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.side = nn.Conv2d(8, 8, 1)
+
+    def forward(self, inputs, data_samples=None, mode="tensor"):
+        conv, norm, act, *others = self.backbone
+        shared = x = act(norm(conv(inputs)))
+        for layer in others:
+            x = layer(x)
+        return self.head(x.mean((2, 3)) + self.side(shared).mean((2, 3)))
+
+
+def test_a_request_for_a_tensor_that_others_read_too_is_noted():
+    """`module_name` with fewer activation bits than another reader of the tensor asks for."""
+    mapping = {"_global_": qconfig(), "module_name": [("side", qconfig(a={"bit": 4}))]}
+    quantizer = {"type": "AcademicQuantizer", "qconfig_mapping": mapping, "tracer": {"skipped_methods": METHODS}}
+    plan = model_of(quantizer, TwoBranches()).prepared.plan
+    assert plan["backbone_2"].scheme.grid.bits == 8
+    note = next(note for note in plan.notes if note.startswith("side asks for bits 4 of backbone_2, and gets uint8"))
+    assert note.endswith("backbone.3 reads it too, and a tensor has one grid, the widest asked for")
+
+
+@pytest.mark.parametrize(
+    ("quantizer", "a", "codes"),
+    [
+        ("NativeQuantizer", {}, "affine"),
+        ("OpenVINOQuantizer", {}, "signed, or from 0 on where nothing is negative"),
+        ("OpenVINOQuantizer", {"is_symmetry": False}, None),
+        ("TensorRTQuantizer", {"qdtype": "qint8"}, None),
+    ],
+)
+def test_the_plan_says_what_symmetric_quint8_becomes(quantizer, a, codes):
+    """`a_qscheme=dict(qdtype='quint8', bit=8, is_symmetry=True)`."""
+    notes = model_of(quantizer, config=qconfig(a=a)).prepared.plan.notes
+    found = [note for note in notes if note.startswith("a_qscheme asks for symmetric quint8")]
+    assert len(found) == (codes is not None)
+    assert codes is None or f"its codes are {codes}, and" in found[0]
+
+
 @pytest.mark.parametrize("loop", ["LSQEpochBasedLoop", "QATEpochBasedLoop"])
 def test_000_19_native_quantizer_trains_past_the_first_epoch(loop):
     """NativeQuantizer: the document's a_qscheme, three epochs."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +161,7 @@ def test_003_05_can_be_trained_as_a_normal_module():
     assert changed(model, before) == set(before)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("wrapped", ["no", "before calibration", "after calibration"])
 @pytest.mark.parametrize("made", ["before calibration", "after calibration"])
 @pytest.mark.parametrize("how", ["prepare_by_platform", "prepare_qat_fx"])
@@ -428,17 +427,14 @@ def test_003_20_run_script():
     assert (config["backend"], config["bnfold"]) == ("academic", 4)
 
 
-def test_003_21_the_zoos_config(pictures, tmp_path):
+def test_003_21_the_zoos_config(pictures, tmp_path, monkeypatch, capsys):
     """The solver with the zoo's config.yaml, all its sections: trains, validates, deploys."""
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(small_config(pictures, backend="tensorrt")))
-    command = [sys.executable, "-u", "-m", "detent.compat.mqbench.solver", "--config", "config.yaml"]
-    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-    assert answer.returncode == 2
-    assert "nothing is downloaded" in answer.stderr
-    command += ["--pretrained", "none"]
-    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-    assert answer.returncode == 0, answer.stderr
-    assert "quantized.top1" in answer.stdout
+    monkeypatch.chdir(tmp_path)
+    assert solver.main(["--config", "config.yaml"]) == 2
+    assert "nothing is downloaded" in capsys.readouterr().err
+    assert solver.main(["--config", "config.yaml", "--pretrained", "none"]) == 0
+    assert "quantized.top1" in capsys.readouterr().out
     manifest = json.loads((tmp_path / "mqbench_run" / "artifact" / "manifest.json").read_text())
     assert (manifest["backend"], manifest["recipe"]["weight"]["bits"]) == ("mqbench_graph_2", 4)
 

@@ -505,6 +505,7 @@ def test_004_21_convert_deploy(deployed):
 # ---- 22-25: MQBench's own backends ----
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("is_qat", [False, True], ids=["ptq", "qat"])
 @pytest.mark.parametrize("name", list(BackendType.__members__))
 def test_004_22_every_backend_deploys(name, is_qat, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tools import list_documents
 
 ITEMS = {"000": 49, "001": 54, "002": 35, "003": 31, "004": 25}

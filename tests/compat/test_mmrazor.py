@@ -30,6 +30,7 @@ from detent.compat.mmrazor import (
     disable_observer,
     enable_observer,
 )
+from detent.compat.mmrazor.checkpoint import load_float_checkpoint
 from detent.compat.mmrazor.own_loss import total_loss
 from detent.compat.mmrazor.qconfig import recipe_of
 from detent.compat.mmrazor.schedule import schedule_of
@@ -98,7 +99,17 @@ def test_configs_are_parsed_and_never_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["import os", "for i in []: pass", "x = [open(i) for i in ('a', 'b')]", "x = unknown", "x ="]
+    "text",
+    [
+        "import os",
+        "for i in []: pass",
+        "x = [open(i) for i in ('a', 'b')]",
+        "x = unknown",
+        "x =",
+        "x = 'a' - 1",
+        "x = {[]: 1}",
+        "x = -'a'",
+    ],
 )
 def test_what_is_no_literal_is_refused(tmp_path, text):
     with pytest.raises(RecipeError):
@@ -306,6 +317,7 @@ def test_a_resnet_is_trained_and_deployed_as_simulated(tmp_path):
     assert float((torch.from_numpy(answers).argmax(1) == simulated.argmax(1)).float().mean()) > 0.95
 
 
+@pytest.mark.full
 def test_two_processes_train_as_one_with_twice_the_batch(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}/src:{ROOT}", "OMP_NUM_THREADS": "1", **STEADY_KERNELS}
@@ -449,3 +461,14 @@ def test_registries_refuse_a_name_twice_and_name_the_nearest():
     MODELS.register_module("Mine", force=True)(Pictures)
     with pytest.raises(UnknownNameError, match="OpenVINOQuantizer"):
         MODELS.get("mmrazor.OpenVINOQuantiser")
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x02}q\x00(X\x05\x00\x00\x00\xff\xfe", b"\x80\x02K\x05."])
+def test_a_damaged_float_checkpoint_is_an_error(content, tmp_path):
+    """Empty, a pickle that is cut off in a text that is none, and one that is a number."""
+    (tmp_path / "w.pth").write_bytes(content)
+    with pytest.raises(DataError, match=r"it holds no plain tensors|it is no mapping"):
+        load_float_checkpoint(torch.nn.Linear(2, 2), tmp_path / "w.pth")
+    torch.save({"state_dict": {"other": torch.zeros(2)}}, tmp_path / "w.pth")
+    with pytest.raises(DataError, match=r"Error\(s\) in loading"):
+        load_float_checkpoint(torch.nn.Linear(2, 2), tmp_path / "w.pth")

@@ -279,6 +279,7 @@ def test_settings_of_the_factory(name, said):
 PLATFORMS = sorted(BACKEND_OF, key=lambda one: one.name)
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("platform", PLATFORMS, ids=lambda one: one.name)
 def test_every_platform_with_a_backend_quantizes_and_exports(graph, tmp_path, platform):
     made = Quantizer(platform, graph)

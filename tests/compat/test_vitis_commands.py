@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import runpy
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -34,14 +33,9 @@ def pictures(tmp_path_factory) -> Path:
     return folder
 
 
-def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "main.py", *map(str, arguments)]
-    return subprocess.run(words, cwd=FOLDER, capture_output=True, text=True, timeout=300, check=False)
-
-
 @pytest.fixture
 def called(monkeypatch, capsys):
-    """The same in this process, which has imported everything already."""
+    """`python main.py ...`, in this process, which has imported everything already."""
     monkeypatch.syspath_prepend(str(FOLDER))
     monkeypatch.chdir(FOLDER)
     main = runpy.run_path(str(FOLDER / "main.py"))["main"]
@@ -53,7 +47,8 @@ def called(monkeypatch, capsys):
     return call
 
 
-def test_train_and_deploy(pictures, tmp_path):
+@pytest.mark.full
+def test_train_and_deploy(pictures, called, tmp_path):
     torch.manual_seed(1)
     weights = resnet18(classes=3, width=0.125).state_dict()
     save_file(weights, tmp_path / "float.safetensors")
@@ -65,7 +60,7 @@ def test_train_and_deploy(pictures, tmp_path):
         f"--output_dir={tmp_path / 'out'}",
         *SIZE,
     )
-    trained = command("--mode=train", f"--pretrained={tmp_path / 'float.safetensors'}", *common)
+    trained = called("--mode=train", f"--pretrained={tmp_path / 'float.safetensors'}", *common)
     assert trained.returncode == 0, trained.stderr
     assert trained.stdout.startswith("epoch 1: loss ")
     state = torch.load(tmp_path / "qat.pth", weights_only=True)
@@ -74,7 +69,7 @@ def test_train_and_deploy(pictures, tmp_path):
     # Two steps of Adam at 1e-5: it began with the given weights.
     assert 0 < (kept - weights[first]).abs().max() < 1e-4
 
-    deployed = command("--mode=deploy", *common)
+    deployed = called("--mode=deploy", *common)
     assert deployed.returncode == 0, deployed.stderr
     simulated, in_integers = deployed.stdout.splitlines()[0].removeprefix("accuracy simulated ").split(", deployed ")
     assert simulated == in_integers

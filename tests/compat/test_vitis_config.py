@@ -63,6 +63,7 @@ def test_scheme(overall, scheme, tmp_path):
     assert str(plan(tmp_path, cpu(**overall))["1.weight"].scheme) == scheme
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("moving", [False, True], ids=["plain", "moving"])
 @pytest.mark.parametrize(
     ("method", "scale"),

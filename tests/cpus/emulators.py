@@ -58,7 +58,9 @@ class Emulator:
             python = [sys.executable]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, paths))}
         command = [str(self._qemu()), "-cpu", self.model, *python, "-m", module, *arguments]
-        return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=3600, check=False
+        )
 
     def _qemu(self) -> str | None:
         name = "qemu-aarch64-static" if self.part else "qemu-x86_64-static"

@@ -14,6 +14,7 @@ import torch
 import detent.demo
 from detent.cli import demo
 from detent.demo import JOBS, Job, Row, images, run, trained
+from detent.errors import install_hint
 
 
 def test_the_network_is_trained():
@@ -37,6 +38,7 @@ def test_the_jobs_cover_engines_and_both_ways_of_quantizing():
     assert any(not job.steps for job in JOBS)
 
 
+@pytest.mark.by_default("ptq")
 @pytest.mark.parametrize("job", [Job("onnxruntime"), Job("academic", "lsq", bits=4, steps=2)], ids=["ptq", "trained"])
 def test_a_row_end_to_end(tmp_path, job):
     net, data = trained(), images()
@@ -56,7 +58,8 @@ def test_a_row_end_to_end(tmp_path, job):
 
 
 def test_help_shows_an_example():
-    answer = subprocess.run([sys.executable, "-m", "detent.cli", "demo", "--help"], capture_output=True, text=True)
+    command = [sys.executable, "-m", "detent.cli", "demo", "--help"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert answer.returncode == 0
     assert "detent demo --out artifacts" in answer.stdout
 
@@ -70,5 +73,5 @@ def test_a_target_whose_package_is_missing_is_left_out_and_named(monkeypatch, ca
     demo(json=True)
     said = capsys.readouterr()
     assert [one["backend"] for one in json.loads(said.out)] == ["academic"]
-    expected = "left out: openvino, because openvino is not installed: pip install 'detent[openvino]'"
+    expected = f"left out: openvino, because openvino is not installed: {install_hint('openvino')}"
     assert expected in said.err.splitlines()

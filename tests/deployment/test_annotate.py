@@ -385,6 +385,7 @@ def exported(name: str) -> bytes:
     return stream.getvalue()
 
 
+@pytest.mark.by_default("transformer_block")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_that_torch_exported_deploys_and_verifies(name, tmp_path):
@@ -405,6 +406,7 @@ def test_a_network_that_torch_exported_deploys_and_verifies(name, tmp_path):
     assert [v.name for v in artifact.model.graph.output] == [v.name for v in source.graph.output]
 
 
+@pytest.mark.few(3)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino", "litert", "ncnn", "vitis", "qnn", "stpu"])
 def test_a_deployed_file_loads_again_with_its_scales(backend):

@@ -32,6 +32,7 @@ NETWORKS = [
 ]
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.filterwarnings("ignore::detent.errors.FloatModelWarning")  # ncnn has nothing for `conv_transpose_bn`
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("backend", ["ncnn", "litert"])

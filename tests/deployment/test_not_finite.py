@@ -26,6 +26,7 @@ def prepared(backend: str) -> detent.PreparedModel:
     return made
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("backend", sorted(BACKENDS))
 @pytest.mark.parametrize("value", [float("inf"), float("nan")], ids=["inf", "nan"])
 def test_a_parameter_that_is_not_finite_is_refused_for_every_target(

@@ -5,7 +5,9 @@ A child reads one mutant after the other and says so; when it dies, that one is 
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
+import importlib
 import os
 import random
 import resource
@@ -20,10 +22,12 @@ from pathlib import Path
 from detent.errors import DetentError
 from tests.fuzz.mutating import mutated
 
-__all__ = ["Finding", "Reader", "fuzz"]
+__all__ = ["Finding", "Reader", "fuzz", "import_engines"]
 
 _MEMORY = 4 * 2**30
-_SECONDS = 20
+_SECONDS = 20  # that a reader may compute
+_WAIT = 180  # that it may take, on a machine that others use too: one that waits for ever does not compute
+_LIMITS = (signal.SIGALRM, signal.SIGPROF, signal.SIGKILL)
 _DONE, _REFUSED, _RAISED = range(3)
 
 
@@ -54,6 +58,13 @@ class Finding:
         return f"{self.reader} seed {self.seed} mutant {self.number}: {self.what}"
 
 
+def import_engines() -> None:
+    """Once, and not in each child: importing them takes longer than reading fifty files."""
+    for name in ("onnxruntime", "openvino", "ai_edge_litert.interpreter", "ncnn"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
 def fuzz(reader: Reader, seed: int, numbers: range) -> Iterator[Finding | None]:
     """For each mutant a finding, or None where all is well."""
     waiting = list(numbers)
@@ -75,7 +86,7 @@ def fuzz(reader: Reader, seed: int, numbers: range) -> Iterator[Finding | None]:
         if waiting:
             number = waiting.pop(0)
             what = f"ended by {signal.Signals(-ended).name}" if ended < 0 else f"ended with code {ended}"
-            told = not (reader.isolated and ended < 0 and -ended not in (signal.SIGALRM, signal.SIGKILL))
+            told = not (reader.isolated and ended < 0 and -ended not in _LIMITS)
             yield Finding(reader.name, seed, number, what) if told else None
 
 
@@ -85,6 +96,7 @@ def content_of(reader: Reader, seed: int, number: int) -> bytes:
 
 def _work(reader: Reader, seed: int, numbers: list[int], pipe: int) -> None:
     """Never returns."""
+    signal.alarm(_WAIT)
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.disable()
@@ -93,7 +105,8 @@ def _work(reader: Reader, seed: int, numbers: list[int], pipe: int) -> None:
     os.dup2(silence, 2)
     for number in numbers:
         reader.path.write_bytes(content_of(reader, seed, number))
-        signal.alarm(_SECONDS)
+        signal.setitimer(signal.ITIMER_PROF, _SECONDS)
+        signal.alarm(_WAIT)
         outcome, said = _DONE, b""
         try:
             reader.read(reader.path)
@@ -101,6 +114,7 @@ def _work(reader: Reader, seed: int, numbers: list[int], pipe: int) -> None:
             outcome = _REFUSED
         except BaseException:
             outcome, said = _RAISED, traceback.format_exc().encode()
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
         os.write(pipe, struct.pack("<II", outcome, len(said)) + said)
     os._exit(0)

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import pickle
+import tarfile
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,24 +16,28 @@ import numpy as np
 import onnx
 import torch
 from PIL import Image
+from safetensors.torch import save as save_tensors
 from torch import nn
 
 import detent
+from detent.compat.mmrazor.checkpoint import load_float_checkpoint
 from detent.compat.mmrazor.config import Config as MMRazorConfig
 from detent.compat.vitis import VitisConfig
 from detent.data import Folder, Preprocessing
 from detent.ir.package import MANIFEST, digest
 from detent.recipes import Recipe
+from detent.report.curves import read_curves
 from detent.targets import BACKENDS
 from detent.targets.formats import find_format
 from detent.training import Log, checkpoint
 from detent.training.config_files import load_config
 from detent.training.datasets import ListedImages, cifar10, read_idx
+from detent.twin.interpreter import graph_of
 from detent.zoo.pretrained import read_weights
 from tests.frontends.caffe.test_caffe import layer, numbers, save
 from tests.fuzz.harness import Reader
 
-__all__ = ["ARTIFACTS", "readers"]
+__all__ = ["ARTIFACTS", "installed", "readers"]
 
 ARTIFACTS = ("onnxruntime", "openvino", "litert", "ncnn", "torch_x86")
 """Backends whose files an engine runs here."""
@@ -57,9 +62,17 @@ def _placed(folder: Path, name: str, content: bytes) -> Path:
     return folder / name
 
 
-def _reader(folder: Path, name: str, content: bytes, read: Callable[[Path], object], title: str = "") -> Reader:
+def _reader(
+    folder: Path,
+    name: str,
+    content: bytes,
+    read: Callable[[Path], object],
+    title: str = "",
+    *,
+    isolated: bool = False,
+) -> Reader:
     title = title or name
-    return Reader(title, _placed(folder / title.replace("/", "_"), name, content), content, read)
+    return Reader(title, _placed(folder / title.replace("/", "_"), name, content), content, read, isolated)
 
 
 def _of_text(folder: Path) -> Iterator[Reader]:
@@ -93,7 +106,17 @@ def _of_models(folder: Path) -> Iterator[Reader]:
     detent.calibrate(prepared, [_X])
     quantized = detent.deploy(prepared, folder / "seed").model.SerializeToString()
     yield _reader(folder, "model.onnx", quantized, detent.load, "quantized .onnx")
-    yield _reader(folder, "model.onnx", _integers().SerializeToString(), detent.load, "integers .onnx")
+    for title, made in (("integers .onnx", _INTEGERS), ("control flow .onnx", _CONTROL_FLOW), ("float .onnx", _FLOAT)):
+        yield _reader(folder, "model.onnx", onnx.parser.parse_model(made).SerializeToString(), detent.load, title)
+    for path in ("onnx_tools/tiny_cnn.onnx", "torch_tools/brevitas-0.13.4-4bits.onnx"):
+        content = (_ROOT / "tests" / "frontends" / "onnx" / path).read_bytes()
+        yield _reader(folder, "model.onnx", content, detent.load, Path(path).name)
+
+    def quantize(path: Path) -> object:
+        return detent.quantize(path, [_X.numpy()], backend="onnxruntime", folder=path.parent / "out")
+
+    content = onnx.parser.parse_model(_FLOAT).SerializeToString()
+    yield _reader(folder, "model.onnx", content, quantize, "quantize .onnx", isolated=True)
     for name in ("net.prototxt", "net.caffemodel"):
         where = folder / f"caffe {name}"
         where.mkdir(parents=True)
@@ -104,16 +127,34 @@ def _of_models(folder: Path) -> Iterator[Reader]:
         yield Reader(f"caffe {name}", where / name, seed, lambda _, both=both: detent.load(*both))  # type: ignore[misc]
 
 
-def _integers() -> onnx.ModelProto:
-    """Sizes that are computed: what is folded while a file is read."""
-    return onnx.parser.parse_model(
-        """<ir_version: 8, opset_import: ["" : 17]> net (float[N, 3, 6, 6] x) => (float[N, K] y)
-        <int64[1] two = {2}, int64[1] one = {-1}, int64[1] many = {9}>
-        { s = Shape(x) n = Gather<axis=0>(s, zero) m = Unsqueeze(n, z) d = Div(many, two) p = Mul(d, two)
-          q = Mod(p, many) r = Concat<axis=0>(m, one) y = Reshape(x, r) }""".replace(
-            "int64[1] two", "int64 zero = {0}, int64[1] z = {0}, int64[1] two"
-        )
+_HEAD = '<ir_version: 8, opset_import: ["" : 17]> net (float[N, 3, 6, 6] x) => '
+_INTEGERS = (  # sizes that are computed: what is folded while a file is read
+    _HEAD
+    + """(float[N, K] y)
+    <int64 zero = {0}, int64[1] z = {0}, int64[1] two = {2}, int64[1] one = {-1}, int64[1] many = {9}>
+    { s = Shape(x) n = Gather<axis=0>(s, zero) m = Unsqueeze(n, z) d = Div(many, two) p = Mul(d, two)
+      q = Mod(p, many) r = Concat<axis=0>(m, one) y = Reshape(x, r) }"""
+)
+_CONTROL_FLOW = (
+    _HEAD
+    + """(float[N, 3, 6, 6] y)
+    <int64 three = {3}, bool true = {1}, int64[1] first = {0}, int64[1] last = {6}, int64[1] step = {1}>
+    { a = Loop (three, true, x) <body = each (int64 i, bool go, float[N, 3, 6, 6] held)
+          => (bool on, float[N, 3, 6, 6] made) { on = Identity(go) made = Add(held, held) }>
+      b = Slice(a, first, last, last_axis, step)
+      y = If (true) <then_branch = then () => (float[N, 3, 6, 6] t) { t = Relu(b) },
+                     else_branch = other () => (float[N, 3, 6, 6] e) { e = Neg(b) }> }""".replace(
+        "int64[1] step", "int64[1] last_axis = {3}, int64[1] step"
     )
+)
+_FLOAT = (
+    _HEAD
+    + """(float[N, 2] y)
+    <float[2, 3, 1, 1] w = {0.5, -0.25, 1, 0.1, 0.2, -0.3}, float[2] b = {0.5, 0.25}, float[1] scale = {2},
+     float[2, 2] v = {1, 2, 3, 4}>
+    { c = Conv<kernel_shape=[1, 1], strides=[2, 2]>(x, w, b) r = Relu(c) m = MaxPool<kernel_shape=[2, 2]>(r)
+      d = Mul(m, scale) g = GlobalAveragePool(d) f = Flatten(g) h = Gemm<transB=1>(f, v) y = Softmax<axis=-1>(h) }"""
+)
 
 
 def _of_data(folder: Path) -> Iterator[Reader]:
@@ -140,8 +181,15 @@ def _of_data(folder: Path) -> Iterator[Reader]:
     yield _reader(
         folder, "data_batch_1.bin", rows.tobytes(), lambda path: cifar10(path.parent, "train"), "cifar binary"
     )
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:gz") as packed:
+        member = tarfile.TarInfo("cifar-10-batches-bin/test_batch.bin")
+        member.size = rows.nbytes
+        packed.addfile(member, io.BytesIO(rows.tobytes()))
+    read: Callable[[Path], object] = lambda path: cifar10(path.parent, "test")  # noqa: E731
+    yield _reader(folder, "cifar-10-binary.tar.gz", archive.getvalue(), read, "cifar archive")
     held = pickle.dumps({b"data": rows[:, 1:].copy(), b"labels": [0, 1]}, protocol=2)
-    yield _reader(folder, "test_batch", held, lambda path: cifar10(path.parent, "test"), "cifar python")
+    yield _reader(folder, "test_batch", held, read, "cifar python")
 
     def listed(path: Path) -> object:
         files = {
@@ -167,11 +215,16 @@ def _of_training(folder: Path) -> Iterator[Reader]:
     yield _reader(folder, "w.pth", stream.getvalue(), read_weights, "weights .pth")
     torch.save(net.state_dict(), stream := io.BytesIO(), _use_new_zipfile_serialization=False)
     yield _reader(folder, "w.pt", stream.getvalue(), read_weights, "weights .pt")
+    yield _reader(folder, "w.safetensors", save_tensors(net.state_dict()), read_weights, "weights .safetensors")
+    torch.save({"state_dict": net.state_dict()}, stream := io.BytesIO())
+    read = lambda at: load_float_checkpoint(net, at)  # noqa: E731
+    yield _reader(folder, "w.pth", stream.getvalue(), read, "MMRazor checkpoint")
     rows = b'step,epoch,name,value\r\n1,1,loss,0.5\r\n2,1,"a,b",0.25\r\n'
     yield _reader(folder, "log.csv", rows, lambda at: Log(at.parent, resume_step=3, resume_rows=9).close(), "log")
+    yield _reader(folder, "curves.csv", rows, read_curves, "curves")
 
 
-def _installed(name: str) -> bool:
+def installed(name: str) -> bool:
     needed = find_format(name).requires
     return needed is None or find_spec(needed[0]) is not None
 
@@ -181,7 +234,7 @@ def _of_artifact(folder: Path, backend: str) -> Iterator[Reader]:
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(16, 3))
     prepared = detent.prepare(net, (_X,), backend=backend, recipe="ptq")
     detent.calibrate(prepared, [_X])
-    files = [name for name in BACKENDS[backend].files if _installed(name)]
+    files = [name for name in BACKENDS[backend].files if installed(name)]
     out = detent.deploy(prepared, folder, files=files).folder
     contents = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
 
@@ -194,7 +247,16 @@ def _of_artifact(folder: Path, backend: str) -> Iterator[Reader]:
             manifest: dict[str, Any] = json.loads(contents[MANIFEST])
             manifest["files"][path.name] = digest(path.read_bytes())
             (out / MANIFEST).write_text(json.dumps(manifest))
-        return detent.Artifact.load(out).verify([_X.numpy()], latency=False)
+        return detent.Artifact.load(out).verify([_X.numpy()], isolate=False, latency=False)
 
     for name, content in contents.items():
         yield Reader(f"{backend} {name}", out / name, content, verify, isolated=True)
+    if backend == "litert":
+        for name in ("model.tflite", "model.onnx"):
+            yield _reader(folder.parent, name, contents[name], graph_of, f"twin of {name}")
+    if backend == "onnxruntime":
+        path = _placed(folder.parent / "retarget", MANIFEST, contents[MANIFEST])
+        for name, content in contents.items():
+            _placed(path.parent, name, content)
+        move = lambda at: detent.Artifact.load(at.parent).retarget("litert")  # noqa: E731
+        yield Reader("retarget manifest.json", path, contents[MANIFEST], move, isolated=True)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -13,41 +14,65 @@ from pathlib import Path
 
 import pytest
 
-from detent.errors import DataError
-from tests.fuzz.harness import Reader, fuzz
 from tests.fuzz.mutating import mutated
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="readers run in forks")
-def test_damaged_files_are_read_or_refused() -> None:
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="readers run in forks")
+
+
+def printed(*arguments: str) -> str:
+    """What Python prints, in a process of its own: forks of this one would lack its threads, and may wait for them."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}/src:{ROOT}", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.fuzz", "--each", "4", "--seed", "1"]
+    command = [sys.executable, *arguments]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    assert ": 0 findings" in done.stdout
+    return done.stdout
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="readers run in forks")
+def test_damaged_files_are_read_or_refused() -> None:
+    assert ": 0 findings" in printed("-m", "tests.fuzz", "--each", "2", "--seed", "1")
+
+
+FINDING = """
+import itertools, json, os, sys, time
+from pathlib import Path
+from detent.errors import DataError
+from tests.fuzz import harness
+from tests.fuzz.harness import Reader, fuzz
+
+def read(path):
+    match path.read_bytes()[0] % 4:
+        case 0:
+            raise KeyError("raw")
+        case 1:
+            os.abort()
+        case 2:
+            raise DataError("a", "b", "c")
+
+def tell(read, count, isolated):
+    reader = Reader("sample", Path(sys.argv[1]), bytes(range(8)), read, isolated)
+    print(json.dumps(["fine" if found is None else found.what for found in fuzz(reader, 0, range(count))]))
+
+tell(read, 64, False)
+tell(read, 64, True)
+harness._SECONDS = 0.1
+tell(lambda _: sum(itertools.count()), 2, True)
+harness._WAIT = 1
+tell(lambda _: time.sleep(60), 1, True)
+"""
+
+
 def test_the_harness_finds(tmp_path: Path) -> None:
     """What is raised, ends the process, or takes too much, each once; and goes on behind it."""
-
-    def read(path: Path) -> None:
-        match path.read_bytes()[0] % 4:
-            case 0:
-                raise KeyError("raw")
-            case 1:
-                os.abort()
-            case 2:
-                raise DataError("a", "b", "c")
-
-    reader = Reader("sample", tmp_path / "file", bytes(range(8)), read)
-    whats = ["fine" if finding is None else finding.what for finding in fuzz(reader, 0, range(64))]
-    assert len(whats) == 64
+    told = map(json.loads, printed("-c", FINDING, str(tmp_path / "file")).splitlines())
+    whats, isolated, endless, waiting = told
+    assert len(whats) == len(isolated) == 64
     assert {what.splitlines()[-1] for what in whats} >= {"fine", "KeyError: 'raw'", "ended by SIGABRT"}
-    isolated = Reader("sample", tmp_path / "file", bytes(range(8)), read, isolated=True)
-    assert not any(finding and "SIGABRT" in finding.what for finding in fuzz(isolated, 0, range(64)))
+    assert not any("SIGABRT" in what for what in isolated)
+    assert endless == ["ended by SIGPROF"] * 2
+    assert waiting == ["ended by SIGALRM"]
 
 
 def test_mutants_are_made_again_from_their_seed() -> None:

@@ -50,7 +50,7 @@ def backend_of(bits):
 EIGHT, SIXTEEN = backend_of(8), backend_of(16)
 
 every_model = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LARGE else name for name in MODELS]
+    "name", [pytest.param(name, marks=pytest.mark.full) if name in LARGE else name for name in MODELS]
 )
 
 

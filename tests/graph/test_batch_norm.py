@@ -365,6 +365,8 @@ def test_an_unknown_strategy_is_refused_before_anything_changes(strategy):
     assert calls(captured) == ["conv", "bn"]
 
 
+@pytest.mark.slow
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("strategy", [-1, 0, *FOLDED])
 @pytest.mark.parametrize(
     "name", ["resnet18", "mobilenet_v3_small", "conv1d_3d", "conv_transpose_bn", "linear_bn", "control_flow"]

@@ -55,6 +55,7 @@ def kept_bytes(model, inputs):
     return sum(size for pointer, size in after.items() if pointer not in before), out
 
 
+@pytest.mark.slow
 def test_what_lies_on_a_grid_is_kept_in_one_byte():
     model, inputs = prepared("residual_cnn", "ptq")
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):

@@ -14,6 +14,8 @@ import detent
 from detent.errors import CaptureError, DeployError
 from detent.graph import capture
 
+pytestmark = pytest.mark.slow
+
 # Both call the same kernels in the same order.
 SAME = 1e-6
 
@@ -129,6 +131,7 @@ NETS = {
 every_net = pytest.mark.parametrize("name", list(NETS))
 
 
+@pytest.mark.few(2)
 @every_net
 def test_it_is_one_graph_of_the_model_s_own_parts(name):
     build, inputs = NETS[name]
@@ -139,6 +142,7 @@ def test_it_is_one_graph_of_the_model_s_own_parts(name):
     assert list(captured.module.state_dict()) == list(model.state_dict())
 
 
+@pytest.mark.pairwise(strength=1)
 @every_net
 @pytest.mark.parametrize("rows", [1, 2, 7])
 def test_the_batch_is_free(name, rows):
@@ -172,6 +176,7 @@ def test_a_length_that_a_loop_has_counted_is_fixed():
         region(tokens(2, 4))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell, nn.RNNCell], ids=lambda kind: kind.__name__)
 def test_cells_are_the_linear_layers_they_are_made_of(kind):
     torch.manual_seed(0)
@@ -290,6 +295,7 @@ class Deciding(nn.Module):
         return {"logits": y @ self.emb.weight.t()}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "more",
     [{}, {"scale": 2.0, "more": {"a": torch.ones(8)}}],
@@ -316,6 +322,7 @@ def test_what_no_way_takes_is_refused_when_deployed_with_the_way_around(tmp_path
         detent.deploy(prepared, tmp_path / "out")
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
 @every_net
 def test_the_engine_computes_what_was_simulated(name, backend, tmp_path):

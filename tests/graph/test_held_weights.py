@@ -357,3 +357,22 @@ def test_inside_of_code_that_stays_python_parameters_stay():
     model, x = Branching(), torch.randn(IMAGE)
     prepared = prepared_of(model, x)
     assert_close(run(prepared, (x,)), run(model, (x,)), 1e-2)
+
+
+def test_a_bias_that_forward_computes_is_added_behind_the_layer():
+    """As in Swin V2, which leaves the keys without one."""
+
+    def forward(n, x):
+        bias = n.b.clone()
+        bias[2:4].zero_()
+        return F.linear(F.linear(x, n.w, bias), n.v)
+
+    model = Held(forward, w=(6, 6), b=(6,), v=(5, 6)).eval()
+    x = torch.randn(ROWS)
+    prepared = detent.prepare(model, (x,), backend=SIXTEEN, recipe=DEFAULT)
+    detent.calibrate(prepared, [x])
+    assert isinstance(prepared.get_submodule("w"), nn.Linear)
+    assert [entry.tensor for entry in prepared.plan.quantized if entry.role == "weight"] == ["w.weight", "v.weight"]
+    assert_close(run(prepared, (x,)), run(model, (x,)), 1e-3)
+    prepared(x).square().sum().backward()
+    assert prepared.get_parameter("b").grad[2:4].tolist() == [0, 0]

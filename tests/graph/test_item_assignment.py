@@ -10,6 +10,8 @@ import detent
 from detent.graph import capture
 from tests.graph.nets import Net, run
 
+pytestmark = pytest.mark.slow
+
 
 def net(change):
     torch.manual_seed(0)
@@ -116,6 +118,7 @@ def test_it_is_traced_and_computes_the_same(change):
         assert torch.equal(run(captured.module, (x,)), run(model, (x.clone(),)))
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino", "litert", "ncnn", "torch_x86"])
 @pytest.mark.parametrize("change", [boxes, one_channel, to_the_end], ids=lambda change: change.__name__)
 def test_the_engine_computes_what_was_simulated(change, backend, tmp_path):

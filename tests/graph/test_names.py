@@ -84,6 +84,7 @@ def test_loading_leaves_the_checkpoint_as_it_was(strategy):
     assert_same_state(checkpoint, kept)
 
 
+@pytest.mark.pairwise(strength=1)
 @by_strategy
 @pytest.mark.parametrize("name", ["residual_cnn", "control_flow", "vit_block"])
 def test_a_float_checkpoint_changes_no_scale_and_no_phase(name, strategy):
@@ -263,6 +264,8 @@ def test_loading_never_changes_the_training_flag(training):
     assert {module.training for module in twin.modules()} == {training}
 
 
+@pytest.mark.slow
+@pytest.mark.pairwise(strength=1)
 @by_strategy
 @pytest.mark.parametrize("name", ["residual_cnn", "control_flow"])
 def test_the_state_dict_goes_through_a_file_without_pickled_code(name, strategy):

@@ -80,6 +80,15 @@ def view_of_what_changed(n, x):
     return n.fc(torch.cat([z, z], 1).mean((2, 3)))
 
 
+def parts_changed(n, x):
+    y = n.a(x)
+    half = y.size(1) // 2
+    y[:, :half].zero_()
+    y[:, half:].mul_(0.5).add_(1.0)
+    y[:, 1:2].fill_(0.25)
+    return n.fc(y.mean((2, 3)))
+
+
 def made_inside(n, x):
     y = torch.full((2, 4, 8, 8), 0.5)
     y += n.a(x)
@@ -95,6 +104,7 @@ FORWARDS = [
     parts_of_a_split,
     dropped,
     view_of_what_changed,
+    parts_changed,
     made_inside,
 ]
 named = pytest.mark.parametrize("forward", FORWARDS, ids=lambda forward: forward.__name__)
@@ -137,6 +147,7 @@ def test_what_nobody_else_reads_is_still_changed_in_place():
     assert targets(captured) == ["a", "clamp_", "mean", "fc"]
 
 
+@pytest.mark.pairwise(strength=1)
 @named
 @pytest.mark.parametrize("backend", ["onnxruntime", "tensorrt", "openvino", "litert", "qnn"])
 def test_quantized_it_is_close_to_the_float_model(forward, backend):
@@ -160,6 +171,7 @@ def test_it_trains_with_learned_scales(forward):
         assert all(prepared.get_parameter(name).grad is not None for name in called)
 
 
+@pytest.mark.few(4)
 @named
 def test_the_engine_computes_what_was_simulated(forward, tmp_path):
     model, x = net(forward), image()
@@ -181,6 +193,18 @@ def test_a_change_through_a_view_stays_python():
     prepared = detent.prepare(model, (x,), backend=SIXTEEN, recipe=SIXTEEN_BITS)
     detent.calibrate(prepared, [x])
     assert_close(run(prepared, (x,)), run(model, (x,)), 1e-3)
+
+
+def test_a_part_that_is_read_after_it_changed_stays_python():
+    def forward(n, x):
+        y = n.a(x)
+        part = y[:, :2]
+        part.add_(1.0)
+        return n.fc((y * part.mean()).mean((2, 3)))
+
+    captured, x = capture(net(forward), (image(),)), image()
+    assert captured.graph_breaks[""].startswith("becomes changes getitem in place, which is read elsewhere")
+    assert_close(run(captured.module, (x,)), run(net(forward), (x,)), SAME)
 
 
 class Changing(nn.Module):

@@ -41,6 +41,7 @@ def net(layer: type[nn.Conv2d]) -> nn.Module:
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
 @pytest.mark.parametrize("layer", [Standardized, PaddedBehind, Counted])
 def test_it_computes_what_the_float_model_does_and_is_deployed(layer, backend, tmp_path):

@@ -57,6 +57,7 @@ def test_a_convolution_that_is_called_twice_has_a_pad_at_each_call() -> None:
     torch.testing.assert_close(captured.module(x), model(x))
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino", "ncnn"])
 def test_it_is_deployed_and_the_convolution_runs_on_integers(backend: str, mode: str, tmp_path: Path) -> None:

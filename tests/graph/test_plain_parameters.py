@@ -76,6 +76,7 @@ def test_the_model_that_was_given_stays_as_it_was(name, x):
     model(x).sum().backward()
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", COMPUTED)
 def test_it_is_deployed(name, x, tmp_path):
     model = net(COMPUTED[name])

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from detent.calibrating import calibrate
 from detent.errors import CaptureError
 from detent.graph import capture, quantizer_path
-from detent.preparing import calibrate, prepare
+from detent.preparing import prepare
 
 
 class Attention(nn.Module):

@@ -53,6 +53,7 @@ CASES = {
 }
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_one_graph_that_computes_the_same(name: str):
     make, options, args, kwargs = CASES[name]

@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from detent.errors import DeployError
 from detent.ir import Op, attribute_value, changed_defaults, read_qdq, schema_defaults
 
 
@@ -91,3 +92,20 @@ def test_a_reader_says_a_default_that_has_changed(opset: int, said: dict[str, in
     model: onnx.ModelProto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
     (op,) = read_qdq(model).ops
     assert op.attributes == said
+
+
+@pytest.mark.parametrize(
+    ("attribute", "found"),
+    [
+        (onnx.AttributeProto(name="axis"), "no type, and no value"),
+        (onnx.AttributeProto(name="axis", type=onnx.AttributeProto.STRING, s=b"\xff"), "UnicodeDecodeError"),
+    ],
+    ids=["empty", "no text"],
+)
+def test_an_attribute_that_says_nothing_is_refused(attribute: onnx.AttributeProto, found: str) -> None:
+    made = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> net (float[2] x) => (float[2] y) { y = Relu(x) }'
+    )
+    made.graph.node[0].attribute.append(attribute)
+    with pytest.raises(DeployError, match=found):
+        read_qdq(made)

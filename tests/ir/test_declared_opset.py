@@ -36,6 +36,7 @@ def opset_of(model: ModelProto) -> int:
     return next(entry.version for entry in model.opset_import if entry.domain == "")
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("backend", ["openvino", "tensorrt"])
 @pytest.mark.parametrize("name", MOVING)
 def test_what_is_written_for_other_targets_loads(name, backend):

@@ -171,6 +171,9 @@ COMPUTED: dict[str, tuple[str, list[Array | None], dict[str, Any]]] = {
         kind.lower(): (kind, [ROWS], {})
         for kind in ("Abs", "Ceil", "Cos", "Erf", "Exp", "Floor", "Neg", "Relu", "Round", "Sigmoid", "Sin", "Tanh")
     },
+    "swish": ("Swish", [ROWS], {"alpha": 1.5}),
+    "hardshrink": ("Shrink", [ROWS], {"lambd": 0.25}),
+    "softshrink": ("Shrink", [ROWS], {"lambd": 0.25, "bias": 0.25}),
     **{kind.lower(): (kind, [ROWS], {}) for kind in ("HardSwish", "Mish", "Selu", "Softplus", "Softsign", "Identity")},
     **{kind.lower(): (kind, [np.abs(ROWS) + 0.1], {}) for kind in ("Log", "Sqrt", "Reciprocal")},
     "dropout": ("Dropout", [ROWS], {}),
@@ -209,7 +212,8 @@ def of_runtime(kind: str, inputs: list[Array | None], attributes: dict[str, Any]
     held = [numpy_helper.from_array(np.array(x), name) for name, x in zip(names, inputs, strict=True) if x is not None]
     node = helper.make_node(kind, names, outputs, **attributes)
     graph = helper.make_graph([node], kind, [], [helper.make_empty_tensor_value_info(name) for name in outputs], held)
-    net = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    opset = 24 if kind == "Swish" else 21  # which is new
+    net = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(net.SerializeToString(), options, ["CPUExecutionProvider"])

@@ -71,7 +71,7 @@ def elements_by_scale(granularity, x):
     return list(owners.values())
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, derandomize=True)
 @given(tensors_and_granularities())
 def test_rows_hold_the_elements_of_each_scale_in_the_scale_s_order(case):
     x, granularity = case
@@ -82,7 +82,7 @@ def test_rows_hold_the_elements_of_each_scale_in_the_scale_s_order(case):
     assert [sorted(row) for row in rows.tolist()] == [sorted(row) for row in expected]
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, derandomize=True)
 @given(tensors_and_granularities())
 def test_blocked_is_a_view_with_the_same_elements_in_the_same_order(case):
     x, granularity = case
@@ -94,7 +94,7 @@ def test_blocked_is_a_view_with_the_same_elements_in_the_same_order(case):
         assert blocked[(0,) * blocked.ndim] == -7
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, derandomize=True)
 @given(tensors_and_granularities())
 def test_reducing_blocked_over_the_shared_dims_gives_the_scale_s_shape(case):
     x, granularity = case
@@ -105,7 +105,7 @@ def test_reducing_blocked_over_the_shared_dims_gives_the_scale_s_shape(case):
     assert total.flatten().tolist() == [sum(row) for row in elements_by_scale(granularity, x)]
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, derandomize=True)
 @given(tensors_and_granularities())
 def test_expand_lays_each_scale_over_its_own_elements(case):
     x, granularity = case

@@ -348,7 +348,7 @@ def test_a_value_on_the_log_grid_comes_back_as_its_own_code_in_either_dtype(dtyp
     assert torch.equal(LogGrid().encode(values, NO_ZERO_POINT, Rounding.HALF_EVEN), codes)
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True)
 @given(
     value=st.floats(-2, 2).filter(lambda v: v == 0 or abs(v) > 1e-30),
     bits=st.integers(3, 8),
@@ -386,7 +386,7 @@ def nnie(x, c):
     return 0.0
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True)
 @given(fraction=st.floats(-1, 1).filter(lambda v: v == 0 or abs(v) > 1e-5), c=st.floats(1e-3, 1e3))
 def test_log_grid_and_its_scale_compute_nnie_s_formula(fraction, c):
     x = fraction * c
@@ -447,7 +447,7 @@ def test_apot_ties_go_to_the_smaller_magnitude():
     assert encode(ApotGrid(3), [0.125, 0.375, 0.75, -0.125, -0.375, -0.75]) == [0, 1, 2, 0, -1, -2]
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True)
 @given(value=st.floats(-1.5, 1.5), bits=st.integers(2, 7), signed=st.booleans())
 def test_apot_takes_the_nearest_level(value, bits, signed):
     grid = ApotGrid(bits + signed, signed=signed)

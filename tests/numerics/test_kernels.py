@@ -768,6 +768,7 @@ def test_scale_gradient_copies_nothing_and_keeps_nothing():
 
 
 # The compiler uses, and warns about, deprecated parts of torch itself (instances of Function, torch.jit).
+@pytest.mark.by_default("per-tensor-learned")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.skipif(
     not any(map(shutil.which, ("g++", "clang++", "c++"))),

@@ -18,25 +18,38 @@ import torch
 
 from detent.numerics import native
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork, and no native library, on Windows")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform == "win32", reason="there is no fork, and no native library, on Windows"),
+]
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C compiler on this machine")
 
 FORKING_PROCESS = """
-import json, os, sys, torch
+import json, logging, os, signal, sys, torch
 from detent.numerics import PerChannel, fused_fake_quantize, native
+
+said = []
+
+class Kept(logging.Handler):
+    def emit(self, record):
+        said.append([record.levelname, record.getMessage()])
+
+logging.getLogger("detent").addHandler(Kept())
 
 def answer():
     library = native.library()
+    native.library()
     x = torch.tensor([[-9.0, -0.5, 0.49999997, 2.5], [0.1, 0.2, 0.3, 9.0]], requires_grad=True)
     scale = torch.tensor([1.0, 0.1], requires_grad=True)
     y = fused_fake_quantize(x, scale, torch.tensor(-4.0), torch.tensor(3.0), granularity=PerChannel(0))
     y.backward(torch.ones(2, 4))
     path = None if library is None else library._name
-    return {"library": path, "y": y.tolist(), "dx": x.grad.tolist(), "ds": scale.grad.tolist()}
+    return {"library": path, "said": said, "y": y.tolist(), "dx": x.grad.tolist(), "ds": scale.grad.tolist()}
 
 for line in sys.stdin:
     if os.fork() == 0:
+        signal.alarm(120)
         failed = 1
         try:
             for name, value in json.loads(line).items():
@@ -116,6 +129,7 @@ def test_without_its_own_setting_the_cache_is_the_user_s(in_new_process, tmp_pat
     assert Path(in_new_process(CC=quick)["library"]).parent == tmp_path / "xdg" / "detent"
 
 
+@pytest.mark.by_default("others-may-write")
 @needs_compiler
 @pytest.mark.parametrize(
     "mode", [pytest.param(0o777, id="others-may-write"), pytest.param(0o770, id="group-may-write")]
@@ -153,6 +167,7 @@ def test_a_cache_that_cannot_be_written_is_no_obstacle(in_new_process, tmp_path,
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.by_default("garbage", "cut-off")
 @needs_compiler
 @pytest.mark.parametrize(
     "damage",
@@ -196,14 +211,20 @@ def test_a_library_of_another_user_is_not_loaded(in_new_process, tmp_path, quick
 
 
 def test_it_can_be_switched_off(in_new_process, tmp_path):
-    assert in_new_process(DETENT_NATIVE="0", DETENT_CACHE=str(tmp_path / "cache"))["library"] is None
+    answer = in_new_process(DETENT_NATIVE="0", DETENT_CACHE=str(tmp_path / "cache"))
+    assert (answer["library"], answer["said"]) == (None, [])
     assert not (tmp_path / "cache").exists()
 
 
-def test_without_a_compiler_there_is_none(in_new_process, tmp_path):
+SLOW = "quantizers run without their compiled kernels, up to 7 times slower and with the same results: "
+
+
+def test_without_a_compiler_there_is_none_which_is_said_once(in_new_process, tmp_path):
     (tmp_path / "empty").mkdir()
     answer = in_new_process(PATH=str(tmp_path / "empty"), DETENT_CACHE=str(tmp_path / "cache"))
     assert answer["library"] is None
+    found = f"{SLOW}no C compiler was found; install gcc or clang (DETENT_NATIVE=0 hides this)"
+    assert answer["said"] == [["WARNING", found]]
     assert not (tmp_path / "cache").exists()
 
 
@@ -216,7 +237,10 @@ def test_without_a_compiler_there_is_none(in_new_process, tmp_path):
 )
 def test_a_compiler_that_fails_is_no_obstacle_and_leaves_nothing(in_new_process, tmp_path, script):
     compiler = compiler_script(tmp_path / "broken-cc", script)
-    assert in_new_process(CC=compiler, DETENT_CACHE=str(tmp_path / "cache"))["library"] is None
+    answer = in_new_process(CC=compiler, DETENT_CACHE=str(tmp_path / "cache"))
+    assert answer["library"] is None
+    ((level, text),) = answer["said"]
+    assert (level, text.startswith(f"{SLOW}{compiler} does not build them; ")) == ("WARNING", True)
     assert list((tmp_path / "cache" / "detent").iterdir()) == []
 
 
@@ -257,7 +281,7 @@ def test_threads_that_ask_at_once_get_one_library():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(120)
     assert len(found) == 8
     assert len(set(map(id, found))) == 1
 

@@ -124,6 +124,7 @@ def test_scales_that_are_powers_of_two_stay_so() -> None:
     assert found.scale.tolist() == [2.0**-6, 2.0**-7]
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize(
     ("pairs", "shape"),
     [

@@ -46,7 +46,7 @@ GRANULARITIES = {
 }
 SHAPE = (4, 6)
 INT8, UINT8 = IntGrid(8), IntGrid(8, signed=False)
-relaxed = settings(deadline=None, derandomize=True, max_examples=100)
+relaxed = settings(deadline=None, derandomize=True)
 
 
 def symmetric(scale):
@@ -688,7 +688,7 @@ def test_a_power_of_two_stays_itself(power_of_two, dtype):
     assert torch.equal(power_of_two(powers), powers)
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True)
 @given(scale=st.floats(2.0**-149, 2.0**127, width=32))
 def test_the_next_power_of_two_is_the_least_that_is_not_below(scale):
     found = next_power_of_two(torch.tensor(scale)).item()
@@ -703,7 +703,7 @@ def test_the_neighbors_of_a_power_of_two():
     assert nearest_power_of_two(torch.stack([above, below])).tolist() == [0.125, 0.125]
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True)
 @given(scale=st.floats(2.0**-126, 2.0**126, width=32))
 def test_the_nearest_power_of_two_is_within_half_an_octave(scale):
     found = nearest_power_of_two(torch.tensor(scale)).item()

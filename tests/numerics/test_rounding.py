@@ -117,7 +117,7 @@ def test_infinities_and_nan_stay_what_they_are(mode):
 
 
 @pytest.mark.parametrize("mode", DETERMINISTIC)
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True)
 @given(x=st.floats(width=32, allow_nan=False, allow_infinity=False))
 @example(x=0.49999997019767761)
 @example(x=-0.49999997019767761)
@@ -132,7 +132,7 @@ def test_float32_agrees_with_exact_fractions(mode, x):
 
 
 @pytest.mark.parametrize("mode", DETERMINISTIC)
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True)
 @given(x=st.floats(allow_nan=False, allow_infinity=False))
 @example(x=0.49999999999999994)
 @example(x=-0.49999999999999994)
@@ -144,7 +144,7 @@ def test_float64_agrees_with_exact_fractions(mode, x):
 
 
 @pytest.mark.parametrize("mode", NEAREST)
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, derandomize=True)
 @given(whole=st.integers(-(2**22), 2**22 - 1))
 def test_every_tie_of_float32_is_decided_as_the_mode_says(mode, whole):
     tie = whole + 0.5

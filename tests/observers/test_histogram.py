@@ -96,7 +96,7 @@ def test_bins_against_numpy_histogram_with_every_edge_hit():
 
 
 @pytest.mark.usefixtures("path")
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True)
 @given(values=st.lists(st.floats(-1e4, 1e4, width=32, allow_subnormal=False), min_size=1, max_size=20))
 def test_any_values_fall_where_float64_says(values):
     x = row(values)
@@ -149,7 +149,7 @@ FLOATS = st.floats(-1e4, 1e4, width=32, allow_subnormal=False)
 
 
 @pytest.mark.usefixtures("path")
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True)
 @given(batches=st.lists(st.lists(FLOATS, min_size=1, max_size=6), min_size=1, max_size=6), order=st.randoms())
 def test_batches_do_not_matter(batches, order):
     whole = counted(row([value for batch in batches for value in batch]))

@@ -122,6 +122,8 @@ def test_unsigned_symmetric_is_within_one_per_cent_of_brute_force(x, bits):
     assert found <= error_of(asked(MinMax(Scheme(grid)), x), x, grid)
 
 
+@pytest.mark.slow
+@pytest.mark.pairwise
 @pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("signed", [pytest.param(True, id="signed"), pytest.param(False, id="unsigned")])
 @pytest.mark.parametrize(

@@ -332,6 +332,7 @@ def test_no_gradient_is_followed(name):
     assert_same(found, asked(name, scheme, x))
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize(("name", "granularity"), NAME_AND_GRANULARITY)
 def test_asking_changes_nothing(name, granularity):
     scheme, batches = scheme_for(name, granularity), [gauss(*SHAPE, seed=i) * 10.0**i for i in range(3)]
@@ -379,6 +380,7 @@ EXACT = ["minmax", "percentile", "mse", "start", "kl", "pow2_sse", "isotone", "f
 NEARLY = ["std", "lsq", "lsq_plus"]
 
 
+@pytest.mark.few(16)
 @pytest.mark.pairwise(
     goals=lambda name, symmetric, granularity, ranges, split: pairs_of((name, symmetric, granularity, ranges, split))
 )
@@ -412,6 +414,7 @@ def test_moments_depend_on_the_batches_by_rounding_only(name, ranges, split):
 # --- zero ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("name", [name for name in AFFINE if name != "lsq"])
 @pytest.mark.parametrize("offset", [0.0, 1.5, -1.5, 50.0])
 def test_the_zero_point_accounts_for_qmin(name, offset):

@@ -123,6 +123,6 @@ def test_a_name_that_the_file_does_not_have_is_an_error() -> None:
 
 
 def test_a_module_without_a_rule_says_so():
-    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Softshrink(), torch.nn.Linear(4, 2)).eval()
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanhshrink(), torch.nn.Linear(4, 2)).eval()
     ops = {op.op: (op.runs, op.why) for op in prepare(net, (torch.zeros(2, 4),), backend="litert").plan.ops}
-    assert ops["1"] == ("float", "Softshrink is not an operation Detent knows")
+    assert ops["1"] == ("float", "Tanhshrink is not an operation Detent knows")

@@ -32,6 +32,8 @@ def test_every_backend_has_a_row():
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_row_says_what_the_backend_says(backend):
+    wanted = expected(BACKENDS[backend])
+    assert backend in rows(), f"add: | `{backend}` | {' | '.join(wanted)} | where that is from |"
     *facts, source = rows()[backend]
-    assert facts == expected(BACKENDS[backend])
+    assert facts == wanted
     assert source

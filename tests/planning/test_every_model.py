@@ -10,7 +10,7 @@ from detent.planning import plan
 from detent.planning.view import views
 from detent.targets import BACKENDS
 from tests.graph.nets import made, tensors
-from tests.models import MODELS
+from tests.models import LARGE, MODELS, SMALL
 from tests.planning.nets import DEFAULT, captured_model
 
 # All of these is float there: linear layers on tvm, convolutions on academic_nlp, transposed ones on several.
@@ -29,7 +29,8 @@ OTHERS = tuple(name for name in BACKENDS if name not in RUN)
 @pytest.mark.parametrize(
     ("network", "backends"),
     [
-        *(pytest.param(name, tuple(BACKENDS) if name in WHOLE else RUN, id=name) for name in MODELS),
+        *(pytest.param(name, tuple(BACKENDS) if name in WHOLE else RUN, id=name) for name in SMALL),
+        *(pytest.param(name, RUN, id=name, marks=pytest.mark.full) for name in LARGE),
         *(
             pytest.param(name, OTHERS, id=f"{name}-others", marks=pytest.mark.full)
             for name in MODELS

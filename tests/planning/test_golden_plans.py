@@ -69,6 +69,7 @@ def test_the_plan_is_the_one_on_file(backend, network):
     if os.environ.get("DETENT_UPDATE_PLANS") == "1":
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(found)
+    assert file.exists(), "DETENT_UPDATE_PLANS=1 writes it, to be read before it is kept"
     assert file.read_text() == found
 
 

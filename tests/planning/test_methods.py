@@ -7,10 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from detent.calibrating import calibrate
 from detent.errors import SchemeError, UnknownNameError
 from detent.numerics import IntGrid, PerChannel, PerGroup, PerTensor, Rounding, Scheme
 from detent.planning import Backend, SupportedSchemes, quantize_inputs, quantize_io
-from detent.preparing import calibrate, prepare
+from detent.preparing import prepare
 from detent.recipes import Recipe
 from detent.targets import BACKENDS
 from tests.planning.nets import Net, image, planned

@@ -5,9 +5,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from detent.calibrating import calibrate
 from detent.graph import DeQuantStub, QuantStub, capture, quantizers_of
 from detent.planning import MOVES, VANISHES, Backend, SupportedSchemes, plan, quantize_inputs, quantize_io
-from detent.preparing import calibrate, prepare
+from detent.preparing import prepare
 from tests.planning.nets import DEFAULT, Net, image, planned, quantized, summary
 
 INT8 = "int8 symmetric per-tensor"

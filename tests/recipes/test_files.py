@@ -1,6 +1,5 @@
 """Recipe files: three formats, plain data only, and every fault named with its file."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -326,18 +325,6 @@ def test_a_path_that_cannot_be_written_is_refused(tmp_path, monkeypatch, refuses
     ):
         MINE.save("a.ini")
     assert not list(tmp_path.iterdir())
-
-
-def test_without_a_reader_of_toml_the_message_says_what_to_do(file, monkeypatch, refuses):
-    monkeypatch.setitem(sys.modules, "tomllib", None)  # as on Python 3.10
-    monkeypatch.setitem(sys.modules, "tomli", None)
-    with refuses(
-        RecipeError,
-        "read the recipe a.toml",
-        "this Python has no reader for TOML",
-        "pip install tomli, or write the recipe in YAML or JSON",
-    ):
-        Recipe.load(file("a.toml", TOML))
 
 
 # ---- the ones in the repository ----

@@ -35,6 +35,7 @@ def numbers(prepared) -> dict[str, tuple[str, list[float], list[int]]]:
     return found
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("backend", ["litert", "rknn", "executorch_xnnpack"])
 @pytest.mark.parametrize("recipe", ["ptq", "percentile", "mse"])
 def test_the_output_has_the_scale_that_calibrating_for_the_target_gives(backend, recipe):
@@ -175,6 +176,7 @@ def test_weights_that_were_float_need_no_data():
 # ---- there and back ----
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize(
     ("name", "first", "second"),
     [

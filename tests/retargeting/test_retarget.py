@@ -40,6 +40,7 @@ def scales(prepared) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     return found
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["residual_cnn", "mobile_cnn", "transformer_block", "linear_bn", "reused_module"])
 def test_scales_are_kept_exactly(name):
     prepared, inputs = built(name, "onnxruntime")
@@ -88,6 +89,7 @@ def test_learned_weights_are_kept_and_the_original_is_left_alone():
     prepared(*inputs)
 
 
+@pytest.mark.by_default("gptq", "lsq", "dorefa")
 @pytest.mark.parametrize("recipe", ["adaround", "dorefa", "gptq", "lsq"])
 def test_codes_of_weights_are_kept_however_they_were_chosen(recipe):
     torch.manual_seed(0)
@@ -191,6 +193,7 @@ def test_biases_follow_weights_that_keep_scales_for_channels():
     moved(*inputs)
 
 
+@pytest.mark.by_default("onnxruntime", "openvino", "litert", "ncnn", "torch_x86", "tensorrt", "vitis")
 @pytest.mark.parametrize("backend", sorted(BACKENDS))
 def test_the_same_backend_gives_the_same_file(backend):
     prepared, _ = built("residual_cnn", backend)
@@ -232,6 +235,7 @@ def test_what_moves_is_the_forward_mode_and_the_batch_that_were_deployed(tmp_pat
 # ---- without the model in memory ----
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["residual_cnn", "linear_bn", "mobile_cnn"])
 def test_a_loaded_artifact_is_read_back_from_its_file(name, tmp_path):
     prepared, inputs = built(name, "onnxruntime")

@@ -31,6 +31,7 @@ def deployed(name: str, folder: Path) -> tuple[Artifact, tuple[torch.Tensor, ...
     return detent.deploy(prepared, folder), inputs
 
 
+@pytest.mark.by_default("unet", "resnet18", "conv_transpose_bn")
 @pytest.mark.parametrize("name", ["unet", "conv_transpose_bn", "resnet18", "mobilenet_v2"])
 def test_a_network_of_convolutions_runs_on_integers(name, tmp_path):
     artifact, inputs = deployed(name, tmp_path / "out")

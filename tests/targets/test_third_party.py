@@ -39,7 +39,15 @@ torch.manual_seed(0)
 batch = torch.randn(8, 3, 6, 6)
 prepared = detent.prepare(Net().eval(), (batch,), backend="imaginary")
 detent.calibrate(prepared, [batch])
-print(json.dumps(detent.deploy(prepared, sys.argv[1]).verify([batch]).to_dict()))
+verdict = detent.deploy(prepared, sys.argv[1]).verify([batch]).to_dict()
+
+pool = nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(2)).eval()  # which the chip lacks
+prepared = detent.prepare(pool, (batch,), backend="imaginary")
+detent.calibrate(prepared, [batch])
+try:
+    detent.deploy(prepared, sys.argv[1] + "-pool")
+except detent.errors.DeployError as error:
+    print(json.dumps([verdict, error.asked]))
 """
 
 VERIFY = """
@@ -48,7 +56,8 @@ import torch
 import detent
 
 torch.manual_seed(1)
-print(json.dumps(detent.Artifact.load(sys.argv[1]).verify([torch.randn(8, 3, 6, 6)]).to_dict()))
+batch = torch.randn(8, 3, 6, 6)
+print(json.dumps([detent.Artifact.load(folder).verify([batch]).to_dict() for folder in sys.argv[1:]]))
 """
 
 
@@ -58,12 +67,15 @@ def python(tmp_path_factory):
     source, site = tmp_path_factory.mktemp("source") / "chip", tmp_path_factory.mktemp("site")
     shutil.copytree(ROOT / "examples" / "imaginary_chip", source)
     options = ("--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check", "--quiet")
-    subprocess.run([sys.executable, "-m", "pip", "install", *options, "--target", site, source], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", *options, "--target", site, source], timeout=300, check=True
+    )
     paths = [str(site), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
     def run(*arguments: str | Path) -> str:
-        done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment)
+        command = [sys.executable, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -72,9 +84,9 @@ def python(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def deployed(python, tmp_path_factory):
-    """The folder, and the verdict of the process that wrote it."""
+    """The folder, the verdict of the process that wrote it, and what it was refused."""
     folder = tmp_path_factory.mktemp("deployed") / "out"
-    return folder, json.loads(python("-c", DEPLOY, folder))
+    return folder, *json.loads(python("-c", DEPLOY, folder))
 
 
 def changed(folder: Path, to: Path, change) -> Path:
@@ -90,8 +102,25 @@ def changed(folder: Path, to: Path, change) -> Path:
     return to
 
 
+def change_weight(held):
+    codes = held["tensors"]["first.weight"]["codes"]
+    codes[0] = 3 if codes[0] != 3 else 4
+
+
+def change_exponent(held):
+    held["tensors"]["relu"]["exponent"] += 1
+
+
+@pytest.fixture(scope="module")
+def verdicts(python, deployed, tmp_path_factory):
+    """What another process says of the folder, and of two that were changed."""
+    folder, to = deployed[0], tmp_path_factory.mktemp("changed")
+    others = [changed(folder, to / change.__name__, change) for change in (change_weight, change_exponent)]
+    return dict(zip(("whole", "weight", "exponent"), json.loads(python("-c", VERIFY, folder, *others)), strict=True))
+
+
 def test_it_is_equal_bit_for_bit(deployed):
-    folder, verdict = deployed
+    folder, verdict, _ = deployed
     assert {file.name for file in folder.iterdir()} >= {"model.onnx", "imaginary.json", "manifest.json"}
     assert (verdict["backend"], verdict["engine"], verdict["arithmetic"]) == ("imaginary", "imaginary 1.0", "imaginary")
     assert verdict["holds"]
@@ -102,23 +131,16 @@ def test_it_is_equal_bit_for_bit(deployed):
     assert {placed["ran_as"] for placed in verdict["placements"]} == {"integer", "folded"}
 
 
-def test_another_process_needs_only_the_folder(python, deployed):
-    verdict = json.loads(python("-c", VERIFY, deployed[0]))
+def test_another_process_needs_only_the_folder(verdicts):
+    verdict = verdicts["whole"]
     assert verdict["holds"]
     assert verdict["engine"] == "imaginary 1.0"
     assert not [note for note in verdict["notes"] if "not checked" in note]
 
 
 @pytest.mark.parametrize("part", ["weight", "exponent"])
-def test_a_file_that_says_something_else_is_caught(python, deployed, tmp_path, part):
-    def change(held):
-        if part == "weight":
-            codes = held["tensors"]["first.weight"]["codes"]
-            codes[0] = 3 if codes[0] != 3 else 4
-        else:
-            held["tensors"]["relu"]["exponent"] += 1
-
-    verdict = json.loads(python("-c", VERIFY, changed(deployed[0], tmp_path / "out", change)))
+def test_a_file_that_says_something_else_is_caught(verdicts, part):
+    verdict = verdicts[part]
     assert not verdict["holds"]
     assert any("imaginary.json has" in problem for problem in verdict["problems"])
     assert any(row["differing"] for row in verdict["outputs"] if row["what"] == "twin vs engine")
@@ -130,20 +152,5 @@ def test_it_is_in_the_list(python):
     assert rows["imaginary"]["weight bits"] == [4]
 
 
-def test_what_the_chip_lacks_is_refused(python, tmp_path):
-    code = """
-import sys
-import torch
-import detent
-from detent.errors import DeployError
-
-model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.MaxPool2d(2)).eval()
-example = torch.ones(1, 3, 6, 6)
-prepared = detent.prepare(model, (example,), backend="imaginary")
-detent.calibrate(prepared, [example])
-try:
-    detent.deploy(prepared, sys.argv[1])
-except DeployError as error:
-    print(error.asked)
-"""
-    assert python("-c", code, tmp_path / "out") == "write MaxPool '_1' as imaginary_json\n"
+def test_what_the_chip_lacks_is_refused(deployed):
+    assert deployed[2] == "write MaxPool '_1' as imaginary_json"

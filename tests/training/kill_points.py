@@ -1,10 +1,10 @@
 """Trains a small run and kills itself, by SIGKILL, at a line of the code that saves: to be resumed by a test.
 
-    python -m tests.training.kill_points FOLDER LOOP
+    python -m tests.training.kill_points FOLDER LOOP EVERY
 
 trains once in FOLDER/whole and finds every line of that code at which the files are others than at the line before:
-between two of these no kill can leave anything else. For each, a child is killed there and another one resumes; what
-the resumed ones end with is printed as JSON. Children are forks of this process, which has imported everything.
+between two of these no kill can leave anything else. For one in EVERY, a child is killed there and another one resumes;
+what the resumed ones end with is printed as JSON. Children are forks of this process, which has imported everything.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ def in_child(job: Callable[[], None]) -> int:
     """How a fork that does the job ends: 0, or minus the signal."""
     child = os.fork()
     if not child:
+        signal.alarm(60)
         code = 1
         try:
             job()
@@ -110,12 +111,12 @@ def lines_that_change_files(folder: Path, loop: str) -> list[int]:
 
 
 def main() -> None:
-    folder, loop = Path(sys.argv[1]), sys.argv[2]
+    folder, loop, every = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     sys.modules["torch.utils.tensorboard"] = None  # type: ignore[assignment]  # its events are no part of a checkpoint
     native.library()  # which reads and writes a file of its own, once
     lines = lines_that_change_files(folder / "whole", loop)
     said: dict[str, Any] = {"whole": outcome(folder / "whole"), "killed": {}}
-    for line in lines:
+    for line in lines[every - 1 :: every]:
         where = folder / str(line)
         assert in_child(lambda at=where, n=line: killed(at, loop, n)) == -signal.SIGKILL, line
         assert in_child(lambda at=where: train(at, loop, resume=True)) == 0, line

@@ -5,6 +5,7 @@ python -m tests.training.killed_job FOLDER [resume]
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ class Telling(LSQEpochLoop):
 
 
 def main() -> None:
+    signal.alarm(300)  # whoever reads what it says need not wait for ever
     folder = Path(sys.argv[1])
     run = make_run(folder, ema=0.9, checkpoint_interval=1)
     if "resume" in sys.argv:

@@ -1,6 +1,6 @@
 """Everything that computes in half precision, in a process whose kernels run on any CPU; what it finds goes to a file.
 
-ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16 python -m tests.training.precision_job FOLDER
+ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16 python -m tests.training.precision_job FOLDER CASE...
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ CASES: dict[str, tuple[str | Recipe, int, Any]] = {
     **{f"lsq, strategy {strategy}": (LEARNED, strategy, LSQEpochLoop) for strategy in (-1, 1, 2, 3, 4)},
     "moving ranges, strategy 4": (MOVING, 4, QATEpochLoop),
 }
+FEW = ["lsq, strategy 2", "lsq, strategy 4", "moving ranges, strategy 4"]
 HALVES: tuple[PrecisionName, ...] = ("bf16", "16")
 
 
@@ -120,12 +121,12 @@ def overflow() -> dict[str, Any]:
 
 
 def main() -> None:
-    folder = Path(sys.argv[1])
+    folder, cases = Path(sys.argv[1]), sys.argv[2:]
     torch.set_num_threads(1)
-    found: dict[str, Any] = {case: {p: trained(case, p) for p in ("32", *HALVES)} for case in CASES}
+    found: dict[str, Any] = {case: {p: trained(case, p) for p in ("32", *HALVES)} for case in cases}
     for precision in HALVES:
-        for number, case in enumerate(("lsq, strategy 4", "moving ranges, strategy 4")):
-            found[f"resumed {case} {precision}"] = resumed_like_whole(case, precision, folder / f"{precision}{number}")
+        for case in set(cases) & {"lsq, strategy 4", "moving ranges, strategy 4"}:
+            found[f"resumed {case} {precision}"] = resumed_like_whole(case, precision, folder / f"{precision} {case}")
     found["overflow"] = overflow()
     (folder / "found.json").write_text(json.dumps(found))
 

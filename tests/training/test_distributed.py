@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +13,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from detent.errors import DataError
-from detent.training import Batches, Processes
-from tests.training.distributed_job import CASES, trained
+import detent
+from detent.errors import DataError, EngineError
+from detent.training import Batches, LSQEpochLoop, Processes, sharding
+from tests.training.distributed_job import CASES, FEW, blocks, calibrated, train_own_loop, trained
 from tests.training.jobs import STEADY_KERNELS, Blobs, make_run, noisy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,11 +25,20 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The states that two processes wrote."""
-    where = tmp_path_factory.mktemp("ranks")
+    return written_by_two(tmp_path_factory.mktemp("ranks"), [*FEW, "mixed"])
+
+
+@pytest.fixture(scope="module")
+def further(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of the other cases."""
+    return written_by_two(tmp_path_factory.mktemp("ranks"), [case for case in CASES if case not in FEW])
+
+
+def written_by_two(where: Path, cases: list[str]) -> Path:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}/src:{ROOT}", "OMP_NUM_THREADS": "1", **STEADY_KERNELS}
     done = subprocess.run(
-        [*command, str(ROOT / "tests/training/distributed_job.py"), str(where)],
+        [*command, str(ROOT / "tests/training/distributed_job.py"), str(where), *cases],
         env=environment,
         capture_output=True,
         text=True,
@@ -36,11 +48,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return where
 
 
+@pytest.mark.by_default(*FEW)
 @pytest.mark.parametrize("case", CASES)
-def test_two_processes_are_one(folder: Path, case: str) -> None:
+def test_two_processes_are_one(request: pytest.FixtureRequest, case: str) -> None:
     """That the scales are the same on both ranks is asserted in the job, bit for bit."""
     alone = trained(CASES[case], Processes())
-    together = load_file(folder / case)
+    together = load_file(request.getfixturevalue("folder" if case in FEW else "further") / case)
     assert alone.keys() == together.keys()
     start = make_run(recipe=CASES[case].recipe, strategy=CASES[case].strategy, dropout=0.0).prepared.state_dict()
     assert float((alone["fc.bias"] - start["fc.bias"]).abs().max()) > 1e-3, "it learns far more than the tolerance"
@@ -61,10 +74,80 @@ def test_mixed_precision_on_two_processes_is_near_float32(folder: Path) -> None:
         torch.testing.assert_close(mixed[name], value, rtol=2**-6, atol=2**-6, msg=lambda text, n=name: f"{n}: {text}")
 
 
-def test_a_sharded_model_is_refused(folder: Path) -> None:
+def test_a_rank_may_have_fewer_batches_and_shorter_ones_to_calibrate_with(folder: Path) -> None:
+    """Ends and, on few numbers, sums are the same in any order; that no batch at all is refused is seen in the job."""
+    alone, together = calibrated(Processes()), load_file(folder / "calibrated")
+    assert alone.keys() == together.keys()
+    for name, value in alone.items():
+        torch.testing.assert_close(
+            together[name], value, rtol=1e-6, atol=1e-6, equal_nan=True, msg=lambda text, n=name: f"{n}: {text}"
+        )
+
+
+def test_a_model_that_fsdp_has_sharded_learns_what_a_whole_one_does(folder: Path, tmp_path: Path) -> None:
+    """Weights and scales, to what three steps make of the roundings of float64; gathered, it is deployed."""
+    alone, together = blocks(), load_file(folder / "sharded")
+    calibrated = copy.deepcopy(alone)
+    train_own_loop(calibrated, Processes(), steps=0)
+    train_own_loop(alone, Processes())
+    start, state = calibrated.state_dict(), alone.state_dict()
+    assert state.keys() == together.keys()
+    for name in ("head.parametrizations.weight.original", "head.parametrizations.weight.0.scale"):
+        assert float((state[name] - start[name]).abs().max()) > 1e-6, "it learns far more than the tolerance"
+    for name, value in state.items():
+        torch.testing.assert_close(
+            together[name], value, rtol=1e-12, atol=1e-12, msg=lambda text, n=name: f"{n}: {text}"
+        )
+    again = blocks()
+    again.load_state_dict(together)
+    assert detent.deploy(again, tmp_path / "out").verify([torch.randn(8, 6)], latency=False).holds
+
+
+def test_a_model_is_sharded_when_it_is_calibrated_and_processes_have_joined() -> None:
+    with pytest.raises(EngineError, match="no processes have joined"):
+        sharding.shard(blocks())
+
+
+def test_the_loops_refuse_a_sharded_model(folder: Path) -> None:
     said = (folder / "sharded.txt").read_text()
     assert "parameters are sharded" in said
     assert "a loop of your own" in said
+
+
+@pytest.mark.parametrize(
+    ("how", "found"),
+    [("SIGKILL", "Connection "), pytest.param("SIGSTOP", "Timed out waiting", marks=pytest.mark.full)],
+)
+def test_a_process_that_is_lost_ends_the_others_with_a_sentence(how: str, found: str) -> None:
+    """One of two is killed, or stops, in a step: not `torchrun`, which would end the other, but both by hand."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ours = {"PYTHONPATH": f"{ROOT}/src:{ROOT}", "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2"}
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    command = [sys.executable, "-m", "tests.training.lost_rank_job", how, "20"]
+    first, second = (
+        subprocess.Popen(command, cwd=ROOT, env={**os.environ, **ours, **place, "RANK": rank}, stdout=subprocess.PIPE)
+        for rank in "01"
+    )
+    try:
+        said = first.communicate(timeout=120)[0].decode()
+    finally:
+        for process in (first, second):
+            process.kill()
+            process.communicate()
+    assert first.returncode == 2
+    assert "asked: train on 2 processes\nfound: process 0 waited for another one in vain" in said
+    assert found in said.splitlines()[1]
+
+
+def test_uneven_batches_train_on_one_process_only() -> None:
+    run = make_run(processes=Processes(0, 2))
+    run.train = Batches(Blobs(17), 8, ranks=2)
+    with pytest.raises(DataError, match="17 samples in batches of 8 on 2 processes"):
+        LSQEpochLoop(run, max_epochs=1)
+    run.train = Batches(Blobs(17), 8, ranks=2, limit=2)
+    LSQEpochLoop(run, max_epochs=1)
 
 
 # --- who gets which samples --------------------------------------------------------------------------------
@@ -113,7 +196,7 @@ def test_workers_see_the_same(tmp_path: Path) -> None:
         [sys.executable, str(tmp_path / "workers.py")],
         {**os.environ, "PYTHONPATH": f"{ROOT}/src:{ROOT}"},
     )
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.stdout == "[True, True]\n", done.stderr
 
 

@@ -14,8 +14,8 @@ from detent.training.session import train
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted((ROOT / "examples" / "configs").glob("*.yaml"))
-RUN = ("lsq_openvino", "resnet18_4bit_academic", "vitis_pof2_std")
-"""One of each backend; the others are run by `make test-full`."""
+RUN = ("lsq_openvino",)
+"""The others are run by `make test-full`."""
 
 
 def small(config: Config) -> Config:

@@ -23,11 +23,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forks")
-@pytest.mark.parametrize("loop", ["lsq", *(pytest.param(loop, marks=pytest.mark.full) for loop in ("qat", "ptq"))])
-def test_killed_at_every_line(tmp_path: Path, loop: str) -> None:
+@pytest.mark.parametrize(
+    ("loop", "every"), [("lsq", 5), *(pytest.param(loop, 1, marks=pytest.mark.full) for loop in ("lsq", "qat", "ptq"))]
+)
+def test_killed_at_a_line(tmp_path: Path, loop: str, every: int) -> None:
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}/src:{ROOT}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.training.kill_points", str(tmp_path), loop],
+        [sys.executable, "-m", "tests.training.kill_points", str(tmp_path), loop, str(every)],
         cwd=ROOT,
         env=environment,
         capture_output=True,
@@ -36,7 +38,9 @@ def test_killed_at_every_line(tmp_path: Path, loop: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
-    assert len(said["killed"]) >= (6 if loop == "ptq" else 18), "a file is made, written and renamed; a log is written"
+    assert len(said["killed"]) >= (6 if loop == "ptq" else 18) // every, (
+        "a file is made, written and renamed; a log is written"
+    )
     assert {"last.safetensors", "log.csv"} <= said["whole"].keys()
     assert ("best.safetensors" in said["whole"]) == (loop != "ptq")
     others = {line: files for line, files in said["killed"].items() if files != said["whole"]}
@@ -81,7 +85,7 @@ def test_a_second_run_in_a_folder_is_told_who_is_there(
 def train_beside_a_killed_holder(folder: Path) -> None:
     """Resume while a process holds the lock, which is killed afterwards."""
     holding = "import sys, time\nfrom detent.files import locked\nwith locked(sys.argv[1], ''):\n"
-    holding += "    print('held', flush=True)\n    time.sleep(600)"
+    holding += "    print('held', flush=True)\n    time.sleep(120)"
     command = [sys.executable, "-c", holding, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None

@@ -313,6 +313,7 @@ def test_without_tensorboard_the_log_says_so(tmp_path: Path, monkeypatch: pytest
     assert not (tmp_path / "events").exists()
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("ema", [None, 0.9], ids=["trained", "averaged"])
 @pytest.mark.parametrize(("loop", "recipe"), [(QATEpochLoop, "ptq"), (LSQEpochLoop, "lsq")], ids=["qat", "lsq"])
 def test_what_was_trained_can_be_retargeted(loop: Any, recipe: str, ema: float | None, tmp_path: Path) -> None:

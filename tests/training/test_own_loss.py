@@ -93,6 +93,7 @@ def run_of(model: nn.Module, form: str, folder: Path | None = None, **options: A
     )
 
 
+@pytest.mark.by_default("two inputs", "loss in a dict")
 @pytest.mark.parametrize(
     ("model", "form", "options"),
     [

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -19,6 +18,8 @@ from detent.quantizers import QUANTIZERS
 from detent.training import checkpoint
 from detent.training.config_files import load_config
 from detent.training.session import train
+
+Command = Callable[..., CompletedProcess[str]]
 
 MODULE = '''
 from collections import OrderedDict
@@ -102,14 +103,9 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def detent(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "detent.cli", *words]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
-
-
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(MODULE)
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(CONFIG, sort_keys=False))
     tables: list[dict[str, Any]] = [OBSERVERS._table, QUANTIZERS._table]
@@ -121,8 +117,8 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         table.update(names)
 
 
-def test_the_whole_way(folder: Path) -> None:
-    done = detent(folder, "train", "c.yaml", "-o", "run", "--allow-imports", "--json")
+def test_the_whole_way(folder: Path, command: Command) -> None:
+    done = command("train", "c.yaml", "-o", "run", "--allow-imports", "--json")
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said["verdict"]["holds"]
@@ -141,8 +137,7 @@ def test_the_whole_way(folder: Path) -> None:
     manifest = json.loads((folder / "run" / "artifact" / "manifest.json").read_text())
     assert manifest["backend"] == "my_chip"
 
-    again = detent(
-        folder,
+    again = command(
         *("deploy", "--checkpoint", "run/last.safetensors", "--config", "run/config.yaml", "-o", "again"),
         *("--allow-imports", "--json"),
     )
@@ -163,18 +158,17 @@ def test_the_whole_way(folder: Path) -> None:
     ],
     ids=["backend", "typo", "another kind", "taken", "no algorithm", "key"],
 )
-def test_mistakes_are_told(folder: Path, monkeypatch: pytest.MonkeyPatch, section: str, value: Any, said: str) -> None:
-    monkeypatch.chdir(folder)
+def test_mistakes_are_told(folder: Path, section: str, value: Any, said: str) -> None:
     (folder / "c.yaml").write_text(yaml.safe_dump({**CONFIG, section: value}))
     with pytest.raises(DetentError) as error:
         train(load_config("c.yaml", allow_imports=True), folder / "run", allow_imports=True)
     assert said in str(error.value)
 
 
-def test_text_that_is_no_path_is_one_clear_message_and_is_not_run(folder: Path) -> None:
+def test_text_that_is_no_path_is_one_clear_message_and_is_not_run(folder: Path, command: Command) -> None:
     changed = {**CONFIG, "imports": {"observers": {"halved": "mine:Halved; import os"}}}
     (folder / "c.yaml").write_text(yaml.safe_dump(changed))
-    done = detent(folder, "train", "c.yaml", "-o", "run", "--allow-imports")
+    done = command("train", "c.yaml", "-o", "run", "--allow-imports")
     assert done.returncode == 2
     assert "package.module:Name" in done.stderr
     assert "Traceback" not in done.stderr

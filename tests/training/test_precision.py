@@ -17,7 +17,7 @@ from detent.graph import FoldedBatchNorm
 from detent.training import Precision
 from detent.training import precision as module
 from tests.training.jobs import STEADY_KERNELS, make_run
-from tests.training.precision_job import CASES, HALVES
+from tests.training.precision_job import CASES, FEW, HALVES
 
 ROOT = Path(__file__).resolve().parents[2]
 HALF = {"bf16": "torch.bfloat16", "16": "torch.float16"}
@@ -26,21 +26,37 @@ HALF = {"bf16": "torch.bfloat16", "16": "torch.float16"}
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What one process found; see the job for why it is another one."""
-    folder = tmp_path_factory.mktemp("precision")
+    return found_in(tmp_path_factory.mktemp("precision"), FEW)
+
+
+@pytest.fixture(scope="module")
+def further(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The same of the other cases."""
+    return found_in(tmp_path_factory.mktemp("precision"), [case for case in CASES if case not in FEW])
+
+
+@pytest.fixture
+def of_case(request: pytest.FixtureRequest, case: str) -> dict[str, Any]:
+    result: dict[str, Any] = request.getfixturevalue("found" if case in FEW else "further")[case]
+    return result
+
+
+def found_in(folder: Path, cases: list[str]) -> dict[str, Any]:
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}/src:{ROOT}", "OMP_NUM_THREADS": "1", **STEADY_KERNELS}
-    command = [sys.executable, "-m", "tests.training.precision_job", str(folder)]
+    command = [sys.executable, "-m", "tests.training.precision_job", str(folder), *cases]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-4000:]
     read: dict[str, Any] = json.loads((folder / "found.json").read_text())
     return read
 
 
+@pytest.mark.by_default(*FEW)
 @pytest.mark.parametrize("precision", HALVES)
 @pytest.mark.parametrize("case", CASES)
 def test_layers_compute_in_half_and_everything_that_stays_is_float32(
-    found: dict[str, Any], case: str, precision: str
+    of_case: dict[str, Any], case: str, precision: str
 ) -> None:
-    one = found[case][precision]
+    one = of_case[precision]
     whole = case.endswith(("2", "3"))  # these strategies divide by statistics of the batch, so they compute in float32
     assert HALF[precision] in one["seen"]["in training"]
     assert ("torch.float32" in one["seen"]["in training"]) == whole
@@ -49,10 +65,11 @@ def test_layers_compute_in_half_and_everything_that_stays_is_float32(
     assert set(one["kept"]) <= {"torch.float32", "torch.int64"}, "weights, scales, momenta, averages"
 
 
+@pytest.mark.by_default(*FEW)
 @pytest.mark.parametrize("precision", HALVES)
 @pytest.mark.parametrize("case", CASES)
-def test_it_learns_what_float32_learns(found: dict[str, Any], case: str, precision: str) -> None:
-    half, full = found[case][precision], found[case]["32"]
+def test_it_learns_what_float32_learns(of_case: dict[str, Any], precision: str) -> None:
+    half, full = of_case[precision], of_case["32"]
     assert half["losses"] != full["losses"]
     # 8 bits of mantissa and a code that flips now and then: a few hundredths of a loss near 1.
     assert half["losses"] == pytest.approx(full["losses"], abs=0.05)

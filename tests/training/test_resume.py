@@ -31,6 +31,7 @@ def job(folder: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.full
 def test_killed_and_resumed_is_never_stopped(tmp_path: Path) -> None:
     killed = job(tmp_path / "killed")
     assert killed.stdout is not None
@@ -38,10 +39,10 @@ def test_killed_and_resumed_is_never_stopped(tmp_path: Path) -> None:
         if int(line) == 9:  # the second epoch is under way
             os.kill(killed.pid, signal.SIGKILL)
             break
-    assert killed.wait() == -signal.SIGKILL
+    assert killed.wait(60) == -signal.SIGKILL
     killed.stdout.close()
     resumed = job(tmp_path / "killed", "resume")
-    out, _ = resumed.communicate(timeout=120)
+    out, _ = resumed.communicate(timeout=300)
     assert resumed.returncode == 0
     first = int(out.splitlines()[0].removeprefix("resumed at "))
     assert 8 <= first < EPOCHS * 6, "it was killed while it trained"
@@ -80,6 +81,7 @@ class InterruptedHereError(Exception):
     pass
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("stop", [3, 6, 8], ids=["inside the first epoch", "between epochs", "inside the second"])
 @pytest.mark.parametrize("recipe", [MOVING, "ptq"], ids=["moving ranges", "measured ranges"])
 def test_resume_with_measured_ranges(tmp_path: Path, recipe: Any, stop: int) -> None:

@@ -494,7 +494,7 @@ def small_net(kind: str, style: Style = Style()) -> Net:
     return builder.net()
 
 
-def resnet18(style: Style = Style(batch=1), size: int = 224, classes: int = 1000, width: int = 64) -> Net:
+def resnet18(style: Style = Style(batch=1), size: int = 224, classes: int = 1000, width: int = 16) -> Net:
     """ResNet-18 with random weights, every convolution and addition on a grid; `width` channels in the first stage."""
     b = Builder(style)
     x = conv(b, b.input("x", style.batch, 3, size, size), width, 7, stride=2, then="Relu")

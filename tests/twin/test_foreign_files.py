@@ -64,6 +64,7 @@ def network(tmp_path: Path) -> Path:
     return tmp_path / "float.onnx"
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("form", [QuantFormat.QDQ, QuantFormat.QOperator], ids=["qdq", "qoperator"])
 def test_every_output_is_the_engines(form: QuantFormat, kind: str, network: Path) -> None:
@@ -129,6 +130,13 @@ def test_a_file_that_is_none_is_said_so(name, found, tmp_path):
         (tmp_path / held).write_text("no network")
     with pytest.raises(DetentError, match=found):
         twin.run(tmp_path / name, {"x": np.zeros(2, np.float32)})
+
+
+@pytest.mark.parametrize("content", [b"\xff" * 4 + b"TFL3", b"\x1c\0\0\0TFL3" + b"\xff" * 64], ids=["far", "ones"])
+def test_a_damaged_file_is_refused_not_raised(content, tmp_path):
+    (tmp_path / "model.tflite").write_bytes(content)
+    with pytest.raises(DeployError, match="its content is damaged"):
+        twin.run(tmp_path / "model.tflite", {"x": np.zeros(2, np.float32)})
 
 
 BIASED = """

@@ -24,7 +24,7 @@ from tests.twin.random_operations import MAKERS
 
 WEIGHTED = ["conv"] * 6
 few_or_many = pytest.mark.parametrize(
-    "seeds", [pytest.param(range(15), id="few"), pytest.param(range(15, 60), id="many", marks=pytest.mark.full)]
+    "seeds", [pytest.param(range(6), id="few"), pytest.param(range(6, 60), id="many", marks=pytest.mark.full)]
 )
 
 

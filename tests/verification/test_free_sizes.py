@@ -104,7 +104,7 @@ def test_a_file_that_does_not_run_is_wrong_where_the_model_runs(tmp_path) -> Non
     assert not verdict.holds
     assert any("model.onnx does not run on what the model runs on" in problem for problem in verdict.problems)
     with pytest.raises(RunError, match=r"if the network takes x \(3, 3, 8, 32\), the file is wrong"):
-        Artifact.load(wrong.folder).verify([images(32)], latency=False)
+        Artifact.load(wrong.folder).verify([images(32)], isolate=False, latency=False)
 
 
 def test_sizes_that_are_not_free_stay() -> None:

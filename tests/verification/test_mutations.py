@@ -224,6 +224,7 @@ class TwoHeads(torch.nn.Module):
         return self.one(x), self.two(x)
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("shown", [True, False], ids=["tensors-inside-are-shown", "outputs-alone"])
 @pytest.mark.parametrize("function", [torch.nn.functional.hardswish, torch.atan])
 def test_an_output_that_is_another_tensor_is_caught_behind_an_operation_in_float(
@@ -304,6 +305,7 @@ class Recurrent(torch.nn.Module):
         return self.after(self.layer(torch.tanh(self.before(x)))[0])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("layer", "backend"), [(torch.nn.LSTM, "onnxruntime"), (torch.nn.GRU, "ncnn")])
 def test_a_weight_of_a_recurrent_layer_is_caught(layer, backend, tmp_path):
     """1 % of the largest, in `model.onnx` alone: simulation, file and engine then are three."""

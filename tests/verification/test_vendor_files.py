@@ -57,6 +57,7 @@ CASES.remove(("esp_dl", "transformer_block"))  # it has no layer norm
 CASES.append(("litert", "reused_module"))  # one bias, float in model.onnx, on two grids
 
 
+@pytest.mark.pairwise(goals=lambda backend, model: [backend, model])
 @pytest.mark.parametrize(("backend", "model"), CASES)
 def test_what_is_written_is_what_the_manifest_says(deployed, backend, model):
     assert list(vendor_disagreements(deployed(backend, model))) == []

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +14,7 @@ from torch import nn
 
 import detent
 from detent.artifact import Artifact
-from detent.errors import EngineError, RangeError, TensorError, UnknownNameError
+from detent.errors import EngineError, RangeError, TensorError, UnknownNameError, install_hint
 from detent.ir.package import MANIFEST, digest
 from detent.recipes import Recipe
 from detent.targets.arithmetics import ARITHMETICS
@@ -445,7 +442,7 @@ def test_an_engine_that_is_not_installed_is_named_with_its_extra(tmp_path, monke
     monkeypatch.setattr(ENGINES["openvino"], "version", classmethod(lambda _: None))
     verdict = artifact.verify([x], latency=False)
     assert verdict.engine is None
-    assert "openvino is not installed (pip install 'detent[openvino]'): it was not run" in verdict.notes
+    assert f"openvino is not installed ({install_hint('openvino')}): it was not run" in verdict.notes
     with pytest.raises(EngineError, match=r"pip install 'detent\[openvino\]'"):
         artifact.verify([x], engine="openvino")
 
@@ -485,21 +482,10 @@ def test_one_of_several_modes_is_verified(tmp_path):
 # ---- the command ----
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, "-m", "detent.cli", "verify", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-    )
-
-
-def test_the_command_says_0_if_it_holds_1_if_not_and_2_for_a_mistake(tmp_path):
+def test_the_command_says_0_if_it_holds_1_if_not_and_2_for_a_mistake(command, tmp_path):
     artifact, x = deployed(tmp_path / "out")
     np.save(tmp_path / "data.npy", x.numpy())
-    given = (str(artifact.folder), "--data", str(tmp_path / "data.npy"), "--json", "--no-latency")
+    given = ("verify", str(artifact.folder), "--data", str(tmp_path / "data.npy"), "--json", "--no-latency")
     held = command(*given)
     assert held.returncode == 0, held.stderr
     assert json.loads(held.stdout)["holds"] is True
@@ -525,7 +511,7 @@ def test_the_command_says_0_if_it_holds_1_if_not_and_2_for_a_mistake(tmp_path):
     assert "model.onnx was changed after deploy" in mistaken.stderr
 
 
-def test_a_folder_of_images(tmp_path):
+def test_a_folder_of_images(command, tmp_path):
     """`detent quantize` calibrates with such a folder, and ends with the command that verifies on it."""
     pil = pytest.importorskip("PIL.Image", reason="pip install 'detent[images]'")
     artifact, _ = deployed(tmp_path / "out")
@@ -533,7 +519,7 @@ def test_a_folder_of_images(tmp_path):
     for index in range(3):
         pixels = np.random.default_rng(index).integers(0, 256, (20, 24, 3), dtype=np.uint8)
         pil.fromarray(pixels).save(tmp_path / "images" / f"{index}.png")
-    given = (str(artifact.folder), "--data", str(tmp_path / "images"), "--no-latency", "--no-tensors")
+    given = ("verify", str(artifact.folder), "--data", str(tmp_path / "images"), "--no-latency", "--no-tensors")
     refused = command(*given)
     assert refused.returncode == 2
     assert "--crop, --mean, --std" in refused.stderr

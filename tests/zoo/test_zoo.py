@@ -32,6 +32,7 @@ THEIRS = {
 SMALL: dict[str, dict[str, Any]] = {"vit_small": {"dim": 32, "depth": 2, "heads": 2, "image": 32}}
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", ZOO)
 def test_published_weights_load_and_compute_the_same(name: str, tmp_path: Path) -> None:
     options = {"classes": 7, **SMALL.get(name, {"width": 0.25})}
@@ -44,6 +45,7 @@ def test_published_weights_load_and_compute_the_same(name: str, tmp_path: Path) 
         torch.testing.assert_close(ours.eval()(inputs), theirs(inputs), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ZOO)
 def test_it_can_be_prepared(name: str) -> None:
     model = ZOO[name](classes=3, **SMALL.get(name, {"width": 0.125}))

@@ -12,8 +12,9 @@ from detent.algorithms.finetuning import finetune_scales, finetune_weights
 from detent.algorithms.gptq import gptq
 from detent.algorithms.layers import Layer, all_layers
 from detent.algorithms.mean_shift import correct_mean_shift, observing_input_means
-from detent.algorithms.mixed_precision import BitChoice, Sensitivity, choose_precision, sensitivity
+from detent.algorithms.mixed_precision import BitChoice, Sensitivity, choose_precision, sensitivity, smallest_precision
 from detent.algorithms.report import Change, Report, record
+from detent.algorithms.restoring import RestoredOp, rank_restored, restoring
 from detent.algorithms.sample_ranges import choose_ranges, observing_sample_ranges
 from detent.algorithms.smoothquant import smoothquant
 from detent.algorithms.splitting import split_channels
@@ -30,6 +31,7 @@ __all__ = [
     "Change",
     "Layer",
     "Report",
+    "RestoredOp",
     "Sensitivity",
     "SumOfTwo",
     "TensorLoss",
@@ -51,10 +53,13 @@ __all__ = [
     "observing_input_means",
     "observing_sample_ranges",
     "qdrop",
+    "rank_restored",
     "record",
     "register",
+    "restoring",
     "run_algorithm",
     "sensitivity",
+    "smallest_precision",
     "smoothquant",
     "split_channels",
     "split_weights",

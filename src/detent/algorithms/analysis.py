@@ -19,6 +19,7 @@ from detent.algorithms.layers import modules_of, regions_of
 from detent.algorithms.recording import interpreting
 from detent.algorithms.refusals import needs_calibration
 from detent.graph import PreparedModel, quantizers_of
+from detent.progress import progress
 from detent.quantizers import Mode, Quantizer, in_modes
 
 __all__ = ["Analysis", "TensorLoss", "analyze", "own_losses"]
@@ -98,6 +99,7 @@ def _plain(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
+@progress("analyzing")
 def analyze(prepared: PreparedModel, batches: Iterable[Any]) -> Analysis:
     """Compare a calibrated model with its float one on some batches, each quantizer alone and all of them together."""
     needs_calibration(prepared, "analyze")

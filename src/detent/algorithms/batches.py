@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from detent.errors import TensorError
-from detent.graph import PreparedModel
+from detent.graph import Inputs, PreparedModel
 from detent.observers.ranks import over_ranks
 
 __all__ = ["as_list", "few", "held_back", "noise_of", "outputs_of", "run"]
@@ -52,8 +52,10 @@ def few(batches: Sequence[Any], rows: int) -> list[Any]:
 
 
 def run(model: nn.Module, batch: Any) -> Any:
-    """A model on one batch: a tensor, a tuple of inputs (labels behind those of a prepared one are ignored), or a
-    dict."""
+    """A model on one batch: a tensor, a tuple of inputs (labels behind those of a prepared one are ignored), a dict, or
+    the `Inputs` of a call."""
+    if isinstance(batch, Inputs):
+        return model(*batch.args, **batch.kwargs)
     if isinstance(batch, Mapping):
         return model(**batch)
     if isinstance(batch, (list, tuple)):
@@ -93,6 +95,8 @@ def _real(value: Any) -> Iterator[Tensor]:
 
 
 def _tensors(batch: Any) -> list[Tensor]:
+    if isinstance(batch, Inputs):
+        return [*_tensors(batch.args), *_tensors(batch.kwargs)]
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else [batch]
     return [part for part in parts if isinstance(part, Tensor)]
 

@@ -32,6 +32,7 @@ from detent.algorithms.report import Change, Report, better, record
 from detent.algorithms.snapshot import Snapshot
 from detent.algorithms.trial import TRIAL_ROWS, calibrate, output_error
 from detent.graph import PreparedModel
+from detent.progress import progress
 
 __all__ = ["equalize"]
 
@@ -46,6 +47,7 @@ class _Variant:
     activations: bool  # the ranges of activations count as much as those of weights
 
 
+@progress("equalize")
 def equalize(
     prepared: PreparedModel, batches: Iterable[Any], *, rounds: int = 20, absorb: bool = True, relu6: bool = True
 ) -> Report:

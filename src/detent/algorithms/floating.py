@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +21,7 @@ __all__ = [
     "refuse_changed",
     "remember_float",
     "restore_biases",
+    "with_originals",
 ]
 
 
@@ -67,16 +68,22 @@ class Originals:
 @contextmanager
 def as_float(prepared: PreparedModel) -> Iterator[None]:
     """Inside the block nothing is quantized, and the weights are those that were prepared."""
+    with only_quantizing(prepared, ()), with_originals(prepared, tuple(prepared.float_originals)):
+        yield
+
+
+@contextmanager
+def with_originals(prepared: PreparedModel, parameters: Iterable[Tensor]) -> Iterator[None]:
+    """Inside the block these parameters have the values that were prepared, if an algorithm has changed them."""
     originals = prepared.float_originals
-    with only_quantizing(prepared, ()):
-        now = {parameter: parameter.data for parameter in originals}
-        for parameter, value in originals.items():
-            parameter.data = value.to(parameter.device)
-        try:
-            yield
-        finally:
-            for parameter, value in now.items():
-                parameter.data = value
+    now = {parameter: parameter.data for parameter in parameters if parameter in originals}
+    for parameter in now:
+        parameter.data = originals[parameter].to(parameter.device)
+    try:
+        yield
+    finally:
+        for parameter, value in now.items():
+            parameter.data = value
 
 
 @contextmanager

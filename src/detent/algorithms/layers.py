@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 from detent.graph import FoldedBatchNorm, Region, join, kind_of
 from detent.quantizers import Quantizer
 
-__all__ = ["Layer", "all_layers", "layers_of", "modules_of", "regions_of", "source_of"]
+__all__ = ["Layer", "all_layers", "layers_of", "modules_of", "op_name", "regions_of", "source_of"]
 
 _WEIGHTED = ("conv", "conv_transpose", "linear")
 
@@ -134,6 +134,11 @@ def all_layers(prepared: nn.Module) -> Iterator[Layer]:
     for path, region in regions_of(prepared).items():
         for mode in region.graphs:
             yield from layers_of(region, path, mode)
+
+
+def op_name(region: Region, path: str, node: fx.Node) -> str:
+    """What a recipe calls an operation."""
+    return _name(region, path, str(node.target)) if node.op == "call_module" else join(path, node.name)
 
 
 def _name(region: Region, path: str, target: str) -> str:

@@ -23,6 +23,7 @@ from detent.algorithms.layers import Layer, all_layers
 from detent.algorithms.measuring import measured
 from detent.algorithms.snapshot import Snapshot
 from detent.graph import PreparedModel
+from detent.observers.ranks import over_ranks
 
 __all__ = ["InputMeans", "correct_mean_shift", "observing_input_means"]
 
@@ -30,11 +31,12 @@ _NOTE = "biases corrected for the mean errors of weights: "
 
 
 class InputMeans:
-    """The mean of each input channel of a layer, over all that it is called with."""
+    """The mean of each input channel of a layer, over all that it is called with, on any rank."""
 
     def __init__(self, layer: Layer):
         self.layer, self._axes = layer, layer.weight.ndim - 2
-        self._total: Any = 0.0
+        channels = layer.weight.shape[1] * _groups(layer)
+        self._total = torch.zeros(channels, dtype=torch.float64, device=layer.weight.device)
         self._count = 0
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -42,14 +44,22 @@ class InputMeans:
         del module
         x: Tensor = (args[0] if args else named["input"]).detach()
         channels = x.ndim - 1 - self._axes
+        if not 0 <= channels < x.ndim or x.shape[channels] != len(self._total):
+            return  # the layer itself says what is wrong with it
         others = [axis for axis in range(x.ndim) if axis != channels]
         total = x.sum(others, dtype=torch.float32) if others else x.float()
         self._total = self._total + total.double()
         self._count += x.numel() // x.shape[channels]
 
-    @property
-    def value(self) -> Tensor | None:
-        return (self._total / self._count).float() if self._count else None
+    def mean(self) -> Tensor | None:
+        """Every rank must ask; None if none has called the layer."""
+        count = self._total.new_tensor([self._count])
+        total = over_ranks(torch.cat([self._total, count]), "sum")
+        return (total[:-1] / total[-1]).float() if total[-1] else None
+
+
+def _groups(layer: Layer) -> int:
+    return 1 if layer.kind == "linear" else int(layer.op.groups)
 
 
 @contextmanager
@@ -79,11 +89,10 @@ def correct_mean_shift(prepared: PreparedModel, found: list[InputMeans]) -> list
     """Correct the biases of a calibrated model; the names of the layers, whose number the Plan has in a note."""
     corrected: list[str] = []
     for means in found:
-        layer, mean, bias = means.layer, means.value, _bias(means.layer)
+        layer, mean, bias = means.layer, means.mean(), _bias(means.layer)
         if mean is None or bias is None:
             continue
-        groups = 1 if layer.kind == "linear" else int(layer.op.groups)
-        shift = expected_shift(layer.quantized_weight() - layer.weight.detach(), mean, groups=groups)
+        shift = expected_shift(layer.quantized_weight() - layer.weight.detach(), mean, groups=_groups(layer))
         if not shift.any() or not shift.isfinite().all():
             continue
         remember_float(prepared, bias)

@@ -17,7 +17,7 @@ __all__ = ["measured", "put_on_grid"]
 def measured(quantizer: Quantizer, tensors: Iterable[Tensor], scheme: Scheme | None = None) -> QParams:
     """The scale and zero point for what is seen, by the observer of a quantizer; on another scheme if one is given."""
     name, options = quantizer.observer
-    observer = OBSERVERS[name](scheme or quantizer.scheme, name=quantizer.name, **options)
+    observer = OBSERVERS[name](scheme or quantizer.start_scheme, name=quantizer.name, **options)
     for tensor in tensors:
         observer.observe(tensor)
     found = observer.qparams()

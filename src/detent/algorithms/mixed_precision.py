@@ -7,7 +7,7 @@ outputs of the network is measured: no labels, no second derivatives.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -23,9 +23,10 @@ from detent.algorithms.refusals import needs_calibration
 from detent.errors import RecipeError
 from detent.graph import PreparedModel
 from detent.numerics import Scheme
+from detent.progress import progress
 from detent.quantizers import Quantizer
 
-__all__ = ["FLOAT_BITS", "BitChoice", "Sensitivity", "choose_precision", "sensitivity"]
+__all__ = ["FLOAT_BITS", "BitChoice", "Sensitivity", "choose_precision", "sensitivity", "smallest_precision"]
 
 Budget = Literal["size", "bit_operations"]
 
@@ -90,10 +91,11 @@ def sensitivity(prepared: PreparedModel, batches: Iterable[Any], *, bits: Sequen
     with evaluating(prepared):
         with as_float(prepared):
             wanted = outputs_of(prepared, data)
-        cost = {
-            name: {width: _noise(prepared, layer, width, data, wanted) for width in bits}
-            for name, layer in layers.items()
-        }
+        cost: dict[str, dict[int, float]] = {}
+        with progress("sensitivity", len(layers)) as bar:
+            for name, layer in layers.items():
+                cost[name] = {width: _noise(prepared, layer, width, data, wanted) for width in bits}
+                bar.advance(facts=name)
     size = {name: {width: layer.weight.numel() * width / 8 for width in bits} for name, layer in layers.items()}
     operations = {
         name: {width: _products(layer) * width * _input_bits(layer) for width in bits} for name, layer in layers.items()
@@ -121,6 +123,39 @@ def choose_precision(
         price=sum(prices[name][width] for name, width in chosen.items()),
         budget=budget,
     )
+
+
+def smallest_precision(
+    found: Sensitivity,
+    is_accurate: Callable[[BitChoice], bool],
+    *,
+    of: Budget | Mapping[str, Mapping[int, float]] = "size",
+    trials: int = 8,
+) -> BitChoice:
+    """The cheapest widths that are accurate, by bisection over the budget of `choose_precision`.
+
+    `is_accurate` prepares, calibrates and measures a choice. It is asked at most `trials` times, first of the widest.
+    """
+    prices = _prices(found, of)
+    low = sum(min(row.values()) for row in prices.values())
+    high = sum(max(row.values()) for row in prices.values())
+    best = choose_precision(found, high, of=of)
+    if not is_accurate(best):
+        raise RecipeError(
+            "the cheapest accurate widths", "the widest of them are not accurate", "allow more bits, or a larger drop"
+        )
+    known = {tuple(best.bits.items()): True}
+    for _ in range(trials - 1):
+        middle = (low + high) / 2
+        choice = choose_precision(found, middle, of=of)
+        key = tuple(choice.bits.items())
+        if key not in known:
+            known[key] = is_accurate(choice)
+        if known[key]:
+            best, high = choice, choice.price
+        else:
+            low = middle
+    return best
 
 
 def _prices(found: Sensitivity, of: Budget | Mapping[str, Mapping[int, float]]) -> Mapping[str, Mapping[int, float]]:

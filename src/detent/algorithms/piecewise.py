@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from detent.algorithms.batches import as_list, held_back
-from detent.algorithms.layers import Layer, layers_of
+from detent.algorithms.layers import Layer, layers_of, regions_of
 from detent.algorithms.report import Change, Report, record
 from detent.algorithms.walk import Walk, walks
 from detent.algorithms.whole import Whole
 from detent.graph import PreparedModel
+from detent.progress import progress
 
 __all__ = ["LeftAlone", "each_layer", "piece_by_piece"]
 
@@ -39,13 +40,18 @@ def piece_by_piece(
     skipped: dict[str, str] = {}
     notes: list[str] = []
     whole = Whole(prepared, judge)
-    for walk in walks(prepared, train, judge):
-        notes.extend(walk.notes)
-        for outcome in improve(walk):
-            if isinstance(outcome, LeftAlone):
-                skipped[outcome.place] = outcome.reason
-            else:
-                changes.append(outcome)
+    graphs = [graph for region in regions_of(prepared).values() for graph in region.graphs.values()]
+    with progress(algorithm, sum(len(graph.nodes) for graph in graphs)) as bar:
+        passed = 0
+        for walk in walks(prepared, train, judge):
+            notes.extend(walk.notes)
+            for outcome in improve(walk):
+                bar.advance(passed + walk.position, facts=outcome.place)
+                if isinstance(outcome, LeftAlone):
+                    skipped[outcome.place] = outcome.reason
+                else:
+                    changes.append(outcome)
+            passed += len(walk.nodes)
     judged, outputs = whole.judged(changes)
     report = Report(
         algorithm=algorithm,

@@ -28,6 +28,7 @@ from detent.algorithms.trial import TRIAL_ROWS, calibrate, output_error
 from detent.algorithms.whole import verdict
 from detent.graph import PreparedModel, Region, kind_of
 from detent.numerics import QParams
+from detent.progress import progress
 from detent.quantizers import Quantizer
 from detent.traversal import reachable
 
@@ -48,6 +49,7 @@ class _Place:
     quantizer: Quantizer | None  # of the inputs
 
 
+@progress("smoothquant")
 def smoothquant(prepared: PreparedModel, batches: Iterable[Any], *, alpha: float | None = None) -> Report:
     """Smooth the inputs of linear layers; `alpha` is searched for each place unless given.
 

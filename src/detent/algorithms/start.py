@@ -15,7 +15,10 @@ from detent.algorithms.floating import as_float, evaluating
 from detent.graph import PreparedModel, quantizers_of
 from detent.quantizers import Quantizer
 
-__all__ = ["choose_start"]
+__all__ = ["JUDGING_ROWS", "choose_start"]
+
+JUDGING_ROWS = 32
+"""How many rows of calibration data are enough to choose by."""
 
 
 def choose_start(prepared: PreparedModel, batches: Sequence[Any]) -> None:

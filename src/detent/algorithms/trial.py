@@ -8,8 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from detent.algorithms.addends import align_addends
-from detent.algorithms.batches import outputs_of, run
+from detent.algorithms.batches import few, outputs_of, run
 from detent.algorithms.errors_core import Deviation
+from detent.algorithms.start import JUDGING_ROWS, choose_start
 from detent.graph import PreparedModel, observing
 
 __all__ = ["TRIAL_ROWS", "calibrate", "output_error"]
@@ -22,6 +23,7 @@ def calibrate(prepared: PreparedModel, train: Sequence[Any]) -> None:
     with observing(prepared):
         for batch in train:
             run(prepared, batch)
+    choose_start(prepared, few(train, JUDGING_ROWS))
     align_addends(prepared)
 
 

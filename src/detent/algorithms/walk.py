@@ -55,6 +55,11 @@ class Walk:
     def nodes(self) -> Sequence[fx.Node]:
         return self._nodes
 
+    @property
+    def position(self) -> int:
+        """The number of nodes that it has passed."""
+        return self._at
+
     def index(self, node: fx.Node) -> int:
         return self._index[node]
 

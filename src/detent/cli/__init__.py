@@ -10,30 +10,51 @@ import typer
 
 from detent.cli.algorithms import algorithms
 from detent.cli.backends import backends
+from detent.cli.completion import completion
 from detent.cli.demo import demo
 from detent.cli.deploy import deploy
+from detent.cli.logs import log_to_stderr as _log_to_stderr
 from detent.cli.plan import plan
 from detent.cli.quantize import quantize
+from detent.cli.recipes import recipes
+from detent.cli.report import report
 from detent.cli.retarget import retarget
 from detent.cli.train import train
+from detent.cli.tune import tune
 from detent.cli.verify import verify
 from detent.errors import DetentError
 
-__all__ = ["algorithms", "backends", "demo", "deploy", "main", "plan", "quantize", "retarget", "train", "verify"]
+__all__ = [
+    "algorithms",
+    "backends",
+    "completion",
+    "demo",
+    "deploy",
+    "main",
+    "plan",
+    "quantize",
+    "recipes",
+    "report",
+    "retarget",
+    "train",
+    "tune",
+    "verify",
+]
 
 _app = typer.Typer(
     name="detent",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=False,  # `detent completion` starts no Python at each key
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 
 
 def _print_version(asked: bool) -> None:
     if asked:
-        from importlib import metadata
+        from detent import __version__
 
-        print(f"detent {metadata.version('detent')}")
+        print(f"detent {__version__}")
         raise typer.Exit
 
 
@@ -50,12 +71,16 @@ def _program(
 _app.command()(demo)
 _app.command()(plan)
 _app.command()(quantize)
+_app.command()(tune)
 _app.command()(train)
 _app.command()(deploy)
 _app.command()(verify)
+_app.command()(report)
 _app.command()(retarget)
 _app.command()(algorithms)
 _app.command()(backends)
+_app.command()(recipes)
+_app.command()(completion)
 
 
 def main() -> None:
@@ -65,7 +90,8 @@ def main() -> None:
     traceback and exit code 3. Python's own would be 1: that a verdict does not hold.
     """
     try:
-        _app()
+        with _log_to_stderr():
+            _app()
     except DetentError as error:
         said = f"detent: {error.asked}: {error.found}; {error.to_do}"
         print(" ".join(line.strip() for line in said.splitlines() if line.strip()), file=sys.stderr)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json as json_format
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from detent.cli.interrupting import on_interrupt
 
 if TYPE_CHECKING:
     from detent.demo import Row
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["demo"]
 
 
+@on_interrupt(lambda: "artifacts that are complete are in the folder of --out, if you gave one")
 def demo(
     json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
     out: Annotated[Path | None, typer.Option(help="Keep the artifacts in this folder.")] = None,
@@ -33,6 +35,7 @@ def demo(
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from detent.demo import JOBS, images, run, trained
+    from detent.files import temporary_folder
 
     # The network is small: 25 s on one thread, where two waited for each other for minutes beside other work.
     torch.set_num_threads(1)
@@ -42,13 +45,13 @@ def demo(
     rows: list[Row] = []
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with (
-        tempfile.TemporaryDirectory() as temporary,
+        temporary_folder() as temporary,
         Progress(*columns, console=Console(file=sys.stderr), transient=True) as progress,
     ):
         task = progress.add_task("", total=len(jobs))
         for number, job in enumerate(jobs):
             progress.update(task, description=f"{job.backend}, {job.recipe}", completed=number)
-            folder = (out or Path(temporary)) / f"{job.backend}-{job.recipe}{job.bits or ''}"
+            folder = (out or temporary) / f"{job.backend}-{job.recipe}{job.bits or ''}"
             rows.append(run(job, net, data, folder))
     if json:
         print(json_format.dumps([row.to_dict() for row in rows], indent=2))

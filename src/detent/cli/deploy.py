@@ -8,15 +8,20 @@ from typing import Annotated
 import typer
 
 from detent.cli.importing import AllowImports
+from detent.cli.interrupting import nothing_written, on_interrupt
+from detent.cli.paths import require_path
 
 __all__ = ["deploy"]
 
 
+@on_interrupt(nothing_written)
 def deploy(
-    checkpoint: Annotated[Path, typer.Option(help="A checkpoint that `detent train` wrote.")],
-    config: Annotated[Path, typer.Option(help="The config it was trained with.")],
+    checkpoint: Annotated[Path, typer.Option(help="A checkpoint that `detent train` wrote.", callback=require_path)],
+    config: Annotated[Path, typer.Option(help="The config it was trained with.", callback=require_path)],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")],
-    data: Annotated[Path | None, typer.Option(help="The folder of the data set, in place of the config's.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="The folder of the data set, in place of the config's.", callback=require_path)
+    ] = None,
     allow_imports: AllowImports = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
 ) -> None:

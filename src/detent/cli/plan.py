@@ -8,24 +8,25 @@ from typing import Annotated
 
 import typer
 
+from detent.cli.asking import MOST_BYTES, Cpu, Exclude, MaxTensorBytes
 from detent.cli.excluding import without
 from detent.cli.fixing import Set, parse_sizes, parse_values
 from detent.cli.guarding import go_on_in_child
+from detent.cli.interrupting import nothing_written, on_interrupt
+from detent.cli.paths import require_path, require_recipe
 
 __all__ = ["plan"]
 
 
+@on_interrupt(nothing_written)
 def plan(
-    model: Annotated[Path, typer.Argument(help="An ONNX file.")],
+    model: Annotated[Path, typer.Argument(help="An ONNX file.", callback=require_path)],
     backend: Annotated[str, typer.Option(help="The target; `detent backends` lists them.")],
-    recipe: Annotated[str, typer.Option(help="The name of a recipe, or a file.")] = "ptq",
-    exclude: Annotated[
-        list[str] | None, typer.Option(help="Keep float: a node's name (a glob) or type, or a kind; may be repeated.")
-    ] = None,
-    cpu: Annotated[
-        str | None,
-        typer.Option(help="The kind of CPU it will run on: 'vnni' keeps 8-bit weights whole.", show_default="any"),
-    ] = None,
+    recipe: Annotated[
+        str, typer.Option(help="A file, or a name that `detent recipes` lists.", callback=require_recipe)
+    ] = "ptq",
+    exclude: Exclude = None,
+    cpu: Cpu = None,
     size: Annotated[
         list[str] | None,
         typer.Option(
@@ -35,9 +36,7 @@ def plan(
         ),
     ] = None,
     values: Set = None,
-    max_tensor_bytes: Annotated[
-        int, typer.Option(min=1, help="Refuse a network that makes a larger tensor, before it runs.")
-    ] = 4 * 2**30,
+    max_tensor_bytes: MaxTensorBytes = MOST_BYTES,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
 ) -> None:
     """Print the plan of an ONNX model: each tensor, its scheme, or why it is float; then how each operation runs.

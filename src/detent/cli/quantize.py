@@ -8,30 +8,35 @@ from typing import Annotated
 
 import typer
 
+from detent.cli.asking import MOST_BYTES, Cpu, Exclude, MaxTensorBytes
 from detent.cli.excluding import without
 from detent.cli.fixing import Set, Size, parse_sizes, parse_values
 from detent.cli.guarding import go_on_in_child
-from detent.cli.reading import Crop, Layout, Mean, Resize, Std, batches_of, preprocessing, with_bar
+from detent.cli.interrupting import nothing_written, on_interrupt
+from detent.cli.paths import require_data, require_path, require_recipe
+from detent.cli.reading import Crop, Layout, Mean, Resize, Std, batches_of, preprocessing
 from detent.cli.showing import show_artifact
 
 __all__ = ["quantize"]
 
 
+@on_interrupt(nothing_written)
 def quantize(
-    model: Annotated[Path, typer.Argument(help="An ONNX file.")],
+    model: Annotated[Path, typer.Argument(help="An ONNX file.", callback=require_path)],
     backend: Annotated[str, typer.Option(help="The target; `detent backends` lists them.")],
     data: Annotated[
-        str, typer.Option(help="Calibration data: .npy, .npz, a folder of these or of images, or file.py:function.")
+        str,
+        typer.Option(
+            help="Calibration data: .npy, .npz, a folder of these or of images, or file.py:function.",
+            callback=require_data,
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")],
-    recipe: Annotated[str, typer.Option(help="The name of a recipe, or a file.")] = "ptq",
-    exclude: Annotated[
-        list[str] | None, typer.Option(help="Keep float: a node's name (a glob) or type, or a kind; may be repeated.")
-    ] = None,
-    cpu: Annotated[
-        str | None,
-        typer.Option(help="The kind of CPU it will run on: 'vnni' keeps 8-bit weights whole.", show_default="any"),
-    ] = None,
+    recipe: Annotated[
+        str, typer.Option(help="A file, or a name that `detent recipes` lists.", callback=require_recipe)
+    ] = "ptq",
+    exclude: Exclude = None,
+    cpu: Cpu = None,
     steps: Annotated[int, typer.Option(min=1, max=512, help="At most so many batches calibrate.")] = 64,
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Samples in a batch that is read from files.", show_default="8")
@@ -43,9 +48,7 @@ def quantize(
     mean: Mean = None,
     std: Std = None,
     layout: Layout = None,
-    max_tensor_bytes: Annotated[
-        int, typer.Option(min=1, help="Refuse a network that makes a larger tensor, before it runs.")
-    ] = 4 * 2**30,
+    max_tensor_bytes: MaxTensorBytes = MOST_BYTES,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
 ) -> None:
     """Quantize an ONNX model and deploy it.
@@ -66,18 +69,17 @@ def quantize(
     how = preprocessing(resize, crop, mean, std, layout, ports)
     batches = batches_of(data, ports, types_of(network), batch_size=batch_size, usual_size=BATCH_SIZE, how=how)
     request = without(find(recipe), exclude or ())
-    with with_bar(batches, "calibrating", steps) as shown:
-        artifact = run(
-            network,
-            shown,
-            backend=backend,
-            recipe=request,
-            folder=out,
-            steps=steps,
-            cpu=cpu,
-            max_tensor_bytes=max_tensor_bytes,
-            inplace=True,
-        )
+    artifact = run(
+        network,
+        batches,
+        backend=backend,
+        recipe=request,
+        folder=out,
+        steps=steps,
+        cpu=cpu,
+        max_tensor_bytes=max_tensor_bytes,
+        inplace=True,
+    )
     show_artifact(artifact, json=json)
     if json:
         return

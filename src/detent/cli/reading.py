@@ -1,10 +1,8 @@
-"""What commands that read data share: how pictures become arrays, and a bar while batches go by."""
+"""What commands that read data share: how pictures become arrays."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from detent.data import Inputs, Preprocessing, Types
 
-__all__ = ["Crop", "Layout", "Mean", "Resize", "Std", "batches_of", "preprocessing", "with_bar"]
+__all__ = ["Crop", "Layout", "Mean", "Resize", "Std", "batches_of", "preprocessing"]
 
 _MEAN, _STD = "0.485,0.456,0.406", "0.229,0.224,0.225"  # ImageNet's
 
@@ -90,24 +88,6 @@ def batches_of(
         unused = "--batch-size" if batch_size is not None else "--crop"
         raise typer.BadParameter(f"{unused} is for files, and {data} gives batches as they are: leave it out")
     return made
-
-
-@contextmanager
-def with_bar(batches: Iterable[Any], title: str, total: int) -> Iterator[Iterator[Any]]:
-    """The batches, with a progress bar on a terminal until the block ends."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(file=sys.stderr)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(title, total=total)
-
-        def shown() -> Iterator[Any]:
-            for batch in batches:
-                yield batch
-                progress.advance(task)
-
-        yield shown()
 
 
 def _numbers(text: str) -> tuple[float, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_format
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from detent.cli.importing import AllowImports
+from detent.cli.interrupting import nothing_written, on_interrupt
+from detent.cli.paths import require_path
 
 if TYPE_CHECKING:
     from detent.training.session import Outcome
@@ -17,15 +20,30 @@ if TYPE_CHECKING:
 __all__ = ["show_outcome", "train"]
 
 
+@on_interrupt(nothing_written)
 def train(
-    config: Annotated[Path, typer.Argument(help="A .yaml, .json or .toml file; examples/configs has some.")],
+    config: Annotated[
+        Path,
+        typer.Argument(
+            help="A .yaml, .json or .toml file; the source has some in examples/configs.", callback=require_path
+        ),
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Values in place of the config's: optimizer.lr=0.01"),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The folder of the run; by default runs/NAME.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint of the folder.")] = False,
-    data: Annotated[Path | None, typer.Option(help="The folder of the data set, in place of the config's.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="The folder of the data set, in place of the config's.", callback=require_path)
+    ] = None,
     pretrained: Annotated[
-        Path | None, typer.Option(help="A file of float weights (torchvision, timm or ours), in place of the config's.")
+        Path | None,
+        typer.Option(
+            help="A file of float weights (torchvision, timm or ours), in place of the config's.", callback=require_path
+        ),
     ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs, in place of the config's.")] = None,
     allow_imports: AllowImports = False,
@@ -33,20 +51,31 @@ def train(
 ) -> None:
     """Train what a config file says, evaluate it beside the float model, deploy it, and verify what was deployed.
 
-    Several processes: torchrun --nproc-per-node 2 -m detent.cli train config.yaml
+    Several processes: torchrun --nproc-per-node 2 -m detent train config.yaml
 
-    Example: detent train examples/configs/lsq_openvino.yaml --data data/cifar10 -o runs/lsq
+    Example: detent train examples/configs/lsq_openvino.yaml optimizer.lr=0.001 --data data/cifar10 -o runs/lsq
     """
     from detent.training.config_files import load_config
     from detent.training.session import train as run
 
-    asked = load_config(config, allow_imports=allow_imports)
+    asked = load_config(config, overrides=overrides or (), allow_imports=allow_imports)
     asked = asked.with_changes("data", folder=None if data is None else str(data.resolve()))
     asked = asked.with_changes("model", pretrained=None if pretrained is None else str(pretrained.resolve()))
     asked = asked.with_changes("train", epochs=epochs)
-    outcome = run(asked, out or Path("runs") / asked.name, resume=resume, allow_imports=allow_imports)
+    folder = out or Path("runs") / asked.name
+    with on_interrupt(lambda: _what_is_kept(folder)):
+        outcome = run(asked, folder, resume=resume, allow_imports=allow_imports)
     if outcome is not None:
         show_outcome(outcome, json=json)
+
+
+def _what_is_kept(folder: Path) -> str:
+    from detent.training.run import LAST
+
+    command = [word for word in sys.argv[1:] if word != "--resume"]
+    if not (folder / LAST).exists():
+        return f"there is no checkpoint yet; start again: {shlex.join(['detent', *command])}"
+    return f"the last checkpoint is {folder / LAST}; go on from it: {shlex.join(['detent', *command, '--resume'])}"
 
 
 def show_outcome(outcome: Outcome, *, json: bool) -> None:

@@ -9,19 +9,23 @@ from typing import Annotated
 import typer
 
 from detent.cli.guarding import go_on_in_child
-from detent.cli.reading import Crop, Layout, Mean, Resize, Std, batches_of, preprocessing, with_bar
+from detent.cli.interrupting import nothing_written, on_interrupt
+from detent.cli.paths import require_data, require_path
+from detent.cli.reading import Crop, Layout, Mean, Resize, Std, batches_of, preprocessing
 
 __all__ = ["verify"]
 
 _BATCH_SIZE = 32
 
 
+@on_interrupt(nothing_written)
 def verify(
-    folder: Annotated[Path, typer.Argument(help="A folder that deploy wrote.")],
+    folder: Annotated[Path, typer.Argument(help="A folder that deploy wrote.", callback=require_path)],
     data: Annotated[
         str,
         typer.Option(
-            help=".npy, .npz, a folder of these or of images (`labels` in a .npz are used), or file.py:function."
+            help=".npy, .npz, a folder of these or of images (`labels` in a .npz are used), or file.py:function.",
+            callback=require_data,
         ),
     ],
     engine: Annotated[str | None, typer.Option(help="Run this engine, not the backend's own.")] = None,
@@ -48,20 +52,24 @@ def verify(
 
     Example: detent verify out/ --data test.npz
     """
-    go_on_in_child(f"verify {folder}")
-    from itertools import islice
-
+    isolated = go_on_in_child(f"verify {folder}")
     from detent.artifact import Artifact
+    from detent.progress import AtMost
 
     artifact = Artifact.load(folder)
     shapes = {name: port.shape for name, port in artifact.graph.inputs.items()}
     how = preprocessing(resize, crop, mean, std, layout, shapes)
     types = {name: port.dtype for name, port in artifact.graph.inputs.items()}
     found = batches_of(data, shapes, types, batch_size=batch_size, usual_size=_BATCH_SIZE, how=how)
-    with with_bar(islice(found, batches), "verifying", batches) as given:
-        verdict = artifact.verify(
-            given, engine=engine, arithmetic=arithmetic, tensors=tensors, latency=latency, cpus=cpu or ()
-        )
+    verdict = artifact.verify(
+        AtMost(found, batches),
+        isolate=False if isolated else None,  # one child is enough
+        engine=engine,
+        arithmetic=arithmetic,
+        tensors=tensors,
+        latency=latency,
+        cpus=cpu or (),
+    )
     print(json_format.dumps(verdict.to_dict(), indent=2) if json else verdict)
     if not verdict.holds:
         raise typer.Exit(1)

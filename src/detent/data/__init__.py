@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from detent.data.arrays import Inputs, Types
-from detent.data.called import called
+from detent.data.called import called, named_function
 from detent.data.folder import Folder
 from detent.data.images import Preprocessing
 
-__all__ = ["Folder", "Inputs", "Preprocessing", "Types", "called"]
+__all__ = ["Folder", "Inputs", "Preprocessing", "Types", "called", "named_function"]

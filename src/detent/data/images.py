@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from detent.errors import DataError
+from detent.errors import DataError, install_hint
 
 __all__ = ["SUFFIXES", "Preprocessing"]
 
@@ -53,9 +53,7 @@ class Preprocessing:
         try:
             from PIL import Image
         except ImportError:
-            raise DataError(
-                f"read the image {path}", "Pillow is not installed", "pip install 'detent[images]'"
-            ) from None
+            raise DataError(f"read the image {path}", "Pillow is not installed", install_hint("images")) from None
         try:
             with Image.open(path) as opened:
                 if opened.mode.startswith(("I", "F")):

@@ -11,10 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from detent.artifact import deploy
+from detent.calibrating import calibrate
 from detent.demo.data import Images
 from detent.demo.network import DemoNet
 from detent.graph import PreparedModel
-from detent.preparing import calibrate, prepare
+from detent.preparing import prepare
 from detent.recipes import Recipe, find
 from detent.training import parameter_groups
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from detent.deployment.write import deployment_of, require_writable, write
+from detent.deployment.write import deployment_of, require_writable, write, wrote
 
-__all__ = ["deployment_of", "require_writable", "write"]
+__all__ = ["deployment_of", "require_writable", "write", "wrote"]

@@ -104,7 +104,7 @@ class Parameters:
 
     def _real(self, array: npt.NDArray[Any], name: str) -> str:
         """A constant of real numbers; under another name if the file has other numbers of that name."""
-        sizes = self.b.shapes.get(name, array.shape)
+        sizes: Any = self.b.shapes.get(name, array.shape)
         if array.size == np.prod([size for size in sizes if isinstance(size, int)]):
             array = array.reshape(sizes)  # slopes of a PRelu have axes there that torch leaves out
         held = self.b.constants.get(name)

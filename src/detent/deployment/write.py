@@ -20,9 +20,11 @@ from torch import Tensor, nn
 from detent.cpus import X86
 from detent.deployment.annotate import annotate
 from detent.deployment.atomic_folder import place, target_of
+from detent.deployment.functions_in_steps import write_functions_in_steps
 from detent.deployment.memory import trim_heap
 from detent.deployment.plane_means import pool_planes
 from detent.errors import DeployError, NotCalibratedError
+from detent.files import reserved
 from detent.frontends.onnx import is_imported
 from detent.frontends.torch import export
 from detent.graph import PreparedModel, eval_mode, other_real, quantizers_of
@@ -30,19 +32,22 @@ from detent.ir import DeployedTensor, write_qdq
 from detent.ir.package import MANIFEST, VERSION, digest
 from detent.ir.saturation import saturating_layers
 from detent.planning import Backend
+from detent.progress import progress
 from detent.quantizers import Quantizer
 from detent.targets.base import Deployment, Format, Written
 from detent.targets.formats import find_format
 from detent.targets.rewrites import legalize
 
-__all__ = ["deployment_of", "require_writable", "write"]
+__all__ = ["deployment_of", "require_writable", "write", "wrote"]
 
 _LOG = logging.getLogger("detent")
+_WRITTEN: set[str] = set()  # a digest for each artifact
 
 
 def deployment_of(prepared: PreparedModel, *, dynamic_batch: bool = True, mode: str | None = None) -> Deployment:
     """The network that is deployed, in memory: what `write` puts into files."""
     _require_prepared(prepared)
+    _require_whole(prepared)
     _require_mode(prepared, mode)
     _require_calibrated(prepared, mode)
     _require_float32(prepared)
@@ -54,6 +59,7 @@ def deployment_of(prepared: PreparedModel, *, dynamic_batch: bool = True, mode: 
             exported = export(prepared, opset=_opset(prepared), dynamic_batch=dynamic_batch, mode=mode)
     _require_finite_qparams(exported.tensors)
     network = pool_planes(exported.network, on_grids="global_avgpool" in prepared.backend.rules)
+    network = write_functions_in_steps(network)
     network = replace(legalize(network, prepared.backend.rewrites), name=exported.network.name or "model")
     return Deployment(
         name=network.name,
@@ -63,6 +69,7 @@ def deployment_of(prepared: PreparedModel, *, dynamic_batch: bool = True, mode: 
         ranges=exported.ranges,
         notes=(*_of_float(prepared), *exported.notes),
         names=exported.names,
+        saturating=saturating_layers(network) if prepared.backend.saturates_on else (),
     )
 
 
@@ -84,15 +91,16 @@ def write(
     """
     _require_prepared(prepared)
     target, formats = target_of(folder), _formats(prepared.backend, files)
-    deployment = deployment_of(prepared, dynamic_batch=dynamic_batch, mode=mode)
-    trim_heap()  # of what the weights were turned into codes with, before the files are made
     contents: dict[str, bytes] = {}
     written = {}
-    for one in formats:
-        written[one.name] = _written(one, deployment)
-        for file, content in written[one.name].files.items():
-            _require_own(one.name, file, content, contents)
-            contents[file] = content
+    with progress("deploying"):
+        deployment = deployment_of(prepared, dynamic_batch=dynamic_batch, mode=mode)
+        trim_heap()  # of what the weights were turned into codes with, before the files are made
+        for one in formats:
+            written[one.name] = _written(one, deployment)
+            for file, content in written[one.name].files.items():
+                _require_own(one.name, file, content, contents)
+                contents[file] = content
     more = (note for one in written.values() for note in one.notes)
     deployment = replace(deployment, notes=(*deployment.notes, *more, *notes))
     manifest = _manifest(prepared, deployment, contents, mode)
@@ -100,7 +108,18 @@ def write(
     if sqnr:
         manifest["sqnr"] = _plain_sqnr([value.name for value in deployment.model.graph.output], sqnr)
     contents[MANIFEST] = json.dumps({**manifest, **_of_cpus(prepared, deployment)}, indent=1).encode()
-    place(target, contents)
+    with reserved(target, f"deploy into {target}"):
+        place(target, contents)
+    _WRITTEN.add(_files_digest(manifest))
+
+
+def wrote(manifest: Mapping[str, Any]) -> bool:
+    """Whether the files of an artifact are, byte for byte, some that this process wrote."""
+    return _files_digest(manifest) in _WRITTEN
+
+
+def _files_digest(manifest: Mapping[str, Any]) -> str:
+    return digest(json.dumps(manifest["files"], sort_keys=True).encode())
 
 
 def _plain_sqnr(outputs: Sequence[str], sqnr: Sequence[float | None]) -> dict[str, float | str]:
@@ -147,7 +166,7 @@ def _of_cpus(prepared: PreparedModel, deployment: Deployment) -> dict[str, Any]:
     saturating = deployment.backend.saturates_on
     if not saturating:
         return {}
-    layers = saturating_layers(deployment.model)
+    layers = deployment.saturating
     if not layers:
         return {"cpus": list(X86)}
     some = ", ".join(layers[:3]) + (f" and {len(layers) - 3} more" if len(layers) > 3 else "")
@@ -168,6 +187,19 @@ def _opset(prepared: PreparedModel) -> int:
 def _require_prepared(prepared: nn.Module) -> None:
     if not isinstance(prepared, PreparedModel):
         raise DeployError("deploy a model", "it was not prepared", "detent.prepare it, calibrate it, then deploy it")
+
+
+def _require_whole(prepared: PreparedModel) -> None:
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return
+    from torch.distributed.tensor import DTensor
+
+    if any(isinstance(parameter, DTensor) for parameter in prepared.parameters()):
+        raise DeployError(
+            "deploy a model",
+            "its parameters are shared out over processes",
+            "load detent.training.sharding.whole_state_dict(...) of it into the model prepared anew, and deploy that",
+        )
 
 
 def _require_mode(prepared: PreparedModel, mode: str | None) -> None:

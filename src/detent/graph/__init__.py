@@ -4,6 +4,7 @@ from detent.graph.batch_norm import STRATEGIES, FoldedBatchNorm, foldable, foldi
 from detent.graph.capturable import other_real
 from detent.graph.capture import Captured, capture
 from detent.graph.codes import compress_saved_activations
+from detent.graph.corrected_biases import BEFORE_CORRECTION
 from detent.graph.custom_tracer import CustomTracer
 from detent.graph.derived_bias import DerivedBias
 from detent.graph.eval_mode import eval_mode
@@ -29,6 +30,7 @@ from detent.graph.torch_ops import TORCH_OPS, TorchOp, kind_of, known_class, mod
 from detent.graph.wrap import Functional, wrap
 
 __all__ = [
+    "BEFORE_CORRECTION",
     "KINDS",
     "MULTIPLYING",
     "REORDERING",

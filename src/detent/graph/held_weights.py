@@ -2,11 +2,13 @@
 
 The module stands where the parameter stood and holds that very parameter (`w` becomes `w.weight`, its bias `w.bias`);
 whatever quantizes, folds, trains or deploys modules does it to these too. A weight of `x @ w` is kept as a linear layer
-has it, turned. A parameter that is used in any other way as well stays where it is, and the node says why.
+has it, turned. A parameter that is used in any other way as well stays where it is, and the node says why. A bias that
+forward computes is added behind a linear layer without one.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -81,7 +83,9 @@ def _wanted(node: fx.Node, region: Region) -> _Wanted | None:
     data, weight, bias = (given.pop(name, None) for name in ("input", "weight", "bias"))
     path, turned = _parameter(weight, region)
     bias_path, _ = _parameter(bias, region)
-    if make is None or path is None or not isinstance(data, fx.Node) or (bias is not None and bias_path is None):
+    if make is None or path is None or not isinstance(data, fx.Node):
+        return None
+    if bias is not None and bias_path is None and _computed_bias(node, region) is None:
         return None
     if (turned and make is not nn.Linear) or not all(map(_is_constant, given.values())):
         return None
@@ -104,6 +108,15 @@ def _function(node: fx.Node, region: Region) -> tuple[type[nn.Module] | None, tu
         return op.module_for(target), ("input", *op.parameters, *op.attributes)
     kind = kind_of(node, {str(node.target): called} if called is not None else {})
     return (nn.Linear, _PRODUCT) if kind is not None and kind.name == "matmul" else (None, ())
+
+
+def _computed_bias(node: fx.Node, region: Region) -> fx.Node | None:
+    """What a call of a linear layer adds that is no parameter."""
+    make, names = _function(node, region)
+    bias = {**dict(zip(names, node.args, strict=False)), **node.kwargs}.get("bias")
+    if make is not nn.Linear or not isinstance(bias, fx.Node) or _parameter(bias, region)[0] is not None:
+        return None
+    return bias
 
 
 def _is_constant(value: Any) -> bool:
@@ -197,9 +210,21 @@ def _replace(region: Region, asked: _Wanted, nodes: list[fx.Node]) -> None:
     for node in nodes:
         data = node.args[0] if node.args else node.kwargs["input"]
         before = node.all_input_nodes
+        added = _computed_bias(node, region) if asked.bias is None else None
         node.op, node.target, node.args, node.kwargs = "call_module", asked.weight, (data,), {}
+        if added is not None:
+            _add_behind(node, added)
         for source in before:
             _erase_unused(source)
+
+
+def _add_behind(node: fx.Node, added: fx.Node) -> None:
+    readers = list(node.users)
+    with node.graph.inserting_after(node):
+        total = node.graph.call_function(operator.add, (node, added))
+    total.meta.update(node.meta)
+    for reader in readers:
+        reader.replace_input_with(node, total)
 
 
 def _move(region: Region, path: str, module: Any, which: str) -> None:

@@ -95,6 +95,7 @@ KINDS: dict[str, Kind] = _kinds(
     Kind("gelu"),
     Kind("sigmoid", sign=1),
     Kind("softplus", sign=1),
+    Kind("shrink"),
     Kind("tanh"),
     Kind("softmax", sign=1),
     Kind("log_softmax"),

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from detent.graph.batch_norm import merged
+from detent.graph.corrected_biases import BEFORE_CORRECTION
 
 if TYPE_CHECKING:
     from detent.graph.prepared import PreparedModel
@@ -113,10 +114,9 @@ def float_state_dict(prepared: PreparedModel) -> dict[str, Tensor]:
     that calibrating corrected, and training has not changed since, are those of the float model.
     """
     state, names = prepared.state_dict(), prepared.float_names
-    for name, parameter in prepared.named_parameters(remove_duplicate=False):
-        before, after = prepared.corrected_biases.get(parameter, (None, None))
-        if before is not None and after is not None and torch.equal(parameter, after):
-            state[name] = before
+    state |= {
+        key.removeprefix(BEFORE_CORRECTION): value for key, value in state.items() if key.startswith(BEFORE_CORRECTION)
+    }
     found: dict[str, Tensor] = {name: state[place] for name, place in names.places.items() if place is not None}
     found |= {name: found[name].t().contiguous() for name in names.transposed}
     found |= {name: torch.cat([state[place] for place in parts]) for name, parts in names.split.items()}
@@ -145,6 +145,7 @@ def translate_float_state(
     """
     here = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
     own, names = prepared.state_dict(), prepared.float_names
+    own = {key: value for key, value in own.items() if not key.startswith(BEFORE_CORRECTION)}
     if not here or set(here) <= set(own) or not set(here) <= set(names.places):
         return
     places = {name: place for name, place in names.places.items() if place is not None}

@@ -45,12 +45,10 @@ def modes_to_observe(prepared: nn.Module) -> list[dict[str, str]]:
 
 @contextmanager
 def observing(prepared: nn.Module, *, quantized: bool = False, only_float: bool = False) -> Iterator[None]:
-    """Inside the block every batch is observed; at its end scales are set from what was seen.
+    """As `detent.observing`, but that quantizers which may start from several ranges keep them as `starts`.
 
-    The model runs in float, or, with `quantized`, with the scales it has, so that later layers see what earlier
-    ones do to their inputs. All scales are set or none: an error leaves the model as it was. Quantizers that no
-    batch reached stay as they were. The ranges of tensors that stay float are measured too, for retargeting; with
-    `only_float` nothing else is, and the model runs with its scales, which is how to do so after training.
+    Inside the block every batch is observed; at its end scales are set from what was seen, all or, after an error,
+    none. `only_float` measures tensors that stay float, and nothing else.
     """
     quantized = quantized or only_float
     quantizers = [] if only_float else quantizers_of(prepared)
@@ -89,7 +87,7 @@ class _Watch:
 
     def __init__(self, quantizer: Quantizer):
         name, options = quantizer.observer
-        self.observer: Observer = OBSERVERS[name](quantizer.scheme, name=quantizer.name, **options)
+        self.observer: Observer = OBSERVERS[name](quantizer.start_scheme, name=quantizer.name, **options)
         self.called = False
         self._quantizer = quantizer
         self._widened: QParams | None = None

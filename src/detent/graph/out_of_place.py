@@ -152,11 +152,16 @@ def _aliases(node: fx.Node, modules: Mapping[str, nn.Module], *, besides: fx.Nod
 
 
 def _splits(node: fx.Node) -> bool:
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return name in ("chunk", "split", "unbind", "tensor_split")
+    return _called(node) in ("chunk", "split", "unbind", "tensor_split")
+
+
+def _called(node: fx.Node) -> str:
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
 
 
 def _is_view(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
     """Whether what a node gives may lie in the memory of what it takes in."""
+    if node.op in ("call_function", "call_method") and _called(node) == "clone":
+        return False
     kind = kind_of(node, modules) if node.op != "get_attr" else None
     return kind is not None and kind.aliases

@@ -8,10 +8,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from detent.errors import UnknownNameError
+from detent.markup import notebook, table, tag
 from detent.numerics import Pairs, Scheme
 from detent.quantizers import Role
 
 __all__ = ["FloatTensor", "Plan", "PlannedOp", "QuantizedTensor"]
+
+_HEAD = ("tensor", "kind", "as", "by", "why")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,11 +100,11 @@ class Plan:
     def __len__(self) -> int:
         return len(self.entries)
 
-    def __str__(self) -> str:
-        rows = [("tensor", "kind", "as", "by", "why")]
+    def _rows(self) -> Iterator[tuple[str, str, str, str, str]]:
+        """What is said of each tensor, in the columns of `_HEAD`."""
         for entry in self.entries:
             if isinstance(entry, FloatTensor):
-                rows.append((entry.tensor, entry.kind, "float", "", entry.reason))
+                yield entry.tensor, entry.kind, "float", "", entry.reason
                 continue
             by = entry.quantizer if entry.quantizer == "derived" else f"{entry.quantizer} < {entry.observer}"
             why = entry.why
@@ -112,7 +115,10 @@ class Plan:
                 why += f"; pairs add up to 128 at most{step}"
             if entry.users:
                 why += f" (for {', '.join(entry.users)})"
-            rows.append((entry.tensor, entry.kind, str(entry.scheme), by, why))
+            yield entry.tensor, entry.kind, str(entry.scheme), by, why
+
+    def __str__(self) -> str:
+        rows = [_HEAD, *self._rows()]
         widths = [max(len(row[column]) for row in rows) for column in range(4)]
         lines = [f"{self.backend} / {self.recipe}"]
         for row in rows:
@@ -120,6 +126,10 @@ class Plan:
             lines.append("  ".join([*cells, row[4]]).rstrip())
         lines.extend(f"note: {note}" for note in self.notes)
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        notes = tag("ul", *(tag("li", note) for note in self.notes)) if self.notes else None
+        return notebook(f"{self.backend} / {self.recipe}", table(_HEAD, self._rows()), notes)
 
     def dispatch(self) -> str:
         """A table of the operations, and how many run in which way."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from detent.errors import RunError
+from detent.graph.corrected_biases import load_corrections, save_corrections
 from detent.graph.derived_bias import DerivedBias
 from detent.graph.eval_mode import eval_mode
 from detent.graph.float_ranges import HOLDER
@@ -96,7 +97,9 @@ class PreparedModel(Region):
         self.float_originals = {}
         self.corrected_biases = {}
         self.carried = None
+        self.register_state_dict_post_hook(save_corrections)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(translate_float_state)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(load_corrections)  # type: ignore[no-untyped-call]
 
     @property
     def input_count(self) -> int:

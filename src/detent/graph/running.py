@@ -8,7 +8,7 @@ import io
 import linecache
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import redirect_stderr
 from dataclasses import fields, is_dataclass, replace
 from difflib import get_close_matches
@@ -162,13 +162,16 @@ def flat(value: Any) -> Iterator[Any]:
 
 
 def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
-    """The same structure with every tensor changed, in the order of `flat`."""
+    """The same structure with every tensor changed, in the order of `flat`; what holds them keeps its type."""
     if isinstance(value, Tensor):
         return change(value)
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{part.name: map_tensors(getattr(value, part.name), change) for part in fields(value)})
-    if isinstance(value, Mapping):
-        return {key: map_tensors(part, change) for key, part in value.items()}
+    if isinstance(value, MutableMapping):
+        changed = copy.copy(value)
+        for key, part in value.items():
+            changed[key] = map_tensors(part, change)
+        return changed
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(map_tensors(part, change) for part in value))
     if isinstance(value, (list, tuple)):

@@ -179,6 +179,8 @@ TORCH_OPS: tuple[TorchOp, ...] = (
     _op("gelu", nn.GELU, F.gelu, attributes=("approximate",)),
     _op("sigmoid", nn.Sigmoid, torch.sigmoid, F.sigmoid, "sigmoid", "sigmoid_"),
     _op("softplus", nn.Softplus, F.softplus, attributes=("beta", "threshold")),
+    _op("hardshrink", nn.Hardshrink, F.hardshrink, kind="shrink", attributes=("lambd",)),
+    _op("softshrink", nn.Softshrink, F.softshrink, kind="shrink", attributes=("lambd",)),
     _op("tanh", nn.Tanh, torch.tanh, F.tanh, "tanh", "tanh_"),
     _op("softmax", nn.Softmax, torch.softmax, F.softmax, "softmax", attributes=("dim",)),
     _op("softmax2d", nn.Softmax2d, kind="softmax"),

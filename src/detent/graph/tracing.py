@@ -121,6 +121,10 @@ class Tracer(fx.Tracer):
             assert isinstance(made, fx.Node)
             self._assign(self.proxy(made), index, value)
             return self.proxy(made)
+        if kind == "call_method" and isinstance(args[0], fx.Proxy):
+            changed = self._change_part(target, *args, **kwargs)
+            if changed is not None:
+                return changed
         if kind == "call_function" and target in DECOMPOSED_FUNCTIONS and target not in self._leaves.functions:
             made = DECOMPOSED_FUNCTIONS[target](*map(self._as_proxy, args), **kwargs)
             if made is not NotImplemented:
@@ -186,6 +190,31 @@ class Tracer(fx.Tracer):
         if made is None:
             raise fx.proxy.TraceError("an assignment to a part of a tensor that is neither slices nor a mask")
         tracer.create_proxy("call_function", becomes, (proxy, made), {})
+
+    def _change_part(self, method: str, part: Any, *args: Any, **kwargs: Any) -> fx.Proxy | None:
+        """`y[a:b].add_(z)` is `y[a:b] = y[a:b].add(z)`; None for any other call."""
+        name = method.removesuffix("_")
+        is_change = method.endswith("_") and not method.endswith("__")
+        if not is_change or part.node.op != "call_function" or part.node.target is not operator.getitem:
+            return None
+        whole, index = part.node.args
+        if not isinstance(whole, fx.Node) or not isinstance(self._deciding.example(whole), Tensor):
+            return None
+        if name in ("zero", "fill"):
+            value = torch.full_like(part, args[0] if args else kwargs.get("value", 0.0))
+        elif callable(getattr(Tensor, name, None)):
+            value = getattr(part, name)(*args, **kwargs)
+        else:
+            return None
+        index = fx.node.map_aggregate(index, self._known)
+        self._assign(self.proxy(whole), index, value)
+        behind: fx.Proxy = operator.getitem(self.proxy(whole), index)
+        return behind
+
+    def _known(self, value: Any) -> Any:
+        """A number that was computed of sizes, if it is the same for every batch."""
+        found = self._deciding.examples(value) if isinstance(value, fx.Node) else [value]
+        return found[0] if all(type(one) is int and one == found[0] for one in found) else value
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         name = join(self._path, module_qualified_name)

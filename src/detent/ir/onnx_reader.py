@@ -9,7 +9,7 @@ import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
-from detent.errors import DeployError
+from detent.errors import DeployError, refusing
 from detent.ir.attributes import attribute_value, changed_defaults
 from detent.ir.metadata import REQUANTIZE, ROLE, is_code_range, read_stored_as
 from detent.ir.network import Network, Op, Operand, Output, Port
@@ -117,7 +117,8 @@ class _Reader:
             # Constants are called as their real values are, network inputs as the network calls them.
             name = node.output[0] if codes in self._arrays else codes
             if codes in self._arrays:
-                self._constants[name] = self._arrays[codes].astype(np.int64)
+                held = self._arrays[codes]
+                self._constants[name] = held.astype(np.int32 if held.itemsize == 1 else np.int64)
             self._coded.add(name)
             return Operand(name, encoding)
         if maker.op_type != "QuantizeLinear":
@@ -248,9 +249,11 @@ def _type_name(elem_type: int) -> str:
 
 
 def _attribute(attribute: onnx.AttributeProto) -> Any:
-    value = onnx.helper.get_attribute_value(attribute)
-    if isinstance(value, bytes):
-        return value.decode()
+    with refusing(DeployError, f"read the attribute {attribute.name!r}", "check the file"):
+        value = onnx.helper.get_attribute_value(attribute)
+        value = value.decode() if isinstance(value, bytes) else value
+    if value is None:
+        raise DeployError(f"read the attribute {attribute.name!r}", "it has no type, and no value", "check the file")
     if isinstance(value, onnx.TensorProto):
         return _array(value)
     return list(value) if not isinstance(value, (int, float, str, onnx.GraphProto)) else value

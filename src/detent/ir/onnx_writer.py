@@ -69,9 +69,8 @@ class _Writer:
             if name in made and name in network.shapes
         ]
         inputs = [_value_info(name, port.dtype, port.shape) for name, port in network.inputs.items()]
-        initializers = list(self._initializers.values())
         model = helper.make_model(
-            helper.make_graph(self._nodes, network.name, inputs, outputs, initializers, value_info=values),
+            helper.make_graph(self._nodes, network.name, inputs, outputs, value_info=values),
             opset_imports=[
                 helper.make_opsetid("", network.opset),
                 *(helper.make_opsetid(domain, version) for domain, version in network.domains.items()),
@@ -79,6 +78,8 @@ class _Writer:
             ir_version=8 if network.opset < 19 else 10,
             producer_name="detent",
         )
+        for name in list(self._initializers):  # both functions copy what they are given: weights only once
+            model.graph.initializer.append(self._initializers.pop(name))
         constants = {name: one for name, one in network.stored_as.items() if name in network.constants}
         write_stored_as(model, constants)
         return model

@@ -173,6 +173,7 @@ _TRAITS = {
     "Round": Trait.ELEMENTWISE,
     "Selu": Trait.ELEMENTWISE,
     "Shape": _NONE,
+    "Shrink": Trait.ELEMENTWISE,
     "Sigmoid": Trait.ELEMENTWISE,
     "Sign": Trait.ELEMENTWISE,
     "Sin": Trait.ELEMENTWISE,

@@ -2,14 +2,15 @@
 
 Compiling takes a few seconds; the library is kept in the user's cache, under a name made of the source, the compiler
 and the processor, and of its own content, which is checked before it is loaded. Where there is no compiler,
-`library()` is None and callers use their plain torch operations, with the same results. `DETENT_NATIVE=0` has the same
-effect; `DETENT_CACHE` moves the cache.
+`library()` is None, a warning of the logger `detent` says so once, and callers use their plain torch operations, with
+the same results. `DETENT_NATIVE=0` has the same effect without the warning; `DETENT_CACHE` moves the cache.
 """
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
+import logging
 import os
 import platform
 import shutil
@@ -30,6 +31,9 @@ _FLAGS = ("-O3", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping
 # already, so that both share one set of threads instead of fighting for the cores.
 _VARIANTS = (("-march=native", "-fopenmp"), ("-march=native",), ())
 
+_SLOW = "quantizers run without their compiled kernels, up to 7 times slower and with the same results"
+_HIDE = "DETENT_NATIVE=0 hides this"
+
 _POINTER, _INT64, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
 _SIGNATURES = {
     "fake_quantize_forward": [_POINTER] * 3 + [_INT64] * 3 + [_POINTER] * 3 + [_INT] * 2,
@@ -38,6 +42,7 @@ _SIGNATURES = {
     "histogram": [_POINTER, _INT64, _FLOAT, _INT64, _POINTER, _POINTER, _INT64],
 }
 
+_LOG = logging.getLogger("detent")
 _lock = threading.Lock()
 
 
@@ -49,8 +54,14 @@ def library() -> ctypes.CDLL | None:
 
 @cache
 def _library() -> ctypes.CDLL | None:
+    if os.environ.get("DETENT_NATIVE") == "0":
+        return None
+    if sys.platform == "win32":
+        _LOG.info("%s: they are not built on Windows", _SLOW)
+        return None
     compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc") or shutil.which("clang")
-    if os.environ.get("DETENT_NATIVE") == "0" or compiler is None or sys.platform == "win32":
+    if compiler is None:
+        _LOG.warning("%s: no C compiler was found; install gcc or clang (%s)", _SLOW, _HIDE)
         return None
     source = resources.files("detent.numerics").joinpath("fused.c").read_text()
     for variant in _VARIANTS:
@@ -60,6 +71,7 @@ def _library() -> ctypes.CDLL | None:
             continue
         if loaded is not None:
             return loaded
+    _LOG.warning("%s: %s does not build them; install gcc or clang, or name it by CC (%s)", _SLOW, compiler, _HIDE)
     return None
 
 

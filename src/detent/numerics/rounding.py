@@ -10,7 +10,7 @@ from torch import Tensor
 __all__ = ["Rounding", "round_to_integer"]
 
 
-class Rounding(str, Enum):
+class Rounding(str, Enum):  # noqa: UP042, as text it is "Rounding.floor"
     """How ties (and, for the last three, everything) are rounded.
 
     | mode             | -2.5 | -1.5 | -0.5 | 0.5 | 1.5 | 2.5 | also known as                        |

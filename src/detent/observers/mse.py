@@ -13,7 +13,7 @@ from detent.observers.cost import rounding_cost
 from detent.observers.histogram import Histogram
 from detent.observers.histogram_observer import HistogramObserver
 
-__all__ = ["Mse", "least_error"]
+__all__ = ["Mse", "checked_norm", "least_error"]
 
 _COARSE = [0.85**k for k in range(41)]  # all of the range, down to a six-hundredth of it
 _FINE = [1 + 0.015 * k for k in range(-10, 11)]  # around the best of those
@@ -32,12 +32,16 @@ class Mse(HistogramObserver):
 
     def __init__(self, scheme: Scheme, *, name: str = "tensor", norm: float = 2.0, bins: int | None = None):
         super().__init__(scheme, name=name, bins=bins)
-        if not norm > 0:
-            raise RangeError(f"norm {norm}", "the error is raised to this power", "choose a positive number")
-        self.norm = norm
+        self.norm = checked_norm(norm)
 
     def _qparams(self, low: Tensor, high: Tensor) -> QParams:
         return least_error(self._histogram.over_ranks(), low, high, self.scheme, self.norm)
+
+
+def checked_norm(norm: float) -> float:
+    if not norm > 0:
+        raise RangeError(f"norm {norm}", "the error is raised to this power", "choose a positive number")
+    return norm
 
 
 def least_error(histogram: Histogram, low: Tensor, high: Tensor, scheme: Scheme, norm: float) -> QParams:

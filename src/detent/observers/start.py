@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from detent.numerics import Grid, QParams, Requirement, choose_qparams
+from detent.numerics import Grid, QParams, Requirement, Scheme, choose_qparams
 from detent.observers.histogram_observer import HistogramObserver
-from detent.observers.mse import least_error
+from detent.observers.mse import checked_norm, least_error
 
 __all__ = ["Start"]
 
-_NORM = 3.0  # the square clips the large weights that matter most
-
 
 class Start(HistogramObserver):
-    """The range with the least cubed error; `calibrate` takes the whole range instead if the outputs are nearer so."""
+    """The range with the least cubed error; `calibrate` takes the whole range instead if the outputs are nearer so.
+
+    The square, `norm` 2, clips the large weights that matter most (docs/training.md has the numbers).
+    """
 
     requires = Requirement(grids=(Grid,))
+
+    def __init__(self, scheme: Scheme, *, name: str = "tensor", norm: float = 3.0, bins: int | None = None):
+        super().__init__(scheme, name=name, bins=bins)
+        self.norm = checked_norm(norm)
 
     def whole_range(self) -> QParams:
         """What `minmax` answers; to be asked for on every rank, as `qparams`."""
@@ -24,4 +29,4 @@ class Start(HistogramObserver):
         return choose_qparams(low, high, self.scheme)
 
     def _qparams(self, low: Tensor, high: Tensor) -> QParams:
-        return least_error(self._histogram.over_ranks(), low, high, self.scheme, _NORM)
+        return least_error(self._histogram.over_ranks(), low, high, self.scheme, self.norm)

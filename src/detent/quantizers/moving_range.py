@@ -2,7 +2,8 @@
 
 Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference",
 CVPR 2018. In training each batch moves the ends, `end = m * end + (1 - m) * end of the batch`, before it is
-quantized with them; in eval they stand still. Gradient as in `fixed`.
+quantized with them; in eval they stand still. Gradient as in `fixed`. Calibration starts with the same average over
+its batches, where training would be: a batch that reaches farther is clipped, which `ptq` does not do.
 
 >>> from detent.numerics import IntGrid
 >>> q = MovingRange(Scheme(IntGrid(8, signed=False), symmetric=False), (), momentum=0.5)

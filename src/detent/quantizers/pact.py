@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from detent.numerics import Inside, QParams, Requirement, Scheme, fused_fake_quantize, next_power_of_two
 from detent.quantizers.quantizer import Quantizer, Role
 from detent.quantizers.straight_through import straight_through
-from detent.quantizers.uniform import grid_ends
+from detent.quantizers.uniform import grid_ends, without_lowest_code
 
 __all__ = ["Pact"]
 
@@ -46,6 +46,10 @@ class Pact(Quantizer):
         super().__init__(scheme, shape, role=role, name=name)
         self.clip = nn.Parameter(self._unset())
         self.register_parameter("lower_clip", None if scheme.symmetric else nn.Parameter(self._unset()))
+
+    @property
+    def start_scheme(self) -> Scheme:
+        return without_lowest_code(self.scheme)
 
     def qparams(self) -> QParams:
         scale, zero_point = self._scale_and_zero_point()

@@ -1,7 +1,8 @@
 """Wei et al., "QDrop: Randomly Dropping Quantization", ICLR 2022 (arXiv 2203.05740).
 
 In training each element is quantized with probability p and left as it is otherwise; in eval all are quantized.
-The step is learned by plain straight-through gradients:
+The step is learned by plain straight-through gradients, as blocks are reconstructed; it starts at the least squared
+error, which with 8 bits is behind the whole range:
 
     y = quantized with probability p, else x        dL/dx = 1 where dropped or inside the grid
     dy/ds = { round(v) - v  inside;   lo  below;   hi  above } where quantized, else 0

@@ -32,6 +32,7 @@ from detent.errors import SchemeError
 from detent.numerics import PerChannel, PerTensor, QParams, Requirement, Scheme, round_to_integer
 from detent.quantizers.quantizer import Quantizer, Role
 from detent.quantizers.straight_through import straight_through
+from detent.quantizers.uniform import without_lowest_code
 
 __all__ = ["Qil"]
 
@@ -74,6 +75,10 @@ class Qil(Quantizer):
         self.center = nn.Parameter(self._unset())
         self.distance = nn.Parameter(self._unset())
         self.register_parameter("gamma", nn.Parameter(torch.ones(self.scale_shape)) if learn_gamma else None)
+
+    @property
+    def start_scheme(self) -> Scheme:
+        return without_lowest_code(self.scheme)
 
     def qparams(self) -> QParams:
         return QParams.symmetric(self._scale(*self._interval()).detach())

@@ -103,6 +103,11 @@ class Quantizer(nn.Module, ABC):
         return ("start", {}) if few and target[0] == "minmax" else target
 
     @property
+    def start_scheme(self) -> Scheme:
+        """The scheme that its start is measured on: with the codes that it uses, where it does not use all."""
+        return self.scheme
+
+    @property
     def calibrated(self) -> bool:
         """Whether every value the quantizer needs has been measured or loaded."""
         return self._calibrated

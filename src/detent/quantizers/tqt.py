@@ -46,7 +46,6 @@ class Tqt(Quantizer):
         scale="power_of_two",
         because="it learns the exponent of one threshold for both sides",
     )
-    default_observer = "pow2_sse"
     repeatable = True
 
     zero_point: Tensor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -11,13 +12,21 @@ from detent.numerics import Inside, Scheme, fused_fake_quantize, nearest_power_o
 from detent.quantizers.quantizer import Role
 from detent.quantizers.straight_through import straight_through
 
-__all__ = ["elements_per_scale", "grid_ends", "lsq_gradient_scale", "on_grid", "positive_scale"]
+__all__ = ["elements_per_scale", "grid_ends", "lsq_gradient_scale", "on_grid", "positive_scale", "without_lowest_code"]
 
 
 def grid_ends(scheme: Scheme, zero_point: Tensor) -> tuple[Tensor, Tensor]:
     """The least and greatest code counted from the zero point, in the float type the grid is computed in."""
     zero_point = zero_point.to(scheme.grid.compute_dtype(torch.float32))
     return scheme.grid.qmin - zero_point, scheme.grid.qmax - zero_point
+
+
+def without_lowest_code(scheme: Scheme) -> Scheme:
+    """A symmetric scheme with as many codes below zero as above; any other as it is."""
+    grid = scheme.grid
+    if not (scheme.symmetric and grid.signed and grid.can_be_narrow):
+        return scheme
+    return replace(scheme, grid=grid.of(grid.bits, signed=True, narrow=True))
 
 
 def on_grid(x: Tensor, scale: Tensor, zero_point: Tensor, scheme: Scheme, inside: Inside = Inside.BY_ROUNDED) -> Tensor:

@@ -45,6 +45,19 @@ class Section(BaseModel, frozen=True, strict=True, extra="forbid"):
         """Plain JSON types, and only what differs from the default: equal sections give equal dictionaries."""
         return {name: _plain(value) for name, value in self._said()}
 
+    def to_full_dict(self) -> dict[str, Any]:
+        """As `to_dict`, with defaults written out, so that it says the same to a version that has others.
+
+        A default that is None or empty is left out.
+        """
+        fields = type(self).model_fields
+        values = {name: (getattr(self, name), _plain(getattr(self, name), full=True)) for name in fields}
+        return {
+            name: plain
+            for name, (value, plain) in values.items()
+            if plain not in (None, [], {}) or value != fields[name].default
+        }
+
     def replace(self: S, **changes: Any) -> S:
         """Another section with some fields changed, checked like any other."""
         return type(self)(**{**dict(self), **changes})
@@ -81,12 +94,12 @@ class Section(BaseModel, frozen=True, strict=True, extra="forbid"):
         return dict(data)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, *, full: bool = False) -> Any:
     match value:
         case Section():
-            return value.to_dict()
+            return value.to_full_dict() if full else value.to_dict()
         case tuple():
-            return [_plain(part) for part in value]
+            return [_plain(part, full=full) for part in value]
         case Mapping():
             return dict(value)
         case Enum():

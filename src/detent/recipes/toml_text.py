@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from importlib import import_module
+import tomllib
 from typing import Any
-
-from detent.recipes.refusal import RefusalError
 
 __all__ = ["dumps", "loads"]
 
 
 def loads(text: str) -> Any:
     """The data in `text`; `ValueError` if it is not TOML."""
-    return _reader().loads(text)
+    return tomllib.loads(text)
 
 
 def dumps(data: dict[str, Any]) -> str:
@@ -62,12 +60,3 @@ def _inline(value: Any) -> str:
 
 def _key(key: str) -> str:
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _inline(key)
-
-
-def _reader() -> Any:
-    for module in ("tomllib", "tomli"):  # the standard library has the first from Python 3.11 on
-        try:
-            return import_module(module)
-        except ModuleNotFoundError:
-            continue
-    raise RefusalError("this Python has no reader for TOML", "pip install tomli, or write the recipe in YAML or JSON")

@@ -80,13 +80,16 @@ class NetworkEditor:
             if op.type in types and op.outputs[0] not in self._gone:
                 yield op
 
-    def found(self, *ops: Op, may_end_float: bool = False) -> Found | None:
+    def found(self, *ops: Op, may_end_float: bool = False, may_be_constant: bool = False) -> Found | None:
         """The operation that `ops` are, each alone reading the one before, if it is quantized before and behind.
 
-        With `may_end_float` also if it is read as real numbers, unless through an activation function.
+        With `may_end_float` also if it is read as real numbers, unless through an activation function; with
+        `may_be_constant` also if its data is a constant.
         """
         data, network = ops[0].reads[0], self.network
-        if data.encoding is None or data.tensor in network.constants or ops[0].outputs[0] in self._gone:
+        if data.encoding is None or ops[0].outputs[0] in self._gone:
+            return None
+        if data.tensor in network.constants and not may_be_constant:
             return None
         functions: list[Op] = []
         result = ops[-1].outputs[0]

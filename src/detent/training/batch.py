@@ -7,18 +7,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from copy import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils.data import default_collate
 
 from detent.errors import DataError
 from detent.graph import Inputs
+from detent.graph.running import map_tensors
 
-__all__ = ["ModelInputs", "call", "example_of", "inputs_of", "labels_of", "mapped", "size_of", "to_float32"]
+__all__ = ["ModelInputs", "call", "example_of", "inputs_of", "labels_of", "size_of", "to_float32"]
 
 
 def inputs_of(batch: Any) -> Inputs:
@@ -51,26 +50,8 @@ def call(model: Callable[..., Any], batch: Any) -> Any:
 def size_of(batch: Any) -> int:
     """How many samples are in it: the first axis of its first tensor."""
     sizes: list[int] = []
-    mapped(batch, lambda tensor: sizes.append(len(tensor)) if tensor.ndim else None)
+    map_tensors(batch, lambda tensor: sizes.append(len(tensor)) if tensor.ndim else None)
     return sizes[0] if sizes else 1
-
-
-def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
-    """The same structure with every tensor changed; dicts and tuples keep their types."""
-    match value:
-        case Tensor():
-            return change(value)
-        case MutableMapping():
-            changed = copy(value)
-            for key, part in value.items():
-                changed[key] = mapped(part, change)
-            return changed
-        case tuple() if hasattr(value, "_fields"):
-            return type(value)(*(mapped(part, change) for part in value))
-        case tuple() | list():
-            return type(value)(mapped(part, change) for part in value)
-        case _:
-            return value
 
 
 def example_of(sample: Any) -> Inputs:
@@ -93,4 +74,4 @@ class ModelInputs:
 def to_float32(outputs: Any) -> Any:
     """Half precision made float32 again: losses and metrics are sums."""
     half = (torch.float16, torch.bfloat16)
-    return mapped(outputs, lambda tensor: tensor.float() if tensor.dtype in half else tensor)
+    return map_tensors(outputs, lambda tensor: tensor.float() if tensor.dtype in half else tensor)

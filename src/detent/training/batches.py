@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from detent.errors import DataError
-from detent.training.batch import mapped
+from detent.graph.running import map_tensors
 
 __all__ = ["Augment", "Batches", "Samples"]
 
@@ -84,7 +84,7 @@ class Batches:
             generator=torch.Generator().manual_seed(self.seed),  # or the loader would draw from the global one
         )
         for batch in loader:
-            yield mapped(batch, lambda tensor: tensor.to(self.device, non_blocking=True))
+            yield map_tensors(batch, lambda tensor: tensor.to(self.device, non_blocking=True))
 
     def _indices(self) -> Iterator[list[int]]:
         """Of each batch, the samples that belong to this rank."""

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from detent.errors import ArtifactError, refusing
 from detent.files import write_bytes
-from detent.graph import FloatRange, PreparedModel
+from detent.graph import BEFORE_CORRECTION, FloatRange, PreparedModel
 from detent.training.state_codec import pack, unpack
 
 __all__ = ["VERSION", "differences", "load", "load_model", "read", "save"]
@@ -111,7 +111,7 @@ def differences(header: Mapping[str, Any], prepared: PreparedModel) -> list[str]
         if header.get(key) != wanted[key]
     ]
     found += _different_keys("recipe", header.get("recipe", {}), wanted["recipe"])
-    own, held = prepared.state_dict(), header["state"]["model"]
+    own, held = (_without_corrections(state) for state in (prepared.state_dict(), header["state"]["model"]))
     found += [f"{name} is only in the file" for name in held if name not in own]
     spare = _ranges(prepared)
     found += [f"{name} is only in the model" for name in own if name not in held and name not in spare]
@@ -119,6 +119,11 @@ def differences(header: Mapping[str, Any], prepared: PreparedModel) -> list[str]
         if name in held and (held[name].shape, held[name].dtype) != (tensor.shape, tensor.dtype):
             found.append(f"{name} is {_described(held[name])} in the file, {_described(tensor)} here")
     return found
+
+
+def _without_corrections(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The state, without what its biases were before calibrating: a model that is not calibrated has none of that."""
+    return {name: value for name, value in state.items() if not name.startswith(BEFORE_CORRECTION)}
 
 
 def _ranges(prepared: PreparedModel) -> set[str]:

@@ -15,11 +15,13 @@ from detent.recipes.refusal import RefusalError
 from detent.recipes.section import Section
 from detent.training.precision import PrecisionName
 from detent.training.schedules import ScheduleName
+from detent.training.trackers import TrackerName
 
 __all__ = [
     "Config",
     "DataConfig",
     "DeployConfig",
+    "LogConfig",
     "LossConfig",
     "ModelConfig",
     "OptimizerConfig",
@@ -160,6 +162,13 @@ class DeployConfig(Section, frozen=True):
     verify_batches: Annotated[int, within(0, 10_000)] = 2
 
 
+class LogConfig(Section, frozen=True):
+    """Where a run is followed besides `log.csv`, and the project, or experiment, that it belongs to there."""
+
+    to: Annotated[tuple[Annotated[TrackerName, one_of(TrackerName)], ...], a_list] = ("tensorboard",)
+    project: Text = "detent"
+
+
 class Registrations(Section, frozen=True):
     """Observers, quantizers and algorithms of a user's own: names to import paths."""
 
@@ -185,6 +194,7 @@ class Config(Section, frozen=True):
     loss: LossConfig = LossConfig()
     metrics: _Options = Options()
     deploy: DeployConfig = DeployConfig()
+    log: LogConfig = LogConfig()
     imports: Registrations = Registrations()
 
     def with_changes(self, section: str, **changes: Any) -> Config:

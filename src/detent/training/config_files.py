@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ from detent.algorithms import ALGORITHMS
 from detent.errors import DetentError, RecipeError
 from detent.observers import OBSERVERS
 from detent.quantizers import QUANTIZERS
+from detent.recipes import find
 from detent.recipes.files import FORMATS, read
 from detent.training.build import check_names, refuse_imports
 from detent.training.config import Config, Registrations
 from detent.training.import_paths import import_object
+from detent.training.overrides import parse_override
 
 __all__ = ["load_config"]
 
@@ -22,13 +25,19 @@ _MOST_FILES = 64  # in all: two bases that each have two, and so on, are few fil
 _PATHS = (("model", "pretrained"), ("data", "folder"))
 
 
-def load_config(path: str | Path, *, allow_imports: bool = False) -> Config:
+def load_config(path: str | Path, *, overrides: Sequence[str] = (), allow_imports: bool = False) -> Config:
     """Read a `.yaml`, `.yml`, `.json` or `.toml` file. A mistake names the file, the key and the nearest known one.
+
+    `overrides`, each `key=value` as `optimizer.lr=0.01`, are laid over it; relative paths in them are those of the
+    current folder.
 
     Without `allow_imports` the file is data: one that names code by an import path is refused.
     """
     data = _with_bases(Path(path), (), [])
-    asked = Registrations.from_dict(data.get("imports") or {}, source=f"{path}: imports")
+    for text in overrides:
+        data = laid_over(_with_open_recipe(data, text), _placed(parse_override(text), Path()))
+    source = shlex.join([str(path), *overrides])
+    asked = Registrations.from_dict(data.get("imports") or {}, source=f"{source}: imports")
     for table, names in (
         (OBSERVERS, asked.observers),
         (QUANTIZERS, asked.quantizers),
@@ -36,10 +45,10 @@ def load_config(path: str | Path, *, allow_imports: bool = False) -> Config:
     ):
         for name, where in names.items():
             table.register(name, import_object(str(where), table.kind, allowed=allow_imports))
-    config = Config.from_dict(data, source=str(path))
+    config = Config.from_dict(data, source=source)
     if not allow_imports:
-        refuse_imports(config, str(path))
-    check_names(config, str(path))
+        refuse_imports(config, source)
+    check_names(config, source)
     return config
 
 
@@ -81,6 +90,14 @@ def _with_bases(path: Path, above: tuple[Path, ...], seen: list[Path]) -> dict[s
     for base in bases:
         merged = laid_over(merged, _with_bases(path.parent / base, (*above, here), seen))
     return laid_over(merged, _placed(own, path.parent))
+
+
+def _with_open_recipe(data: dict[str, Any], override: str) -> dict[str, Any]:
+    """With a recipe that is named written out, if the override is of a key inside it."""
+    named = data.get("recipe")
+    if not override.startswith("recipe.") or not isinstance(named, str):
+        return data
+    return {**data, "recipe": find(named).to_dict()}
 
 
 def _placed(data: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -11,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from detent.calibrating import calibrate, measure_float_ranges
 from detent.errors import DataError, RecipeError
 from detent.graph import FoldedBatchNorm, quantizers_of
-from detent.preparing import calibrate, measure_float_ranges
-from detent.training.bar import progress_bar
+from detent.progress import progress
 from detent.training.batch import ModelInputs
 from detent.training.batches import Batches
 from detent.training.metrics import score
@@ -22,6 +23,8 @@ from detent.training.run import BEST, Progress, Run
 from detent.training.synced_norms import batch_norms_of, synced_batch_norms
 
 __all__ = ["EpochLoop"]
+
+_LOG = logging.getLogger("detent")
 
 
 class EpochLoop(ABC):
@@ -49,6 +52,7 @@ class EpochLoop(ABC):
         for name, value in (("max_epochs", max_epochs), ("val_begin", val_begin), ("val_interval", val_interval)):
             if value < 1:
                 raise RecipeError(f"{name} {value}", "epochs are counted from 1", "choose 1 or more")
+        _refuse_uneven(run.train)
         self.work, self.max_epochs = run, max_epochs
         self.val_begin, self.val_interval = val_begin, val_interval
         self.freeze_bn_begin, self.dynamic_intervals = freeze_bn_begin, sorted(dynamic_intervals)
@@ -90,11 +94,12 @@ class EpochLoop(ABC):
         """The batches that are left of this epoch."""
         run, batches = self.work, self.dataloader
         title = f"epoch {self.epoch}/{self.max_epochs}"
-        with progress_bar(title, len(batches), shown=run.processes.first) as bar:
+        with progress(title, len(batches), done=batches.skip, shown=run.processes.first) as bar:
             for index, batch in enumerate(batches, start=batches.skip):
                 loss = self.run_iter(index, batch)
                 done = run.progress
-                bar.advance(done.batch, loss, done.right / done.seen if done.seen else None)
+                share = f"  top-1 {100 * done.right / done.seen:.1f} %" if done.seen else ""
+                bar.advance(done.batch, facts=f"loss {loss:.4f}{share}")
                 if run.checkpoint_interval and done.step % run.checkpoint_interval == 0:
                     run.save()
 
@@ -163,6 +168,8 @@ class EpochLoop(ABC):
             shown = metrics if self.validates(self.epoch) else {}
             rate = {"lr": float(run.optimizer.param_groups[0]["lr"])}
             run.log.write(done.step, self.epoch, {**means, **rate, **shown})
+            facts = ", ".join(f"{name} {value:.4f}" for name, value in {**means, **shown}.items())
+            _LOG.info("epoch %d/%d: %s", self.epoch, self.max_epochs, facts)
         run.progress = Progress(epoch=done.epoch + 1, step=done.step, best=best)
         # The last checkpoint is written last: until it says that the epoch is over, a resumed run does all of this
         # again, with the same result. The other way round, it would believe in a best checkpoint that is not there.
@@ -189,3 +196,15 @@ class EpochLoop(ABC):
         for name, value in run.prepared.named_buffers():
             value.copy_(buffers[name])
         return any(gradient is None for gradient in found)
+
+
+def _refuse_uneven(batches: Batches) -> None:
+    """Processes that have parts of different sizes would average gradients that are not worth the same; one that has
+    none would not join the others in a step, and they would wait for it."""
+    count = len(batches.samples)
+    if batches.ranks > 1 and len(batches) * batches.batch_size > count:
+        raise DataError(
+            f"train on {count} samples in batches of {batches.batch_size} on {batches.ranks} processes",
+            f"the last batch has {count % batches.batch_size}, and each process gets another part of it",
+            "shuffle them, which leaves it out, or choose a batch size that divides them",
+        )

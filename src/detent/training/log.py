@@ -1,4 +1,4 @@
-"""What a run writes down as it goes: a CSV file, and TensorBoard events where that is installed."""
+"""What a run writes down as it goes: a CSV file, and what trackers such as TensorBoard are given."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from detent.errors import ArtifactError
 from detent.files import read_bytes, write_bytes
+from detent.training.trackers import Tracker, Tracking
 
 __all__ = ["Log"]
 
@@ -18,27 +19,33 @@ _COLUMNS = ("step", "epoch", "name", "value")
 
 
 class Log:
-    """Rows of step, epoch, name, value in `log.csv`, and the same as TensorBoard events.
+    """Rows of step, epoch, name, value in `log.csv`, and the same for the trackers of `tracking`.
 
     A resumed run continues the file where its checkpoint was written: it keeps the first `resume_rows` rows, none of
     which is past `resume_step`, and writes the others again. Without a folder nothing is written. `rows` are those in
     the file; `note` says what is missing.
     """
 
-    def __init__(self, folder: Path | None, *, resume_step: int | None = None, resume_rows: int | None = None):
+    def __init__(
+        self,
+        folder: Path | None,
+        *,
+        resume_step: int | None = None,
+        resume_rows: int | None = None,
+        tracking: Tracking | None = None,
+    ):
         self.path = None if folder is None else folder / "log.csv"
         self.note: str | None = None
         self.rows = 0
-        self._events: Any = None
+        self._trackers: list[Tracker] = []
         if self.path is None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         kept = [] if resume_step is None else _rows_until(self.path, resume_step)[:resume_rows]
         self.rows = len(kept)
         write_bytes(self.path, _as_csv([_COLUMNS, *kept]))
-        self._events = _event_writer(self.path.parent)
-        if self._events is None:
-            self.note = "no TensorBoard events: pip install 'detent[train]'; the log is in log.csv"
+        self._trackers, notes = (tracking or Tracking()).open(self.path.parent, resume=resume_step is not None)
+        self.note = "; ".join(notes) or None
 
     def write(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
         """Add one row a value; they are on disk when this returns."""
@@ -50,14 +57,12 @@ class Log:
             file.flush()
             os.fsync(file.fileno())
         self.rows += len(rows)
-        if self._events is not None:
-            for name, value in values.items():
-                self._events.add_scalar(name, value, step)
-            self._events.flush()
+        for tracker in self._trackers:
+            tracker.write(step, values)
 
     def close(self) -> None:
-        if self._events is not None:
-            self._events.close()
+        for tracker in self._trackers:
+            tracker.close()
 
 
 def _as_csv(rows: Iterable[Sequence[Any]]) -> bytes:
@@ -76,11 +81,3 @@ def _rows_until(path: Path, step: int) -> list[list[str]]:
     except (OSError, csv.Error) as error:
         raise ArtifactError(f"continue the log {path}", str(error), "move it elsewhere, and resume again") from None
     return [row for row in rows[1:] if row[0].isdecimal() and int(row[0]) <= step]
-
-
-def _event_writer(folder: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(str(folder / "events"))

@@ -8,9 +8,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from detent.calibrating import calibrate, observing
 from detent.errors import SchemeError
-from detent.graph import modes_to_observe, observing, quantizers_of
-from detent.preparing import calibrate
+from detent.graph import modes_to_observe, quantizers_of
 from detent.quantizers import Quantizer
 from detent.training.batch import ModelInputs, call
 from detent.training.epoch_loop import EpochLoop

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
+from detent.calibrating import calibrate, measure_float_ranges
 from detent.graph import FoldedBatchNorm, PreparedModel, quantizers_of
-from detent.preparing import calibrate, measure_float_ranges
 from detent.training.synced_norms import batch_norms_of
 
 __all__ = ["Phases"]

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +25,7 @@ from torch import Tensor, nn
 
 from detent.errors import EngineError, RecipeError
 from detent.graph import FoldedBatchNorm
+from detent.processes import python_command
 
 __all__ = ["Precision", "PrecisionName"]
 
@@ -95,7 +95,7 @@ def _refuse_broken_kernels(dtype: torch.dtype) -> None:
     if _CHOSEN in os.environ or not _names_amx():
         return
     probe = _PROBE.format(dtype=str(dtype).removeprefix("torch."))
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True)
+    done = subprocess.run(python_command(probe), capture_output=True)
     if done.returncode < 0:
         raise EngineError(
             f"train in {dtype} on this CPU",

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -75,15 +76,28 @@ def refuse_sharded(model: nn.Module) -> None:
         raise EngineError(
             f"train a model whose parameters are sharded, {sharded[0]} and {len(sharded) - 1} others",
             "the loops keep whole parameters on every process and average gradients",
-            "give the model as `detent.prepare` made it, or train the sharded one in a loop of your own",
+            "give the model as `detent.prepare` made it, or train the sharded one in a loop of your own"
+            " (`detent.training.sharding`)",
         )
 
 
+def _lost_another(error: BaseException | None) -> str | None:
+    """What the library that connects processes said, if an exception, or what caused it, is of it."""
+    while error is not None:
+        lines = [line for line in str(error).splitlines() if "/gloo/" in line]
+        if lines or isinstance(error, dist.DistError):
+            said = lines[0].rpartition("] ")[2] if lines else str(error)
+            return said.partition(". ")[0]
+        error = error.__cause__ or error.__context__
+    return None
+
+
 @contextmanager
-def joined_processes(device: str | None = None) -> Iterator[Processes]:
+def joined_processes(device: str | None = None, *, timeout: timedelta | None = None) -> Iterator[Processes]:
     """The processes `torchrun` started (nccl on GPUs, gloo on CPUs), joined inside the block; else this one alone.
 
-    `device` is "cpu" or "cuda"; by default a GPU is used where there is one.
+    `device` is "cpu" or "cuda"; by default a GPU is used where there is one. A process that ends, or is not heard of
+    for `timeout` (torch's own by default: 10 minutes on GPUs, 30 on CPUs), is an EngineError on the others.
     """
     kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if kind == "cuda" and not torch.cuda.is_available():
@@ -95,8 +109,18 @@ def joined_processes(device: str | None = None) -> Iterator[Processes]:
     place = torch.device("cuda", local) if kind == "cuda" else torch.device("cpu")
     if kind == "cuda":
         torch.cuda.set_device(place)
-    dist.init_process_group("nccl" if kind == "cuda" else "gloo")
+    dist.init_process_group("nccl" if kind == "cuda" else "gloo", timeout=timeout)
+    here = Processes(dist.get_rank(), dist.get_world_size(), place)
     try:
-        yield Processes(dist.get_rank(), dist.get_world_size(), place)
+        yield here
+    except Exception as error:
+        said = _lost_another(error)
+        if said is None:
+            raise
+        raise EngineError(
+            f"train on {here.count} processes",
+            f"process {here.rank} waited for another one in vain: {said}",
+            "see why the other one ended; then start all of them again, and resume",
+        ) from error
     finally:
         dist.destroy_process_group()

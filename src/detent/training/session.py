@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
@@ -23,11 +24,14 @@ from detent.training.log import Log
 from detent.training.processes import Processes, joined_processes
 from detent.training.random_state import seed_everything
 from detent.training.run import LAST
+from detent.training.trackers import Tracking
 from detent.verification import Verdict
 
 __all__ = ["Outcome", "deploy_checkpoint", "train"]
 
 ARTIFACT = "artifact"
+
+_LOG = logging.getLogger("detent")
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,8 @@ def train(config: Config, folder: str | Path, *, resume: bool = False, allow_imp
     """
     if not allow_imports:
         refuse_imports(config, config.name)
+    tracking = Tracking(config.log.to, config.log.project, config.name, config.to_full_dict())
+    tracking.require()
     where = Path(folder)
     last = where / LAST
     if last.exists() and not resume:
@@ -64,6 +70,8 @@ def train(config: Config, folder: str | Path, *, resume: bool = False, allow_imp
     if resume and not last.exists():
         raise ArtifactError(f"resume in {where}", f"there is no {LAST}", "train without --resume first")
     with joined_processes(config.train.device) as processes, _alone(where, processes):
+        if processes.first:
+            _LOG.info("training %s for %s in %s, %d epochs", config.name, config.backend, where, config.train.epochs)
         seed_everything(config.train.seed)
         run = run_of(config, where, processes, allow_imports=allow_imports)
         if processes.first and config.deploy.enabled:
@@ -72,10 +80,10 @@ def train(config: Config, folder: str | Path, *, resume: bool = False, allow_imp
         if resume:
             run.resume(last)
         elif processes.first:
-            write(config.to_dict(), where / "config.yaml")
+            write(config.to_full_dict(), where / "config.yaml")
         if processes.first:
             step, rows = (run.progress.step, run.progress.log_rows) if resume else (None, None)
-            run.log = Log(where, resume_step=step, resume_rows=rows)
+            run.log = Log(where, resume_step=step, resume_rows=rows, tracking=tracking)
         metrics = loop_of(config, run).run()
         run.log.close()
         if not processes.first:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from detent.algorithms.floating import only_quantizing
 from detent.graph import eval_mode
+from detent.progress import count_of, progress
 from detent.training.batch import call, size_of
 from detent.training.metrics import Metric, answers_of, measured
 from detent.training.objective import LossFunction, Objective, checked_loss
@@ -34,11 +35,12 @@ def validate(
     """
     everyone = processes or Processes()
     sums: dict[str, Tensor] = {}
-    with eval_mode(prepared):
+    with eval_mode(prepared), progress("validating", count_of(batches), shown=everyone.first) as bar:
         for batch in batches:
             for name, value in _of_batch(prepared, batch, objective or Objective(), metrics or {}).items():
                 added = torch.stack([value * size_of(batch), torch.full_like(value, size_of(batch))])
                 sums[name] = sums[name] + added if name in sums else added
+            bar.advance()
     totals = everyone.total(torch.stack(list(sums.values())))
     return {name: float(total[0] / total[1]) for name, total in zip(sums, totals, strict=True)}
 

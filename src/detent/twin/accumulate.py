@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,16 @@ from detent.ir import Encoding, Network, Op, Operand, constant_values
 from detent.ir.reference.padding import pad_asymmetric
 from detent.ir.windows import SlidingWindow
 
-__all__ = ["EXACT", "Accumulator", "accumulator", "bias_codes", "bias_values", "matmul_accumulate", "ranges_within"]
+__all__ = [
+    "EXACT",
+    "Accumulator",
+    "Codes",
+    "accumulator",
+    "bias_codes",
+    "bias_values",
+    "matmul_accumulate",
+    "ranges_within",
+]
 
 EXACT = 2**24
 """Integers below it, and their sums below it, are exact in float32."""
@@ -32,6 +42,7 @@ _CONV_TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_trans
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
+Codes = npt.NDArray[np.integer[Any]]
 Product = Callable[[Tensor, Tensor, "Tensor | None"], Tensor]
 """Of shifted codes, weights and a bias of one dtype."""
 
@@ -41,8 +52,8 @@ class Accumulator:
     """`sum (x - zx) * (w - zw) + bias` of one weighted operation, prepared; call it with the codes of `read`.
 
     - `read`: the data input and its grid; `scale`: float32 `f32(sx * sw)`, 0-d or one per output channel.
-    - `weights`: codes less their zero point, out channel first; `channels`: the shape in which one number per output
-      channel broadcasts against the result.
+    - `weights`: codes less their zero point, out channel first, in a narrow type that sums of them may leave;
+      `channels`: the shape in which one number per output channel broadcasts against the result.
     - `total`: the sums of codes less their zero point.
     - it gives integers, as float32 where all are below 2**24, else as float64.
     """
@@ -50,7 +61,7 @@ class Accumulator:
     read: Operand
     weight: Encoding
     scale: Floats
-    weights: Integers
+    weights: Codes
     channels: tuple[int, ...]
     bias: Integers | None
     total: Callable[[Tensor], Tensor] = field(repr=False)
@@ -80,10 +91,27 @@ def accumulator(graph: Network, op: Op, bias: Integers | None = None) -> Accumul
         return None
     if layout.transposed and layout.groups > 1 and weight.encoding.axis is not None:
         return None  # one scale stands for a channel of every group
-    weights = codes.astype(np.int64) - weight.encoding.along(weight.encoding.zero_point, codes.ndim).astype(np.int64)
+    weights = _shifted(codes, weight.encoding)
     scale = np.asarray(np.float32(data.encoding.scale) * weight.encoding.scale, np.float32)
     total = _summation(layout, weights, bias, data.encoding)
     return Accumulator(data, weight.encoding, scale, layout.out_first(weights), layout.channels, bias, total)
+
+
+def _shifted(codes: Codes, encoding: Encoding) -> Codes:
+    """Codes less their zero point, in the narrowest type that holds them.
+
+    >>> _shifted(np.array([0, 127]), Encoding(np.float32(1), np.int64(0), "int8")).dtype
+    dtype('int8')
+    >>> _shifted(np.array([0, 255]), Encoding(np.float32(1), np.int64(0), "uint8")).dtype
+    dtype('int16')
+    """
+    shifted: Codes = codes - encoding.along(encoding.zero_point, codes.ndim)
+    ends = int(shifted.min(initial=0)), int(shifted.max(initial=0))
+    for narrow in (np.int8, np.int16, np.int32):
+        held = np.iinfo(narrow)
+        if held.min <= ends[0] and ends[1] <= held.max:
+            return shifted.astype(narrow)
+    return shifted
 
 
 def bias_codes(graph: Network, op: Op) -> Integers | None:
@@ -119,7 +147,7 @@ class _Layout:
     transposed: bool = False
     """ConvTranspose: the out axis counts the channels of one group."""
 
-    def out_first(self, weights: Integers) -> Integers:
+    def out_first(self, weights: Codes) -> Codes:
         return np.moveaxis(weights, self.out_axis, 0)
 
 
@@ -166,7 +194,7 @@ def _times(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
     return x @ w if b is None else (x @ w).add_(b)
 
 
-def _summation(layout: _Layout, weights: Integers, bias: Integers | None, data: Encoding) -> Callable[[Tensor], Tensor]:
+def _summation(layout: _Layout, weights: Codes, bias: Integers | None, data: Encoding) -> Callable[[Tensor], Tensor]:
     largest = max(abs(data.qmin - int(data.zero_point)), abs(data.qmax - int(data.zero_point)))
     per_input = _per_input(layout, weights) * largest
     most_bias = 0 if bias is None else int(np.abs(bias).max(initial=0))
@@ -178,10 +206,11 @@ def _summation(layout: _Layout, weights: Integers, bias: Integers | None, data: 
     return _in_ranges(layout, weights, bias, ranges)
 
 
-def _per_input(layout: _Layout, weights: Integers) -> Integers:
+def _per_input(layout: _Layout, weights: Codes) -> Integers:
     """sum|w| for each (output channel, input channel)."""
-    moved = np.moveaxis(np.abs(weights), (layout.out_axis, layout.in_axis), (0, 1))
-    return np.asarray(moved.reshape(*moved.shape[:2], -1).sum(axis=2), np.int64)
+    wide = np.int16 if weights.itemsize == 1 else np.int64
+    moved = np.moveaxis(np.abs(weights, dtype=wide), (layout.out_axis, layout.in_axis), (0, 1))
+    return np.asarray(moved.reshape(*moved.shape[:2], -1).sum(axis=2, dtype=np.int64))
 
 
 def ranges_within(per_input: Integers, limit: int) -> list[tuple[int, int]] | None:
@@ -204,30 +233,31 @@ def ranges_within(per_input: Integers, limit: int) -> list[tuple[int, int]] | No
     return [*ranges, (start, per_input.shape[1])]
 
 
-def _at_once(
-    layout: _Layout, weights: Integers, bias: Integers | None, dtype: torch.dtype
-) -> Callable[[Tensor], Tensor]:
-    w = torch.from_numpy(np.ascontiguousarray(weights)).to(dtype)
+def _at_once(layout: _Layout, weights: Codes, bias: Integers | None, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    held = _held(weights)
     b = None if bias is None else torch.from_numpy(bias).to(dtype)
-    return lambda x: layout.product(x.to(dtype), w, b)
+    return lambda x: layout.product(x.to(dtype), held.to(dtype), b)
 
 
 def _in_ranges(
-    layout: _Layout, weights: Integers, bias: Integers | None, ranges: list[tuple[int, int]]
+    layout: _Layout, weights: Codes, bias: Integers | None, ranges: list[tuple[int, int]]
 ) -> Callable[[Tensor], Tensor]:
-    whole = torch.from_numpy(np.ascontiguousarray(weights)).to(torch.float32)
-    parts = [whole.narrow(layout.in_axis, start, stop - start).contiguous() for start, stop in ranges]
+    held = _held(weights)
     b = None if bias is None else torch.from_numpy(bias).to(torch.float64).reshape(layout.channels)
     axis = 1 if len(layout.channels) > 2 else -1  # of the data: channels come first after the batch in a convolution
 
     def total(x: Tensor) -> Tensor:
-        sums = [
-            layout.product(x.narrow(axis, start, stop - start), part, None)
-            for (start, stop), part in zip(ranges, parts, strict=True)
-        ]
-        result = sums[0].to(torch.float64)
-        for each in sums[1:]:
-            result += each
+        result: Tensor | None = None
+        for start, stop in ranges:
+            part = held.narrow(layout.in_axis, start, stop - start).to(torch.float32).contiguous()
+            sums = layout.product(x.narrow(axis, start, stop - start), part, None)
+            result = sums.to(torch.float64) if result is None else result.add_(sums)
+        assert result is not None
         return result if b is None else result.add_(b)
 
     return total
+
+
+def _held(weights: Codes) -> Tensor:
+    """Integers, which are made floats each time that they are multiplied with: a quarter of the memory."""
+    return torch.from_numpy(np.array(weights, order="C"))

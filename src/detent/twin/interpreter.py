@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import onnx
 import torch
 from torch import Tensor
 
-from detent.errors import DeployError, DetentError, RunError, TensorError
+from detent.errors import DeployError, DetentError, RunError, TensorError, refusing
 from detent.frontends.onnx import expand_qoperators
 from detent.frontends.onnx.reading.files import read_model
 from detent.graph import TORCH_ERRORS, described
@@ -43,6 +43,11 @@ def graph_of(model: Model) -> Network:
     if isinstance(model, onnx.ModelProto):
         return _with_one_axis(read_qdq(expand_qoperators(model)))
     path = Path(model)
+    with refusing(DeployError, f"read {path}", "its content is damaged: get the file, or deploy the model, again"):
+        return _graph_at(path)
+
+
+def _graph_at(path: Path) -> Network:
     if path.is_dir():
         return graph_of(Package.load(path))
     from detent.targets import TARGETS  # which stand above, and know how their own files are read
@@ -114,7 +119,7 @@ class Twin:
     def _outputs(self, values: Mapping[int, Tensor]) -> dict[str, Array]:
         found = {}
         for output in self._program.graph.outputs:
-            value, encoding = values[self._program.slots[output.read]], output.read.encoding
+            value, encoding = _held(values[self._program.slots[output.read]], output.read), output.read.encoding
             if output.as_codes:
                 found[output.name] = _array(value, encoding)
             else:
@@ -137,11 +142,27 @@ class Twin:
         numbers. Operations then read these in place of what the twin computed, and the answer still is what the twin
         computed: each operation is compared alone, and a difference does not spread.
         """
+        return dict(self.each_tensor(inputs, given, before_grids=before_grids))
+
+    def each_tensor(
+        self, inputs: Arrays, given: Arrays | None = None, *, before_grids: Container[str] = ()
+    ) -> Iterator[tuple[str, Array]]:
+        """What `tensors` gives, one at a time: those that no later operation reads are not held."""
         program, shown = self._program, self._program.shown
         real = {name for name in shown if name in before_grids and Operand(name) in program.slots}
-        shown = {name: Operand(name) if name in real else operand for name, operand in shown.items()}
-        values = self._compute(inputs, given or {}, (program.slots[operand] for operand in shown.values()))
-        return {name: _array(values[program.slots[operand]], operand.encoding) for name, operand in shown.items()}
+        wanted = {program.slots[Operand(name) if name in real else operand]: name for name, operand in shown.items()}
+        operands = {program.slots[operand]: operand for operand in program.slots}
+        values = self._entered(inputs)
+        for number in list(values):
+            if number in wanted:
+                yield wanted[number], _array(values[number], operands[number].encoding)
+        for instruction in program.instructions:
+            self._execute(instruction, values, given or {})
+            for number in instruction.writes:
+                if number in wanted:
+                    yield wanted[number], _array(values[number], operands[number].encoding)
+            for number in instruction.last_use:
+                del values[number]
 
     def given_operand(self, operand: Operand, given: Arrays) -> Tensor | None:
         """What a step reads as `operand`, from `given` (see `tensors`); None if that does not determine it."""
@@ -163,13 +184,22 @@ class Twin:
                 "give the values of what it reads",
             )
         values = dict(program.constants)
-        with torch.no_grad():
-            for instruction in making:
-                self._execute(instruction, values, given)
+        for instruction in making:
+            self._execute(instruction, values, given)
         operand = program.shown[tensor]
         return _array(values[program.slots[operand]], operand.encoding)
 
     def _compute(self, inputs: Arrays, given: Arrays, keep: Iterable[int]) -> dict[int, Tensor]:
+        values, kept = self._entered(inputs), set(keep)
+        for instruction in self._program.instructions:
+            self._execute(instruction, values, given)
+            for number in instruction.last_use:
+                if number not in kept:
+                    del values[number]
+        return values
+
+    def _entered(self, inputs: Arrays) -> dict[int, Tensor]:
+        """The values that are there before the first step."""
         if not isinstance(inputs, Mapping) or set(inputs) != set(self.graph.inputs):
             named = ", ".join(sorted(inputs)) if isinstance(inputs, Mapping) else f"as a {type(inputs).__name__}"
             raise TensorError(
@@ -177,16 +207,10 @@ class Twin:
                 f"the network takes {', '.join(sorted(self.graph.inputs))}",
                 "give a dict of arrays, named as the network's inputs",
             )
-        values, kept = dict(self._program.constants), set(keep)
+        values = dict(self._program.constants)
         for name, operand in self._program.entries.items():
             array = _typed(name, self.graph.inputs[name], inputs[name])
             values[self._program.slots[operand]] = _tensor(array, coded=operand.encoding is not None)
-        with torch.no_grad():
-            for instruction in self._program.instructions:
-                self._execute(instruction, values, given)
-                for number in instruction.last_use:
-                    if number not in kept:
-                        del values[number]
         return values
 
     def _execute(self, instruction: Instruction, values: dict[int, Tensor], given: Arrays) -> None:
@@ -194,11 +218,12 @@ class Twin:
         arguments: list[Tensor | None] = []
         for number, operand in zip(instruction.reads, instruction.step.reads, strict=True):
             value = None if operand is None or operand.tensor in made else self.given_operand(operand, given)
-            if value is None and number is not None:
-                value = values[number]
+            if value is None and number is not None and operand is not None:
+                value = _held(values[number], operand)
             arguments.append(value)
         try:
-            result = instruction.step.kernel(*arguments)
+            with torch.no_grad():
+                result = instruction.step.kernel(*arguments)
         except DetentError:
             raise
         except TORCH_ERRORS as error:
@@ -256,6 +281,11 @@ def _typed(name: str, port: Port, array: Array) -> Array:
 def _tensor(array: Array, *, coded: bool) -> Tensor:
     given = np.asarray(array)
     return torch.from_numpy(np.array(given, np.float32 if coded or given.dtype.kind == "f" else given.dtype))
+
+
+def _held(value: Tensor, operand: Operand) -> Tensor:
+    """The value of an operand as steps read it: constant codes are held as integers."""
+    return value if operand.encoding is None or value.is_floating_point() else value.to(torch.float32)
 
 
 def _array(value: Tensor, encoding: Encoding | None) -> Array:

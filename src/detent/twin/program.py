@@ -16,6 +16,9 @@ from detent.twin.requantize import dequantize
 
 __all__ = ["Instruction", "Program"]
 
+_HELD = {"int2": "int8", "int4": "int8", "int8": "int8", "uint2": "uint8", "uint4": "uint8", "uint8": "uint8"}
+"""Types of codes that are held as integers: the weights of a large network take a quarter of the memory."""
+
 
 @dataclass(frozen=True)
 class Instruction:
@@ -32,7 +35,7 @@ class Program:
 
     - `graph`: the network as the arithmetic rewrites it.
     - `slots`: a number for each operand that is ever there; values are kept by these numbers.
-    - `constants`: the values that are known beforehand.
+    - `constants`: the values that are known beforehand; codes, which steps read as float32, are held as integers.
     - `entries`: the operand that each input of the network is given as.
     - `shown`: for each tensor the operand that tells most: codes if everybody reads it on one grid, else real numbers.
     """
@@ -87,7 +90,8 @@ class Program:
     def _constant(self, read: Operand) -> Tensor:
         array = self.graph.constants[read.tensor]
         if read.tensor in self.graph.coded:
-            return torch.from_numpy(array.astype(np.float32))
+            held = "float32" if read.encoding is None else _HELD.get(read.encoding.dtype, "float32")
+            return torch.from_numpy(array.astype(held))
         if not np.issubdtype(array.dtype, np.floating):
             return torch.from_numpy(np.array(array))
         real = torch.from_numpy(np.array(array, np.float32))

@@ -25,7 +25,7 @@ __all__ = ["lost_in_pairs", "saturate_pairs"]
 
 _MOST_CODE, _LEAST, _MOST = 255, -(2**15), 2**15 - 1
 
-Integers = npt.NDArray[np.int64]
+Weights = npt.NDArray[np.int16]
 Columns = Callable[[Tensor], list[Tensor]]
 """For each place in a window, in the order of memory without channels, what it meets: (batch, channels, positions)."""
 
@@ -49,8 +49,8 @@ def saturate_pairs(sums: Accumulator, op: Op, zero_point: int | None = None) -> 
     """The same sums with pairs saturated; `sums` itself where no pair can saturate. `zero_point` is that of the data as
     unsigned bytes, if not its own. Weights are multiplied as they are stored, their zero point included."""
     groups = op.groups
-    lifts = np.asarray(sums.weight.zero_point, np.int64).reshape(-1, *[1] * (sums.weights.ndim - 1))
-    pairs = list(_pairs(_grouped(sums.weights + lifts, op, groups)))
+    lifts = np.asarray(sums.weight.zero_point, np.int16).reshape(-1, *[1] * (sums.weights.ndim - 1))
+    pairs = list(_pairs(_grouped(sums.weights.astype(np.int16) + lifts, op, groups)))
     if not pairs:
         return sums
     exact, columns = sums.total, _columns(op, sums.weights.shape[2:])
@@ -84,7 +84,7 @@ def lost_in_pairs(x: Tensor, y: Tensor) -> Tensor:
     return lost
 
 
-def _grouped(weights: Integers, op: Op, groups: int) -> Integers:
+def _grouped(weights: Weights, op: Op, groups: int) -> Weights:
     """(group, output channel of it, place without channels, input channel of the group), from output channel first."""
     if op.type == "ConvTranspose":  # (output channel of a group, input channel of all groups, ...)
         split = weights.reshape(weights.shape[0], groups, -1, *weights.shape[2:])
@@ -94,24 +94,26 @@ def _grouped(weights: Integers, op: Op, groups: int) -> Integers:
     return np.moveaxis(weights.reshape(*weights.shape[:3], -1), 2, 3)
 
 
-def _pairs(weights: Integers) -> Iterator[_Pair]:
+def _pairs(weights: Weights) -> Iterator[_Pair]:
     """The pairs that can saturate for some data."""
     groups, outputs, _, inputs = weights.shape
-    flat = torch.from_numpy(np.ascontiguousarray(weights.reshape(groups * outputs, -1))).float()
+    flat = weights.reshape(groups * outputs, -1)
+    first, second = flat[:, 0 : flat.shape[1] // 2 * 2 : 2], flat[:, 1::2]
+    high = first.clip(min=0) + second.clip(min=0)
+    low = first.clip(max=0) + second.clip(max=0)
+    able = (high > _MOST // _MOST_CODE) | (low < -(-_LEAST // _MOST_CODE))
     only = torch.zeros(1, dtype=torch.long)
-    for place in range(0, flat.shape[1] - 1, 2):
-        first, second = flat[:, place], flat[:, place + 1]
-        high = (first.clamp_min(0) + second.clamp_min(0)) * _MOST_CODE
-        low = (first.clamp_max(0) + second.clamp_max(0)) * _MOST_CODE
-        channels = ((high > _MOST) | (low < _LEAST)).nonzero().reshape(-1)
-        if len(channels):
-            yield _Pair(
-                divmod(place, inputs),
-                divmod(place + 1, inputs),
-                channels,
-                channels // outputs if groups > 1 else only,
-                (first[channels], second[channels]),
-            )
+    for place in np.flatnonzero(able.any(0)).tolist():
+        chosen = np.flatnonzero(able[:, place])
+        channels = torch.from_numpy(chosen)
+        held = [torch.from_numpy(side[chosen, place].astype(np.float32)) for side in (first, second)]
+        yield _Pair(
+            divmod(2 * place, inputs),
+            divmod(2 * place + 1, inputs),
+            channels,
+            channels // outputs if groups > 1 else only,
+            (held[0], held[1]),
+        )
 
 
 def _columns(op: Op, kernel: tuple[int, ...]) -> Columns:

@@ -52,9 +52,9 @@ class AgainstFile:
 
     def add(self, inputs: Arrays, simulated: Simulated, given: Arrays) -> None:
         """One batch."""
-        computed = self._twin.tensors(inputs, given, before_grids=simulated.reals)
+        computed = self._twin.each_tensor(inputs, given, before_grids=simulated.reals)
         ranges = Ranges(self._twin, inputs, given)
-        for name, ours in computed.items():
+        for name, ours in computed:
             if name not in simulated.reals:
                 continue
             theirs, rounded = simulated.reals[name], simulated.rounded.get(name, [])

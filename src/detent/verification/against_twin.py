@@ -33,9 +33,9 @@ class AgainstTwin:
 
     def add(self, inputs: Arrays, simulated: Simulated, given: Arrays) -> None:
         """One batch; `given` is what operations read in the simulation."""
-        computed = self._twin.tensors(inputs, given)
+        computed = self._twin.each_tensor(inputs, given)
         ranges = Ranges(self._twin, inputs, given)
-        for name, ours in computed.items():
+        for name, ours in computed:
             encoding, rounded = self._encodings.get(name), simulated.rounded.get(name)
             if np.issubdtype(ours.dtype, np.integer):
                 if rounded and encoding is not None and rounded[0].codes.size == ours.size:

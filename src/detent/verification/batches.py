@@ -16,7 +16,7 @@ from detent.graph import flat
 from detent.graph.running import map_tensors
 from detent.ir import Port
 
-__all__ = ["Batch", "require_classes", "unpack_batches"]
+__all__ = ["Batch", "require_batches", "require_classes", "unpack_batches"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,14 +28,19 @@ class Batch:
     labels: npt.NDArray[Any] | None
 
 
+def require_batches(batches: Iterable[Any] | object) -> None:
+    if not isinstance(batches, Iterable):
+        kind = type(batches).__name__
+        raise TensorError(f"verify on a {kind}", "it holds no batches", "give a list, or a loader, of batches")
+
+
 def unpack_batches(batches: Iterable[Any] | object, ports: Mapping[str, Port], positions: int) -> Iterator[Batch]:
     """Each batch is a tensor, a tuple of inputs with perhaps labels behind them, or a dict by input name.
 
     `positions` is how many arguments the model takes, which may hold several tensors each.
     """
-    if not isinstance(batches, Iterable):
-        kind = type(batches).__name__
-        raise TensorError(f"verify on a {kind}", "it holds no batches", "give a list, or a loader, of batches")
+    require_batches(batches)
+    assert isinstance(batches, Iterable)
     names = list(ports)
     single = all(port.dtype == "float32" for port in ports.values() if port.dtype.startswith("float"))
     for batch in batches:

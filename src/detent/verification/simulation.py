@@ -180,7 +180,7 @@ class _Recorder(GraphInterpreter):
             return
         q = quantizer.qparams()
         scale, zero = (_along(part, value, quantizer.scheme.granularity) for part in (q.scale, q.zero_point))
-        codes = (torch.round(value.double() / scale.double()) + zero).cpu().numpy().astype(np.int64)
+        codes = (torch.round(value.double() / scale.double()) + zero).cpu().numpy().astype(np.int32)
         found = Rounded(self._reals[source.name], codes, scale.cpu().numpy(), zero.cpu().numpy())
         self._rounded.setdefault(source.name, []).append(found)
         # Who reads it in float, too, reads it before the quantizer.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from detent.markup import notebook, table, tag
 from detent.verification.text import verdict_line, verdict_text
 
 __all__ = ["Accuracy", "Cause", "Difference", "OnCpu", "Speed", "Verdict"]
@@ -60,14 +61,20 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Speed:
-    """Milliseconds for one run, the same engine, one thread, alternating; medians."""
+    """Milliseconds for one run, the same engine, one thread, in turns: of the fastest runs, and the medians."""
 
     int8_ms: float
     float_ms: float
+    int8_median_ms: float
+    float_median_ms: float
 
     @property
     def ratio(self) -> float:
         return self.int8_ms / self.float_ms
+
+    @property
+    def median_ratio(self) -> float:
+        return self.int8_median_ms / self.float_median_ms
 
 
 @dataclass(frozen=True)
@@ -164,7 +171,36 @@ class Verdict:
     def __str__(self) -> str:
         return "\n".join(verdict_text(self))
 
+    def _repr_html_(self) -> str:
+        head = ("output", "compared", "differing#", "of#", "most#")
+        rows = [
+            (found.tensor, found.what, f"{found.differing:,}", f"{found.elements:,}", f"{found.most:.3g} {found.unit}")
+            for found in self.outputs
+        ]
+        whole = tag("details", tag("summary", "all of it"), tag("pre", str(self)))
+        return notebook(self.line, table(head, rows) if rows else None, whole)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types only."""
         found = asdict(self)
         return {"verdict": self.line, "holds": self.holds, **found}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Verdict:
+        """What `to_dict` gave, also where it was JSON in between."""
+        made: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+        for key in ("outputs", "tensors"):
+            made[key] = _differences(data[key])
+        for key in ("others", "predicted"):
+            made[key] = tuple(
+                OnCpu(**{**row, "saturating": _differences(row["saturating"]), "alike": tuple(row["alike"])})
+                for row in data[key]
+            )
+        made["causes"] = tuple(Cause(**row) for row in data["causes"])
+        made["accuracy"] = None if data["accuracy"] is None else Accuracy(**data["accuracy"])
+        made["speed"] = None if data["speed"] is None else Speed(**data["speed"])
+        return cls(**{key: value for key, value in made.items() if key not in ("verdict", "holds")})
+
+
+def _differences(rows: Iterable[Mapping[str, Any]]) -> tuple[Difference, ...]:
+    return tuple(Difference(**row) for row in rows)

@@ -14,6 +14,7 @@ from detent.errors import DeployError, DetentError, EngineError, RangeError, Run
 from detent.graph import PreparedModel
 from detent.ir import Package
 from detent.ir.torch_module import FloatGrids, TorchGraph
+from detent.progress import count_of, progress
 from detent.targets.arithmetics import ARITHMETICS
 from detent.targets.base import Engine
 from detent.targets.base.latency import compare as compare_latency
@@ -150,16 +151,22 @@ class _Verification:
         return kind.load(self.package, **kind.options_for(arithmetic))
 
     def run(self, batches: Iterable[Any], *, tensors: bool, latency: bool, cpus: Sequence[str]) -> Verdict:
-        samples, first = 0, None
+        samples, first, speed = 0, None, None
         asked = OnCpus(self.twin, {name: (name,) for name in cpus})
-        for batch in unpack_batches(batches, self.package.graph.inputs, self.positions):
-            first = batch.inputs if first is None else first
-            samples += len(next(iter(batch.inputs.values())))
-            asked.add(batch.inputs, self._run_file(batch, tensors=tensors), batch.labels)
+        with progress("verifying", count_of(batches)) as bar:
+            for batch in unpack_batches(batches, self.package.graph.inputs, self.positions):
+                if first is None:
+                    first = batch.inputs
+                    # Before there is anything to compare: the float model needs the memory.
+                    speed = self._speed(first) if latency and self.engine is not None else None
+                samples += len(next(iter(batch.inputs.values())))
+                asked.add(batch.inputs, self._run_file(batch, tensors=tensors), batch.labels)
+                bar.advance()
         if first is None:
             raise RangeError("verify on no data", "the batches are empty", "give at least one batch")
         samples += self._compare_second_size(first, tensors=tensors)
-        others = on_others(self.twin, self._some(first, 16))
+        with progress("comparing kinds of CPU"):
+            others = on_others(self.twin, self._some(first, 16))
         sides = (self.against_file, self.against_twin, self.against_engine)
         within = tuple(difference for side in sides for difference in side.tally.differences)
         placements = [] if self.engine is None else self.engine.explain()
@@ -174,7 +181,7 @@ class _Verification:
             problems=tuple(self._problems(within)) or tuple(self._unequal()),
             placements=tuple(asdict(placed) for placed in placements),
             accuracy=self.ends.accuracy,
-            speed=self._speed(first) if latency and self.engine is not None else None,
+            speed=speed,
             notes=tuple(self.notes),
             simulated=self.simulation is not None,
             unsaid=tuple(t["tensor"] for t in self.manifest["tensors"] if t["scheme"]["grid"]["kind"] != "int"),
@@ -253,6 +260,7 @@ class _Verification:
             self.ends.compare_with_float(results, self._float(batch))
         if self.engine is not None:
             self._compare_engine(batch, results, own, tensors=tensors)
+        del own
         if simulated is not None and tensors:
             given = self.against_file.given(simulated)
             self.against_file.add(batch.inputs, simulated, given)
@@ -321,11 +329,11 @@ class _Verification:
 
     def _speed(self, inputs: Mapping[str, Array]) -> Speed | None:
         assert self.engine is not None
-        one = self._some(inputs, 1)
+        kind, one = type(self.engine), self._some(inputs, 1)
         try:
-            plain = type(self.engine).load(self.package, as_float=True)
-            measured = compare_latency(type(self.engine).fastest(self.package), plain, one)
+            plain = kind.load(self.package, as_float=True)
+            measured = compare_latency(kind.fastest(self.package), plain, one)
         except EngineError as error:
             self.notes.append(f"latency was not measured: {error.found}")
             return None
-        return Speed(measured.int8_ms, measured.float_ms)
+        return Speed(measured.int8_ms, measured.float_ms, measured.int8_median_ms, measured.float_median_ms)

@@ -74,6 +74,7 @@ def test_every_scale_is_in_a_calibrated_quantizer(file):
     assert missing(prepared) <= NUMBERS.get(file, set())
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("file", [file for file in TOOLS if file != "quark_cnn_a16"])
 def test_for_openvino_the_same_numbers_are_deployed(file, tmp_path):
     """Its places and schemes are all those of the files, and biases stay as they are: nothing is rounded anew."""
@@ -87,6 +88,7 @@ def test_for_openvino_the_same_numbers_are_deployed(file, tmp_path):
     np.testing.assert_allclose(again, expected, atol=1e-6 * np.abs(expected).max())
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("file", TOOLS)
 def test_for_onnxruntime_the_engine_computes_what_it_did(file, tmp_path):
     path = FILES / f"{file}.onnx"
@@ -108,6 +110,7 @@ def test_with_float_biases_onnxruntime_has_nothing_else(file, tmp_path):
     np.testing.assert_allclose(again, expected, atol=1e-6 * np.abs(expected).max())
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("file", TOOLS)
 def test_targets_without_its_schemes_keep_the_ranges(file):
     path = FILES / f"{file}.onnx"
@@ -121,6 +124,7 @@ def test_targets_without_its_schemes_keep_the_ranges(file):
             assert np.abs(prepared(x).numpy() - expected).max() < most * np.abs(expected).max()
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("file", TOOLS)
 def test_it_is_trained_from_there(file):
     path = FILES / f"{file}.onnx"
@@ -221,6 +225,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 def test_what_quantize_static_can_be_asked_for(options, tmp_path):
     made = quantized(tmp_path, **options)
@@ -262,7 +267,7 @@ def test_uneven_pads_do_not_come_between_a_convolution_and_its_grid(backend, tmp
         assert np.abs(prepared(x).numpy() - ran(model, x)).max() <= step
 
 
-def test_a_gelu_of_the_vendor_is_one():
+def test_a_gelu_of_the_vendor_is_one(tmp_path):
     ports = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 8])] for name in "xy"]
     weight = numpy_helper.from_array(np.eye(8, dtype=np.float32)[::-1].copy(), "w")
     nodes = [
@@ -274,6 +279,11 @@ def test_a_gelu_of_the_vendor_is_one():
     x = torch.randn(2, 8, generator=torch.Generator().manual_seed(2))
     torch.testing.assert_close(graph(x), torch.nn.functional.gelu(x.flip(1)))
     assert prepared_kind(graph, x, "y") == "gelu"
+    prepared = detent.prepare(graph, (x,), backend="onnxruntime").eval()
+    detent.calibrate(prepared, [x])
+    model = detent.deploy(prepared, tmp_path / "out").path("model.onnx")  # of opset 17, which has no Gelu
+    with torch.no_grad():
+        np.testing.assert_allclose(ran(model, x), prepared(x), atol=1e-5)
 
 
 def prepared_kind(graph, x: torch.Tensor, tensor: str) -> str:

@@ -59,6 +59,7 @@ def off(found: np.ndarray, wanted: np.ndarray) -> float:
     return float(np.abs(found - wanted).max() / np.abs(wanted).max())
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_a_file_of_a_tool_computes_what_it_did(name, tmp_path):
     """OpenVINO adds float biases, as these files do, so that nothing is rounded that was not before."""
@@ -76,6 +77,7 @@ BIASES = {"torchao-0.18.0-transformer", "neural_compressor_pt-3.10", "modelopt-0
 """Files with float biases in which rounding those to int32, as this target does, turned a code for these inputs."""
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_a_file_of_a_tool_is_deployed_again_for_onnxruntime(name, tmp_path):
     prepared = prepared_for("onnxruntime", FOLDER / f"{name}.onnx", images())

@@ -162,6 +162,7 @@ def test_an_output_that_stands_twice_is_refused() -> None:
 ODD = ["plan", "forward", "self", "training", "class", "values", "имя", "a/b c.d", "1", "..", "x" * 300, "_modules"]
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", ODD, ids=lambda name: ascii(name[:9]))
 def test_any_name_of_nodes_and_tensors_survives(name: str, tmp_path: Path) -> None:
     nodes = [

@@ -19,7 +19,7 @@ from detent import load
 from detent.frontends.onnx import source_of
 from detent.graph import capture
 from detent.quantizers import Quantizer
-from tests.models import MODELS
+from tests.models import MODELS, SMALL
 
 # dict_io and dataclass_io have inputs or outputs that torch's exporters refuse.
 NETWORKS = sorted(set(MODELS) - {"dict_io", "dataclass_io"})
@@ -61,6 +61,7 @@ def assert_same(given: Any, wanted: list[Any]) -> None:
         assert np.abs(tensor.detach().numpy() - value).max() <= RELATIVE * np.abs(value).max()
 
 
+@pytest.mark.by_default(*SMALL)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_agrees_with_onnxruntime_and_has_no_graph_breaks(name: str, tmp_path: Path) -> None:
     file, inputs = export(name, tmp_path)
@@ -71,6 +72,7 @@ def test_agrees_with_onnxruntime_and_has_no_graph_breaks(name: str, tmp_path: Pa
     assert_same(captured.module(*inputs), runtime(file, inputs))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", DYNAMO)
 def test_agrees_on_files_of_the_new_exporter(name: str, tmp_path: Path) -> None:
     file, inputs = export(name, tmp_path, dynamo=True)

@@ -77,6 +77,7 @@ NETWORKS = {
 }
 
 
+@pytest.mark.pairwise(goals=lambda name, kind: [name, kind])
 @pytest.mark.parametrize(("name", "kind"), [(name, kind) for name, kinds in NETWORKS.items() for kind in kinds])
 def test_a_network_on_codes_deployed_again_gives_the_same_codes(name, kind, tmp_path):
     torch.manual_seed(0)
@@ -144,6 +145,7 @@ MIDDLES: dict[str, tuple[list[onnx.NodeProto], dict[str, np.ndarray]]] = {
 }
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("kind", ["u8 s8 channels", "s8 s8"])
 @pytest.mark.parametrize("middle", MIDDLES)
 def test_an_operator_on_codes_deployed_again_gives_the_same_codes(middle, kind, tmp_path):

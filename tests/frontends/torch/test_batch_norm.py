@@ -49,6 +49,7 @@ def trained(strategy: int, backend: str):
     return prepared, x
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("backend", ["openvino", "tensorrt"])
 @pytest.mark.parametrize("strategy", [-1, 0, 1, 2, 3, 4])
 def test_the_deployed_model_is_the_trained_one_in_eval_mode(strategy, backend):

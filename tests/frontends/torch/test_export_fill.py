@@ -40,6 +40,7 @@ class Net(nn.Module):
         return out
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("case", MAKERS)
 def test_it_is_traced_and_deployed_for_every_batch(case: str, tmp_path: Path) -> None:
     torch.manual_seed(0)

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+from detent.deployment.functions_in_steps import write_functions_in_steps
 from detent.errors import DeployError
 from detent.frontends.torch import export
 from detent.frontends.torch.lowerings import LOWERINGS
@@ -243,6 +244,8 @@ FUNCTION_CASES = {
     "sigmoid": lambda x: torch.sigmoid(x),
     "F.sigmoid": lambda x: F.sigmoid(x),
     "softplus": lambda x: F.softplus(x * 40, beta=2),
+    "hardshrink": lambda x: F.hardshrink(x, 0.25),
+    "softshrink": lambda x: F.softshrink(x, 0.25),
     "tanh": lambda x: torch.tanh(x),
     "F.tanh": lambda x: F.tanh(x),
     "softmax": lambda x: torch.softmax(x, 1),
@@ -494,6 +497,8 @@ MODULE_CASES = {
     "Hardsigmoid": nn.Hardsigmoid(),
     "SiLU": nn.SiLU(),
     "Mish": nn.Mish(),
+    "Hardshrink": nn.Hardshrink(),
+    "Softshrink": nn.Softshrink(),
     "GELU": nn.GELU("tanh"),
     "Sigmoid": nn.Sigmoid(),
     "Softplus": nn.Softplus(beta=3),
@@ -554,7 +559,7 @@ def test_an_operation_is_written_as_torch_computes_it(name):
     x = torch.randn(2, 3, 6, 6)
     prepared = prepared_for(Net(CASES[name]), (x,), "academic")
     written = export(prepared, opset=21)
-    model = write_qdq(written.network)
+    model = write_qdq(write_functions_in_steps(written.network))
     onnx.checker.check_model(model, full_check=True)
     assert written.notes == []
     for batch in (2, 5):
@@ -670,7 +675,7 @@ def test_an_operation_is_written_in_an_older_opset(name):
     torch.manual_seed(0)
     x = torch.randn(2, 3, 6, 6)
     prepared = prepared_for(Net(CASES[name]), (x,), "academic")
-    model = write_qdq(export(prepared, opset=17).network)
+    model = write_qdq(write_functions_in_steps(export(prepared, opset=17).network))
     onnx.checker.check_model(model, full_check=True)
     assert [(o.domain, o.version) for o in model.opset_import] == [("", 17)]
     for data in (x, x.repeat(2, 1, 1, 1)[:3]):

@@ -27,6 +27,7 @@ class Functional(nn.Module):
         return F.adaptive_avg_pool2d(y, 1).flatten(1) @ self.out
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino", "litert"])
 def test_the_engine_computes_what_was_simulated(backend, tmp_path):
     torch.manual_seed(0)

@@ -34,6 +34,7 @@ class Behind(nn.Module):
         return self.function(self.conv(x))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("what", FUNCTIONS)
 def test_a_file_of_opset_17_is_valid_and_computes_what_was_simulated(what: str, tmp_path: Path) -> None:
     torch.manual_seed(0)

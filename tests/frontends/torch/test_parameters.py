@@ -67,6 +67,7 @@ REFUSED = {  # by the recipe, before anything runs: what a method has no meaning
 CASES = [(name, width) for name in METHODS for width in WIDTHS if (name, width) not in REFUSED]
 
 
+@pytest.mark.pairwise(goals=lambda name, width: [name, width])
 @pytest.mark.parametrize(("name", "width"), CASES)
 def test_a_weight_is_stored_as_the_codes_of_its_quantizer(name, width):
     prepared, deployment, x = deployed(weight={"quantizer": name, **WIDTHS[width]})
@@ -88,6 +89,7 @@ def test_a_weight_is_stored_as_the_codes_of_its_quantizer(name, width):
         np.testing.assert_allclose(float_path(deployment.model, [x])[0], prepared(x).numpy(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("bits", [4, 8, 16])
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in ("adaround", "qil")])
 def test_an_activation_has_the_scale_and_the_codes_of_its_quantizer(name, bits):

@@ -89,7 +89,7 @@ modules = "engine|arithmetic|file|writer|program|encodings|ir_file|qlinear|quant
 brought = rf"detent[.]targets[.](?!base[.])\\w+[.]({modules})"
 print([name for name in sys.modules if re.match(brought, name)])
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
     assert run.stdout == "[]\n"
 
 

@@ -147,6 +147,7 @@ def test_a_file_on_16_bits_read_back_is_the_same_network(kind: str, weight: str)
     assert (found == expected).all()
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("bits", [(8, 16), (4, 8), (4, 16)], ids=["w8a16", "w4a8", "w4a16"])
 @pytest.mark.parametrize("backend", ["litert", "tflite_micro"])
 @pytest.mark.parametrize("name", ["residual_cnn", "transformer_block"])
@@ -168,6 +169,7 @@ def test_other_widths_are_verified(name: str, backend: str, bits: tuple[int, int
     assert ((tmp_path / "out" / "model.tflite").stat().st_size < size) == (bits[0] == 4)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("name", "bits"),
     [

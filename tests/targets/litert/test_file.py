@@ -115,6 +115,25 @@ def test_kernels_for_microcontrollers_have_biases_of_64_bits(backend: str) -> No
     assert content == model_to_tflite(given, short_sums=BACKENDS[backend].arithmetic != "tflite_reference")
 
 
+def test_a_convolution_over_signals_that_states_nothing_but_its_weight() -> None:
+    """Neither pads nor strides: how many axes it slides over is in the shapes."""
+    weight = numpy_helper.from_array(np.arange(24, dtype=np.float32).reshape(2, 3, 4), "w")
+    ports = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
+        for name, dims in (("x", (1, 3, 9)), ("y", (1, 2, 6)))
+    ]
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["y"], name="conv")], "net", ports[:1], ports[1:], [weight]
+    )
+    model = read_tflite(model_to_tflite(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])))
+    (operator,) = [operator for operator in model.operators if operator.kind == "CONV_2D"]
+    x, w, _ = (model.tensors[index] for index in operator.inputs)
+    assert (x.shape, w.shape, model.tensors[operator.outputs[0]].shape) == ((1, 1, 9, 3), (2, 1, 4, 3), (1, 1, 6, 2))
+    options = operator.options
+    assert (options["padding"], options["strideH"], options["strideW"]) == (1, 1, 1)
+    assert (options["dilationHFactor"], options["dilationWFactor"]) == (1, 1)
+
+
 def test_weights_of_four_bits_are_two_in_a_byte() -> None:
     narrow = Style(weight="int4", weight_range=7)
     content = model_to_tflite(lite_net("conv", narrow).model)

@@ -174,6 +174,7 @@ def test_image_classification_on_every_test_image(images: tuple[Codes, npt.NDArr
     assert (outputs.argmax(1) == labels).mean() * 100 == pytest.approx(86.97, abs=0.15)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("kernels", "arithmetic"), SOME, ids=["builtin", "reference"])
 def test_image_classification_with_the_other_kernels(
     images: tuple[Codes, npt.NDArray[np.int64]], kernels: Kernels, arithmetic: Arithmetic
@@ -196,6 +197,7 @@ def test_keyword_spotting_with_the_other_kernels(
     assert compared("kws_ref_model.tflite", keywords[0][:200], kernels, arithmetic)[0] == 0
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize(("kernels", "arithmetic"), [("xnnpack", Xnnpack()), SOME[1]], ids=["xnnpack", "reference"])
 @pytest.mark.parametrize("which", ["images", "keywords"])
 def test_with_activations_of_16_bits(

@@ -13,6 +13,7 @@ from tests.twin.builder import Style
 from tests.twin.nets import mobilenet, resnet18
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("style", STYLES, ids=str)
 @pytest.mark.parametrize("kind", [kind for kind in [*KINDS, "matmul_dynamic"] if kind != "pixel_shuffle"])
 def test_equals_the_engine(kind: str, style: Style) -> None:

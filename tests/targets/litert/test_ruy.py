@@ -11,6 +11,7 @@ from tests.twin.builder import Style
 from tests.twin.nets import mobilenet, resnet18
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("style", STYLES, ids=str)
 @pytest.mark.parametrize("kind", [*KINDS, "elu"])
 def test_equals_the_engine(kind: str, style: Style) -> None:

@@ -48,6 +48,7 @@ def engine_of(net: Net, kernels: Kernels = "xnnpack") -> LiteRT:
     return LiteRT(model_to_tflite(net.model), graph=read_qdq(net.model), kernels=kernels)
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("style", WIDE, ids=str)
 @pytest.mark.parametrize("kind", [kind for kind in [*KINDS, "matmul_dynamic"] if kind not in IN_FLOAT])
 def test_activations_of_16_bits(kind: str, style: Style) -> None:
@@ -71,6 +72,7 @@ def test_a_file_says_how_convolutions_add_up(short: bool) -> None:
         assert (theirs != other).any()
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("style", NARROW, ids=str)
 @pytest.mark.parametrize("kind", WEIGHTED)
 def test_weights_of_4_bits(kind: str, style: Style) -> None:
@@ -79,8 +81,9 @@ def test_weights_of_4_bits(kind: str, style: Style) -> None:
     assert differing(net, TfliteReference(), "reference")[0] == 0
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize(
-    "seeds", [pytest.param(range(8), id="few"), pytest.param(range(8, 24), id="many", marks=pytest.mark.full)]
+    "seeds", [pytest.param(range(4), id="few"), pytest.param(range(4, 24), id="many", marks=pytest.mark.full)]
 )
 @pytest.mark.parametrize("kernels", ["xnnpack", "builtin", "reference"])
 @pytest.mark.parametrize(

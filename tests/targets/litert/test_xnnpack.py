@@ -18,6 +18,7 @@ from tests.twin.builder import Builder, Style
 from tests.twin.nets import image, mobilenet, resnet18
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("style", STYLES, ids=str)
 @pytest.mark.parametrize("kind", [*KINDS, "elu"])
 def test_equals_the_engine(kind: str, style: Style) -> None:

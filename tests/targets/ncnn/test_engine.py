@@ -82,6 +82,7 @@ def test_the_float_network_is_what_onnxruntime_computes(residual: tuple[Package,
     assert "integer" not in {each.ran_as for each in engine.explain()}
 
 
+@pytest.mark.by_default("resnet20", "yolo_head", "mobile_cnn")
 @pytest.mark.parametrize("name", ["mobile_cnn", "regnetx", "mobilenet_v3_small", "resnet20", "vit_small", "yolo_head"])
 def test_a_deployed_model_is_equal_to_the_twin(name: str, tmp_path: Path) -> None:
     package, feeds = deployed(name, tmp_path / name)

@@ -41,6 +41,7 @@ CONVOLUTIONS = {
 STYLES = [Style(seed=1), Style("int8", seed=2), Style(per_channel=False, batch=1, seed=3), Style(bias="none", seed=4)]
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("style", STYLES, ids=str)
 @pytest.mark.parametrize(("inputs", "outputs", "options"), CONVOLUTIONS.values(), ids=CONVOLUTIONS)
 def test_convolutions(inputs: int, outputs: int, options: dict[str, int], style: Style, tmp_path: Path) -> None:
@@ -49,6 +50,7 @@ def test_convolutions(inputs: int, outputs: int, options: dict[str, int], style:
     check(b.net(), tmp_path)
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("style", STYLES, ids=str)
 @pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 16, 8), (1, 65, 33), (7, 100, 100), (3, 515, 12)])
 def test_linear_layers(rows: int, inputs: int, outputs: int, style: Style, tmp_path: Path) -> None:

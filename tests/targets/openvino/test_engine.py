@@ -81,6 +81,7 @@ def test_an_output_of_codes_is_given_as_real_numbers(tmp_path):
     assert engine.run({"x": np.array([0.3, -1.0, 500, 0])})["codes"].tolist() == [0.5, -1.0, 122.5, 0.0]
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("ir", [False, True], ids=["onnx", "ir"])
 @pytest.mark.parametrize("style", [UINT8, INT8], ids=str)
 def test_showing_tensors_does_not_change_the_outputs(style, ir, tmp_path):

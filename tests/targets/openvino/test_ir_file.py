@@ -110,7 +110,7 @@ def test_inputs_and_outputs_keep_their_names_and_free_sizes(tmp_path):
 
 def test_a_convolution_over_few_channels_gets_the_kernel_that_is_fast_there(tmp_path):
     """That it computes the same numbers is seen below, where the ONNX model runs with the first choice."""
-    net = resnet18(Style(batch=1), size=32)
+    net = resnet18(Style(batch=1), size=32, width=64)
     files = {"model.onnx": net.model.SerializeToString(), **FORMAT.write(deployment(net.model)).files}
     run(files, tmp_path, net.feeds)  # the engine keeps oneDNN from kernels that the machine cannot run
     model = openvino.Core().compile_model(str(tmp_path / "model.xml"), "CPU").get_runtime_model()
@@ -120,6 +120,7 @@ def test_a_convolution_over_few_channels_gets_the_kernel_that_is_fast_there(tmp_
     assert files["model.xml"].count(b"primitives_priority") == 1  # of 20, the one that reads three channels
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("style", [Style(), Style(activation="int8", symmetric=True)], ids=str)
 def test_it_computes_what_the_onnx_model_does(style, tmp_path):
     """Equal codes: the same kernels run, and no result of these nets lies on a tie."""

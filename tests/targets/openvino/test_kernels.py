@@ -19,6 +19,7 @@ from tests.twin.nets import Builder, Style, T, conv
 pytest.importorskip("openvino", reason="pip install 'detent[openvino]'")
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("bias", ["int32", "none"])
 @pytest.mark.parametrize(("kind", "sizes"), [("Gemm", (40,)), ("MatMul", (3, 20)), ("MatMul", (2, 3, 10))], ids=str)
@@ -68,6 +69,7 @@ def test_an_average_in_ceil_mode_is_one_of_real_numbers(style, tmp_path):
         assert not distances(net, tmp_path).any()
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("style", [*STYLES, pytest.param({"activation": "int8"}, id="int8")])
 @pytest.mark.parametrize("kind", ["Sub", "Mul"])
 def test_differences_and_products_of_two_activations(kind, style, tmp_path):
@@ -105,6 +107,7 @@ def sum_with_what_is_given(b: Builder) -> T:
     return b.float_op("Add", y, made)
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("net", [clipped_difference, joined_sum, sum_with_what_is_given])
 def test_which_summand_is_moved(net, style, tmp_path):
@@ -142,6 +145,7 @@ def test_what_a_convolution_and_a_product_of_activations_read_stays_float(tmp_pa
     assert not distances(net, tmp_path).any()
 
 
+@pytest.mark.by_default("pact")
 @pytest.mark.parametrize("recipe", ["pact", "qil", "dorefa"])
 def test_grids_that_use_fewer_codes(recipe, tmp_path):
     """These clip the image at -127 and 127 steps. Up to 37 steps were off where the range said so, and no Clip."""

@@ -131,6 +131,7 @@ def test_weights_of_8_bits_do_not(layer: str) -> None:
     assert not _equal_on_both(_net(layer, {"activation": "int8", "symmetric": True}))
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.skipif(not OpenVino().cpu.saturates, reason="this CPU has VNNI: tested by the one below")
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("layer", LAYERS)
@@ -158,6 +159,7 @@ def test_equal_where_pairs_saturate_on_a_cpu_with_vnni() -> None:
         env={**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"},
         capture_output=True,
         text=True,
+        timeout=300,
         check=False,
     )
     assert ran.returncode == 0, ran.stdout

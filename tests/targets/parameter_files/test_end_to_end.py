@@ -102,6 +102,7 @@ def test_what_is_written_speaks_of_the_network(deployed, backend, name):
 
 # Linear layers on three dimensions are MatMul and Add, with the matrix the other way round; what is taken out of a
 # dict is a tensor that only the file has a name for.
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("network", ["transformer_block", "dict_io"])
 @pytest.mark.parametrize(("backend", "name"), [case for case in CASES if case[1] not in ("acl", "espdl")])
 def test_names_are_those_of_the_float_network_beside_the_file(deployed, backend, name, network):

@@ -61,7 +61,7 @@ def test_sizes_are_checked(folder: Path, name: str, refuses: Callable[..., Abstr
 
     artifact = changed(folder, change)
     with refuses(ArtifactError, found=f"has {key} {value}", to_do="deploy the model again"):
-        artifact.verify([np.asarray(batches()[0])], latency=False)
+        artifact.verify([np.asarray(batches()[0])], isolate=False, latency=False)
 
 
 @pytest.mark.parametrize(("key", "value"), [("scale", 0.0), ("scale", float("nan")), ("zero_point", 300)])
@@ -70,8 +70,8 @@ def test_grids_are_checked(folder: Path, key: str, value: float) -> None:
         next(iter(listed["grids"].values()))[key] = value
 
     with pytest.raises(ArtifactError, match="has the scale"):
-        changed(folder, change).verify([np.asarray(batches()[0])], latency=False)
+        changed(folder, change).verify([np.asarray(batches()[0])], isolate=False, latency=False)
 
 
 def test_unchanged_it_holds(folder: Path) -> None:
-    assert changed(folder, lambda _: None).verify([np.asarray(batches()[0])], latency=False).holds
+    assert changed(folder, lambda _: None).verify([np.asarray(batches()[0])], isolate=False, latency=False).holds

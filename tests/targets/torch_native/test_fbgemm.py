@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +26,7 @@ def test_operations(kind: str, tmp_path: Path) -> None:
         assert not wrong, scales
 
 
+@pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("kind", ["conv", "conv_1x1", "conv_grouped", "gemm", "depthwise", "conv_transpose", "matmul"])
 @pytest.mark.parametrize("bias", ["int32", "float", "none"])
 def test_one_weight_scale(kind: str, bias: str, tmp_path: Path) -> None:
@@ -36,12 +36,13 @@ def test_one_weight_scale(kind: str, bias: str, tmp_path: Path) -> None:
         assert not differing(net_of(kind, style), tmp_path, "fbgemm", Fbgemm())[0]
 
 
-@pytest.mark.parametrize("network", [partial(resnet18, width=32), mobilenet], ids=["resnet18", "mobilenet"])
+@pytest.mark.pairwise(strength=1)
+@pytest.mark.parametrize("network", [resnet18, mobilenet], ids=["resnet18", "mobilenet"])
 @pytest.mark.parametrize("scales", SCALES)
 def test_whole_networks(network: object, scales: str, tmp_path: Path) -> None:
     net = network(Style(scales=scales, batch=1), size=64)  # type: ignore[operator]
     wrong, count = differing(net, tmp_path, "fbgemm", Fbgemm())
-    assert count > 100_000
+    assert count > 50_000
     assert not wrong
 
 

@@ -31,6 +31,7 @@ def test_one_weight_scale(kind: str, tmp_path: Path) -> None:
         assert not differing(net_of(kind, style), tmp_path, "qnnpack", Qnnpack())[0]
 
 
+@pytest.mark.by_default("tie")
 @pytest.mark.parametrize("scales", SCALES)
 def test_whole_networks(scales: str, tmp_path: Path) -> None:
     style = Style(scales=scales, batch=1)

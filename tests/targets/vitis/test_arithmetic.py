@@ -100,6 +100,7 @@ def test_shifts_of_python_integers(kind: str, reference: Callable[[Network, dict
         assert np.array_equal(found[graph.outputs[0].read.tensor], reference(graph, codes))
 
 
+@pytest.mark.by_default("unet", "residual_cnn", "conv_transpose_bn", "linear_bn", "functional_ops")
 @pytest.mark.parametrize(
     "name",
     ["resnet18", "mobilenet_v2", "unet", "residual_cnn", "conv_transpose_bn", "linear_bn", "functional_ops"],

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from detent.artifact import Artifact, deploy
+from detent.calibrating import calibrate
 from detent.compat.mmrazor.checkpoint import load_float_checkpoint
 from detent.compat.mmrazor.deploy_config import input_shape_of
 from detent.compat.mmrazor.registry import MODELS
 from detent.compat.mmrazor.tracer import CustomTracer
 from detent.errors import DeployError, RegistrationError, UnknownNameError
 from detent.graph import PreparedModel
-from detent.preparing import calibrate
 
 __all__ = ["ClsDataPreprocessor", "MMArchitectureQuant"]
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import pickle
 from pathlib import Path
 from urllib.parse import urlparse
 
 import torch
 from torch import nn
 
-from detent.errors import DataError
+from detent.errors import DataError, refusing
+from detent.zoo.pretrained import read_weights
 
 __all__ = ["load_float_checkpoint"]
 
@@ -27,12 +27,5 @@ def load_float_checkpoint(model: nn.Module, where: str | os.PathLike[str]) -> No
         to_do = f"download {where} to {path}, or set float_checkpoint to where you have it"
     if not path.is_file():
         raise DataError(f"float_checkpoint {str(where)!r}", f"there is no file {path}; nothing is downloaded", to_do)
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise DataError(
-            f"float_checkpoint {str(where)!r}",
-            f"it is no file of tensors alone: {str(error).splitlines()[0]}",
-            "save its state dict by itself: torch.save(checkpoint['state_dict'], path)",
-        ) from None
-    model.load_state_dict(state.get("state_dict", state))
+    with refusing(DataError, f"float_checkpoint {str(where)!r}", "give weights of this architecture"):
+        model.load_state_dict(read_weights(path))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from detent.errors import RecipeError
+from detent.errors import RecipeError, refusing
 from detent.files import read_bytes
 
 __all__ = ["Config", "merged"]
@@ -40,7 +40,9 @@ class Config(dict[str, Any]):
         cls, path: str | os.PathLike[str], scopes: Mapping[str, str | os.PathLike[str]] | None = None
     ) -> Config:
         """Read a file. `scopes` says in which folder the configs of a package are: `mmcls::resnet/x.py`."""
-        return cls(_read(Path(path), dict(scopes or {}), ()))
+        # An operator may raise anything of what a file gives it: 'a' - 1.
+        with refusing(RecipeError, f"read the config {path}", "give a file of Python assignments"):
+            return cls(_read(Path(path), dict(scopes or {}), ()))
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from detent.compat.mmrazor.registry import MODELS
 from detent.errors import RecipeError, SchemeError
 from detent.recipes import Recipe
 
-__all__ = ["DTYPES", "recipe_of", "requests_of"]
+__all__ = ["DTYPES", "recipe_of", "requests_of", "symmetric_unsigned_note"]
 
 DTYPES: Mapping[str, tuple[str, str]] = {
     "openvino": ("qint8", "quint8"),
@@ -59,6 +59,15 @@ def requests_of(qconfig: Mapping[str, Any], backend: str, where: str) -> dict[st
         name: _request(role, qconfig, backend, wanted.get(role))
         for role, name in (("w", "weight"), ("a", "activation"))
     }
+
+
+def symmetric_unsigned_note(qconfig: Mapping[str, Any], backend: str) -> str | None:
+    """What symmetric `quint8` activations become, which upstream has around a zero point of 127 or 128."""
+    scheme = qconfig["a_qscheme"]
+    if scheme.get("qdtype", "quint8") != "quint8" or not scheme.get("is_symmetry", True):
+        return None
+    codes = "affine" if backend == "native" else "signed, or from 0 on where nothing is negative"
+    return f"a_qscheme asks for symmetric quint8: its codes are {codes}, and none is wasted around a fixed zero point"
 
 
 def _request(role: str, given: Mapping[str, Any], backend: str, wanted: str | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from detent.compat.mmrazor.modules import FXFloatFunctional
-from detent.compat.mmrazor.qconfig import recipe_of, requests_of
+from detent.compat.mmrazor.qconfig import recipe_of, requests_of, symmetric_unsigned_note
 from detent.compat.mmrazor.registry import MODELS, TASK_UTILS
 from detent.compat.mmrazor.tracer import TracedModel
 from detent.errors import RecipeError
@@ -58,6 +58,7 @@ class NativeQuantizer(BaseQuantizer):
     def __init__(self, global_qconfig: Mapping[str, Any], tracer: Any = None, is_qat: bool = True):
         super().__init__(tracer)
         self.recipe = recipe_of(global_qconfig, self.backend, is_qat=is_qat)
+        self._note = symmetric_unsigned_note(global_qconfig, self.backend)
         methods = {self.recipe.weight.quantizer, self.recipe.activation.quantizer}
         if not is_qat and methods != {"fixed"}:
             asked = f"is_qat=False with {', '.join(sorted(map(str, methods)))}"
@@ -65,7 +66,10 @@ class NativeQuantizer(BaseQuantizer):
 
     def prepare(self, model: nn.Module, graph_module: TracedModel) -> PreparedModel:
         target, recipe = self.target(), self.recipe_for(model)
-        return prepare_captured(graph_module.captured, graph_module.example, backend=target, recipe=recipe)
+        prepared = prepare_captured(graph_module.captured, graph_module.example, backend=target, recipe=recipe)
+        if self._note is not None:
+            prepared.plan = replace(prepared.plan, notes=(*prepared.plan.notes, self._note))
+        return prepared
 
     def target(self) -> Backend:
         """What is deployed for."""

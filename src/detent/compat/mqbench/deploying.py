@@ -12,6 +12,7 @@ from detent.compat.mqbench.phases import PlatformModel
 from detent.compat.mqbench.platform import target_of
 from detent.deployment import deployment_of
 from detent.errors import DeployError
+from detent.files import write_bytes
 from detent.targets.formats import find_format
 
 __all__ = ["convert_deploy", "register_deploy_function"]
@@ -65,7 +66,7 @@ def convert_deploy(
         "nnie_gfpq.json": f"{model_name}_gfpq_param_dict.json",
     }
     for name, content in contents.items():
-        (folder / kept.get(name, f"{model_name}_{Path(name).name}")).write_bytes(content)
+        write_bytes(folder / kept.get(name, f"{model_name}_{Path(name).name}"), content)
     for function in _FUNCTIONS.get(target.name, ()):
         path = str(folder / f"{model_name}.onnx")
         function(model, onnx_model_path=path, model_name=model_name, output_path=str(folder))

@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 from detent.algorithms.floating import only_quantizing
+from detent.calibrating import observing
 from detent.compat.mqbench.example_inputs import find_example_inputs
 from detent.errors import NotCalibratedError, NotQuantizedWarning, RecipeError
-from detent.graph import Inputs, PreparedModel, QuantizedTensor, eval_mode, observing, quantizers_of, warning_if_trained
+from detent.graph import Inputs, PreparedModel, QuantizedTensor, eval_mode, quantizers_of, warning_if_trained
 
 __all__ = [
     "PlatformModel",

@@ -11,6 +11,7 @@ import onnx
 
 from detent.compat.mqbench.own_nodes import LOGARITHMIC, OwnNode, own_nodes_of, without_own_nodes
 from detent.errors import DeployError
+from detent.files import write_bytes
 from detent.ir import Encoding, read_qdq
 from detent.ir.qparams import BOUNDS
 from detent.rewrites import float_model
@@ -115,4 +116,4 @@ def _encodings(model: onnx.ModelProto) -> dict[str, Encoding]:
 
 
 def _write_json(path: Path, held: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(held, indent=2) + "\n")
+    write_bytes(path, (json.dumps(held, indent=2) + "\n").encode())

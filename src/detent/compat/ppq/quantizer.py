@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+from detent.calibrating import calibrate
 from detent.compat.ppq.config import OperationQuantizationConfig, TensorQuantizationConfig
 from detent.compat.ppq.dispatching import dispatched
 from detent.compat.ppq.executor import TorchExecutor
@@ -18,7 +19,7 @@ from detent.compat.ppq.settings import DispatchingTable, QuantizationSetting
 from detent.compat.ppq.splitting import split
 from detent.compat.ppq.translation import exactly, kinds_of, translated
 from detent.errors import RangeError, RecipeError, RegistrationError, UnknownNameError
-from detent.preparing import calibrate, prepare
+from detent.preparing import prepare
 from detent.recipes import Recipe
 
 __all__ = ["BaseQuantizer", "Quantizer", "dispatch_graph", "register_network_quantizer"]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from detent import targets as backends
 from detent.artifact import Artifact, deploy
+from detent.calibrating import calibrate
 from detent.compat.vitis import statistics
 from detent.compat.vitis.config import VitisConfig
 from detent.compat.vitis.deployed import Deployed
@@ -23,7 +24,7 @@ from detent.compat.vitis.translation import VITIS_CPU, backend_of, recipe_of, te
 from detent.errors import DeployError, RecipeError
 from detent.graph import PreparedModel, QuantizedTensor
 from detent.numerics import PerChannel
-from detent.preparing import calibrate, prepare
+from detent.preparing import prepare
 
 __all__ = ["QatProcessor"]
 

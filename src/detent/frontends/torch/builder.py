@@ -13,7 +13,7 @@ from onnx import TensorProto
 from torch import Tensor
 
 from detent.frontends.torch.values import Free, Ref
-from detent.ir import Encoding, Layout, Network, Op, Operand, Output, Port, StoredAs
+from detent.ir import Encoding, Layout, Network, Op, Operand, Output, Port, StoredAs, TensorNames
 from detent.ir.inference import infer_shapes
 from detent.ir.metadata import REQUANTIZE, ROLE
 
@@ -64,13 +64,13 @@ class Builder:
         self.shapes: dict[str, tuple[int | str, ...]] = {}
         self.dtypes: dict[str, str] = {}
         self.domains: dict[str, int] = {}
-        self.taken: set[str] = set()
+        self._names = TensorNames((), ".")
+        self.taken = self._names.taken
         self.current = ""
         self.result: Any = None
         self.exported: dict[str | None, tuple[list[str], Network]] = {}  # what torch.onnx wrote, for calls that repeat
         self._asked: dict[str, str] = {}  # constants that were asked for by a name, and the name they have
         self._coded: dict[tuple[str, Encoding], str] = {}  # the same of those that are stored as codes
-        self._counts: dict[str, int] = {}
 
     @classmethod
     def of(cls, network: Network) -> Builder:
@@ -88,13 +88,7 @@ class Builder:
 
     def fresh(self, stem: str) -> str:
         """A name that nothing has yet."""
-        name, count = stem, self._counts.get(stem, 0)
-        while name in self.taken:
-            count += 1
-            name = f"{stem}.{count}"
-        self._counts[stem] = count
-        self.taken.add(name)
-        return name
+        return self._names.unique(stem)
 
     # --- constants
 

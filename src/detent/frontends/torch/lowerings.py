@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+from detent.frontends.torch import ops_activation as v
 from detent.frontends.torch import ops_adaptive as a
 from detent.frontends.torch import ops_elementwise as e
 from detent.frontends.torch import ops_fill as f
@@ -85,24 +86,26 @@ LOWERINGS: Mapping[str, Lowering] = {
     "sum": r.reduce_("ReduceSum"),
     # activations
     "relu": e.unary("Relu"),
-    "relu6": e.relu6,
-    "hardtanh": e.hardtanh,
-    "clip": e.clip,
-    "leaky_relu": e.leaky_relu,
-    "rrelu": e.rrelu,
-    "prelu": e.prelu,
-    "elu": e.elu,
+    "relu6": v.relu6,
+    "hardtanh": v.hardtanh,
+    "clip": v.clip,
+    "leaky_relu": v.leaky_relu,
+    "rrelu": v.rrelu,
+    "prelu": v.prelu,
+    "elu": v.elu,
     "hardswish": e.unary("HardSwish"),
-    "hardsigmoid": e.hardsigmoid,
-    "silu": e.silu,
-    "mish": e.mish,
-    "gelu": e.gelu,
+    "hardsigmoid": v.hardsigmoid,
+    "silu": v.silu,
+    "mish": v.mish,
+    "gelu": v.gelu,
     "sigmoid": e.unary("Sigmoid"),
-    "softplus": e.softplus,
+    "softplus": v.softplus,
+    "hardshrink": v.hardshrink,
+    "softshrink": v.softshrink,
     "tanh": e.unary("Tanh"),
-    "softmax": e.softmax,
-    "softmax2d": e.softmax2d,
-    "log_softmax": e.log_softmax,
+    "softmax": v.softmax,
+    "softmax2d": v.softmax2d,
+    "log_softmax": v.log_softmax,
     # elementwise functions
     "abs": e.unary("Abs"),
     "neg": e.unary("Neg"),

@@ -8,14 +8,14 @@ from __future__ import annotations
 import onnx
 from onnx import helper, numpy_helper
 
+from detent.ir import Trait, ops_with
+
 __all__ = ["FIRST", "NeedsOpsetError", "lowered"]
 
 FIRST = 18
 """The oldest opset that torch's exporter writes."""
 
-_AXES_WERE_ATTRIBUTES = frozenset(
-    f"Reduce{what}" for what in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
-)
+_AXES_WERE_ATTRIBUTES = ops_with(Trait.REDUCES) - {"ReduceSum"}
 
 
 class NeedsOpsetError(Exception):

@@ -1,8 +1,7 @@
-"""Arithmetic between tensors, activation functions, elementwise functions."""
+"""Arithmetic between tensors, comparisons, elementwise functions."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,30 +16,15 @@ __all__ = [
     "add",
     "binary",
     "cast",
-    "clip",
     "compare",
-    "elu",
     "floor_divide",
-    "gelu",
-    "hardsigmoid",
-    "hardtanh",
     "identity",
-    "leaky_relu",
-    "log_softmax",
     "logical",
     "masked_fill",
-    "mish",
     "operand",
     "pow_",
-    "prelu",
-    "relu6",
     "remainder",
-    "rrelu",
     "rsqrt",
-    "silu",
-    "softmax",
-    "softmax2d",
-    "softplus",
     "sub",
     "triangle",
     "type_as",
@@ -181,104 +165,6 @@ def identity(b: Builder, input: Any, *_: Any, **__: Any) -> Any:
     """Nothing to write: the tensor itself."""
     del b
     return input
-
-
-def relu6(b: Builder, input: Ref, inplace: bool = False) -> Ref:
-    return hardtanh(b, input, 0.0, 6.0, inplace)
-
-
-def hardtanh(b: Builder, input: Ref, min_val: Number = -1.0, max_val: Number = 1.0, inplace: bool = False) -> Ref:
-    del inplace
-    return clip(b, input, min_val, max_val)
-
-
-def clip(b: Builder, input: Ref, min: Any = None, max: Any = None) -> Ref:
-    if isinstance(min, Ref) or isinstance(max, Ref):
-        x: Read = input
-        if min is not None:
-            x = b.emit("Max", [x, operand(b, min, input.dtype)])
-        return b.final("Min", [x, operand(b, max, input.dtype)]) if max is not None else b.final("Identity", [x])
-    limits = [None if limit is None else b.constant(torch.tensor(limit, dtype=input.dtype)) for limit in (min, max)]
-    return b.final("Clip", [input, *limits])
-
-
-def leaky_relu(b: Builder, input: Ref, negative_slope: float = 0.01, inplace: bool = False) -> Ref:
-    del inplace
-    return b.final("LeakyRelu", [input], alpha=float(negative_slope))
-
-
-def rrelu(b: Builder, input: Ref, lower: float = 1 / 8, upper: float = 1 / 3, *_: Any, **__: Any) -> Ref:
-    """The slope is the mean of those that training draws."""
-    return leaky_relu(b, input, (lower + upper) / 2)
-
-
-def prelu(b: Builder, input: Ref, weight: Ref) -> Ref:
-    if weight.shape == (1,) or input.ndim < 2:
-        return b.final("PRelu", [input, weight])
-    slope = b.emit("Reshape", [weight, b.integers([-1, *[1] * (input.ndim - 2)])])
-    return b.final("PRelu", [input, slope])
-
-
-def elu(b: Builder, input: Ref, alpha: float = 1.0, inplace: bool = False) -> Ref:
-    del inplace
-    return b.final("Elu", [input], alpha=float(alpha))
-
-
-def hardsigmoid(b: Builder, input: Ref, inplace: bool = False) -> Ref:
-    del inplace
-    return b.final("HardSigmoid", [input], alpha=1 / 6, beta=0.5)
-
-
-def silu(b: Builder, input: Ref, inplace: bool = False) -> Ref:
-    del inplace
-    return b.final("Mul", [input, b.emit("Sigmoid", [input])])
-
-
-def mish(b: Builder, input: Ref, inplace: bool = False) -> Ref:
-    del inplace
-    return b.final("Mul", [input, b.emit("Tanh", [b.emit("Softplus", [input])])])
-
-
-def softplus(b: Builder, input: Ref, beta: float = 1.0, threshold: float = 20.0) -> Ref:
-    del threshold  # where the function is the identity to float32 accuracy
-    if beta == 1:
-        return b.final("Softplus", [input])
-    factor = b.constant(torch.tensor(beta, dtype=input.dtype))
-    return b.final("Div", [b.emit("Softplus", [b.emit("Mul", [input, factor])]), factor])
-
-
-def gelu(b: Builder, input: Ref, approximate: str = "none") -> Ref:
-    if b.opset >= 20:
-        return b.final("Gelu", [input], approximate=approximate)
-
-    def number(value: float) -> str:
-        return b.constant(torch.tensor(value, dtype=input.dtype))
-
-    if approximate == "tanh":
-        cube = b.emit("Mul", [b.emit("Mul", [b.emit("Mul", [input, input]), input]), number(0.044715)])
-        inner = b.emit("Tanh", [b.emit("Mul", [b.emit("Add", [input, cube]), number(math.sqrt(2 / math.pi))])])
-    else:
-        inner = b.emit("Erf", [b.emit("Div", [input, number(math.sqrt(2))])])
-    return b.final("Mul", [b.emit("Mul", [input, b.emit("Add", [inner, number(1.0)])]), number(0.5)])
-
-
-def softmax(b: Builder, input: Ref, dim: int | None = None, *_: Any, **__: Any) -> Ref:
-    return b.final("Softmax", [input], axis=_softmax_axis(input, dim))
-
-
-def softmax2d(b: Builder, input: Ref) -> Ref:
-    return softmax(b, input, -3)
-
-
-def log_softmax(b: Builder, input: Ref, dim: int | None = None, *_: Any, **__: Any) -> Ref:
-    return b.final("LogSoftmax", [input], axis=_softmax_axis(input, dim))
-
-
-def _softmax_axis(x: Ref, dim: int | None) -> int:
-    """Without one, torch takes the axis that was the classes' in its early days."""
-    if dim is not None:
-        return x.axis(dim)
-    return 0 if x.ndim in (0, 1, 3) else 1
 
 
 def rsqrt(b: Builder, input: Ref) -> Ref:

@@ -21,8 +21,18 @@ from detent.frontends.torch.outputs import write_outputs
 from detent.frontends.torch.parameters import Stored, activation_encoding, operation_of, stored
 from detent.frontends.torch.trees import bound, tensors_in
 from detent.frontends.torch.values import Ref, Traced, trace
-from detent.graph import DeQuantStub, Functional, PreparedModel, QuantizedTensor, QuantStub, Region, module_op, torch_op
-from detent.graph.running import map_tensors
+from detent.graph import (
+    DeQuantStub,
+    Functional,
+    Inputs,
+    PreparedModel,
+    QuantizedTensor,
+    QuantStub,
+    Region,
+    module_op,
+    torch_op,
+)
+from detent.graph.shape_guards import doubled
 from detent.ir import DeployedTensor, Network, Port
 from detent.quantizers import Quantizer
 
@@ -113,9 +123,8 @@ class _Walk:
         sizes = [t.shape[0] for t in tensors_in(given) if t.ndim]
         if not sizes:
             return Traced(first, None)
-        doubled = tuple(map_tensors(value, lambda t: _doubled(t, sizes[0])) for value in given)
         try:
-            second = trace(self.runner, doubled)
+            second = trace(self.runner, doubled(Inputs(tuple(given), {})).args)
         except Exception as error:  # the model's own: it has the batch size built in
             self.notes.append(f"the batch size is fixed at {sizes[0]}: with {2 * sizes[0]} the model fails ({error})")
             return Traced(first, None)
@@ -276,7 +285,3 @@ def _is_record(node: fx.Node) -> bool:
 
 def _has_tensor(value: Any) -> bool:
     return any(True for _ in tensors_in(value))
-
-
-def _doubled(tensor: Tensor, batch: int) -> Tensor:
-    return torch.cat([tensor, tensor]) if tensor.ndim and tensor.shape[0] == batch else tensor

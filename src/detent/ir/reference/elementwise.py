@@ -10,7 +10,7 @@ from torch import Tensor
 
 from detent.ir.reference.call import Kernel, KernelCall
 
-__all__ = ["ELEMENTWISE", "divide"]
+__all__ = ["ELEMENTWISE", "divide", "hard_sigmoid", "prelu", "shrink", "swish"]
 
 
 def divide(a: Tensor, b: Tensor) -> Tensor:
@@ -73,6 +73,10 @@ def _binary(function: Callable[[Tensor, Tensor], Tensor]) -> Kernel:
     return lambda call: function(call[0], call[1])
 
 
+def _with_attributes(function: Callable[..., Tensor], *names: str) -> Kernel:
+    return lambda call: function(call[0], **{name: float(call.attribute(name)) for name in names})
+
+
 def _clip(call: KernelCall) -> Tensor:
     x, low, high = call[0], call.number(1, "min"), call.number(2, "max")
     if low is None and high is None:
@@ -82,17 +86,25 @@ def _clip(call: KernelCall) -> Tensor:
     return x.clamp(low, high)
 
 
-def _hard_sigmoid(call: KernelCall) -> Tensor:
-    alpha, beta = float(call.attribute("alpha")), float(call.attribute("beta"))
-    return (call[0] * alpha + beta).clamp(0.0, 1.0)
+def hard_sigmoid(x: Tensor, *, alpha: float, beta: float) -> Tensor:
+    return (x * alpha + beta).clamp(0.0, 1.0)
 
 
 def _hard_swish(call: KernelCall) -> Tensor:
     return call[0] * (call[0] * (1 / 6) + 0.5).clamp(0.0, 1.0)
 
 
-def _prelu(call: KernelCall) -> Tensor:
-    return torch.where(call[0] < 0, call[0] * call[1], call[0])
+def prelu(x: Tensor, slope: Tensor) -> Tensor:
+    return torch.where(x < 0, x * slope, x)
+
+
+def shrink(x: Tensor, *, bias: float, lambd: float) -> Tensor:
+    inside = torch.zeros_like(x)
+    return torch.where(x < -lambd, x + bias, torch.where(x > lambd, x - bias, inside)).to(x.dtype)
+
+
+def swish(x: Tensor, *, alpha: float) -> Tensor:
+    return x * torch.sigmoid(x * alpha)
 
 
 _DTYPES = {
@@ -130,9 +142,11 @@ ELEMENTWISE: Mapping[str, Kernel] = {
     "Dropout": _dropout,
     "Elu": lambda call: F.elu(call[0], call.attribute("alpha")),
     "Gelu": lambda call: F.gelu(call[0], approximate=call.attribute("approximate")),
-    "HardSigmoid": _hard_sigmoid,
+    "HardSigmoid": _with_attributes(hard_sigmoid, "alpha", "beta"),
     "HardSwish": _hard_swish,
     "LeakyRelu": lambda call: F.leaky_relu(call[0], call.attribute("alpha")),
-    "PRelu": _prelu,
+    "PRelu": _binary(prelu),
+    "Shrink": _with_attributes(shrink, "bias", "lambd"),
+    "Swish": _with_attributes(swish, "alpha"),
     "Where": lambda call: torch.where(call[0], call[1], call[2]),
 }

@@ -18,7 +18,7 @@ __all__ = ["DeployedTensor", "Deployment"]
 class Deployment:
     """The network as QDQ ONNX, for a backend. `tensors` is in the order of the Plan; `ranges` are of float tensors, as
     they would be on a grid, which only retargeting looks at; `names` are of nodes of the torch model whose result is
-    called otherwise here."""
+    called otherwise here; `saturating` are the layers whose pairs of products leave 16 bits."""
 
     name: str
     backend: Backend
@@ -27,6 +27,7 @@ class Deployment:
     ranges: tuple[DeployedTensor, ...] = ()
     notes: Sequence[str] = ()
     names: Mapping[str, str] = field(default_factory=dict)
+    saturating: tuple[str, ...] = ()
 
     @cached_property
     def graph(self) -> Network:

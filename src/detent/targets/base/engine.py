@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy.typing as npt
 
-from detent.errors import EngineError
+from detent.errors import EngineError, install_hint
 from detent.ir import Network, Op, Package
 
 __all__ = ["Defect", "Engine", "Placement"]
@@ -96,7 +96,7 @@ class Engine(ABC):
     @classmethod
     def installation(cls) -> str:
         """The command that installs it."""
-        return f"pip install 'detent[{cls.extra}]'" if cls.extra else f"pip install {cls.name}"
+        return install_hint(cls.extra) if cls.extra else f"pip install {cls.name}"
 
     @classmethod
     def require(cls) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from detent.errors import DeployError
+from detent.errors import DeployError, install_hint
 from detent.quantizers import Role
 from detent.targets.base.deployment import Deployment
 
@@ -74,6 +74,4 @@ class Format(ABC):
         """An error that names the extra, if writing needs a package that is not installed."""
         if self.requires is not None and find_spec(self.requires[0]) is None:
             package, extra = self.requires
-            raise DeployError(
-                f"write the format {self.name!r}", f"{package} is not installed", f"pip install 'detent[{extra}]'"
-            )
+            raise DeployError(f"write the format {self.name!r}", f"{package} is not installed", install_hint(extra))

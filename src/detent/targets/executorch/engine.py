@@ -6,18 +6,17 @@ import contextlib
 import importlib.metadata
 import json
 import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from detent.errors import EngineError
+from detent.files import temporary_folder
 from detent.ir import Network, Operand, Output, Package, Port
+from detent.processes import how_it_ended, python_command
 from detent.targets.base import Engine, Placement
 from detent.targets.base.engine import Arrays
 from detent.targets.base.ports import given
@@ -40,13 +39,14 @@ class ExecuTorch(Engine):
         self.require()
         self._graph, self._places, self._threads = graph, places, threads
         self._open: ExecuTorch | None = None
-        self._folder = tempfile.TemporaryDirectory()
-        file = Path(self._folder.name) / PTE_FILE
+        self._held = contextlib.ExitStack()
+        folder = self._held.enter_context(temporary_folder())
+        file = folder / PTE_FILE
         file.write_bytes(content)
         # stderr to a file: ExecuTorch says there what it does, and why it fails.
-        self._said = (Path(self._folder.name) / "said.txt").open("w+b")
+        self._said = (folder / "said.txt").open("w+b")
         self._worker = subprocess.Popen(
-            [sys.executable, "-m", executorch_worker.__name__, str(file), str(threads)],
+            python_command(f"from {executorch_worker.__name__} import main; main()", str(file), str(threads)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,
@@ -61,9 +61,10 @@ class ExecuTorch(Engine):
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()
+        self._worker.kill()  # it has nothing to save, and may be inside a network that does not end
         self._worker.wait()
         self._said.close()
-        self._folder.cleanup()
+        self._held.close()
 
     def __del__(self) -> None:
         if hasattr(self, "_worker") and not self._said.closed:
@@ -74,9 +75,8 @@ class ExecuTorch(Engine):
         if answer is None:
             self._said.seek(0)
             said = self._said.read().decode(errors="replace").strip().splitlines()
-            raise EngineError(
-                "run a .pte file", f"ExecuTorch ended: {said[-1] if said else 'no word'}", "deploy it again"
-            )
+            found = f"ExecuTorch ended ({how_it_ended(self._worker.wait())}): {said[-1] if said else 'no word'}"
+            raise EngineError("run a .pte file", found, "deploy it again")
         return answer
 
     @classmethod

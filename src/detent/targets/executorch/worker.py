@@ -1,4 +1,4 @@
-"""Runs one .pte file in a process of its own: `python -m detent.targets.executorch.worker FILE THREADS`.
+"""Runs one .pte file in a process of its own, whose arguments are the file and the number of threads.
 
 ExecuTorch has one pool of threads for a process, and models that are loaded hold on to it: it can be sized only before
 the first is. Inputs come on standard input and outputs go to standard output, as safetensors, each behind its length in
@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from safetensors.numpy import load, save
 
-__all__ = ["receive", "send", "serve"]
+__all__ = ["main", "receive", "send", "serve"]
 
 _LENGTH = struct.Struct("<q")
 
@@ -53,7 +53,7 @@ def serve(file: str, threads: int, incoming: BinaryIO, outgoing: BinaryIO) -> No
         send(outgoing, [value.numpy() for value in outputs])
 
 
-if __name__ == "__main__":
+def main() -> None:
     # What ExecuTorch prints must not come between the answers.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
-import shutil
 import struct
 import subprocess
 import sys
-import tempfile
 import weakref
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -18,7 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from detent.errors import EngineError
+from detent.files import temporary_folder
 from detent.ir import Encoding, Network, Package, Port
+from detent.processes import how_it_ended
 from detent.targets.base import Engine, Placement
 from detent.targets.base.engine import Arrays
 from detent.targets.base.ports import given
@@ -48,8 +49,9 @@ class Mnn(Engine):
         self._graph = graph
         self._worker = _Worker()
         # The model is a file while the process lives: it is read again for every set of tensors that is asked for.
-        folder, self._threads = tempfile.mkdtemp(), threads
-        weakref.finalize(self, shutil.rmtree, folder)
+        held, self._threads = contextlib.ExitStack(), threads
+        folder = held.enter_context(temporary_folder())
+        weakref.finalize(self, held.close)
         onnx, parameters, self._mnn = (str(Path(folder, name)) for name in ("onnx", "parameters", "mnn"))
         Path(onnx).write_bytes(model)
         if compression is not None:
@@ -167,7 +169,7 @@ class _Worker:
             header = b""
         if len(header) != 8:
             raise EngineError(
-                f"{request['do']} with MNN", f"its process ended with {process.wait()}", "simplify the model"
+                f"{request['do']} with MNN", f"{how_it_ended(process.wait())} ended its process", "simplify the model"
             )
         answer: dict[str, Any] = pickle.loads(process.stdout.read(struct.unpack("<Q", header)[0]))
         if "error" in answer:
@@ -179,4 +181,5 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     for stream in (process.stdin, process.stdout):
         if stream is not None:
             stream.close()
+    process.kill()  # it has nothing to save, and may be inside a network that does not end
     process.wait()

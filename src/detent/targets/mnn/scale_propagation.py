@@ -39,7 +39,7 @@ WINDOWS = (*AVERAGES, "MaxPool", "Resize")
 MOVES = ops_with(Trait.MOVES_VALUES) - {"Expand", "Gather", "GatherElements", "Tile"} | {"Concat", "Pad"}
 """They hand scales on, as the two that read more than moved values do; through the four that are left out MNN does
 not."""
-FLOAT = ("Clip", "LeakyRelu", "Relu")
+FLOAT = ops_with(Trait.CLIPS) | {"LeakyRelu"}
 """Hand scales on, and have no kernel for codes; a ReLU that stands alone is written as a clip."""
 PARTS = ".parts"
 """Behind the output of a layer: what it reads after MNN moved it, which hands its scale back."""

@@ -13,8 +13,8 @@ import onnx
 
 from detent.errors import EngineError
 from detent.files import temporary_folder
-from detent.ir import Encoding, Package
-from detent.rewrites import float_model
+from detent.ir import Encoding, Package, write_qdq
+from detent.rewrites import float_network
 from detent.targets.base import Engine, Placement
 from detent.targets.base.ports import given, real
 from detent.targets.onnxruntime.placement import FusedGraph, why_float
@@ -32,8 +32,12 @@ class OnnxRuntime(Engine):
 
     def __init__(self, package: Package, *, threads: int, as_float: bool):
         self._package, self._threads, self._as_float = package, threads, as_float
-        self._model = float_model(package.model) if as_float else package.model
-        self._session = _session(self._model, threads=threads)
+        with temporary_folder() as folder:
+            path = Path(folder) / "model.onnx"  # not in memory as well while the session reads it
+            model = write_qdq(float_network(package.graph)) if as_float else package.model
+            path.write_bytes(model.SerializeToString())
+            del model
+            self._session = _session(path, threads=threads)
 
     @classmethod
     def version(cls) -> str | None:
@@ -90,11 +94,11 @@ class OnnxRuntime(Engine):
 
     @cached_property
     def _fused(self) -> FusedGraph:
-        named = _with_node_names(self._model)
+        named = _with_node_names(self._package.model)
         with temporary_folder() as folder:
             path = Path(folder) / "fused.onnx"
             # Extended fuses into integer kernels. What comes after it changes layouts, and names with them.
-            _session(named, threads=self._threads, level="ORT_ENABLE_EXTENDED", save=path)
+            _session(named.SerializeToString(), threads=self._threads, level="ORT_ENABLE_EXTENDED", save=path)
             return FusedGraph(named, onnx.load_model(str(path)))
 
     @cached_property
@@ -106,7 +110,7 @@ class OnnxRuntime(Engine):
         known = {value.name for value in model.graph.output}
         wanted = {name for name, _ in exposed.values()} - known
         model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(wanted))
-        return _session(model, threads=self._threads), exposed
+        return _session(model.SerializeToString(), threads=self._threads), exposed
 
 
 def _as_stored(codes: npt.NDArray[Any], encoding: Encoding) -> npt.NDArray[Any]:
@@ -127,7 +131,7 @@ def _with_node_names(model: onnx.ModelProto) -> onnx.ModelProto:
     return named
 
 
-def _session(model: onnx.ModelProto, *, threads: int, level: str = "ORT_ENABLE_ALL", save: Path | None = None) -> Any:
+def _session(model: bytes | Path, *, threads: int, level: str = "ORT_ENABLE_ALL", save: Path | None = None) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -138,7 +142,7 @@ def _session(model: onnx.ModelProto, *, threads: int, level: str = "ORT_ENABLE_A
     if save is not None:
         options.optimized_model_filepath = str(save)
     try:
-        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its exceptions derive from Exception alone
         raise EngineError(
             f"load a network on onnxruntime {onnxruntime.__version__}", str(error), "deploy for a backend it runs"

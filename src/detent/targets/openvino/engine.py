@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from detent.errors import EngineError
-from detent.ir import Encoding, Network, Op, Package, Trait, ops_with
-from detent.rewrites import float_model
+from detent.ir import Encoding, Network, Op, Package, Trait, ops_with, write_qdq
+from detent.rewrites import float_network
 from detent.targets.base import Engine, Placement
 from detent.targets.base.ports import given, real
 from detent.targets.openvino.defects import DEFECTS
@@ -117,7 +117,9 @@ class OpenVino(Engine):
     def _read(self) -> Any:
         if self._as_float:
             with self._reported("load a network without quantization", _ANOTHER):
-                return self._core.read_model(io.BytesIO(float_model(self._package.model).SerializeToString()))
+                return self._core.read_model(
+                    io.BytesIO(write_qdq(float_network(self._package.graph)).SerializeToString())
+                )
         path = _file(self._package)
         with self._reported(f"load {path}", _ANOTHER):
             model = self._core.read_model(str(path))

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from detent.errors import DeployError
+from detent.errors import DeployError, install_hint
 from detent.files import temporary_folder
 from detent.ir import Encoding, Network
 from detent.ir.metadata import is_code_range
@@ -61,7 +61,7 @@ class OpenvinoIrFormat(Format):
             import openvino
         except ImportError as error:
             raise DeployError(
-                "write an OpenVINO IR", f"openvino is not installed ({error})", "pip install 'detent[openvino]'"
+                "write an OpenVINO IR", f"openvino is not installed ({error})", install_hint("openvino")
             ) from error
         try:
             model = openvino.Core().read_model(io.BytesIO(deployment.model.SerializeToString()))

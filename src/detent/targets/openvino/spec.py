@@ -18,6 +18,7 @@ from detent.targets.openvino.rewrites.barrier_before_channel_constants import ba
 from detent.targets.openvino.rewrites.barrier_before_negation import barrier_before_negation
 from detent.targets.openvino.rewrites.barrier_before_normalization import barrier_before_normalization
 from detent.targets.openvino.rewrites.barrier_before_pad import barrier_before_pad
+from detent.targets.openvino.rewrites.barrier_behind_weights_of_constants import barrier_behind_weights_of_constants
 from detent.targets.openvino.rewrites.drop_single_window_stride import drop_single_window_stride
 from detent.targets.openvino.rewrites.maxpool_ceil_mode_explicit_pad import maxpool_ceil_mode_explicit_pad
 from detent.targets.openvino.rewrites.split_clip_into_max_min import split_clip_into_max_min
@@ -40,6 +41,7 @@ _REWRITES = (
     split_clip_into_max_min,
     barrier_after_minmax_reduction,
     barrier_before_channel_constants,
+    barrier_behind_weights_of_constants,
     add_epsilon_bias,
     barrier_around_linear_constants,
     barrier_before_negation,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.errors import DataError, refusing
+from detent.errors import DataError, install_hint, refusing
 from detent.files import read_bytes
 from detent.training.datasets.images import Images, Normalisation
 
@@ -154,7 +154,7 @@ def _sheet(path: Path) -> npt.NDArray[Any]:
     try:
         from PIL import Image
     except ImportError:
-        raise DataError(f"read {path}", "Pillow is not installed", "pip install 'detent[images]'") from None
+        raise DataError(f"read {path}", "Pillow is not installed", install_hint("images")) from None
     # The sheet is larger than what Pillow takes for an attack; its size is checked here instead.
     most, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from detent.errors import EngineError
+from detent.errors import EngineError, install_hint
 from detent.training.phases import Phases
 
 __all__ = ["hugging_face_callback"]
@@ -22,7 +22,7 @@ def hugging_face_callback(phases: Phases) -> Any:
         raise EngineError(
             "a callback for Hugging Face's Trainer",
             "transformers is not installed",
-            "pip install 'detent[transformers]'",
+            install_hint("transformers"),
         ) from None
 
     class Quantization(TrainerCallback):  # type: ignore[misc, unused-ignore]

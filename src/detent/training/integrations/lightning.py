@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from detent.errors import EngineError
+from detent.errors import EngineError, install_hint
 from detent.training.phases import Phases
 
 __all__ = ["lightning_callback"]
@@ -19,9 +19,7 @@ def lightning_callback(phases: Phases) -> Any:
     try:
         from lightning.pytorch import Callback
     except ImportError:
-        raise EngineError(
-            "a callback for Lightning", "lightning is not installed", "pip install 'detent[train]'"
-        ) from None
+        raise EngineError("a callback for Lightning", "lightning is not installed", install_hint("train")) from None
 
     class Quantization(Callback):  # type: ignore[misc, unused-ignore]
         def on_fit_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002

@@ -71,6 +71,7 @@ class LeastOfEach(nn.Module):
         return self.last(torch.relu(self.first(x).amin((2, 3)) + 2.0))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("network", [Attention, LeastOfEach])
 def test_the_engine_gives_what_was_simulated(network: type[nn.Module], tmp_path: Path) -> None:
     """Without it, 2,035 of 2,048 codes of the maximum over channels are off, by up to 43, and those of the minimum by

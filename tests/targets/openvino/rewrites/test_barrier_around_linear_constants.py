@@ -106,6 +106,7 @@ def one_bias() -> nn.Module:
     return network
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "made",
     [

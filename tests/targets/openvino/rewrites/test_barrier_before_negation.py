@@ -59,6 +59,7 @@ class Negated(nn.Module):
         return self.last(self.between(self.first(x)))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "between",
     [

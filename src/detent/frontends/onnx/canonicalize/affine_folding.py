@@ -16,21 +16,22 @@ import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from detent.frontends.onnx.skeleton import reads
-from detent.ir import TensorNames
+from detent.ir import TensorNames, Trait, ops_with
 from detent.ir.protos import without_initializers
 
 __all__ = ["fold_affine_steps"]
 
 Array = npt.NDArray[Any]
 
-_STEPS = ("Add", "Div", "Mul", "Sub")
 _WEIGHTED = {"Conv": (1, 2), "BatchNormalization": (1, 2)}
 """At which inputs the factors and the summands of each output channel are."""
 
 
 def fold_affine_steps(model: ModelProto) -> ModelProto:
     """The same network without those steps; `model` itself if there are none, or if Detent wrote it."""
-    if model.producer_name == "detent" or not any(node.op_type in _STEPS for node in model.graph.node):
+    if model.producer_name == "detent" or not any(
+        node.op_type in ops_with(Trait.ARITHMETIC) for node in model.graph.node
+    ):
         return model
     folding = _Folding(model)
     nodes = [kept for node in model.graph.node if (kept := folding.take(node)) is not None]
@@ -68,7 +69,7 @@ class _Folding:
             layer.CopyFrom(node)
             self._layers[node.output[0]] = layer
             return layer
-        if not node.domain and node.op_type in _STEPS and self._fold(node):
+        if not node.domain and node.op_type in ops_with(Trait.ARITHMETIC) and self._fold(node):
             return None
         return node
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from detent.frontends.onnx.builder import Constant
 from detent.frontends.onnx.call import Call, Converter
 from detent.ir.metadata import is_code_range
+from detent.ir.reference.elementwise import hard_sigmoid, prelu, shrink, swish
 
 __all__ = ["CONVERTERS"]
 
@@ -95,19 +96,11 @@ def _prelu(call: Call) -> Any:
     return call.op(prelu, x, slope, kind="prelu")
 
 
-def prelu(x: Tensor, slope: Tensor) -> Tensor:
-    return torch.where(x < 0, x * slope, x)
-
-
 def _hard_sigmoid(call: Call) -> Any:
     alpha, beta = call.real("alpha"), call.real("beta")
     if math.isclose(alpha, 1 / 6, rel_tol=1e-6) and beta == 0.5:
         return call.apply(F.hardsigmoid, call.value(0))
     return call.op(hard_sigmoid, call.value(0), kind="hardsigmoid", alpha=alpha, beta=beta)
-
-
-def hard_sigmoid(x: Tensor, *, alpha: float, beta: float) -> Tensor:
-    return (alpha * x + beta).clamp(0, 1)
 
 
 def _gelu(call: Call) -> Any:
@@ -122,10 +115,6 @@ def _swish(call: Call) -> Any:
     return call.apply(F.silu, call.value(0)) if alpha == 1 else call.op(swish, call.value(0), kind="silu", alpha=alpha)
 
 
-def swish(x: Tensor, *, alpha: float) -> Tensor:
-    return x * torch.sigmoid(alpha * x)
-
-
 def _thresholded(call: Call) -> Any:
     return call.op(thresholded, call.value(0), alpha=call.real("alpha"))
 
@@ -135,12 +124,7 @@ def thresholded(x: Tensor, *, alpha: float) -> Tensor:
 
 
 def _shrink(call: Call) -> Any:
-    return call.op(shrink, call.value(0), bias=call.real("bias"), lambd=call.real("lambd"))
-
-
-def shrink(x: Tensor, *, bias: float, lambd: float) -> Tensor:
-    zero = torch.zeros_like(x)
-    return torch.where(x < -lambd, x + bias, torch.where(x > lambd, x - bias, zero)).to(x.dtype)
+    return call.op(shrink, call.value(0), kind="shrink", bias=call.real("bias"), lambd=call.real("lambd"))
 
 
 def _along_axis(function: Callable[..., Any]) -> Converter:

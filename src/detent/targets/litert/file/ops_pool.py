@@ -81,7 +81,7 @@ def max_pool(low: TfliteLowering, node: Node) -> None:
         elif _never_negative(low, read):
             index = padded(low, index, pads)  # zero is the least number, so padding with it changes no maximum
         else:
-            least = np.finfo(np.float32).min if encoding is None else encoding.qmin
+            least = float(np.finfo(np.float32).min) if encoding is None else encoding.qmin
             index = padded(low, index, pads, value=least)
     _pool(low, node, "MAX_POOL_2D", window, index, encoding, padding)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from detent.errors import DeployError
+from detent.errors import DeployError, install_hint
 
 __all__ = ["DTYPES", "OPTIONS", "code_of", "name_of", "schema"]
 
@@ -68,7 +68,7 @@ def schema() -> Any:
         raise DeployError(
             "read or write a .tflite file",
             "its schema comes with LiteRT, which is not installed",
-            "pip install 'detent[litert]'",
+            install_hint("litert"),
         ) from None
 
 

@@ -118,7 +118,8 @@ def _common(first: Encoding, second: Encoding) -> Encoding | None:
     low, high = max(lows), min(highs)
     scale = f32(f32(high - low) / f32(first.qmax - first.qmin))
     place = f32(f32(first.qmin) - f32(low / scale))
-    return Encoding(scale, np.int64(np.trunc(place + np.copysign(f32(0.5), place))), first.dtype)
+    zero_point = np.trunc(place + np.copysign(f32(0.5), place))
+    return Encoding(np.asarray(scale), np.asarray(zero_point, np.int64), first.dtype)
 
 
 def _reach(encoding: Encoding) -> tuple[np.float32, np.float32]:
@@ -221,7 +222,7 @@ def _weight_encoding(graph: Network, op: Op) -> Encoding | None:
     low, high = min(f32(values.min()), f32(0)), max(f32(values.max()), f32(0))
     scale = f32(1) if low == high else f32(f32(high - low) / f32(255))
     zero_point = np.rint(np.clip(f32(f32(-128) - f32(low / scale)), -128, 127))
-    return Encoding(scale, np.int64(zero_point), "int8")
+    return Encoding(np.asarray(scale), np.asarray(zero_point, np.int64), "int8")
 
 
 def quantize_biases(graph: Network) -> Network:

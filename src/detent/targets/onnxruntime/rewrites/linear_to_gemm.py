@@ -29,7 +29,7 @@ def _as_gemm(editor: NetworkEditor, product: Op) -> None:
     weight, held = editor.constant(product.inputs[1]), editor.constant(bias)
     if weight is None or weight.encoding is None or weight.array.ndim != 2 or held is None or held.array.ndim != 1:
         return
-    found = editor.found(product, addition, may_end_float=True)
+    found = editor.found(product, addition, may_end_float=True, may_be_constant=True)
     sizes = None if found is None else editor.sizes(found.result)
     if found is None or sizes is None or len(sizes) <= 2:
         return

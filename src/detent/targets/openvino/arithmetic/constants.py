@@ -11,6 +11,7 @@ from torch import Tensor
 
 from detent.ir import Encoding, Network, Op
 from detent.targets.openvino.arithmetic.ranges import Range
+from detent.targets.openvino.sizes import depend_on_sizes
 from detent.twin import Step
 from detent.twin.lowering import chain, float_step
 
@@ -18,13 +19,8 @@ __all__ = ["folded", "known_before"]
 
 
 def known_before(graph: Network) -> frozenset[str]:
-    """The tensors that operations make of constants and sizes alone."""
-    known: set[str] = set()
-    for op in graph.ops:
-        read = {each.tensor for each in op.inputs if each is not None}
-        if op.type in ("Shape", "Size") or read <= known | graph.constants.keys():
-            known.update(op.outputs)
-    return frozenset(known)
+    """The tensors that it folds: weights that are stored as codes it does not."""
+    return depend_on_sizes(graph, through_weights=False)
 
 
 def folded(known: frozenset[str], graph: Network, op: Op) -> Step | None:

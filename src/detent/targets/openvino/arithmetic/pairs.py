@@ -28,7 +28,7 @@ from detent.ir import Encoding, Network, Op, Trait, ops_with
 from detent.ir.reference.padding import window_places
 from detent.ir.windows import SlidingWindow
 from detent.targets.openvino.arithmetic.ranges import Range
-from detent.twin.accumulate import Accumulator, Integers
+from detent.twin.accumulate import Accumulator, Codes
 from detent.twin.saturating_pairs import lost_in_pairs
 
 __all__ = ["paired", "paired_matrices", "with_even_weights"]
@@ -122,7 +122,7 @@ class _Pair:
         return both - both.clamp(_LEAST, _MOST)
 
 
-def _pairs(weights: Integers, groups: int, *, across: bool) -> Iterator[_Pair]:
+def _pairs(weights: Codes, groups: int, *, across: bool) -> Iterator[_Pair]:
     """Those that can saturate, of weights (output channel, input channel of its group, place)."""
     outputs, inputs, places = weights.shape
     group_of = np.arange(outputs) * groups // outputs

@@ -21,7 +21,7 @@ _LINEAR = ("Gemm", "MatMul")
 _OF_TWO = ops_with(Trait.ARITHMETIC)
 _FOLDED = _OF_TWO | {"BatchNormalization", "Neg"}
 # Behind any other function the kernel computes a grid by itself, and rightly.
-_FUNCTIONS = ("Clip", "Identity", "Max", "Min", "Relu")
+_FUNCTIONS = ops_with(Trait.CLIPS) | {"Identity", "Max", "Min"}
 
 
 @rewrite(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from detent.ir import Op, Operand
+from detent.ir import Operand, Trait, ops_with
 from detent.rewrites import NetworkEditor, rewrite
 from detent.rewrites.network_editor import input_at
 from detent.targets.openvino.rewrites.fusion_barrier import fusion_barrier
 from detent.targets.openvino.rewrites.integers import KEEP_INTEGERS
 
-__all__ = ["barrier_before_negation", "is_scaled_later"]
+__all__ = ["TAKEN_THROUGH", "barrier_before_negation", "is_scaled_later", "is_sum_without_biases"]
 
-_TAKEN_THROUGH = KEEP_INTEGERS | {"GlobalAveragePool", "GlobalMaxPool", "LeakyRelu", "PRelu"}
-_SUMS = ("Conv", "Gemm", "MatMul")
+TAKEN_THROUGH = KEEP_INTEGERS | {"GlobalAveragePool", "GlobalMaxPool", "LeakyRelu", "PRelu"}
+_SUMS = ops_with(Trait.WEIGHTED) - {"ConvTranspose"}
 
 
 @rewrite(
@@ -34,14 +34,16 @@ def barrier_before_negation(editor: NetworkEditor) -> None:
 
 def is_scaled_later(editor: NetworkEditor, read: Operand) -> bool:
     """Whether OpenVINO takes a scale through the operation that gives a tensor, to the one that reads it."""
-    origin = editor.origin(read, _TAKEN_THROUGH)
+    origin = editor.origin(read, TAKEN_THROUGH)
     if origin == read or origin.encoding is not None:
         return origin != read
-    producer = editor.producer(origin)
-    return producer is not None and producer.type in _SUMS and not _has_biases(editor, producer)
+    return is_sum_without_biases(editor, origin)
 
 
-def _has_biases(editor: NetworkEditor, op: Op) -> bool:
-    """Whether it adds numbers that differ, which hold the scale where it is."""
-    bias = editor.constant(input_at(op, 2))
-    return bias is not None and np.unique(bias.array).size > 1
+def is_sum_without_biases(editor: NetworkEditor, read: Operand) -> bool:
+    """Whether a tensor is a sum of products to which no numbers that differ are added: these hold the scale."""
+    producer = editor.producer(read)
+    if producer is None or producer.type not in _SUMS:
+        return False
+    bias = editor.constant(input_at(producer, 2))
+    return bias is None or np.unique(bias.array).size == 1

@@ -185,7 +185,7 @@ def _scaled(graph: Network, op: Op, output: Encoding, bounds: Bounds) -> PartKer
         return None
     assert data.encoding is not None
     scale = np.float32(data.encoding.scale) * np.float32(number if op.type == "Mul" else 1 / number)
-    convert = htp_fixed.convert(replace(data.encoding, scale=scale), output, exact=False)
+    convert = htp_fixed.convert(replace(data.encoding, scale=np.asarray(scale)), output, exact=False)
     return PartKernel((data,), lambda codes: convert(codes).clamp_(*bounds))
 
 

@@ -65,4 +65,4 @@ def _as_code(name: str, number: npt.NDArray[np.floating], dtype: str) -> Constan
     code, zero_point = (middle, 0) if value >= 0 else (0, middle)
     scale = np.abs(value) / np.float32(middle) if value else np.float32(1)
     codes = np.full(number.shape, code if value else 0, dtype)
-    return Constant(name, codes, Encoding(scale, np.int64(zero_point), dtype))
+    return Constant(name, codes, Encoding(np.asarray(scale), np.asarray(zero_point, np.int64), dtype))

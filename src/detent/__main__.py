@@ -1,0 +1,6 @@
+"""`python -m detent`, for where the script is not on the path."""
+
+from detent.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Which operations a quantized model would gain most from, if they ran in float."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from detent.algorithms.batches import as_list, few, outputs_of
+from detent.algorithms.errors_core import Deviation
+from detent.algorithms.floating import as_float, evaluating, only_quantizing, with_originals
+from detent.algorithms.layers import modules_of, op_name, regions_of
+from detent.algorithms.refusals import needs_calibration
+from detent.graph import PreparedModel, kind_of, quantizers_of
+from detent.quantizers import Quantizer
+
+__all__ = ["RestoredOp", "rank_restored", "restoring"]
+
+_ROWS = 16  # samples that judge
+
+
+@dataclass(frozen=True)
+class RestoredOp:
+    """An operation of a kind; `gain` is the part of the noise at the outputs that is gone if it and its inputs are
+    float."""
+
+    op: str
+    kind: str
+    gain: float
+
+
+def rank_restored(prepared: PreparedModel, batches: Iterable[Any]) -> list[RestoredOp]:
+    """Every quantized operation, the one that would gain most first, by simulation on a few samples."""
+    needs_calibration(prepared, "rank_restored")
+    data = few(as_list(batches), _ROWS)
+    parts = _parts_by_op(prepared)
+    with evaluating(prepared):
+        with as_float(prepared):
+            wanted = outputs_of(prepared, data)
+        whole = _noise(prepared, (), data, wanted)
+        found = [
+            RestoredOp(*op, 1 - _noise(prepared, (part,), data, wanted) / whole if whole else 0.0)
+            for op, part in parts.items()
+        ]
+    return sorted(found, key=lambda one: -one.gain)
+
+
+@contextmanager
+def restoring(prepared: PreparedModel, ops: Iterable[RestoredOp]) -> Iterator[None]:
+    """Inside the block these operations and what they read are float.
+
+    Biases that follow from other scales are float everywhere: they are exact to a fraction of a step.
+    """
+    parts = _parts_by_op(prepared)
+    with evaluating(prepared), _without(prepared, [parts[one.op, one.kind] for one in ops]):
+        yield
+
+
+class _Parts(NamedTuple):
+    """What makes an operation other than the float one: quantizers of what it reads and holds, and its parameters,
+    which algorithms change. A quantizer that several share counts for each."""
+
+    quantizers: set[Quantizer]
+    parameters: set[Tensor]
+
+
+def _parts_by_op(prepared: PreparedModel) -> dict[tuple[str, str], _Parts]:
+    found: dict[tuple[str, str], _Parts] = {}
+    for path, region in regions_of(prepared).items():
+        modules = modules_of(region)
+        for graph in region.graphs.values():
+            for node in graph.nodes:
+                kind = kind_of(node, modules)
+                own = modules.get(str(node.target)) if node.op == "call_module" else None
+                read = [modules.get(str(one.target)) for one in node.all_input_nodes if one.op == "call_module"]
+                held = [*read, *(() if own is None else own.modules())]
+                using = {one for one in held if isinstance(one, Quantizer)}
+                if using and kind is not None:
+                    parts = found.setdefault((op_name(region, path, node), kind.name), _Parts(set(), set()))
+                    parts.quantizers.update(using)
+                    parts.parameters.update(() if own is None else own.parameters())
+    return found
+
+
+@contextmanager
+def _without(prepared: PreparedModel, parts: Iterable[_Parts]) -> Iterator[None]:
+    gone = _Parts(set(), set())
+    for part in parts:
+        gone.quantizers.update(part.quantizers)
+        gone.parameters.update(part.parameters)
+    left = set(quantizers_of(prepared)) - gone.quantizers
+    with only_quantizing(prepared, left), with_originals(prepared, gone.parameters):
+        yield
+
+
+def _noise(
+    prepared: PreparedModel, restored: Iterable[_Parts], data: Sequence[Any], wanted: Sequence[Sequence[Tensor]]
+) -> float:
+    deviation = Deviation()
+    with _without(prepared, restored):
+        for theirs, ours in zip(wanted, outputs_of(prepared, data), strict=True):
+            for want, have in zip(theirs, ours, strict=True):
+                deviation.add(want, have)
+    return deviation.relative

@@ -1,0 +1,37 @@
+"""`detent recipes`: the recipes that come with Detent."""
+
+from __future__ import annotations
+
+import json as json_format
+from typing import Annotated
+
+import typer
+
+__all__ = ["recipes"]
+
+
+def recipes(
+    json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+) -> None:
+    """List the recipes that come with Detent: what --recipe and the `recipe` of a config may name.
+
+    --json prints all that they say. A recipe of your own is a file with the same keys.
+
+    Example: detent recipes --json
+    """
+    from detent.recipes.builtin import BUILTIN
+
+    if json:
+        rows = {name: {"about": entry.description, **entry.recipe.to_dict()} for name, entry in BUILTIN.items()}
+        print(json_format.dumps(rows, indent=2))
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title="recipes", title_justify="left", title_style="bold")
+    for column in ("name", "about"):
+        table.add_column(column, overflow="fold")
+    for name, entry in BUILTIN.items():
+        table.add_row(name, escape(entry.description))
+    Console().print(table)

@@ -1,0 +1,7 @@
+"""The accuracy loop: quantize, measure on the engine, change what helps, until a metric is met."""
+
+from detent.tuning.loop import tune
+from detent.tuning.metrics import accuracy
+from detent.tuning.result import Trial, Tuned
+
+__all__ = ["Trial", "Tuned", "accuracy", "tune"]

@@ -1,0 +1,50 @@
+"""Metrics: functions of a network that runs, which give a number that is better if it is greater."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from detent.errors import DataError
+from detent.graph import flat
+from detent.graph.running import map_tensors
+
+__all__ = ["Metric", "accuracy"]
+
+Metric = Callable[[Callable[..., Any]], float]
+"""It is given what takes the inputs of the network and gives its outputs: the float model, or one on an engine."""
+
+
+def accuracy(batches: Iterable[Any]) -> Metric:
+    """The share of right answers in percent: the greatest number of the first output against the label.
+
+    Batches are tuples of the inputs with labels behind them; they are kept, to be gone through for each network.
+    """
+    kept = [_split(batch) for batch in batches]
+    if not kept:
+        raise DataError("measure accuracy", "there are no batches", "give at least one, with labels")
+
+    def measure(network: Callable[..., Any]) -> float:
+        right = count = 0
+        for inputs, labels in kept:
+            with torch.no_grad():
+                scores = next(value for value in flat(network(*inputs)) if isinstance(value, torch.Tensor))
+            right += int((scores.reshape(len(labels), -1).argmax(1).cpu() == labels).sum())
+            count += len(labels)
+        return 100.0 * right / count
+
+    return measure
+
+
+def _split(batch: Any) -> tuple[tuple[Any, ...], torch.Tensor]:
+    parts = tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
+    if len(parts) < 2:
+        raise DataError(
+            "measure accuracy", "a batch has no labels", "give tuples of the inputs with labels behind them"
+        )
+    labels = torch.as_tensor(np.asarray(parts[-1])).reshape(-1)
+    inputs = tuple(torch.as_tensor(part) if isinstance(part, np.ndarray) else part for part in parts[:-1])
+    return map_tensors(inputs, lambda tensor: tensor.float() if tensor.is_floating_point() else tensor), labels

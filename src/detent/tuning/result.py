@@ -1,0 +1,87 @@
+"""What tuning did: every trial with its score, and the artifact it ended with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from detent.artifact import Artifact
+from detent.recipes import Recipe
+
+__all__ = ["Trial", "Tuned"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One recipe that was tried. `score` is None where it could not be carried out, and `note` says why.
+
+    `gained` is against the best trial before it; only what gains is `kept`.
+    """
+
+    change: str
+    recipe: Recipe
+    score: float | None
+    gained: float | None = None
+    kept: bool = False
+    seconds: float = 0.0
+    note: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types only."""
+        return {
+            "change": self.change,
+            "score": self.score,
+            "gained": self.gained,
+            "kept": self.kept,
+            "seconds": round(self.seconds, 3),
+            "note": self.note,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """The best artifact found, and how. `met` says whether its score is `target` or better.
+
+    `measured_on` is the engine, or the twin where the engine is not installed or there is none.
+    """
+
+    artifact: Artifact
+    recipe: Recipe
+    score: float
+    float_score: float
+    target: float
+    trials: tuple[Trial, ...]
+    measured_on: str
+
+    @property
+    def met(self) -> bool:
+        return self.score >= self.target
+
+    def __str__(self) -> str:
+        rows = [("tried", "score", "gained", "seconds", "")]
+        for trial in self.trials:
+            score = "" if trial.score is None else f"{trial.score:.2f}"
+            gained = "" if trial.gained is None else f"{trial.gained:+.2f}"
+            said = "kept" if trial.kept else trial.note
+            rows.append((trial.change, score, gained, f"{trial.seconds:.1f}", said))
+        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        lines = [f"float {self.float_score:.2f}, at least {self.target:.2f} asked, measured on {self.measured_on}"]
+        for row in rows:
+            numbers = (cell.rjust(width) for cell, width in zip(row[1:4], widths[1:], strict=True))
+            lines.append("  ".join([row[0].ljust(widths[0]), *numbers, row[4]]).rstrip())
+        ending = "met" if self.met else "NOT met: this is the best that was found"
+        lines.append(f"{ending}: {self.score:.2f}, {self.float_score - self.score:.2f} below float")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types only."""
+        return {
+            "folder": str(self.artifact.folder),
+            "met": self.met,
+            "score": self.score,
+            "float": self.float_score,
+            "target": self.target,
+            "measured on": self.measured_on,
+            "recipe": self.recipe.to_dict(),
+            "trials": [trial.to_dict() for trial in self.trials],
+        }

@@ -1,0 +1,204 @@
+"""The search of `tune`: which recipes are tried, in which order, and which of them are kept."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from glob import escape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from detent.algorithms import RestoredOp, rank_restored, restoring
+from detent.artifact import Artifact
+from detent.errors import DataError, DetentError
+from detent.evaluation import BitExact, OnEngine
+from detent.graph import PreparedModel, eval_mode
+from detent.planning import Backend
+from detent.quantizers import Role
+from detent.quantizing import quantize
+from detent.recipes import Match, Recipe, Rule, TensorRequest
+from detent.targets.engines import ENGINES
+from detent.tuning.changes import changes
+from detent.tuning.metrics import Metric
+from detent.tuning.result import Trial
+
+__all__ = ["Best", "Search"]
+
+_WIDEST = 16  # bits that some target computes with
+_NAMED = 3
+_ANY = TensorRequest()
+
+Treatment = Callable[[Sequence[RestoredOp]], Recipe]
+
+
+class Best(NamedTuple):
+    """The trial that is to be beaten."""
+
+    artifact: Artifact
+    prepared: PreparedModel
+    score: float
+    recipe: Recipe
+
+
+class Search:
+    """The trials so far, and the best of them."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        data: Sequence[Any],
+        backend: Backend,
+        metric: Metric,
+        drop: float,
+        cpu: str | None,
+        scratch: Path,
+        report: Callable[[Trial], None],
+    ):
+        self._network, self._data, self._backend, self._metric = network, data, backend, metric
+        self._cpu, self._scratch, self._report = cpu, scratch, report
+        engine = None if backend.engine is None else ENGINES[backend.engine]
+        self._engine = engine if engine is not None and engine.version() is not None else None
+        self.measured_on = f"the twin of {backend.name}" if self._engine is None else self._engine.name
+        with eval_mode(network), torch.no_grad():
+            self.float_score = _number(metric(network))
+        self.target = self.float_score - drop
+        self.trials: list[Trial] = []
+        self._best: Best | None = None
+
+    def run(self, recipe: Recipe) -> Best:
+        """Until the target is met, or there is nothing left to try."""
+        self._try(recipe.name, recipe)
+        for name, change in changes():
+            if not self._met:
+                self._try(name, change(self.best.recipe))
+        if not self._met:
+            self._treat_operations()
+        return self.best
+
+    @property
+    def best(self) -> Best:
+        assert self._best is not None  # the first trial raises what is wrong with it
+        return self._best
+
+    @property
+    def _met(self) -> bool:
+        return self.best.score >= self.target
+
+    def _try(self, change: str, recipe: Recipe) -> bool:
+        """Whether it was carried out. It is kept if it is better than all before."""
+        if self._best is not None and recipe == self._best.recipe:
+            return False
+        began = time.perf_counter()
+        try:
+            artifact = quantize(
+                self._network,
+                self._data,
+                backend=self._backend,
+                recipe=recipe,
+                folder=self._scratch / str(len(self.trials)),
+                steps=len(self._data) or None,
+                cpu=self._cpu,
+            )
+            found = self._metric(self._running(artifact))
+        except DetentError as error:
+            if self._best is None:
+                raise
+            self._add(Trial(change=change, recipe=recipe, score=None, note=f"not possible: {error.found}"), began)
+            return False
+        score = _number(found)
+        gained = None if self._best is None else score - self._best.score
+        kept = gained is None or gained > 0
+        self._add(Trial(change=change, recipe=recipe, score=score, gained=gained, kept=kept), began)
+        if kept:
+            self._best = Best(artifact, _prepared(artifact), score, recipe)
+        return True
+
+    def _add(self, trial: Trial, began: float) -> None:
+        timed = Trial(**{**vars(trial), "seconds": time.perf_counter() - began})
+        self.trials.append(timed)
+        self._report(timed)
+
+    def _running(self, artifact: Artifact) -> nn.Module:
+        prepared = _prepared(artifact)
+        if self._engine is None:
+            return BitExact(prepared)
+        options = self._engine.options_for(str(artifact.manifest["arithmetic"]))
+        return OnEngine(prepared, self._engine.load(artifact, **options), artifact.graph.inputs)
+
+    def _treat_operations(self) -> None:
+        """More bits, or else float, for the fewest operations that are enough."""
+        ops, enough = self._needed()
+        base = self.best.recipe
+        for what, make in self._treatments(base):
+            for count in _doubled(enough, len(ops) - 1):
+                if not self._met and not self._try(_named(what, ops[:count]), make(ops[:count])):
+                    break
+
+    def _needed(self) -> tuple[list[RestoredOp], int]:
+        """The operations, those first that gain most from float, and how many of them the simulation needs."""
+        prepared = self.best.prepared
+        ops = rank_restored(prepared, self._data)
+        few, enough = 0, max(1, len(ops) - 1)
+        while enough - few > 1:
+            middle = (few + enough) // 2
+            with restoring(prepared, ops[:middle]):
+                met = _number(self._metric(prepared)) >= self.target
+            few, enough = (few, middle) if met else (middle, enough)
+        return ops, enough
+
+    def _treatments(self, base: Recipe) -> Iterator[tuple[str, Treatment]]:
+        twice: dict[Role, TensorRequest] = {}
+        for tensor in self.best.prepared.plan.quantized:
+            bits = 2 * tensor.scheme.grid.bits
+            if tensor.role != "bias" and bits <= min(_WIDEST, twice.get(tensor.role, _ANY).bits or _WIDEST):
+                twice[tensor.role] = TensorRequest(bits=bits)
+        if "weight" in twice:
+            yield "more bits for", partial(_with_rules, base, dict(twice))
+            del twice["weight"]  # engines that have 16 bits have them for activations
+        if twice:
+            yield "more bits for what is read by", partial(_with_rules, base, twice)
+        yield "float:", lambda ops: base.replace(exclude=(*base.exclude, *(escape(one.op) for one in ops)))
+
+
+def _prepared(artifact: Artifact) -> PreparedModel:
+    assert artifact.prepared is not None  # it was made here
+    return artifact.prepared
+
+
+def _named(what: str, ops: Sequence[RestoredOp]) -> str:
+    names = [one.op for one in ops]
+    return f"{what} {', '.join(names) if len(names) <= _NAMED else f'{names[0]} and {len(names) - 1} others'}"
+
+
+def _doubled(count: int, most: int) -> Iterator[int]:
+    """`count`, twice of it and so on, and at last `most`: one operation at least stays quantized."""
+    while 0 < count < most:
+        yield count
+        count *= 2
+    if most > 0:
+        yield most
+
+
+def _with_rules(recipe: Recipe, asked: Mapping[Role, TensorRequest], ops: Sequence[RestoredOp]) -> Recipe:
+    """The requests for each operation, over what a rule of the recipe says of it already: only the first one counts."""
+    rules = []
+    for one in ops:
+        rule = recipe.rule_for(one.op, one.kind) or Rule(match=Match(name=one.op))
+        laid = {role: request.over(rule.request(role)) for role, request in asked.items()}
+        rules.append(rule.replace(match=Match(name=escape(one.op)), **laid))
+    return recipe.replace(rules=(*rules, *recipe.rules))
+
+
+def _number(score: object) -> float:
+    try:
+        found = float(score)  # type: ignore[arg-type]  # a tensor or an array of one number is one
+    except (TypeError, ValueError):
+        raise DataError("the metric", f"it gave {score!r}", "give one number, greater if better") from None
+    if not math.isfinite(found):
+        raise DataError("the metric", f"it gave {found}", "give a finite number")
+    return found

@@ -1,0 +1,109 @@
+"""Deploying for a target, killed where anything on disk changes: the folder is the old artifact or the new one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from detent.targets import BACKENDS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PROGRAM = """
+import json, os, signal, sys, warnings
+from pathlib import Path
+import torch
+from torch import nn
+import detent
+import detent.files
+from detent.deployment import atomic_folder, write
+from detent.targets import BACKENDS
+from tests.fuzz.readers import installed
+
+warnings.simplefilter("ignore")
+torch.set_num_threads(1)
+SAVING = {str(module.__file__) for module in (detent.files, atomic_folder)} | {write.__code__.co_filename}
+folder, backend = Path(sys.argv[1]), sys.argv[2]
+os.environ["TMPDIR"] = str(folder / "temporary")
+(folder / "temporary").mkdir()
+x = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+
+def prepared(seed):
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(16, 3))
+    made = detent.prepare(net, (x,), backend=backend, recipe="ptq")
+    detent.calibrate(made, [x])
+    return made
+
+def held(where):
+    return {str(path.relative_to(where)): path.read_bytes() for path in where.rglob("*") if path.is_file()}
+
+def traced(do, job):
+    count = 0
+    def trace(frame, event, _):
+        nonlocal count
+        if frame.f_code.co_filename not in SAVING:
+            return None
+        if event == "line":
+            count += 1
+            do(count)
+        return trace
+    sys.settrace(trace)
+    try:
+        job()
+    finally:
+        sys.settrace(None)
+
+old, new = prepared(0), prepared(1)
+files = [name for name in BACKENDS[backend].files if installed(name)]
+deploy = lambda made, where: detent.deploy(made, where, files=files)
+deploy(new, folder / "new" / "out")
+after = held(folder / "new" / "out")
+deploy(old, folder / "whole" / "out")
+before = held(folder / "whole" / "out")
+assert before != after
+lines, last = [], None
+
+def look(line):
+    global last
+    found = ((path, path.lstat()) for path in sorted((folder / "whole").rglob("*")))
+    now = [(str(path), state.st_size, state.st_mtime_ns) for path, state in found]
+    if now != last:
+        lines.append(line)
+    last = now
+
+traced(look, lambda: deploy(new, folder / "whole" / "out"))
+seen = {"old": 0, "new": 0}
+for line in lines:
+    where = folder / str(line) / "out"
+    deploy(old, where)
+    child = os.fork()
+    if not child:
+        kill = lambda now: os.kill(os.getpid(), signal.SIGKILL) if now == line else None
+        traced(kill, lambda: deploy(new, where))
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    found = held(where)
+    assert found in (before, after), line
+    seen["old" if found == before else "new"] += 1
+    deploy(new, where)
+    assert held(where) == after
+    assert [path.name for path in where.parent.iterdir()] == ["out"], "what was left over is swept"
+print(json.dumps({"lines": len(lines), **seen}))
+"""
+
+
+@pytest.mark.full
+@pytest.mark.skipif(sys.platform != "linux", reason="folders change places in one step on Linux")
+@pytest.mark.parametrize("backend", sorted(BACKENDS))
+def test_a_deploy_that_is_killed_leaves_a_whole_artifact(backend: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}/src:{ROOT}", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path), backend]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert '"old": 0' not in done.stdout
+    assert '"new": 0' not in done.stdout

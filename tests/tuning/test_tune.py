@@ -1,0 +1,173 @@
+"""The accuracy loop on real engines: what is tried, what is kept, where it stops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import detent
+from detent.errors import ArtifactError, DataError, RecipeError
+from detent.recipes import TensorRequest
+from detent.tuning import Tuned, accuracy, search
+from tests.algorithms.test_restoring import Spoiled
+
+PER_TENSOR = detent.Recipe.named("ptq").replace(weight=TensorRequest(quantizer="fixed", granularity="per_tensor"))
+
+
+class Unequal(nn.Module):
+    """Channels whose sizes differ by four orders of magnitude, which a per-tensor grid cannot hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.depthwise = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1, groups=16)
+        self.point, self.head = nn.Conv2d(16, 16, 1), nn.Linear(16, 10)
+        sizes = torch.logspace(-2, 2, 16)
+        with torch.no_grad():
+            self.first.weight *= sizes.reshape(-1, 1, 1, 1)
+            self.first.bias *= sizes  # type: ignore[operator]
+            self.depthwise.weight /= sizes.reshape(-1, 1, 1, 1)
+            self.head.bias -= self(torch.cat(images(3, 2))).mean(0)  # so that samples are of several classes
+
+    def forward(self, x: torch.Tensor) -> Any:
+        x = torch.relu(self.depthwise(torch.relu(self.first(x))))
+        return self.head(torch.relu(self.point(x)).mean((2, 3)))
+
+
+def images(seed: int, count: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(16, 3, 16, 16, generator=generator) for _ in range(count)]
+
+
+def labeled(network: nn.Module, batches: list[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """What the float network says is right."""
+    with torch.no_grad():
+        return [(x, network(x).argmax(1)) for x in batches]
+
+
+def tuned(folder: Path, **options: Any) -> Tuned:
+    network = Unequal().eval()
+    asked: dict[str, Any] = {
+        "backend": "onnxruntime",
+        "metric": accuracy(labeled(network, images(1, 8))),
+        "recipe": PER_TENSOR,
+        **options,
+    }
+    return detent.tune(network, images(0, 2), folder=folder, **asked)
+
+
+def test_it_stops_when_the_target_is_met(tmp_path: Path) -> None:
+    seen: list[Any] = []
+    found = tuned(tmp_path / "out", drop=20.0, report=seen.append)
+    assert found.float_score == 100.0
+    assert found.met
+    assert found.score >= found.target == 80.0
+    assert list(found.trials) == seen
+    assert found.trials[0].change == "ptq"
+    assert found.trials[0].score is not None
+    assert found.trials[0].score < 80.0, "so that there is something to tune"
+    scores = [trial.score for trial in found.trials if trial.kept]
+    assert scores == sorted(scores, key=lambda score: score or 0.0), "only what gains is kept"
+    assert found.trials[-1].kept
+    assert found.measured_on == "onnxruntime"
+    assert str(found).splitlines()[0] == "float 100.00, at least 80.00 asked, measured on onnxruntime"
+    assert str(found).splitlines()[-1].startswith("met: ")
+    assert found.artifact.verify(images(2, 1)).holds
+    # The recipe that was found makes the same file.
+    again = detent.quantize(
+        Unequal().eval(), images(0, 2), backend="onnxruntime", recipe=found.recipe, folder=tmp_path / "again"
+    )
+    model = "model.onnx"
+    assert (again.folder / model).read_bytes() == (found.artifact.folder / model).read_bytes()
+
+
+def test_without_a_loss_nothing_is_changed(tmp_path: Path) -> None:
+    found = tuned(tmp_path / "out", drop=100.0)
+    assert [trial.change for trial in found.trials] == ["ptq"]
+    assert found.recipe == PER_TENSOR
+
+
+def nothing() -> list[Any]:
+    return []
+
+
+@pytest.fixture
+def only_by_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No recipe as a whole helps."""
+    monkeypatch.setattr(search, "changes", nothing)
+
+
+def spoiled(folder: Path, backend: str, drop: float) -> Tuned:
+    """By signal to noise in decibels, of which there are no more than 100."""
+    network, x = Spoiled().eval(), torch.randn(16, 8, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        wanted = network(x)
+
+    def sqnr(model: Callable[..., torch.Tensor]) -> float:
+        noise = float((model(x) - wanted).square().sum() / wanted.square().sum())
+        return float(-10 * torch.tensor(max(noise, 1e-10)).log10())
+
+    return detent.tune(network, [x], backend=backend, metric=sqnr, drop=drop, folder=folder, recipe=PER_TENSOR)
+
+
+def test_more_bits_for_the_operation_that_needs_them(tmp_path: Path, only_by_operations: None) -> None:
+    del only_by_operations
+    found = spoiled(tmp_path / "out", "academic", drop=70.0)
+    assert found.measured_on == "the twin of academic"
+    assert found.met
+    assert [trial.change for trial in found.trials] == ["ptq", "more bits for second"]
+    assert [rule.match.name for rule in found.recipe.rules] == ["second"]
+    assert found.recipe.rules[0].weight.bits == found.recipe.rules[0].activation.bits == 16
+
+
+def test_float_for_as_few_as_are_enough(tmp_path: Path, only_by_operations: None) -> None:
+    """Vitis AI's DPU has 8 bits only."""
+    del only_by_operations
+    found = spoiled(tmp_path / "out", "vitis", drop=75.0)
+    assert found.met
+    refused = [trial for trial in found.trials if trial.score is None]
+    assert refused
+    assert all(trial.note.startswith("not possible: ") for trial in refused)
+    assert found.recipe.exclude == ("second",)
+    assert found.artifact.manifest["backend"] == "vitis"
+
+
+def test_what_cannot_be_met_gives_the_best(tmp_path: Path, only_by_operations: None) -> None:
+    del only_by_operations
+    found = spoiled(tmp_path / "out", "onnxruntime", drop=0.0)
+    assert not found.met
+    best = max(trial.score for trial in found.trials if trial.score is not None)
+    assert found.score == best
+    assert str(found).splitlines()[-1].startswith("NOT met: this is the best that was found: ")
+    assert found.to_dict()["met"] is False
+    assert len(found.to_dict()["trials"]) == len(found.trials)
+
+
+def test_mistakes(tmp_path: Path, refuses: Callable[..., AbstractContextManager[None]]) -> None:
+    with refuses(RecipeError, "tune with drop=-1", "nothing is that much better than float", "give 0 or more"):
+        tuned(tmp_path / "out", drop=-1)
+    with refuses(DataError, "the metric", "it gave nan", "give a finite number"):
+        tuned(tmp_path / "out", drop=1, metric=lambda _: float("nan"))
+    with refuses(DataError, "the metric", "it gave 'good'", "give one number, greater if better"):
+        tuned(tmp_path / "out", drop=1, metric=lambda _: "good")
+    (tmp_path / "file").write_text("")
+    with refuses(ArtifactError, found="it is a file"):
+        tuned(tmp_path / "file", drop=1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_accuracy_literally(refuses: Callable[..., AbstractContextManager[None]]) -> None:
+    x = torch.tensor([[1.0, 2.0], [4.0, 3.0], [5.0, 6.0], [7.0, 9.0]])
+    measure = accuracy([(x[:3], torch.tensor([1, 0, 0])), (x[3:].double().numpy(), [1])])
+    assert measure(lambda inputs: inputs) == 75.0
+    assert measure(lambda inputs: (inputs, inputs.flip(1))) == 75.0, "of the first output"
+    with refuses(DataError, found="a batch has no labels"):
+        accuracy([x])
+    with refuses(DataError, found="there are no batches"):
+        accuracy([])
