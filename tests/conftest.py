@@ -2,6 +2,7 @@
 
 import gc
 import os
+import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -9,6 +10,7 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import settings
 
 import detent.cli
@@ -36,6 +38,13 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects by the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mark_full(items)
+
+
+@pytest.hookimpl(tryfirst=True)  # before the fixtures
+def pytest_runtest_setup() -> None:
+    """The same random numbers whatever ran before: workers take tests from one another."""
+    random.seed(0)
+    torch.manual_seed(0)
 
 
 def pytest_collection_finish() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -125,7 +126,7 @@ def test_a_place_where_nothing_can_be_written_is_said(tmp_path: Path, monkeypatc
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "open", full)
+    monkeypatch.setattr(files, "_open_lock", full)
     with pytest.raises(ArtifactError, match="No space left"), files.reserved(tmp_path / "out", "deploy"):
         pass
 
@@ -139,3 +140,40 @@ def test_a_folder_left_by_a_killed_process_goes_with_the_next(tmp_path: Path) ->
     assert len(list(tmp_path.iterdir())) == 1
     with files.temporary_folder(tmp_path) as made:
         assert list(tmp_path.iterdir()) == [made]
+
+
+def test_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    """As root, `-o /dev/null` would be the end of it for everybody."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "null").symlink_to("/dev/null")
+    for name in ("pipe", "null"):
+        with pytest.raises(OSError, match="no regular file"):
+            files.write_bytes(tmp_path / name, b"content")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["null", "pipe"]
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+
+
+def test_a_lock_that_is_a_link_or_a_pipe_is_refused(tmp_path: Path) -> None:
+    """A lock is signed: through a link that would be the end of another file."""
+    (tmp_path / "precious").write_text("mine")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / files.LOCK).symlink_to(tmp_path / "precious")
+    with pytest.raises(OSError, match="symbolic link"), files.locked(run, "train"):
+        pass
+    assert (tmp_path / "precious").read_text() == "mine"
+    (run / files.LOCK).unlink()
+    os.mkfifo(run / files.LOCK)
+    with pytest.raises(OSError, match="no regular file"), files.locked(run, "train"):
+        pass
+
+
+def test_permissions_are_there_before_the_name_is(tmp_path: Path) -> None:
+    """Another process removes a kernel that others could have written."""
+    before = os.umask(0)
+    try:
+        files.write_bytes(tmp_path / "all", b"")
+        files.write_bytes(tmp_path / "mine", b"", mode=0o600)
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("all", "mine")] == [0o666, 0o600]

@@ -70,7 +70,7 @@ def built(tmp_path_factory) -> dict[str, set[str]]:
     pytest.importorskip("setuptools", minversion="77", reason="pip install setuptools")
     folder = tmp_path_factory.mktemp("built")
     code = "import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])"
-    subprocess.run(["git", "archive", "--output", folder / "source.tar", "HEAD"], cwd=ROOT, check=True, timeout=60)
+    subprocess.run(["git", "archive", "--output", folder / "source.tar", "HEAD"], cwd=ROOT, check=True, timeout=300)
     with tarfile.open(folder / "source.tar") as archive:
         archive.extractall(folder / "source", filter="data")
     run = [sys.executable, "-c", code]
@@ -88,7 +88,7 @@ def built(tmp_path_factory) -> dict[str, set[str]]:
 
 def tracked(*folders: str) -> set[str]:
     said = subprocess.run(
-        ["git", "ls-files", *folders], cwd=ROOT, check=True, capture_output=True, text=True, timeout=60
+        ["git", "ls-files", *folders], cwd=ROOT, check=True, capture_output=True, text=True, timeout=300
     )
     return set(said.stdout.splitlines())
 

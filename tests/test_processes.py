@@ -21,7 +21,7 @@ def test_it_imports_from_where_this_python_does(tmp_path: Path, monkeypatch: pyt
         python_command("import beside; print(beside.value, *sys.argv[1:])", "a b"),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.stdout == "7 a b\n"
 
@@ -33,7 +33,7 @@ def test_nothing_is_imported_from_the_current_folder(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.stdout == "[0 1 2]\n"
 

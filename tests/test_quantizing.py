@@ -146,7 +146,7 @@ def test_a_second_run_into_a_folder_is_told_who_is_there(tmp_path):
 
     def first():
         program = f"import detent\ndetent.quantize(None, None, backend='native', folder={str(tmp_path / 'out')!r})"
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
         assert f"out is in use by process {os.getpid()} since 2" in done.stderr
         yield from images()
 

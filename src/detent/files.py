@@ -61,14 +61,18 @@ def read_bytes(path: str | os.PathLike[str], *, most: int | None = None) -> byte
         return file.read()
 
 
-def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
-    """All of `content` under `path`, on disk when this returns, or what was there before."""
+def write_bytes(path: str | os.PathLike[str], content: bytes, *, mode: int = 0o666) -> None:
+    """All of `content` under `path`, on disk when this returns, or what was there before. The permissions are `mode`,
+    but for what the umask takes away."""
     target = Path(path)
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISREG(target.stat().st_mode) and not target.is_dir():  # a folder: the system refuses it
+            raise OSError(errno.EINVAL, "it is no regular file", str(target))
     _sweep_partial(target)
     # A name of its own: two processes that write one file must not write into one another's.
     partial = target.with_name(f".{target.name}.{os.getpid()}-{next(_count)}{PARTIAL}")
     try:
-        with partial.open("xb") as file:
+        with open(partial, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             _try_lock(file.fileno())
             file.write(content)
             file.flush()
@@ -113,7 +117,7 @@ def locked(folder: str | os.PathLike[str], asked: str) -> Iterator[None]:
     """Inside the block the folder is this process's; another one is refused, and told whose it is and since when."""
     path = Path(folder) / LOCK
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+", encoding="utf-8") as file:
+    with _open_lock(path) as file:
         _sign(file, folder, asked, mine=_try_lock(file.fileno()))
         try:
             yield
@@ -151,12 +155,22 @@ def reserved(folder: str | os.PathLike[str], asked: str) -> Iterator[None]:
 def _open_lasting(path: Path) -> tuple[TextIO, bool]:
     """The file of that name, not one that its last holder has removed meanwhile, and whether it is locked now."""
     while True:
-        file = path.open("a+", encoding="utf-8")
+        file = _open_lock(path)
         mine = _try_lock(file.fileno())
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 return file, mine
         file.close()
+
+
+def _open_lock(path: Path) -> TextIO:
+    """No link, through which what is written would reach another file, and no pipe, on which it would wait."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    descriptor = os.open(path, flags, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return os.fdopen(descriptor, "a+", encoding="utf-8")
 
 
 def _sign(file: TextIO, folder: str | os.PathLike[str], asked: str, *, mine: bool) -> None:

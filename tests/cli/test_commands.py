@@ -61,7 +61,7 @@ def test_the_short_and_the_long_help_are_one():
 def test_the_package_is_a_program():
     command = [sys.executable, "-m", "detent", "--version"]
     assert (
-        subprocess.run(command, capture_output=True, text=True, timeout=120).stdout == f"detent {detent.__version__}\n"
+        subprocess.run(command, capture_output=True, text=True, timeout=300).stdout == f"detent {detent.__version__}\n"
     )
 
 

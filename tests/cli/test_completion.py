@@ -18,7 +18,7 @@ def scripts(tmp_path_factory) -> Path:
     for shell in ("bash", "zsh", "fish"):
         command = [sys.executable, "-m", "detent", "completion", shell]
         (folder / shell).write_text(
-            subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+            subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
         )
     return folder
 
@@ -26,7 +26,7 @@ def scripts(tmp_path_factory) -> Path:
 def completed(shell: str, code: str) -> list[str]:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-    return subprocess.run([shell, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout.split(
+    return subprocess.run([shell, "-c", code], capture_output=True, text=True, check=True, timeout=300).stdout.split(
         "\n"
     )[:-1]
 
@@ -93,7 +93,7 @@ def test_fish_has_a_line_for_each_option(scripts: Path) -> None:
 
 def test_a_shell_that_is_not_known_is_refused() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "detent", "completion", "csh"], capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "detent", "completion", "csh"], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 2
     assert "csh" in done.stderr

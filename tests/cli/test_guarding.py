@@ -29,7 +29,7 @@ assert "torch" not in sys.modules
 sys.argv = ["detent", "retarget", ".", "--backend", "litert"]
 detent.cli.main()
 """
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
 
 
 @pytest.mark.parametrize("name", ["SIGFPE", "SIGBUS", "SIGSEGV", "SIGABRT"])
@@ -38,6 +38,39 @@ def test_a_signal_is_one_line_and_exit_code_2(name: str) -> None:
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert f"retarget .: {name} ended the process" in done.stderr
+
+
+def test_sigterm_is_no_fault_of_a_file() -> None:
+    """Of the command it reaches the child, and the exit code is that of a shell: 128 and its number."""
+    done = ended(how="os.kill(os.getppid(), signal.SIGTERM) or __import__('time').sleep(240)")
+    assert (done.returncode, done.stderr) == (143, "")
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_during_the_fork_reaches_the_child(name: str) -> None:
+    """Before the parent forwards signals: they wait until it does."""
+    code = f"""
+import os, signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from detent.cli.guarding import go_on_in_child
+from detent.cli.interrupting import on_interrupt
+
+fork, parent = os.fork, os.getpid()
+
+def slow_fork():
+    child = fork()
+    if child:
+        os.kill(parent, signal.{name})
+    return child
+
+os.fork = slow_fork
+with on_interrupt(lambda: "done"):
+    go_on_in_child("test")
+    time.sleep(240)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
+    assert done.returncode == (130 if name == "SIGINT" else 143), done.stderr
+    assert done.stderr == ("detent: interrupted; done\n" if name == "SIGINT" else "")
 
 
 @pytest.mark.parametrize(

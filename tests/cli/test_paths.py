@@ -45,7 +45,7 @@ def test_a_missing_file_is_one_line_before_torch_is_loaded(words: tuple[str, ...
         (tmp_path / name).touch()
     (tmp_path / "calib").mkdir()
     command = [sys.executable, "-c", PROGRAM, *words]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True, timeout=300)
     assert done.stdout == "2 False\n"
     assert done.stderr == f"detent: {missing}: no such file or folder\n"
 

@@ -49,7 +49,7 @@ def answer():
 
 for line in sys.stdin:
     if os.fork() == 0:
-        signal.alarm(120)
+        signal.alarm(400)
         failed = 1
         try:
             for name, value in json.loads(line).items():

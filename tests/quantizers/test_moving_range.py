@@ -190,7 +190,7 @@ from detent.numerics import IntGrid, PerChannel, QParams, Scheme
 from detent.quantizers.moving_range import MovingRange
 
 rank, meeting, batches = int(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
-dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2, timeout=timedelta(seconds=20))
+dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2, timeout=timedelta(seconds=120))
 scheme = Scheme(IntGrid(8, signed=False), symmetric=False, granularity=PerChannel(1))
 q = MovingRange(scheme, (1, 2), momentum=0.5)
 q.initialize(QParams(torch.tensor([1.0, 1.0]), torch.tensor([0, 0])))
@@ -216,7 +216,7 @@ def on_two_ranks(tmp_path, batches):
         for rank in range(2)
     ]
     try:
-        done = [rank.communicate(timeout=90) for rank in ranks]
+        done = [rank.communicate(timeout=300) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

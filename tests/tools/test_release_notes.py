@@ -63,6 +63,6 @@ def test_the_version_is_that_of_the_package(tool):
 
 
 def test_another_tag_than_that_of_the_version_is_refused():
-    done = subprocess.run([sys.executable, TOOL, "v9.9.9"], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, TOOL, "v9.9.9"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     assert done.stderr == f"the tag v9.9.9 is not that of the version {detent.__version__}\n"

@@ -70,7 +70,7 @@ def in_child(job: Callable[[], None]) -> int:
     """How a fork that does the job ends: 0, or minus the signal."""
     child = os.fork()
     if not child:
-        signal.alarm(60)
+        signal.alarm(200)
         code = 1
         try:
             job()

@@ -55,7 +55,7 @@ def on_a_terminal(command: list[str]) -> tuple[str, str]:
                 except OSError:  # Linux: the other end is closed
                     break
         out = process.stdout.read().decode()
-        assert process.wait(60) == 0, shown.decode()
+        assert process.wait(300) == 0, shown.decode()
     finally:
         process.kill()
         process.wait()

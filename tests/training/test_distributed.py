@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import socket
@@ -114,24 +115,32 @@ def test_the_loops_refuse_a_sharded_model(folder: Path) -> None:
     assert "a loop of your own" in said
 
 
+def free_port() -> int:
+    """Below those that the system gives to whoever connects: nobody takes it before the process that it is for."""
+    for port in range(20_000 + os.getpid() % 10_000, 32_000):
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
+    pytest.fail("no port is free")
+
+
 @pytest.mark.parametrize(
     ("how", "found"),
     [("SIGKILL", "Connection "), pytest.param("SIGSTOP", "Timed out waiting", marks=pytest.mark.full)],
 )
 def test_a_process_that_is_lost_ends_the_others_with_a_sentence(how: str, found: str) -> None:
     """One of two is killed, or stops, in a step: not `torchrun`, which would end the other, but both by hand."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     ours = {"PYTHONPATH": f"{ROOT}/src:{ROOT}", "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2"}
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    command = [sys.executable, "-m", "tests.training.lost_rank_job", how, "20"]
+    # One that is killed is noticed at once; the other is waited for, longer than two processes differ in starting.
+    command = [sys.executable, "-m", "tests.training.lost_rank_job", how, "240" if how == "SIGKILL" else "60"]
     first, second = (
         subprocess.Popen(command, cwd=ROOT, env={**os.environ, **ours, **place, "RANK": rank}, stdout=subprocess.PIPE)
         for rank in "01"
     )
     try:
-        said = first.communicate(timeout=120)[0].decode()
+        said = first.communicate(timeout=300)[0].decode()
     finally:
         for process in (first, second):
             process.kill()

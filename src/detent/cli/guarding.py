@@ -6,21 +6,22 @@ import ctypes
 import os
 import signal
 import sys
-import time
 from contextlib import suppress
 from types import FrameType
 
+from detent.cli.interrupting import INTERRUPTED
 from detent.errors import EngineError
+from detent.processes import how_it_ended
 
 __all__ = ["go_on_in_child"]
 
 _PARENT_DEATH_SIGNAL = 1  # of prctl(2)
-_SAME_KEY = 0.5  # seconds: Ctrl-C reaches the child from the terminal and, once more, from its parent
 
 
 def go_on_in_child(asked: str) -> bool:
     """Return True in a child process, and wait for it in this one, which ends as the child does: with its exit code,
-    or, where a signal ended the child, with one line that says so.
+    or, where a signal ended the child, with one line that says so. Ctrl-C reaches the child; a second one ends it,
+    whatever it computes.
 
     Only a program that has just begun does this. One that has loaded torch goes on itself, with False: a fork has none
     of the threads of its parent, and might wait for them for ever.
@@ -29,36 +30,38 @@ def go_on_in_child(asked: str) -> bool:
         return False
     sys.stdout.flush()
     sys.stderr.flush()
-    child = os.fork()
+    # Signals wait until both processes handle them: Python forgets those that come during the fork.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGALRM})
+    parent, child = os.getpid(), os.fork()
     if not child:
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-        signal.signal(signal.SIGINT, _Interrupt())
+        if os.getppid() != parent:  # it has ended meanwhile
+            os._exit(INTERRUPTED)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return True
+    asked_to_end: list[int] = []
 
     def forward(number: int, _: FrameType | None) -> None:
+        """The child may have got Ctrl-C from the terminal, so it is told of it by another signal (interrupting.py)."""
+        asked_to_end.append(number)
         with suppress(ProcessLookupError):
-            os.kill(child, number)
+            if number != signal.SIGINT:
+                os.kill(child, number)
+            else:
+                os.kill(child, signal.SIGALRM if asked_to_end.count(number) == 1 else signal.SIGKILL)
 
-    signal.signal(signal.SIGINT, forward)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, forward)
     signal.signal(signal.SIGTERM, forward)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if code < 0:
-        raise EngineError(
-            asked,
-            f"{signal.Signals(-code).name} ended the process that read and ran it",
-            "get the file, or deploy the model, again; if that is what you did, please report it",
-        )
-    raise SystemExit(code)
-
-
-class _Interrupt:
-    """Handles SIGINT as Python does, but two that come together are one: the second must not end the cleaning up."""
-
-    def __init__(self) -> None:
-        self._last = float("-inf")
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        last, self._last = self._last, time.monotonic()
-        if self._last - last > _SAME_KEY:
-            signal.default_int_handler(number, frame)
+    if code >= 0:
+        raise SystemExit(code)
+    if asked_to_end:
+        raise SystemExit(128 + asked_to_end[-1])
+    raise EngineError(
+        asked,
+        f"{how_it_ended(code)} ended the process that read and ran it",
+        "get the file, or deploy the model, again; if that is what you did, please report it",
+    )

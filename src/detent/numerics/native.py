@@ -106,13 +106,12 @@ def _is_whole(path: Path) -> bool:
 def _compile(source: str, compiler: str, flags: tuple[str, ...], scratch: Path, folder: Path, name: str) -> Path:
     code, compiled, built = scratch / "fused.c", scratch / "fused.o", scratch / "fused.so"
     code.write_text(source)
-    subprocess.run([compiler, *flags, "-c", code, "-o", compiled], check=True, capture_output=True, timeout=120)
+    subprocess.run([compiler, *flags, "-c", code, "-o", compiled], check=True, capture_output=True, timeout=600)
     shared = ["-shared", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared"]
-    subprocess.run([compiler, *shared, compiled, "-o", built, "-lm"], check=True, capture_output=True, timeout=120)
+    subprocess.run([compiler, *shared, compiled, "-o", built, "-lm"], check=True, capture_output=True, timeout=600)
     content = built.read_bytes()
     path = folder / f"{name}-{_digest(content)}.so"
-    write_bytes(path, content)  # another process sees the whole library or none
-    path.chmod(0o600)
+    write_bytes(path, content, mode=0o600)  # another process sees the whole library or none
     return path
 
 
