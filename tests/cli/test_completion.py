@@ -5,10 +5,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 
+import detent.cli
 from detent.recipes.builtin import BUILTIN
 
 
@@ -16,10 +18,10 @@ from detent.recipes.builtin import BUILTIN
 def scripts(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("scripts")
     for shell in ("bash", "zsh", "fish"):
-        command = [sys.executable, "-m", "detent", "completion", shell]
-        (folder / shell).write_text(
-            subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-        )
+        with (folder / shell).open("w") as file, redirect_stdout(file), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", ["detent", "completion", shell])
+            with pytest.raises(SystemExit, match="0"):
+                detent.cli.main()
     return folder
 
 
