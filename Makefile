@@ -37,7 +37,8 @@ demo: $(CORE) ## see Detent at work
 QUICK := $(addprefix tests/,graph ir numerics observers planning quantizers recipes) \
 	$(addprefix tests/test_,architecture.py errors.py models.py pairwise.py preparing.py registry.py)
 # worksteal: neighbors stay together, for what they share, and a test that ends its worker is not tried again.
-PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n auto --dist worksteal
+# Bytecode is kept, also where the environment forbids it: tests start many processes that import the library.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest -n auto --dist worksteal
 # Seconds that one test may take, where that is more than pyproject.toml allows.
 PATIENT := -o faulthandler_timeout=3600
 

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -133,9 +134,14 @@ LOOKED_UP = {
 TYPES: dict[str, set[str]] = {"graph": {"algorithms", "planning", "recipes"}}
 
 
-def imported(source: str) -> Iterator[tuple[int, str]]:
+@cache  # it is asked several times of each file, and parsing the library takes seconds
+def imported(source: str) -> tuple[tuple[int, str], ...]:
     """(line, dotted name) of each import in `source`, at any depth, `import_module("literal")` included."""
-    for node in ast.walk(ast.parse(source)):
+    return tuple(_imported(ast.parse(source)))
+
+
+def _imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
                 yield from ((node.lineno, alias.name) for alias in names)
@@ -153,6 +159,8 @@ def imported(source: str) -> Iterator[tuple[int, str]]:
 def type_checking_lines(source: str) -> set[int]:
     """The lines under `if TYPE_CHECKING:`, which are read by type checkers alone."""
     found: set[int] = set()
+    if "TYPE_CHECKING:" not in source:
+        return found
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.If(test=ast.Name(id="TYPE_CHECKING"), body=body):
@@ -188,7 +196,7 @@ def violations(package: str, source: str) -> list[str]:
         # `from detent import Scheme` asks the root; `from detent import numerics` asks a package.
         head, _, tail = rest.partition(".")
         target = head if head in ALLOWED or tail else "detent"
-        looked_up = indented(source, line) and (package, target) in LOOKED_UP
+        looked_up = (package, target) in LOOKED_UP and indented(source, line)
         if target not in allowed | (TYPES.get(package, set()) if line in for_types else set()) and not looked_up:
             found.append(f"line {line}: {package} may not import {target}")
     return sorted(found)

@@ -296,9 +296,10 @@ def test_training_lowers_the_loss():
     reason="torch.compile needs a C++ compiler",
 )
 @pytest.mark.filterwarnings("ignore")  # those of the compiler itself
-def test_a_compiled_model_equals_the_eager_one():
+@pytest.mark.parametrize("compiler", ["aot_eager", pytest.param("inductor", marks=pytest.mark.full)])
+def test_a_compiled_model_equals_the_eager_one(compiler):
     result, _, inputs = prepared("linear_bn", recipe="lsq")
-    compiled = torch.compile(result)
+    compiled = torch.compile(result, backend=compiler)
     expected = run(result, inputs)
     step = float(expected.max() - expected.min()) / 255
     # The compiler reorders float32 sums: a value next to a rounding point may move by a step, in two layers.

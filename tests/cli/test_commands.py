@@ -18,14 +18,8 @@ from detent.recipes.builtin import BUILTIN
 from detent.targets import BACKENDS
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "detent.cli", *arguments], capture_output=True, text=True, timeout=300, check=False
-    )
-
-
-def test_help_lists_the_commands():
-    answer = run("--help")
+def test_help_lists_the_commands(command):
+    answer = command("--help")
     assert answer.returncode == 0
     assert "demo" in answer.stdout
     assert "algorithms" in answer.stdout
@@ -46,27 +40,26 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_each_command_shows_an_example_of_itself(command):
-    answer = run(command, "-h")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_shows_an_example_of_itself(command, name):
+    answer = command(name, "-h")
     assert answer.returncode == 0
-    assert f"Example: detent {command}" in answer.stdout
+    assert f"Example: detent {name}" in answer.stdout
 
 
-def test_the_short_and_the_long_help_are_one():
-    assert run("-h").stdout == run("--help").stdout
-    assert run("plan", "-h").stdout == run("plan", "--help").stdout
+def test_the_short_and_the_long_help_are_one(command):
+    assert command("-h").stdout == command("--help").stdout
+    assert command("plan", "-h").stdout == command("plan", "--help").stdout
 
 
-def test_the_package_is_a_program():
-    command = [sys.executable, "-m", "detent", "--version"]
-    assert (
-        subprocess.run(command, capture_output=True, text=True, timeout=300).stdout == f"detent {detent.__version__}\n"
-    )
+@pytest.mark.parametrize("module", ["detent", "detent.cli"])
+def test_the_package_is_a_program(module):
+    words = [sys.executable, "-m", module, "--version"]
+    assert subprocess.run(words, capture_output=True, text=True, timeout=300).stdout == f"detent {detent.__version__}\n"
 
 
-def test_recipes_as_json_are_those_that_come_with_detent():
-    rows = json.loads(run("recipes", "--json").stdout)
+def test_recipes_as_json_are_those_that_come_with_detent(command):
+    rows = json.loads(command("recipes", "--json").stdout)
     assert list(rows) == list(BUILTIN)
     assert rows["lsq"] == {
         "about": "train step sizes (Esser et al., ICLR 2020)",
@@ -76,13 +69,13 @@ def test_recipes_as_json_are_those_that_come_with_detent():
     }
 
 
-def test_recipes_prints_a_table_for_a_person():
-    words = " ".join(run("recipes").stdout.replace("│", " ").split())
+def test_recipes_prints_a_table_for_a_person(command):
+    words = " ".join(command("recipes").stdout.replace("│", " ").split())
     assert "lsq train step sizes (Esser et al., ICLR 2020)" in words
 
 
-def test_algorithms_as_json_has_every_registered_name():
-    tables = json.loads(run("algorithms", "--json").stdout)
+def test_algorithms_as_json_has_every_registered_name(command):
+    tables = json.loads(command("algorithms", "--json").stdout)
     assert set(tables["observers"]) == set(OBSERVERS)
     assert set(tables["quantizers"]) == set(QUANTIZERS)
     assert tables["quantizers"]["tqt"]["schemes"] == "int, symmetric, power-of-two, per-tensor/per-channel"
@@ -116,16 +109,12 @@ def test_backends_prints_a_table_for_a_person(command):
     assert "the twin only" in words
 
 
-def test_the_version_is_said():
-    assert run("--version").stdout == f"detent {detent.__version__}\n"
-
-
 def test_algorithms_prints_square_brackets_as_they_are(command):
     assert "[low, high]" in " ".join(command("algorithms").stdout.replace("│", " ").split())
 
 
-def test_a_wrong_option_is_one_message_and_exit_code_2():
-    answer = run("demo", "--aut", "7")
+def test_a_wrong_option_is_one_message_and_exit_code_2(command):
+    answer = command("demo", "--aut", "7")
     assert answer.returncode == 2
     assert "--aut" in answer.stderr
     assert "Traceback" not in answer.stderr

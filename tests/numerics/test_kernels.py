@@ -796,7 +796,9 @@ def test_scale_gradient_copies_nothing_and_keeps_nothing():
         ),
     ],
 )  # fmt: skip
-def test_compiled_it_equals_the_reference(granularity, rounding, inside, dtype, layout, learned):
+@pytest.mark.parametrize("compiler", ["aot_eager", pytest.param("inductor", marks=pytest.mark.full)])
+def test_compiled_it_equals_the_reference(granularity, rounding, inside, dtype, layout, learned, compiler):
+    """What the C++ compiler makes of it is tested by default in quantizers/test_compiled.py."""
     x = make_input()
     x.view(-1)[:3] = torch.tensor([math.inf, -math.inf, math.nan])
     x = LAYOUTS[layout](x.to(dtype)).requires_grad_()
@@ -809,7 +811,7 @@ def test_compiled_it_equals_the_reference(granularity, rounding, inside, dtype, 
         return fused_fake_quantize(x, scale, lo, hi, granularity=granularity, rounding=rounding, inside=inside)
 
     gradients = []
-    for function in (call, torch.compile(call, fullgraph=True)):
+    for function in (call, torch.compile(call, fullgraph=True, backend=compiler)):
         scale = qparams.scale.clone().requires_grad_(learned)
         x.grad = None
         y = function(x, scale)

@@ -63,7 +63,7 @@ CASES = {
     "float64, moving averages": Case(moving("moving_average"), 4, QATEpochLoop, lr=0.05, double=True),
 }
 MIXED = Case("lsq", -1, LSQEpochLoop, precision="bf16")
-FEW = ["lsq, batch norms alone", "lsq, strategy 4", "moving ranges", "float64, strategy 3", "float64, moving averages"]
+FEW = ["lsq, batch norms alone", "lsq, strategy 4", "float64, strategy 3", "float64, moving averages"]
 
 
 def trained(case: Case, processes: Processes) -> dict[str, torch.Tensor]:

@@ -9,9 +9,13 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import yaml
+
+from detent import progress
 
 CONFIG = {
     "name": "bar",
@@ -28,14 +32,13 @@ AT_ONCE = """
 from detent import progress
 from detent.cli import main
 progress._Terminal.delay, progress._Terminal.interval = 0.0, 0.01
-progress._Lines.delay = 0.0
 main()
 """
 
 
-def command(folder: Path) -> list[str]:
+def words(folder: Path) -> list[str]:
     (folder / "c.yaml").write_text(yaml.safe_dump(CONFIG))
-    return [sys.executable, "-c", AT_ONCE, "train", str(folder / "c.yaml"), "-o", str(folder / "run")]
+    return ["train", str(folder / "c.yaml"), "-o", str(folder / "run")]
 
 
 def on_a_terminal(command: list[str]) -> tuple[str, str]:
@@ -65,7 +68,7 @@ def on_a_terminal(command: list[str]) -> tuple[str, str]:
 
 
 def test_on_a_terminal_it_shows_loss_accuracy_and_time_left(tmp_path: Path) -> None:
-    out, shown = on_a_terminal(command(tmp_path))
+    out, shown = on_a_terminal([sys.executable, "-c", AT_ONCE, *words(tmp_path)])
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
     for epoch in ("epoch 1/2", "epoch 2/2"):
         lines = [line for line in re.split(r"[\r\n]+", plain) if line.startswith(epoch)]
@@ -78,8 +81,11 @@ def test_on_a_terminal_it_shows_loss_accuracy_and_time_left(tmp_path: Path) -> N
     assert "quantized.top1" in out
 
 
-def test_elsewhere_it_is_a_line_at_a_time(tmp_path: Path) -> None:
-    done = subprocess.run(command(tmp_path), capture_output=True, text=True, timeout=300)
+def test_elsewhere_it_is_a_line_at_a_time(
+    tmp_path: Path, command: Callable[..., subprocess.CompletedProcess[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress._Lines, "delay", 0.0)
+    done = command(*words(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "epoch" not in done.stdout
     lines = [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in done.stderr.splitlines()]
