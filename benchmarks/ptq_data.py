@@ -43,6 +43,8 @@ class Task:
     calibration: list[Tensor]
     images: Tensor
     labels: Tensor
+    views: int = 1
+    """How many neighboring rows of `images` are views of one image."""
 
     def predictions(self, model: Callable[[Tensor], Any], batch: int = 100) -> Tensor:
         return self.scores(model, batch).argmax(1)
@@ -55,8 +57,10 @@ class Task:
         return 100 * float((predictions == self.labels).double().mean())
 
     def standard_error(self, one: Tensor, other: Tensor) -> float:
-        """Of the difference of two accuracies on the same images: what both get right, or wrong, adds nothing to it."""
+        """Of the difference of two accuracies on the same images: what both get right, or wrong, adds nothing to it.
+        The views of an image are no images of their own: each image counts with the mean of its views."""
         apart = (one == self.labels).double() - (other == self.labels).double()
+        apart = apart.reshape(-1, self.views).mean(1)
         return 100 * float(apart.std() / len(apart) ** 0.5)
 
 
@@ -74,10 +78,13 @@ def missing(task: str) -> str | None:
     return None
 
 
-def load(task: str, *, calibration: int | None = None, images: int | None = None) -> Task:
-    """One of resnet20, resnet56, mobilenet_v2 and efficientnet_lite0, with fewer images than there are if asked."""
+def load(task: str, *, calibration: int | None = None, images: int | None = None, ten_views: bool = False) -> Task:
+    """One of resnet20, resnet56, mobilenet_v2 and efficientnet_lite0, with fewer images than there are if asked.
+
+    `ten_views`: an image of ImageNet is judged in ten views, the crops at its corners and center and their mirror
+    images, of which the center one is what it is judged by otherwise."""
     if task in WEIGHTS:
-        return _imagenet(task, calibration or 128, images or 372)
+        return _imagenet(task, calibration or 128, images or 372, ten_views)
     return _cifar(task, calibration or 1024, images or 10_000)
 
 
@@ -110,22 +117,42 @@ def _rows(part: str, count: int) -> Tensor:
     return (torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255 - MEAN) / DEVIATION
 
 
-def _imagenet(name: str, calibration: int, images: int) -> Task:
+def _imagenet(name: str, calibration: int, images: int, ten_views: bool) -> Task:
     net = mobilenet_v2() if name == "mobilenet_v2" else efficientnet_lite0(tf_padding=True)
     net.load_state_dict(torch.load(os.environ[WEIGHTS[name]], weights_only=True))
     with (DATA / "imagenet_dev" / "images.csv").open() as file:
         rows = list(csv.DictReader(file))
     calibrating, judging = rows[:calibration], rows[128 : 128 + images]
+    views = 10 if ten_views else 1
+    judged = torch.empty(len(judging) * views, 3, 224, 224)  # two gigabytes: not twice
+    for place, row in zip(judged.split(views), judging, strict=True):
+        place.copy_(_ten_views(row["file"], name) if ten_views else _photo(row["file"], name))
     return Task(
         name,
         net.eval(),
         list(torch.stack([_photo(row["file"], name) for row in calibrating]).split(16)),
-        torch.stack([_photo(row["file"], name) for row in judging]),
-        torch.tensor([int(row["label"]) for row in judging]),
+        judged,
+        torch.tensor([int(row["label"]) for row in judging]).repeat_interleave(views),
+        views,
     )
 
 
 def _photo(file: str, name: str) -> Tensor:
+    """The crop at the center."""
+    whole = _resized(file, name)
+    top, left = ((side - 224) // 2 for side in whole.shape[1:])
+    return whole[:, top : top + 224, left : left + 224]
+
+
+def _ten_views(file: str, name: str) -> Tensor:
+    whole = _resized(file, name)
+    corners = [whole[:, y, x] for y in (slice(224), slice(-224, None)) for x in (slice(224), slice(-224, None))]
+    crops = torch.stack([_photo(file, name), *corners])
+    return torch.cat([crops, crops.flip(3)])
+
+
+def _resized(file: str, name: str) -> Tensor:
+    """The image with a shorter side of 256, as the network takes it."""
     import numpy as np
     from PIL import Image
 
@@ -134,7 +161,5 @@ def _photo(file: str, name: str) -> Tensor:
     size = tuple(round(256 * side / shorter) for side in image.size)
     mobile = name == "mobilenet_v2"
     image = image.resize(size, Image.Resampling.BILINEAR if mobile else Image.Resampling.BICUBIC)
-    left, top = ((side - 224) // 2 for side in image.size)
-    pixels = np.array(image.crop((left, top, left + 224, top + 224)))
-    values = torch.from_numpy(pixels).permute(2, 0, 1).float()
+    values = torch.from_numpy(np.array(image)).permute(2, 0, 1).float()
     return (values / 255 - MEAN) / DEVIATION if mobile else (values - 127) / 128
