@@ -2,21 +2,22 @@
 
     python benchmarks/qat_accuracy.py    [--networks resnet20] [--quantizers lsq pact] [--widths W4A4 W3A3 W2A4]
                                          [--images 10000] [--epochs 10] [--test 10000] [--ptq brecq] [--json]
+                                         [--rate 0.02] [--checkpoints FOLDER]
 
 CIFAR-10 ResNets on the backend `academic`: weights per channel, inputs of layers per tensor, first and last layer with
 8 bits. Every quantizer is trained in the same way, from the same weights:
 
     calibration     512 of the training images
     images          the first 10,000 of CIFAR-10's training images, moved by up to 4 pixels and mirrored
-    optimizer       SGD with momentum 0.9, batches of 128, learning rate 0.01 for weights and scales, one epoch of
+    optimizer       SGD with momentum 0.9, batches of 128, learning rate `--rate` for weights and scales, one epoch of
                     warm-up, then half a cosine to 0; weight decay 1e-4 on weights, none on scales, norms and biases
-    loss            Kullback-Leibler divergence from the float network's answer, temperature 2; no labels are used
+    loss            Kullback-Leibler divergence from the float network's answer, temperature 4; no labels are used
     batch norms     trained
 
 `--ptq` names the recipe beside it, learned on 1,024 of the same images; "none" leaves it out. With `--epochs 0` nothing
 is trained. "start" is the signal to noise ratio of the ten scores after calibration, against the float network, in dB.
 A choice between observers is made by `--judge-by training`: the last of the training images, not the test images.
-Where data and weights come from: ptq_data.py.
+With `--checkpoints`, a run that was ended goes on where it was. Where data and weights come from: ptq_data.py.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -46,7 +48,7 @@ QUANTIZERS = ("lsq", "lsq_plus", "pact", "dorefa", "dsq", "qil")
 WIDTHS = {"W8A8": (8, 8), "W4A4": (4, 4), "W3A3": (3, 3), "W2A4": (2, 4)}
 NETWORKS = ("resnet20", "resnet56")
 MOST_IMAGES = 10_000
-BATCH, CALIBRATION, RATE, DECAY, TEMPERATURE = 128, 512, 0.01, 1e-4, 2.0
+BATCH, CALIBRATION, DECAY, TEMPERATURE = 128, 512, 1e-4, 4.0
 
 
 def recipe_of(
@@ -72,20 +74,24 @@ def calibrated(task: Task, recipe: Recipe, batches: list[Tensor]) -> PreparedMod
     return prepared.eval()
 
 
-def train(prepared: PreparedModel, task: Task, data: TensorDataset, epochs: int) -> None:
+def train(
+    prepared: PreparedModel, task: Task, data: TensorDataset, *, epochs: int, rate: float, folder: Path | None
+) -> None:
     """The schedule above; what learns no range has it measured again before each epoch."""
     torch.manual_seed(0)
     batches = Batches(data, BATCH, shuffle=True, augment=crop_and_flip)
-    rates = {"lr": RATE, "weight_decay": DECAY}
     run = Run(
         prepared,
-        torch.optim.SGD(parameter_groups(prepared, **rates), momentum=0.9),
+        torch.optim.SGD(parameter_groups(prepared, lr=rate, weight_decay=DECAY), momentum=0.9),
         batches,
         Batches(TensorDataset(task.images[:BATCH], task.labels[:BATCH]), BATCH),  # the whole test set is measured after
         Batches(data, BATCH, limit=CALIBRATION // BATCH),
         objective=Objective(teacher=task.net, weight=1.0, temperature=TEMPERATURE),
         schedule=Schedule("cosine", len(batches) * epochs, len(batches)),
+        folder=folder,
     )
+    if run.last is not None:
+        run.resume(run.last)
     learns = any(True for quantizer in quantizers_of(prepared) for _ in quantizer.parameters(recurse=False))
     (LSQEpochLoop if learns else QATEpochLoop)(run, max_epochs=epochs, val_begin=epochs).run()
     prepared.eval()
@@ -109,9 +115,10 @@ def measured(task: Task, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
             model = calibrated(task, recipe, list(images[:CALIBRATION].split(64)))
             line = {**common, "width": width, "by": name, **_after(task, exact, task.scores(model))}
             if given.epochs:
-                train(model, task, data, given.epochs)
+                folder = given.checkpoints and given.checkpoints / f"{task.name}_{width}_{name}"
+                train(model, task, data, epochs=given.epochs, rate=given.rate, folder=folder)
                 line["trained"] = task.accuracy(task.scores(model).argmax(1))
-            yield {**line, "epochs": given.epochs, "seconds": _since(began)}
+            yield {**line, "epochs": given.epochs, "rate": given.rate, "seconds": _since(began)}
 
 
 def _after(task: Task, exact: Tensor, scores: Tensor) -> dict[str, float]:
@@ -142,6 +149,8 @@ def main() -> int:
     parser.add_argument("--judge-by", choices=("test", "training"), default="test", help="images to measure on")
     parser.add_argument("--images", type=int, default=MOST_IMAGES, help=f"to train on, at most {MOST_IMAGES:,}")
     parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--rate", type=float, default=0.02, help="learning rate after the warm-up")
+    parser.add_argument("--checkpoints", type=Path, help="folder to keep the state of training in")
     parser.add_argument("--test", type=int, default=10_000, help="how many images to measure on")
     parser.add_argument("--ptq", default="brecq", help="the recipe beside it, or none")
     parser.add_argument("--steps", type=int, default=500, help="of learned rounding, for each block")

@@ -1,5 +1,7 @@
 """The start of trained quantizers: never far behind plain calibration, at any width."""
 
+from itertools import product
+
 import pytest
 import torch
 from torch import nn
@@ -90,18 +92,39 @@ def three_layers():
     return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).eval()
 
 
-def test_the_outputs_decide_and_for_weights_and_activations_apart():
+@pytest.mark.parametrize(("weights", "activations"), [(0, 1), (1, 2), (2, 0)])
+def test_the_outputs_decide_and_for_weights_and_activations_apart(weights, activations):
     x = torch.randn(16, 8, generator=torch.Generator().manual_seed(1))
     prepared = calibrated(three_layers(), [(x,)], recipe_of("lsq", 3, observer="minmax"))
     quantizers = quantizers_of(prepared)
     measured = {one: one.qparams() for one in quantizers}
     for one, right in measured.items():
-        wrong = QParams(right.scale / 8, right.zero_point)
-        one.starts = (wrong, right) if one.role == "weight" else (right, wrong)
+        starts = [QParams(right.scale / 8, right.zero_point)] * 3
+        starts[weights if one.role == "weight" else activations] = right
+        one.starts = tuple(starts)
     choose_start(prepared, [(x,)])
     for one, right in measured.items():
         assert torch.equal(one.qparams().scale, right.scale)
         assert one.starts == ()
+
+
+def test_the_outputs_choose_among_the_cube_the_square_and_the_whole_range():
+    x = torch.randn(16, 8, generator=torch.Generator().manual_seed(1))
+    prepared = detent.prepare(three_layers(), (x,), backend="academic", recipe=recipe_of("lsq", 3)).eval()
+    with observing(prepared):
+        prepared(x)
+    quantizers = [one for one in quantizers_of(prepared) if one.starts]
+    assert [len(one.starts) for one in quantizers] == [3, 3]  # the weight and the input of the middle layer
+    noises = {}
+    for choice in product(range(3), repeat=2):
+        for one in quantizers:
+            one.initialize(one.starts[choice[one.role == "activation"]])
+        noises[choice] = sqnr(three_layers(), prepared, [(x,)])
+    starts = {one: one.starts for one in quantizers}
+    choose_start(prepared, [(x,)])
+    best = max(noises, key=noises.get)
+    for one, known in starts.items():
+        assert torch.equal(one.qparams().scale, known[best[one.role == "activation"]].scale)
 
 
 def test_an_observer_that_is_named_is_obeyed():

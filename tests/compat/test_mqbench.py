@@ -137,6 +137,22 @@ def test_presets_learn_and_calibrate_as_mqbench_does(name):
     assert (weight.quantizer, activation.quantizer, weight.observer, activation.observer) == PRESETS[name]
 
 
+@pytest.mark.parametrize("name", ["Vitis", "Tensorrt"])
+def test_a_preset_that_is_calibrated_in_training_mode_deploys(tmp_path, name):
+    backend = BackendType[name]
+    model = prepare_by_platform(net().train(), backend)
+    enable_calibration(model)
+    model(images())
+    enable_quantization(model)
+    model.eval()
+    convert_deploy(model, backend, output_path=tmp_path, model_name="net")
+    quantized = onnx.load(tmp_path / "net.onnx").graph
+    stored = {node.output[0] for node in quantized.node if node.op_type == "DequantizeLinear"}
+    layers = [node for node in quantized.node if node.op_type in ("Conv", "Gemm")]
+    assert len(layers) == 3
+    assert all((node.input[2] in stored) == (name == "Vitis") for node in layers)
+
+
 def test_a_presets_ranges_are_those_of_its_observers():
     """Not 2 mean|x| / sqrt(127), the start of LSQ's paper."""
     prepared = calibrated(BackendType.Tensorrt, is_qat=True).prepared

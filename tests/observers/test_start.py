@@ -1,4 +1,4 @@
-"""Where trained ranges start: the least cubed error, and the whole range beside it."""
+"""Where trained ranges start: the least cubed error, with the least square and the whole range beside it."""
 
 import torch
 
@@ -13,13 +13,16 @@ def observed(cls, scheme, *tensors, **options):
     return observer
 
 
-def test_it_is_the_least_cubed_error_and_knows_the_whole_range():
+def test_it_is_the_least_cubed_error_and_knows_the_square_and_the_whole_range():
     scheme = Scheme(IntGrid(3), granularity=PerChannel(0))
     batches = torch.randn(2, 4, 1000, generator=torch.Generator().manual_seed(0))
     start = observed(Start, scheme, *batches)
     assert torch.equal(start.qparams().scale, observed(Mse, scheme, *batches, norm=3.0).qparams().scale)
-    assert torch.equal(start.whole_range().scale, observed(MinMax, scheme, *batches).qparams().scale)
-    assert (start.qparams().scale < start.whole_range().scale).all()
+    square, whole = start.alternatives()
+    assert torch.equal(square.scale, observed(Mse, scheme, *batches).qparams().scale)
+    assert torch.equal(whole.scale, observed(MinMax, scheme, *batches).qparams().scale)
+    assert (square.scale < start.qparams().scale).all()
+    assert (start.qparams().scale < whole.scale).all()
 
 
 def test_it_clips_less_than_the_least_square():

@@ -665,11 +665,20 @@ def test_a_tensor_that_two_layers_take_in_has_the_wider_of_what_they_ask_for():
         ({"rules": [{"match": {"kind": "conv"}, "activation": {"bits": 4}}]}, []),
         ({"rules": [{"match": {"name": "b"}, "activation": {"observer": "mse"}}]}, ["b asks for observer mse of x"]),
         (
+            {
+                "activation": {"observer": "mse"},
+                "rules": [
+                    {"match": {"name": "b"}, "activation": {"observer": "mse", "observer_options": {"norm": 3.0}}}
+                ],
+            },
+            ["b asks for observer_options norm=3.0 of x"],
+        ),
+        (
             {"activation": {"bits": 4}, "rules": [{"match": {"name": "a"}, "activation": {"bits": 8}}]},
             ["b asks for bits 4 of x"],
         ),
     ],
-    ids=["what-it-has", "all-readers", "observer", "the-recipe-s-own-width"],
+    ids=["what-it-has", "all-readers", "observer", "options", "the-recipe-s-own-width"],
 )
 def test_what_a_reader_asks_for_and_does_not_get_is_noted(said, missed):
     backend = Backend(
@@ -696,6 +705,19 @@ def test_a_rule_for_one_of_those_that_share_a_grid_is_noted():
     found = planned(Net(lambda n, x: n.a(F.max_pool2d(x, 2)), **convs()), backend=backend, rules=rules)
     (note,) = found.notes
     assert note.endswith("tensors on one grid have the widest that is asked for by those who read them")
+
+
+def test_a_layer_that_asks_for_a_float_input_where_the_target_stores_integers_is_noted():
+    net = Net(lambda n, x: n.b(F.relu(n.a(x))), **convs())
+    rules = [{"match": {"name": "b"}, "activation": {"quantize": False}}]
+    found = planned(net, backend="onnxruntime", rules=rules)
+    assert found.notes == (
+        "b asks for quantize False of relu, and gets uint8 affine per-tensor by fixed < minmax: "
+        "onnxruntime stores what relu gives so",
+    )
+    found = planned(net, backend="openvino", rules=rules)
+    assert found["relu"].reason == "the recipe keeps what b takes in float"
+    assert found.notes == ()
 
 
 def test_a_request_for_a_range_that_the_target_fixes_is_noted():

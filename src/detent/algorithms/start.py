@@ -34,7 +34,8 @@ def choose_start(prepared: PreparedModel, batches: Sequence[Any]) -> None:
         with as_float(prepared):
             wanted = outputs_of(prepared, batches)
         noises = {}
-        for choice in product(range(2), repeat=2):
+        candidates = range(len(open_ones[0].starts))
+        for choice in product(candidates, repeat=2):
             _take(open_ones, choice)
             noises[choice] = noise_of(wanted, outputs_of(prepared, batches), device)
     _take(open_ones, min(noises, key=lambda choice: noises[choice]))

@@ -27,6 +27,7 @@ from detent.errors import SchemeError
 from detent.graph.recomputing import is_plain, weighted
 from detent.graph.torch_ops import kind_of
 from detent.observers.ranks import many_ranks, over_ranks
+from detent.quantizers import QUANTIZE, Mode
 
 __all__ = [
     "STRATEGIES",
@@ -232,6 +233,9 @@ class FoldedBatchNorm(nn.Module):
         y = y / self._along_channels(factor, y)
         bias: Tensor | None = self.op.bias  # type: ignore[assignment]
         out: Tensor = self.bn(y if bias is None else y + self._along_channels(bias, y))
+        mode: Mode = getattr(self.bias_quantizer, "mode", QUANTIZE)
+        if mode.watch is not None:
+            mode.watch(self.bias)  # the deployed bias, which this strategy computes in eval alone
         return out
 
     def _run_quantized(self, x: _Call, folded: Tensor) -> Tensor:

@@ -111,10 +111,10 @@ class _Watch:
         return self.observer.qparams() if self._widened is None else self._widened
 
     def starts(self) -> tuple[QParams, ...]:
-        """What was measured and the whole range, if the observer leaves the choice; scales for pairs have none."""
+        """What the range may be, if the observer leaves the choice; scales for pairs have none."""
         if not isinstance(self.observer, Start) or self._widened is not None:
             return ()
-        return self.observer.qparams(), self.observer.whole_range()
+        return self.qparams(), *self.observer.alternatives()
 
 
 class _WatchBeside:

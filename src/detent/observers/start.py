@@ -12,9 +12,10 @@ __all__ = ["Start"]
 
 
 class Start(HistogramObserver):
-    """The range with the least cubed error; `calibrate` takes the whole range instead if the outputs are nearer so.
+    """The range with the least cubed error; `calibrate` takes an alternative if the outputs are nearer so.
 
-    The square, `norm` 2, clips the large weights that matter most (docs/training.md has the numbers).
+    The square clips the large weights that matter most, the whole range has the coarsest steps: which of the three is
+    best depends on the network (docs/training.md has the numbers).
     """
 
     requires = Requirement(grids=(Grid,))
@@ -23,10 +24,11 @@ class Start(HistogramObserver):
         super().__init__(scheme, name=name, bins=bins)
         self.norm = checked_norm(norm)
 
-    def whole_range(self) -> QParams:
-        """What `minmax` answers; to be asked for on every rank, as `qparams`."""
+    def alternatives(self) -> tuple[QParams, QParams]:
+        """What `mse` and `minmax` answer; to be asked for on every rank, as `qparams`."""
         low, high = self.extremes()
-        return choose_qparams(low, high, self.scheme)
+        square = least_error(self._histogram.over_ranks(), low, high, self.scheme, 2.0)
+        return square, choose_qparams(low, high, self.scheme)
 
     def _qparams(self, low: Tensor, high: Tensor) -> QParams:
         return least_error(self._histogram.over_ranks(), low, high, self.scheme, self.norm)

@@ -8,14 +8,17 @@ from typing import Any
 from torch import fx
 
 from detent.graph import FloatTensor, QuantizedTensor
-from detent.numerics import PerTensor
+from detent.numerics import GRIDS, PerTensor
 from detent.planning.backend import VANISHES
 from detent.planning.context import Context
 from detent.recipes import Recipe
 
 __all__ = ["unmet_requests"]
 
-_FIELDS = ("bits", "signed", "narrow", "symmetric", "granularity", "scale", "rounding", "quantizer", "observer")
+_FIELDS = (
+    *("grid", "bits", "signed", "narrow", "symmetric", "granularity", "scale", "rounding"),
+    *("quantizer", "quantizer_options", "observer", "observer_options"),
+)
 
 
 def unmet_requests(
@@ -25,10 +28,10 @@ def unmet_requests(
     Plan already."""
     view, placement = context.view, context.placement
     for node, kind in view.kinds.items():
-        on_integers = placement.runs(view.chain(node)[0]) or placement.is_carried(node)
+        asked = _asked(node, context, recipe)
+        on_integers = placement.runs(view.chain(node)[0]) or placement.is_carried(node) or "quantize" in asked
         if node.op == "get_attr" or kind.name in VANISHES or not on_integers:
             continue
-        asked = _asked(node, context, recipe)
         for source in view.data_inputs(node):
             entry = entries.get(view.tensor(source))
             if not isinstance(entry, QuantizedTensor) or not placement.on_grid(source, node):
@@ -48,7 +51,9 @@ def _asked(node: fx.Node, context: Context, recipe: Recipe) -> dict[str, Any]:
     rule = recipe.rule_for(view.layer(node), view.kind(node))
     if rule is not None:
         own = rule.request("activation")
-        return {name: value for name in _FIELDS if (value := getattr(own, name)) is not None and value != "auto"}
+        if rule.activation.quantize is False:
+            return {"quantize": False}
+        return {name: value for name in _FIELDS if (value := getattr(own, name)) not in (None, "auto", {})}
     return {} if request.bits is None or context.placement.is_carried(node) else {"bits": request.bits}
 
 
@@ -65,12 +70,20 @@ def _has(entry: QuantizedTensor, name: str, value: Any) -> bool:
             found = value if value == "fixed" else entry.quantizer
         case "observer":
             found = entry.observer
+        case "quantize":
+            return False  # it is not left float
+        case "grid":
+            return type(grid) is GRIDS[value]
+        case "quantizer_options" | "observer_options":
+            return dict(value).items() <= dict(getattr(entry, name)).items()
         case _:
             found = getattr(scheme, name)
     return bool(found == value)
 
 
 def _word(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={one}" for name, one in value.items())
     return str(getattr(value, "value", value))
 
 
@@ -84,4 +97,6 @@ def _reason(node: fx.Node, source: fx.Node, entry: QuantizedTensor, context: Con
         return (
             f"{names} {'reads' if len(others) == 1 else 'read'} it too, and a tensor has one grid, the widest asked for"
         )
+    if entry.shares is None and not context.placement.askers(source):
+        return f"{backend.name} stores what {view.layer(source)} gives so"
     return "tensors on one grid have the widest that is asked for by those who read them"
