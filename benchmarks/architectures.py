@@ -5,7 +5,7 @@
     python benchmarks/architectures.py [names ...] [--backends onnxruntime openvino litert ncnn] [--rows rows.jsonl]
 
 The networks are those of `architecture_list.py`: random weights, batch norm statistics of four random batches. Each
-runs in a process of its own, with a time limit, for each backend: prepare and one step of Adam with recipe `lsq`
+runs in a process of its own, with a time limit; for each backend: prepare and one step of Adam with recipe `lsq`
 (first backend only), then prepare, calibrate on four batches, deploy and verify with recipe `ptq`. A row that is in
 `--rows` is not run again. Parameters are those of convolutions, linear layers, embeddings, attention and recurrent
 layers that the target quantizes at all. `--failed` runs again what did not go through.
@@ -39,24 +39,27 @@ def main() -> None:
     parser.add_argument("--backends", nargs="+", default=list(BACKENDS))
     parser.add_argument("--rows", type=Path, default=Path("architectures.jsonl"), help="where results are kept")
     parser.add_argument("--failed", action="store_true", help="run again what is there and did not go through")
-    parser.add_argument("--seconds", type=int, default=600, help="the time limit of one process")
-    parser.add_argument("--one", nargs=2, metavar=("NAME", "BACKEND"), help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=int, default=600, help="the time limit of one backend")
+    parser.add_argument("--one", nargs="+", metavar=("NAME", "BACKEND"), help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one:
-        print(json.dumps(row_of(*asked.one)))
+        for backend in asked.one[1:]:
+            print(json.dumps(row_of(asked.one[0], backend)), flush=True)
         return
     from benchmarks.architecture_list import ARCHITECTURES
 
     names = [name for name in ARCHITECTURES if not asked.names or name.startswith(tuple(asked.names))]
     rows = _read(asked.rows)
     for name in names:
-        for backend in asked.backends:
-            before = rows.get((name, backend))
-            if before is None or (asked.failed and before["result"] != "holds"):
-                rows[name, backend] = _in_a_process(name, backend, asked.seconds)
-                print(_line(rows[name, backend]), flush=True)
+        before = {backend: rows.get((name, backend)) for backend in asked.backends}
+        due = [b for b, row in before.items() if row is None or (asked.failed and row["result"] != "holds")]
+        while due:
+            for row in _in_a_process(name, due, asked.seconds):
+                rows[name, row["backend"]] = row
+                due.remove(row["backend"])
+                print(_line(row), flush=True)
                 with asked.rows.open("a") as file:
-                    file.write(json.dumps(rows[name, backend]) + "\n")
+                    file.write(json.dumps(row) + "\n")
     print(summary([rows[name, backend] for name in names for backend in asked.backends]))
 
 
@@ -65,18 +68,22 @@ def _read(path: Path) -> dict[tuple[str, str], Row]:
     return {(row["name"], row["backend"]): row for row in rows}  # of two, the later
 
 
-def _in_a_process(name: str, backend: str, seconds: int) -> Row:
-    failed = {"name": name, "backend": backend, "result": "crashed"}
-    try:
-        done = subprocess.run(
-            [sys.executable, __file__, "--one", name, backend], capture_output=True, text=True, timeout=seconds
-        )
-    except subprocess.TimeoutExpired:
-        return {**failed, "result": "not done", "message": f"more than {seconds} s"}
-    try:
-        return dict(json.loads(done.stdout.splitlines()[-1]))
-    except (IndexError, ValueError):
-        return {**failed, "message": f"exit code {done.returncode}: {done.stderr.strip()[-300:]}"}
+def _in_a_process(name: str, backends: Sequence[str], seconds: int) -> list[Row]:
+    """The rows of the backends up to the one that ended the process; of all of them where none did."""
+    message = ""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        command = [sys.executable, __file__, "--one", name, *backends]
+        try:
+            code = subprocess.run(command, stdout=out, stderr=err, timeout=seconds * len(backends)).returncode
+        except subprocess.TimeoutExpired:
+            code, message = 0, f"more than {seconds} s"
+        out.seek(0)
+        rows: list[Row] = [json.loads(line) for line in out if line.startswith('{"name"')]
+        if len(rows) < len(backends):
+            err.seek(0)
+            failed = {"name": name, "backend": backends[len(rows)], "result": "not done" if message else "crashed"}
+            rows.append({**failed, "message": message or f"exit code {code}: {err.read().strip()[-300:]}"})
+    return rows
 
 
 # --- one architecture on one backend ---------------------------------------------------------------------------

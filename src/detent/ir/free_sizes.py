@@ -50,10 +50,11 @@ _LARGE = ((160, 160, 0), (512, 512, 0), (4096, 4096, 0), (16096, 16096, 0))
 
 @dataclass(frozen=True)
 class Known:
-    """`shapes` of tensors, and `values` of those that do not depend on the numbers in the inputs."""
+    """`shapes` of tensors, `values` of those that do not depend on the numbers in the inputs, and their numpy types."""
 
     shapes: Mapping[str, tuple[int, ...]]
     values: Mapping[str, Array]
+    dtypes: Mapping[str, str]
 
 
 def known_sizes(
@@ -72,7 +73,9 @@ def known_sizes(
     for node in model.graph.node:
         sizing.take(node, strict=strict)
     shapes = {name: shape for name, kind in sizing.types.items() if (shape := _shape(kind)) is not None}
-    return Known(shapes, sizing.values)
+    kinds = {name: kind.tensor_type.elem_type for name, kind in sizing.types.items()}
+    dtypes = {name: helper.tensor_dtype_to_np_dtype(kind).name for name, kind in kinds.items() if kind}
+    return Known(shapes, sizing.values, dtypes)
 
 
 @dataclass(frozen=True)

@@ -264,6 +264,124 @@ def test_a_mask_chooses_exactly(chosen: str, other: float | np.ndarray | None) -
     np.testing.assert_array_equal(given, expected)
 
 
+def run_both(
+    nodes: list[onnx.NodeProto],
+    feeds: dict[str, np.ndarray],
+    held: dict[str, np.ndarray] | None = None,
+    *,
+    output: int = onnx.TensorProto.FLOAT,
+) -> tuple[np.ndarray, np.ndarray]:
+    """What ONNX Runtime and ncnn give for one sample; the last node gives the output."""
+    ports = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), ["batch", *x.shape[1:]])
+        for name, x in feeds.items()
+    ]
+    ends = [helper.make_tensor_value_info(nodes[-1].output[0], output, None)]
+    constants = [numpy_helper.from_array(value, name) for name, value in (held or {}).items()]
+    graph = helper.make_graph(nodes, "net", ports, ends, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    model = onnx.shape_inference.infer_shapes(model)
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)[0]
+    layers = ncnn_model(model)
+    read = type(layers).read(layers.param(), layers.bin())
+    return expected, Ncnn(read, read_qdq(model), packing=False).run(feeds)[nodes[-1].output[0]]
+
+
+NUMBERS = np.array([[-2, -1, 0, 0, 1, 3]], np.int64)
+REALS = np.array([[-np.inf, -1.5, -1e-30, 0, 1e-30, 1.5, np.inf]], f32)
+
+
+@pytest.mark.parametrize("kind", ["Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"])
+@pytest.mark.parametrize("values", [NUMBERS, REALS], ids=["integers", "reals"])
+def test_comparisons_give_flags(kind: str, values: np.ndarray) -> None:
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["xt"], perm=[0, 2, 1]),
+        helper.make_node(kind, ["x", "xt"], ["flags"]),
+    ]
+    expected, given = run_both(nodes, {"x": values[:, None]}, output=onnx.TensorProto.BOOL)
+    assert given.dtype == bool
+    assert given.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("kind", ["And", "Or", "Xor"])
+def test_flags_are_combined(kind: str) -> None:
+    feeds = {"a": np.array([[True, True, False, False]]), "b": np.array([[True, False, True, False]])}
+    nodes = [helper.make_node(kind, ["a", "b"], ["both"]), helper.make_node("Not", ["both"], ["y"])]
+    expected, given = run_both(nodes, feeds, output=onnx.TensorProto.BOOL)
+    assert given.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("to", "values"),
+    [("BOOL", NUMBERS), ("BOOL", REALS), ("INT64", np.array([[-2.7, -0.5, 0.5, 2.7]], f32)), ("FLOAT", NUMBERS)],
+    ids=["flags of integers", "flags of reals", "integers of reals", "reals of integers"],
+)
+def test_casts(to: str, values: np.ndarray) -> None:
+    kind = onnx.TensorProto.DataType.Value(to)
+    expected, given = run_both([helper.make_node("Cast", ["x"], ["y"], to=kind)], {"x": values}, output=kind)
+    assert given.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("other", [-np.inf, -1.5, float(np.finfo(f32).min), random(1, 7), None], ids=str)
+def test_a_computed_flag_chooses_exactly(other: float | np.ndarray | None) -> None:
+    feeds = {"flag": np.array([[1, 0, 1, 0, 1, 0, 1]], bool), "x": REALS}
+    held = {} if other is None else {"z": np.asarray(other, f32)}
+    feeds |= {"z": random(1, 7)} if other is None else {}
+    expected, given = run_both([helper.make_node("Where", ["flag", "x", "z"], ["y"])], feeds, held)
+    np.testing.assert_array_equal(given, expected)
+
+
+@pytest.mark.parametrize("exclusive", [0, 1])
+@pytest.mark.parametrize("reverse", [0, 1])
+def test_sums_along_an_axis(exclusive: int, reverse: int) -> None:
+    node = helper.make_node("CumSum", ["x", "axis"], ["y"], exclusive=exclusive, reverse=reverse)
+    x = np.arange(-5, 7, dtype=f32).reshape(1, 3, 4)
+    expected, given = run_both([node], {"x": x}, {"axis": np.array(-1)})
+    assert given.tolist() == expected.tolist()
+
+
+def test_integers_are_divided_towards_zero() -> None:
+    x = np.arange(-13, 14, dtype=np.int64).reshape(1, -1)
+    expected, given = run_both(
+        [helper.make_node("Div", ["x", "three"], ["y"])],
+        {"x": x},
+        {"three": np.array(3)},
+        output=onnx.TensorProto.INT64,
+    )
+    assert given.tolist() == expected.tolist()
+
+
+def test_positions_that_a_mask_says_name_rows() -> None:
+    """As RoBERTa counts them: an input that names rows of one table, and is compared; rows that are computed."""
+    ids, table, positions = np.array([[5, 3, 1, 1]]), random(7, 3), random(9, 3)
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["words"]),
+        helper.make_node("Equal", ["ids", "padding"], ["pads"]),
+        helper.make_node("Not", ["pads"], ["words_there"]),
+        helper.make_node("Cast", ["words_there"], ["count"], to=onnx.TensorProto.INT64),
+        helper.make_node("CumSum", ["count", "axis"], ["position"]),
+        helper.make_node("Gather", ["positions", "position"], ["places"]),
+        helper.make_node("Add", ["words", "places"], ["y"]),
+    ]
+    held = {"table": table, "positions": positions, "padding": np.array(1), "axis": np.array(1)}
+    expected, given = run_both(nodes, {"ids": ids}, held)
+    np.testing.assert_array_equal(given, expected)
+
+
+def test_numbers_of_a_constant_at_computed_places() -> None:
+    held = {"table": np.arange(12, dtype=f32).reshape(1, 3, 4)}
+    node = helper.make_node("GatherElements", ["table", "x"], ["y"], axis=2)
+    expected, given = run_both([node], {"x": np.array([[[0, 3], [1, 1], [2, 0]]])}, held)
+    assert given.tolist() == expected.tolist() == [[[0, 3], [5, 5], [10, 8]]]
+
+
+def test_places_that_are_no_neighbors() -> None:
+    held = {"places": np.array([4, 0, 1, 3])}
+    x = random(1, 2, 5, 3)
+    expected, given = run_both([helper.make_node("Gather", ["x", "places"], ["y"], axis=2)], {"x": x}, held)
+    np.testing.assert_array_equal(given, expected)
+
+
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize(("kind", "gates"), [("LSTM", 4), ("GRU", 3)])
 @pytest.mark.parametrize("bias", [True, False])

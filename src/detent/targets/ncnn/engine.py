@@ -42,6 +42,8 @@ class Ncnn(Engine):
         import ncnn  # type: ignore[import-untyped, unused-ignore]
 
         self._ncnn, self._model, self._graph = ncnn, model, graph
+        self._named_rows = model.named_rows
+        self._dtypes = {output.name: output.dtype for output in graph.outputs if "float" not in output.dtype}
         self._net = ncnn.Net()
         option = self._net.opt
         option.num_threads = threads
@@ -82,7 +84,8 @@ class Ncnn(Engine):
         return cls(model, package.graph, threads=threads, packing=as_float if packing is None else packing)
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
-        return self._extract(inputs, [output.name for output in self._graph.outputs], keep=False)
+        found = self._extract(inputs, [output.name for output in self._graph.outputs], keep=False)
+        return {name: values.astype(self._dtypes.get(name, values.dtype)) for name, values in found.items()}
 
     def tensors(self, inputs: Arrays) -> dict[str, Array]:
         """Every tensor of real numbers that has a blob: not what is fused away. Codes where a layer gives int8.
@@ -90,7 +93,8 @@ class Ncnn(Engine):
         Not where an axis holds samples and more: those that ran alone cannot be put in order again.
         """
         made = {blob for layer in self._model.layers if layer.type != "MemoryData" for blob in layer.outputs}
-        made -= {name for name, port in self._graph.inputs.items() if not port.dtype.startswith("float")}
+        dtypes = {**self._graph.dtypes, **{name: port.dtype for name, port in self._graph.inputs.items()}}
+        made -= {name for name, dtype in dtypes.items() if not dtype.startswith("float")}
         found = self._extract(inputs, [name for name in self._graph.shapes if name in made], keep=True)
         codes = {blob for layer in self._model.layers if layer.gives_codes for blob in layer.outputs}
         count = len(list(self._rows(inputs)))
@@ -143,7 +147,7 @@ class Ncnn(Engine):
         extractor = self._net.create_extractor()
         extractor.set_light_mode(not keep)
         for name, values in inputs.items():
-            dtype = np.int32 if np.issubdtype(values.dtype, np.integer) else np.float32
+            dtype = np.int32 if name in self._named_rows else np.float32
             # More than 4 dimensions are a row to ncnn.
             array = np.ascontiguousarray(values if values.ndim <= 4 else values.ravel(), dtype)
             # Mat(array) only points into the array, and a layer that works in place would write there.

@@ -2,6 +2,9 @@
 
 ncnn has no batch axis: a blob is one sample, of 1 to 4 dimensions, and an ONNX tensor of shape (1, C, H, W) is the
 blob (C, H, W). Sizes are written outermost first here, as ONNX does; ncnn writes w, h, d, c.
+
+Integers and flags are float32 in a blob, whole numbers. Only an input that names rows of a table is int32, which
+is what ncnn's Embed takes; where it is read as a number too, a table of 0, 1, 2, ... gives that.
 """
 
 from __future__ import annotations
@@ -16,10 +19,10 @@ import onnx
 
 from detent.errors import DeployError
 from detent.ir import Network, Op, Operand, constant_values, is_output, sole_float_reader
-from detent.ir.free_sizes import known_sizes
+from detent.ir.free_sizes import Known, known_sizes
 from detent.targets.ncnn.file.model import NcnnLayer, NcnnModel, Value
 
-__all__ = ["ONE_SAMPLE", "Dims", "NcnnLowering", "refuse", "sample_shapes", "sizes"]
+__all__ = ["ONE_SAMPLE", "Dims", "NcnnLowering", "refuse", "sample_sizes", "sizes"]
 
 Array = npt.NDArray[Any]
 Dims = tuple[int, ...]
@@ -31,6 +34,9 @@ _MOST_DIMS = 4
 _SIZE_KEYS: dict[int, tuple[int, ...]] = {1: (0,), 2: (1, 0), 3: (2, 1, 0), 4: (2, 11, 1, 0)}
 """Parameter ids of the sizes of Input, MemoryData and Reshape, outermost first, by the number of dimensions."""
 
+_SAME_NUMBERS = ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Cast")
+"""Of integers that name rows: a cast is from integers to integers, and they are not many enough to overflow."""
+
 
 def refuse(op: Op, found: str, to_do: str) -> NoReturn:
     raise DeployError(f"write {op.type} {op.name or op.outputs[0]!r} for ncnn", found, to_do)
@@ -41,8 +47,8 @@ def sizes(dims: Dims) -> dict[int, Value]:
     return dict(zip(_SIZE_KEYS[len(dims)], dims, strict=True))
 
 
-def sample_shapes(model: onnx.ModelProto) -> dict[str, Dims]:
-    """The shapes of all tensors for a batch of one."""
+def sample_sizes(model: onnx.ModelProto) -> Known:
+    """The shapes and types of all tensors for a batch of one."""
     for value in model.graph.input:
         for position, dim in enumerate(value.type.tensor_type.shape.dim):
             if position and not dim.HasField("dim_value"):
@@ -51,15 +57,16 @@ def sample_shapes(model: onnx.ModelProto) -> dict[str, Dims]:
                     f"its size {dim.dim_param or position!r} is free",
                     "give a network in which only the batch is free",
                 )
-    return dict(known_sizes(model, 1).shapes)
+    return known_sizes(model, 1)
 
 
 class NcnnLowering:
     """One network on its way to ncnn. Rules call `blob` or `view` for what a layer reads, `layer` for what it is."""
 
-    def __init__(self, graph: Network, shapes: Mapping[str, Dims]):
+    def __init__(self, graph: Network, known: Known):
         self.graph = graph
-        self._shapes = shapes
+        self._shapes, self._dtypes = known.shapes, known.dtypes
+        self._rows = _named_rows(graph)
         self._layers: list[NcnnLayer] = []
         self._made: set[str] = set()
         self._done: set[str] = set()
@@ -77,6 +84,15 @@ class NcnnLowering:
         raise DeployError(
             f"write {tensor!r} for ncnn", "its size depends on numbers that are computed", "make its shape constant"
         )
+
+    def is_float(self, tensor: str) -> bool:
+        """Whether the ONNX tensor holds real numbers: not integers, nor flags."""
+        held = self.graph.constants.get(tensor)
+        return (self._dtypes.get(tensor, "float32") if held is None else held.dtype.name).startswith("float")
+
+    def is_flag(self, tensor: str) -> bool:
+        held = self.graph.constants.get(tensor)
+        return (self._dtypes.get(tensor) if held is None else held.dtype.name) == "bool"
 
     def drops(self, tensor: str) -> int:
         """How many leading axes of the ONNX tensor its blob does not have: the batch, 0 if there is none."""
@@ -135,7 +151,27 @@ class NcnnLowering:
             self._append(
                 "MemoryData", tensor, (), (tensor,), sizes(self.dims(tensor)), (held.astype(np.float32).ravel(),)
             )
+        if tensor in self._rows:
+            return self._number(tensor)
         return tensor
+
+    def rows(self, tensor: str) -> str | None:
+        """A row of int32 that is the tensor: of an input that names rows of a table. None if there is none."""
+        root = _root(self.graph, tensor)
+        if root not in self._rows:
+            return None
+        return self.sized(root, self.dims(root), (math.prod(self.shape(root)),))
+
+    def _number(self, tensor: str) -> str:
+        """The numbers of an input that comes as int32."""
+        number, count = f"{tensor}:number", self._rows[tensor]
+        if number not in self._made:
+            length = math.prod(self.shape(tensor))
+            table = np.arange(count, dtype=np.float32)
+            source = self.sized(tensor, self.dims(tensor), (length,))
+            self._append("Embed", number, (source,), (f"{number}s",), {0: 1, 1: count, 2: 0, 3: count}, (table,))
+            self._reshape(f"{number}s", number, self.dims(tensor))
+        return number
 
     def memory(self, op: Op, part: str, values: Array) -> str:
         """The blob of a constant that an operation needs and the network does not have."""
@@ -198,17 +234,20 @@ class NcnnLowering:
         self._reshape(blob, target, self.dims(target))
 
     def model(self) -> NcnnModel:
-        """All layers, with a Split behind each blob that is used more than once."""
-        used: dict[str, int] = {}
-        for layer in self._layers:
-            for blob in layer.inputs:
-                used[blob] = used.get(blob, 0) + 1
+        """All layers that something depends on, with a Split behind each blob that is used more than once."""
         outputs = {output.read.tensor for output in self.graph.outputs}
+        used: dict[str, int] = {}
+        kept: list[NcnnLayer] = []
+        for layer in reversed(self._layers):
+            if layer.type == "Input" or any(blob in used or blob in outputs for blob in layer.outputs):
+                kept.append(layer)
+                for blob in layer.inputs:
+                    used[blob] = used.get(blob, 0) + 1
         for blob in outputs & used.keys():
             used[blob] += 1
         copies: dict[str, list[str]] = {}
         layers: list[NcnnLayer] = []
-        for layer in self._layers:
+        for layer in reversed(kept):
             inputs = tuple(copies[blob].pop(0) if blob in copies else blob for blob in layer.inputs)
             shared = [blob for blob in layer.outputs if used.get(blob, 0) > 1]
             # A blob that the network gives keeps its name on the copy that nobody takes.
@@ -235,3 +274,25 @@ class NcnnLowering:
     ) -> None:
         self._made.update(outputs)
         self._layers.append(NcnnLayer(type, name, inputs, outputs, params, weights))
+
+
+def _named_rows(graph: Network) -> dict[str, int]:
+    """The inputs of integers that name rows of constant tables, with the number of rows of the smallest."""
+    found: dict[str, int] = {}
+    for op in graph.ops:
+        table, indices = (*op.inputs, None)[:2] if op.type == "Gather" else (None, None)
+        if table is None or indices is None or table.tensor not in graph.constants:
+            continue
+        root, count = _root(graph, indices.tensor), graph.constants[table.tensor].shape[op.attribute("axis")]
+        if root in graph.inputs:
+            found[root] = min(count, found.get(root, count))
+    return found
+
+
+def _root(graph: Network, tensor: str) -> str:
+    """What has the same numbers in the same order."""
+    producer = graph.producer(tensor)
+    while producer is not None and producer.type in _SAME_NUMBERS and producer.inputs[0] is not None:
+        tensor = producer.inputs[0].tensor
+        producer = graph.producer(tensor)
+    return tensor

@@ -71,6 +71,17 @@ class NcnnModel:
         return next(layer for layer in self.layers if layer.name == name)
 
     @property
+    def named_rows(self) -> frozenset[str]:
+        """The inputs that are int32: they name rows of tables. All others are float32."""
+        found: set[str] = set()
+        for layer in reversed(self.layers):
+            if layer.type == "Embed" or (layer.type in ("Reshape", "Split") and found.intersection(layer.outputs)):
+                found.update(layer.inputs)
+        return frozenset(
+            blob for layer in self.layers if layer.type == "Input" for blob in layer.outputs if blob in found
+        )
+
+    @property
     def blobs(self) -> tuple[str, ...]:
         return tuple(blob for layer in self.layers for blob in layer.outputs)
 

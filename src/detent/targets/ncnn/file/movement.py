@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from detent.ir import Op
 from detent.targets.ncnn.file.lowering import Dims, NcnnLowering, refuse
@@ -18,6 +19,7 @@ __all__ = [
     "depth_to_space",
     "expand",
     "gather",
+    "gather_elements",
     "pad",
     "reshape",
     "resize",
@@ -26,6 +28,8 @@ __all__ = [
     "tile",
     "transpose",
 ]
+
+Array = npt.NDArray[Any]
 
 _SIZES_OF_4 = (
     *("WHDC", "HWDC", "WDHC", "DWHC", "HDWC", "DHWC", "WHCD", "HWCD", "WCHD", "CWHD", "HCWD", "CHWD"),
@@ -39,6 +43,8 @@ _ORDERS: dict[int, tuple[tuple[int, ...], ...]] = {
 """The permutations of Permute, outermost axis first, in the order of its parameter 0."""
 
 _MOST = max(_ORDERS)
+_MOST_RUNS = 256
+_MOST_PLACES = 1 << 26
 
 
 def reshape(low: NcnnLowering, op: Op) -> None:
@@ -194,23 +200,81 @@ def _cut(low: NcnnLowering, op: Op, cuts: Sequence[_Cut], target: str) -> None:
 
 
 def gather(low: NcnnLowering, op: Op) -> None:
-    """One index, or neighbors, of a tensor; or the rows of a constant table that computed indices name."""
-    source, axis = low.data(op), op.attribute("axis")
+    """Constant places of a tensor, a run of neighbors at a time; or the rows of a constant table that computed indices
+    name."""
+    source = low.data(op)
+    shape = low.shape(source)
+    axis = op.attribute("axis") % len(shape)
     indices, table = low.constant(op.inputs[1]), low.constant(op.inputs[0])
     if indices is None:
-        if table is None or table.ndim != 2 or axis != 0:
+        if table is None or math.prod(table.shape[:axis]) != 1:
             refuse(op, "its indices are computed", "give constant indices, or a constant table of rows")
-        count, width = table.shape
-        rows = math.prod(low.shape(low.data(op, 1)))
-        params: dict[int, Value] = {0: width, 1: count, 2: 0, 3: table.size}
-        found = low.view(low.data(op, 1), (rows,))
-        low.layer("Embed", op, [found], params, [table.astype(np.float32).ravel()], dims=(rows, width))
+        _table_rows(low, op, table.reshape(shape[axis], -1))
         return
-    shape = low.shape(source)
     wanted = [int(index) % shape[axis] for index in indices.ravel()]
-    if wanted != list(range(wanted[0], wanted[0] + len(wanted))):
-        refuse(op, f"it picks {wanted} along axis {axis}", "ncnn can pick neighbors")
-    _cut(low, op, [_Cut(axis % len(shape), wanted[0], wanted[0] + len(wanted))], op.outputs[0])
+    starts = [place for place, index in enumerate(wanted) if not place or index != wanted[place - 1] + 1]
+    if len(starts) == 1:
+        _cut(low, op, [_Cut(axis, wanted[0], wanted[0] + len(wanted))], op.outputs[0])
+        return
+    if not starts or len(starts) > _MOST_RUNS:
+        refuse(op, f"it picks {len(starts)} runs of neighbors along axis {axis}", f"pick 1 to {_MOST_RUNS}")
+    outer, size, inner = _around(low, source, axis)
+    view, parts = low.view(source, (outer, size, inner)), []
+    for first, behind in itertools.pairwise((*starts, len(wanted))):
+        parts.append(f"{op.outputs[0]}:run{first}")
+        ends: dict[int, Value] = {9: (wanted[first],), 10: (wanted[first] + behind - first,), 11: (1,)}
+        low.part("Crop", op, f"run{first}", [view], parts[-1:], ends)
+    low.layer("Concat", op, parts, {0: 1}, dims=(outer, len(wanted), inner))
+
+
+def gather_elements(low: NcnnLowering, op: Op) -> None:
+    """Numbers of a constant, at computed places along an axis."""
+    held, places = low.constant(op.inputs[0]), low.shape(low.data(op, 1))
+    if held is None:
+        refuse(op, "it picks from a computed tensor", "pick from a constant")
+    axis = op.attribute("axis") % held.ndim
+    step = math.prod(held.shape[axis + 1 :])
+    coordinates = np.indices(places)
+    coordinates[axis] = 0
+    start = np.ravel_multi_index(tuple(coordinates), held.shape).astype(np.float32)
+    if step == 1 and not start.any():
+        _table_rows(low, op, held.reshape(-1, 1))
+        return
+    blob, rows = low.view(low.data(op, 1), (start.size,)), f"{op.outputs[0]}:row"
+    low.part("BinaryOp", op, "step", [blob], [f"{rows}s"], {0: 2, 1: 1, 2: float(step)})
+    low.part("BinaryOp", op, "start", [f"{rows}s", low.memory(op, "starts", start.ravel())], [rows], {0: 0})
+    _one_hot_rows(low, op, held.reshape(-1, 1), rows, start.size)
+
+
+def _table_rows(low: NcnnLowering, op: Op, table: Array) -> None:
+    """The rows of a table that the second input names."""
+    count, width = table.shape
+    indices = low.data(op, 1)
+    found, rows = low.rows(indices), math.prod(low.shape(indices))
+    if found is None:
+        _one_hot_rows(low, op, table, low.view(indices, (rows,)), rows)
+        return
+    params: dict[int, Value] = {0: width, 1: count, 2: 0, 3: table.size}
+    low.layer("Embed", op, [found], params, [table.astype(np.float32).ravel()], dims=(rows, width))
+
+
+def _one_hot_rows(low: NcnnLowering, op: Op, table: Array, indices: str, rows: int) -> None:
+    """The same for indices that are floats, which ncnn cannot make integers of: a product with rows of zeros and a one,
+    `max(0, 1 - |index - place|)`."""
+    count, width = table.shape
+    if rows * count > _MOST_PLACES:
+        refuse(op, f"{rows} computed indices of a table of {count} rows", "give the indices as an input")
+    places = low.memory(op, "places", np.arange(count, dtype=np.float32).reshape(1, count))
+    names = [f"{op.outputs[0]}:{part}" for part in ("apart", "distance", "near", "one_hot")]
+    low.part("BinaryOp", op, "apart", [low.sized(indices, (rows,), (rows, 1)), places], names[:1], {0: 1})
+    low.part("UnaryOp", op, "distance", names[:1], names[1:2], {0: 0})
+    low.part("BinaryOp", op, "near", names[1:2], names[2:3], {0: 7, 1: 1, 2: 1.0})
+    low.part("ReLU", op, "one_hot", names[2:3], names[3:])
+    # One row is a vector to ncnn.
+    dims, given = ((count,), (width,)) if rows == 1 else ((rows, count), (rows, width))
+    weights = table.T.astype(np.float32).ravel()
+    source = low.sized(names[3], (rows, count), dims)
+    low.layer("InnerProduct", op, [source], {0: width, 1: 0, 2: table.size}, [weights], dims=given)
 
 
 def expand(low: NcnnLowering, op: Op) -> None:

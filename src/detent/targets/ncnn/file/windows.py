@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from detent.ir import Op
@@ -12,6 +14,7 @@ from detent.targets.ncnn.file.weighted import is_linear, linear
 
 __all__ = [
     "batch_norm",
+    "cumulative_sum",
     "global_pool",
     "instance_norm",
     "layer_norm",
@@ -22,6 +25,8 @@ __all__ = [
     "rms_norm",
     "softmax",
 ]
+
+_MOST_PRODUCTS = 1 << 28
 
 _REDUCTIONS = {
     "ReduceSum": 0,
@@ -169,3 +174,22 @@ def matmul(low: NcnnLowering, op: Op) -> None:
         linear(low, op)
         return
     low.layer("MatMul", op, [low.blob(low.data(op, 0)), low.blob(low.data(op, 1))])
+
+
+def cumulative_sum(low: NcnnLowering, op: Op) -> None:
+    """A product with a triangle of ones: ncnn's own layer reads no file."""
+    source, axis = low.data(op), low.constant(op.inputs[1])
+    shape = low.shape(source)
+    if axis is None:
+        refuse(op, "its axis is computed", "give a constant axis")
+    at = int(axis) % len(shape)
+    outer, size, inner = math.prod(shape[:at]), shape[at], math.prod(shape[at + 1 :])
+    if inner != 1:
+        refuse(op, f"along axis {at} of {shape}", "sum along the last axis")
+    if outer * size * size > _MOST_PRODUCTS:
+        refuse(op, f"over {size} numbers", "sum fewer")
+    ones = np.tril(np.ones((size, size), np.float32), -1 if op.attribute("exclusive") else 0)
+    weights = ones.T if op.attribute("reverse") else ones
+    dims = (size,) if outer == 1 else (outer, size)
+    params: dict[int, Value] = {0: size, 1: 0, 2: size * size}
+    low.layer("InnerProduct", op, [low.view(source, dims)], params, [weights.ravel()], dims=dims)

@@ -11,9 +11,9 @@ from detent.ir import Network, Op, Trait, ops_with, read_qdq
 from detent.ir.folding import fold_constants
 from detent.targets.base import Deployment, Format, TensorFacts, Written
 from detent.targets.base.format import Roles
+from detent.targets.ncnn.file import logic, pointwise, recurrent, weighted, windows
 from detent.targets.ncnn.file import movement as moves
-from detent.targets.ncnn.file import pointwise, recurrent, weighted, windows
-from detent.targets.ncnn.file.lowering import NcnnLowering, refuse, sample_shapes
+from detent.targets.ncnn.file.lowering import NcnnLowering, refuse, sample_sizes
 from detent.targets.ncnn.file.model import NcnnModel
 from detent.targets.ncnn.file.simplify import without_repetition
 from detent.targets.ncnn.file.table import TableEntry, read_ncnn_table, table_of, write_table
@@ -44,9 +44,14 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(
         ("LeakyRelu", "Elu", "Celu", "Selu", "Gelu", "Abs", "Neg", "Floor", "Ceil", "Sqrt"), pointwise.named
     ),
+    **dict.fromkeys(("Round", "Sign"), pointwise.named),
     **dict.fromkeys(("Exp", "Log", "Sin", "Cos", "Tan", "Reciprocal"), pointwise.named),
     "Clip": pointwise.clip,
-    "Cast": pointwise.cast,
+    "Cast": logic.cast,
+    **dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"), logic.compare),
+    **dict.fromkeys(("And", "Or", "Xor"), logic.combine),
+    "Not": logic.negate,
+    "CumSum": windows.cumulative_sum,
     "PRelu": pointwise.prelu,
     **dict.fromkeys(("MaxPool", "AveragePool"), windows.pool),
     **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), windows.global_pool),
@@ -60,13 +65,14 @@ RULES: dict[str, Rule] = {
     "RMSNormalization": windows.rms_norm,
     "LSTM": recurrent.lstm,
     "GRU": recurrent.gru,
-    "Where": pointwise.where,
+    "Where": logic.where,
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"), moves.reshape),
     "Transpose": moves.transpose,
     "Concat": moves.concat,
     "Split": moves.split,
     "Slice": moves.slice_,
     "Gather": moves.gather,
+    "GatherElements": moves.gather_elements,
     "Expand": moves.expand,
     "Tile": moves.tile,
     "Pad": moves.pad,
@@ -139,8 +145,8 @@ def read_ncnn(files: Mapping[str, bytes]) -> NcnnModel:
 
 
 def _lowered(graph: Network, model: onnx.ModelProto) -> NcnnModel:
-    shapes = sample_shapes(model)
-    low = NcnnLowering(without_repetition(fold_constants(graph, shapes)), shapes)
+    known = sample_sizes(model)
+    low = NcnnLowering(without_repetition(fold_constants(graph, known.shapes)), known)
     for op in low.graph.ops:
         if low.absorbed(op):
             continue
