@@ -1,6 +1,6 @@
 """`detent.tune` beside NNCF's `quantize_with_accuracy_control`: the same network, data, engine and target.
 
-    python benchmarks/tuning.py [mobilenet_v2 resnet20 ...] [--drop 0.5]
+    python benchmarks/tuning.py [mobilenet_v2 resnet20 ...] [--drop 0.5] [--tools detent nncf]
 
 Weights have one scale a tensor in both, which MobileNets do not take well, on OpenVINO. The first half of the test
 images is what both tune on; accuracy is shown on it and on the other half, which neither saw. Time is CPU time of the
@@ -13,7 +13,7 @@ import argparse
 import importlib.util
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -85,20 +85,25 @@ def half(task: Task, which: int) -> Task:
     return replace(task, images=task.images[rows], labels=task.labels[rows])
 
 
-def measure(task: Task, drop: float) -> None:
+TOOLS = {"detent": by_detent, "nncf": by_nncf}
+
+
+def measure(task: Task, drop: float, asked: Sequence[str]) -> None:
     seen, unseen = half(task, 0), half(task, 1)
     scores = [one.accuracy(one.predictions(task.net)) for one in (seen, unseen)]
     print(f"{task.name}: float {scores[0]:.2f}, not tuned on {scores[1]:.2f}; {drop} may be lost", flush=True)
-    tools = {"detent.tune": by_detent, "NNCF quantize_with_accuracy_control": by_nncf}
-    for name, tool in tools.items():
-        if tool is by_nncf and not importlib.util.find_spec("nncf"):
+    for name in asked:
+        if name == "nncf" and not importlib.util.find_spec("nncf"):
             print(f"  {name}: not installed")
             continue
-        began = time.process_time()
-        model, told = tool(seen, drop)
-        taken = time.process_time() - began
+        began = time.process_time(), time.perf_counter()
+        model, told = TOOLS[name](seen, drop)
+        taken = time.process_time() - began[0], time.perf_counter() - began[1]
         scores = [one.accuracy(one.predictions(model, BATCH)) for one in (seen, unseen)]
-        print(f"  {name}: {scores[0]:.2f}, not tuned on {scores[1]:.2f}; {taken:.0f} CPU s", flush=True)
+        print(
+            f"  {name}: {scores[0]:.2f}, not tuned on {scores[1]:.2f}; {taken[0]:.0f} CPU s, {taken[1]:.0f} s",
+            flush=True,
+        )
         if told:
             print("    " + told.replace("\n", "\n    "), flush=True)
 
@@ -108,6 +113,7 @@ def main() -> None:
     parser.add_argument("tasks", nargs="*", default=["mobilenet_v2"])
     parser.add_argument("--drop", type=float, default=0.5)
     parser.add_argument("--images", type=int)
+    parser.add_argument("--tools", nargs="+", choices=TOOLS, default=list(TOOLS))
     asked = parser.parse_args()
     print(f"CPU: {cpus.here().about}")
     torch.set_num_threads(1)
@@ -116,7 +122,7 @@ def main() -> None:
         if why is not None:
             print(f"{name}: skipped: {why}")
             continue
-        measure(load(name, images=asked.images), asked.drop)
+        measure(load(name, images=asked.images), asked.drop, asked.tools)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from detent.deployment import require_writable, write
 from detent.errors import DataError, RangeError
 from detent.files import reserved
 from detent.frontends.onnx import MOST_BYTES, ports_of, types_of
-from detent.graph import flat
+from detent.graph import PreparedModel, flat
 from detent.ir import Package
 from detent.loading import load
 from detent.planning import Backend
@@ -31,7 +32,7 @@ from detent.progress import AtMost, progress
 from detent.recipes import Recipe, find
 from detent.targets import BACKENDS
 
-__all__ = ["BATCH_SIZE", "STEPS", "quantize"]
+__all__ = ["BATCH_SIZE", "STEPS", "Calibrated", "as_tensors", "calibrated", "quantize"]
 
 STEPS = 64
 """Batches that calibrate, if a recipe does not say."""
@@ -66,34 +67,71 @@ def quantize(
     with reserved(place, f"quantize into {place}"):
         network = model if isinstance(model, nn.Module) else load(model)
         own = inplace or network is not model
-        request = find(recipe)
-        limit = steps or request.calibration.batches or STEPS
-        waiting = map(_as_tensors, map(_required, _batches(batches, network)))
-        first = next(waiting, None)
-        if first is None:
-            raise RangeError("quantize without data", "the batches are empty", "give at least one batch")
-        example, named = _example(first, network)
-        prepared = prepare(
+        found = calibrated(
             network,
-            example,
+            _batches(batches, network),
             backend=target,
-            recipe=request,
-            example_kwargs=named,
+            recipe=find(recipe),
+            steps=steps,
             cpu=cpu,
             max_tensor_bytes=max_tensor_bytes,
             inplace=own,
         )
         del network
-        seen = _Ranges()
-        given: Iterable[Any] = AtMost(seen.watch(chain([first], waiting)), limit)
-        if request.calibration.inputs == "quantized" or request.algorithms:
-            given = list(given)  # they are gone through more than once
-        calibrate(prepared, given)
-        with progress("comparing with float"):
-            loss = compare_with_float(prepared, first)
-        write(prepared, place, sqnr=loss.sqnr, notes=[*seen.notes(), *_poor(loss)])
-        loaded = Package.load(place)
-        return Artifact(loaded.folder, loaded.manifest, prepared)
+        return found.write(place)
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """A model that is ready to be deployed, how far it is from float, and what is to be said of it."""
+
+    prepared: PreparedModel
+    loss: FloatLoss
+    notes: tuple[str, ...]
+
+    def write(self, folder: Path) -> Artifact:
+        write(self.prepared, folder, sqnr=self.loss.sqnr, notes=list(self.notes))
+        loaded = Package.load(folder)
+        return Artifact(loaded.folder, loaded.manifest, self.prepared)
+
+
+def calibrated(
+    network: nn.Module,
+    batches: Iterable[Any],
+    *,
+    backend: Backend,
+    recipe: Recipe,
+    steps: int | None = None,
+    cpu: str | None = None,
+    max_tensor_bytes: int = MOST_BYTES,
+    inplace: bool = False,
+) -> Calibrated:
+    """What `quantize` does before it writes a file."""
+    limit = steps or recipe.calibration.batches or STEPS
+    waiting = as_tensors(batches)
+    first = next(waiting, None)
+    if first is None:
+        raise RangeError("quantize without data", "the batches are empty", "give at least one batch")
+    example, named = _example(first, network)
+    prepared = prepare(
+        network,
+        example,
+        backend=backend,
+        recipe=recipe,
+        example_kwargs=named,
+        cpu=cpu,
+        max_tensor_bytes=max_tensor_bytes,
+        inplace=inplace,
+    )
+    del network
+    seen = _Ranges()
+    given: Iterable[Any] = AtMost(seen.watch(chain([first], waiting)), limit)
+    if recipe.calibration.inputs == "quantized" or recipe.algorithms:
+        given = list(given)  # they are gone through more than once
+    calibrate(prepared, given)
+    with progress("comparing with float"):
+        loss = compare_with_float(prepared, first)
+    return Calibrated(prepared, loss, (*seen.notes(), *_poor(loss)))
 
 
 def _poor(loss: FloatLoss) -> Iterator[str]:
@@ -152,6 +190,11 @@ def _example(batch: Any, network: nn.Module) -> tuple[Sequence[Any], Mapping[str
     graph = getattr(network, "graph", None)
     count = len(parts) if graph is None else sum(node.op == "placeholder" for node in graph.nodes)
     return parts[:count], None
+
+
+def as_tensors(batches: Iterable[Any]) -> Iterator[Any]:
+    """The batches, with tensors in place of arrays."""
+    return map(_as_tensors, map(_required, batches))
 
 
 def _required(batch: Any) -> Any:

@@ -106,3 +106,11 @@ def test_networks_of_every_shape(name):
 def test_it_wants_a_calibrated_model():
     with pytest.raises(NotCalibratedError, match="calibrate first"):
         analyze(ready(Convs(), images(1), calibrated=False), images(1))
+
+
+def test_a_notebook_shows_the_costliest_first():
+    found = analyze(ready(Convs(), images(1)), images(1))
+    shown = found._repr_html_()
+    places = [shown.index(f"<td>{loss.tensor}</td>") for loss in found.costliest]
+    assert places == sorted(places)
+    assert f"<b>outputs: {found.output_sqnr:.1f} dB" in shown

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import detent
-from detent.algorithms import rank_restored
+from detent.algorithms import noise_of_weights, rank_restored
 from detent.errors import DetentError
 
 
@@ -42,3 +42,13 @@ def test_the_operation_that_costs_most_comes_first() -> None:
     excluded = recipe.replace(exclude=tuple(one.op for one in ranked[:2]))
     again = detent.prepare(Spoiled().eval(), (x,), backend="academic", recipe=excluded)
     assert len(again.plan.quantized) == len(prepared.plan.quantized) - 4, "two weights and what they are multiplied by"
+
+
+@pytest.mark.parametrize(("weights", "activations", "expected"), [(8, 8, (0.9, 1.0)), (16, 2, (0.0, 0.1))])
+def test_whose_noise_it_is(weights: int, activations: int, expected: tuple[float, float]) -> None:
+    x = torch.randn(16, 8, generator=torch.Generator().manual_seed(1))
+    asked = {"weight": {"granularity": "per_tensor", "bits": weights}, "activation": {"bits": activations}}
+    recipe = detent.Recipe.from_dict({"name": "t", **asked})
+    prepared = detent.prepare(Spoiled().eval(), (x,), backend="academic", recipe=recipe)
+    detent.calibrate(prepared, [x])
+    assert expected[0] <= noise_of_weights(prepared, [x]) <= expected[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -15,6 +16,7 @@ import detent
 from detent.errors import ArtifactError, DataError, RecipeError
 from detent.recipes import TensorRequest
 from detent.tuning import Tuned, accuracy, search
+from detent.tuning.changes import Change, changes
 from tests.algorithms.test_restoring import Spoiled
 
 PER_TENSOR = detent.Recipe.named("ptq").replace(weight=TensorRequest(quantizer="fixed", granularity="per_tensor"))
@@ -93,8 +95,23 @@ def test_without_a_loss_nothing_is_changed(tmp_path: Path) -> None:
     assert found.recipe == PER_TENSOR
 
 
-def nothing() -> list[Any]:
+def nothing(_: str) -> list[Change]:
     return []
+
+
+def test_the_side_that_is_worse_is_mended_first() -> None:
+    observers = [f"activations observed by {name}" for name in ("mse", "percentile", "kl")]
+    weights = ["weights observed by mse", "equalization"]
+    last = ["bias correction", "AdaRound"]
+    assert [change.name for change in changes("activations")] == observers + weights + last
+    assert [change.name for change in changes("weights")] == weights + observers + last
+
+
+def test_a_notebook_shows_the_trials(tmp_path: Path) -> None:
+    found = tuned(tmp_path / "out", drop=100.0)
+    shown = found._repr_html_()
+    assert f"<b>met: {found.score:.2f}, {100 - found.score:.2f} below float</b>" in shown
+    assert "<td>ptq</td>" in shown
 
 
 @pytest.fixture
@@ -114,6 +131,41 @@ def spoiled(folder: Path, backend: str, drop: float) -> Tuned:
         return float(-10 * torch.tensor(max(noise, 1e-10)).log10())
 
     return detent.tune(network, [x], backend=backend, metric=sqnr, drop=drop, folder=folder, recipe=PER_TENSOR)
+
+
+def test_what_cannot_help_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nearly all of the error is that of one weight, and it is larger with fewer bits."""
+    asked = [
+        Change("fewer bits", lambda recipe: recipe.replace(weight=TensorRequest(bits=4).over(recipe.weight))),
+        Change("other ranges", lambda recipe: recipe.replace(activation=TensorRequest(observer="mse")), "activations"),
+        Change("the same", lambda recipe: recipe),
+    ]
+    monkeypatch.setattr(search, "changes", lambda _: asked)
+    found = spoiled(tmp_path / "out", "academic", drop=70.0)
+    first, fewer, other, treated = found.trials
+    assert [trial.change for trial in found.trials] == ["ptq", "fewer bits", "other ranges", "more bits for second"]
+    assert first.kept
+    assert fewer.score is other.score is None
+    assert re.fullmatch(r"not measured: \d+\.\d dB more error in simulation", fewer.note)
+    assert re.fullmatch(r"not tried: activations make \d% of the error", other.note)
+    assert treated.kept
+
+
+def test_arrays_are_batches_too(tmp_path: Path, only_by_operations: None) -> None:
+    del only_by_operations
+    network = Spoiled().eval()
+    x = torch.randn(16, 8, generator=torch.Generator().manual_seed(1))
+    found = detent.tune(
+        network,
+        [x.numpy()],
+        backend="onnxruntime",
+        metric=lambda model: -float((model(x) - network(x)).detach().abs().max()),
+        drop=0.0,
+        folder=tmp_path / "out",
+        recipe=PER_TENSOR,
+    )
+    assert not found.met
+    assert any(trial.change.startswith("float: ") for trial in found.trials)
 
 
 def test_more_bits_for_the_operation_that_needs_them(tmp_path: Path, only_by_operations: None) -> None:

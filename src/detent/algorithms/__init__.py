@@ -14,7 +14,7 @@ from detent.algorithms.layers import Layer, all_layers
 from detent.algorithms.mean_shift import correct_mean_shift, observing_input_means
 from detent.algorithms.mixed_precision import BitChoice, Sensitivity, choose_precision, sensitivity, smallest_precision
 from detent.algorithms.report import Change, Report, record
-from detent.algorithms.restoring import RestoredOp, rank_restored, restoring
+from detent.algorithms.restoring import RestoredOp, noise_of_weights, rank_restored, restoring
 from detent.algorithms.sample_ranges import choose_ranges, observing_sample_ranges
 from detent.algorithms.smoothquant import smoothquant
 from detent.algorithms.splitting import split_channels
@@ -50,6 +50,7 @@ __all__ = [
     "finetune_scales",
     "finetune_weights",
     "gptq",
+    "noise_of_weights",
     "observing_input_means",
     "observing_sample_ranges",
     "qdrop",

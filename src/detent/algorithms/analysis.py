@@ -19,10 +19,13 @@ from detent.algorithms.layers import modules_of, regions_of
 from detent.algorithms.recording import interpreting
 from detent.algorithms.refusals import needs_calibration
 from detent.graph import PreparedModel, quantizers_of
+from detent.markup import notebook, table
 from detent.progress import progress
 from detent.quantizers import Mode, Quantizer, in_modes
 
 __all__ = ["Analysis", "TensorLoss", "analyze", "own_losses"]
+
+_HEAD = ("tensor", "role", "as", "SQNR dB#", "cosine#", "cost#", "accumulated dB#", "cosine#")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,20 +73,21 @@ class Analysis:
         return tuple(sorted(self.tensors, key=lambda loss: -loss.cost))
 
     def __str__(self) -> str:
-        rows = [("tensor", "role", "as", "SQNR dB", "cosine", "cost", "accumulated dB", "cosine")]
-        for loss in self.tensors:
-            numbers = (f"{loss.sqnr:.1f}", f"{loss.cosine:.5f}", f"{loss.cost:.2e}")
-            behind = ("", "")
-            if loss.accumulated is not None and loss.accumulated_cosine is not None:
-                behind = (f"{loss.accumulated:.1f}", f"{loss.accumulated_cosine:.5f}")
-            rows.append((loss.tensor, loss.role, loss.scheme, *numbers, *behind))
+        rows = [tuple(title.rstrip("#") for title in _HEAD), *map(_cells, self.tensors)]
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        lines.append(f"outputs: {self.output_sqnr:.1f} dB, cosine {self.output_cosine:.5f}")
+        lines.append(self._outputs)
         worst = self.costliest[:3]
         if worst:
             lines.append(f"costliest: {', '.join(f'{loss.tensor} ({loss.cost:.1e})' for loss in worst)}")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return notebook(f"{self._outputs}; the costliest tensors first", table(_HEAD, map(_cells, self.costliest)))
+
+    @property
+    def _outputs(self) -> str:
+        return f"outputs: {self.output_sqnr:.1f} dB, cosine {self.output_cosine:.5f}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types only; what is not finite is None."""
@@ -95,22 +99,30 @@ class Analysis:
         }
 
 
+def _cells(loss: TensorLoss) -> tuple[str, ...]:
+    numbers = (f"{loss.sqnr:.1f}", f"{loss.cosine:.5f}", f"{loss.cost:.2e}")
+    behind = ("", "")
+    if loss.accumulated is not None and loss.accumulated_cosine is not None:
+        behind = (f"{loss.accumulated:.1f}", f"{loss.accumulated_cosine:.5f}")
+    return (loss.tensor, loss.role, loss.scheme, *numbers, *behind)
+
+
 def _plain(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-@progress("analyzing")
 def analyze(prepared: PreparedModel, batches: Iterable[Any]) -> Analysis:
     """Compare a calibrated model with its float one on some batches, each quantizer alone and all of them together."""
     needs_calibration(prepared, "analyze")
     data = as_list(batches)
-    with evaluating(prepared):
+    with evaluating(prepared), progress("analyzing", len(_in_order(prepared))) as bar:
         with as_float(prepared):
             wanted = outputs_of(prepared, data)
         own = own_losses(prepared, data)
         behind = _accumulated(prepared, data)
         losses = []
         for quantizer in _in_order(prepared):
+            bar.advance()
             if quantizer not in own:
                 continue  # no batch reaches it
             alone = own[quantizer]

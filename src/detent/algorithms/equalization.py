@@ -7,8 +7,9 @@ for the ceilings of ReLU6, which have to go, as in the paper, and for the rare i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -41,10 +42,15 @@ __all__ = ["equalize"]
 class _Variant:
     """One way to do it; the best on held-back data is kept."""
 
-    name: str
-    absorb: bool
-    ceilings: bool  # also through ReLU6, which lose their ceilings
-    activations: bool  # the ranges of activations count as much as those of weights
+    absorb: bool = False
+    ceilings: bool = False  # also through ReLU6, which lose their ceilings
+    activations: bool = False  # the ranges of activations count as much as those of weights
+
+    @property
+    def name(self) -> str:
+        words = "weights and activations" if self.activations else "weights"
+        words += ", ReLU6 without ceilings" if self.ceilings else ""
+        return words + (", biases absorbed" if self.absorb else "")
 
 
 @progress("equalize")
@@ -69,7 +75,8 @@ def equalize(
         with as_float(prepared):
             wanted = outputs_of(prepared, judge)
         before = output_error(prepared, trial, judge, wanted)
-        best, after = _best(prepared, pairs, _variants(pairs, absorb=absorb, relu6=relu6), rounds, trial, judge, wanted)
+        choices = _choices(pairs, absorb=absorb, relu6=relu6)
+        best, after = _best(prepared, pairs, choices, rounds, trial, judge, wanted)
         helped = best is not None and better(before, after)
         used = [] if best is None or not helped else _usable(pairs, best)
         if best is not None and helped:
@@ -89,19 +96,14 @@ def equalize(
     )
 
 
-def _variants(pairs: Sequence[Pair], *, absorb: bool, relu6: bool) -> list[_Variant]:
-    found = []
-    for ceilings in (True, False):
-        if ceilings and not (relu6 and any(pair.ceilings for pair in pairs)):
-            continue
-        if not _usable(pairs, _Variant("", False, ceilings, False)):
-            continue
-        for activations in (False, True):
-            words = "weights and activations" if activations else "weights"
-            words += ", ReLU6 without ceilings" if ceilings else ""
-            found.append(_Variant(words, False, ceilings, activations))
-            if absorb:
-                found.append(_Variant(f"{words}, biases absorbed", True, ceilings, activations))
+def _choices(pairs: Sequence[Pair], *, absorb: bool, relu6: bool) -> list[Callable[[_Variant], _Variant]]:
+    """What is decided one after the other, each on top of the best so far."""
+    found: list[Callable[[_Variant], _Variant]] = []
+    if relu6 and any(pair.ceilings for pair in pairs):
+        found.append(lambda best: replace(best, ceilings=True))
+    found.append(lambda best: replace(best, activations=True))
+    if absorb:
+        found.append(lambda best: replace(best, absorb=True))
     return found
 
 
@@ -112,22 +114,27 @@ def _usable(pairs: Sequence[Pair], variant: _Variant) -> list[Pair]:
 def _best(
     prepared: PreparedModel,
     pairs: Sequence[Pair],
-    variants: Sequence[_Variant],
+    choices: Sequence[Callable[[_Variant], _Variant]],
     rounds: int,
     train: Sequence[Any],
     judge: Sequence[Any],
     wanted: Sequence[Sequence[Tensor]],
 ) -> tuple[_Variant | None, float]:
-    """The variant with the least error; the model is left as it was."""
-    errors: dict[_Variant, float] = {}
-    for variant in variants:
+    """The variant with the least error, each choice made on top of the last; the model is left as it was."""
+    best, least = None, math.inf
+    for choose in (lambda plain: plain, *choices):
+        variant = choose(best or _Variant())
+        usable = _usable(pairs, variant)
+        if not usable:
+            continue
         kept, ceilings = Snapshot.of(prepared), ceilings_of(pairs)
-        _apply(prepared, _usable(pairs, variant), variant, rounds, train)
-        errors[variant] = output_error(prepared, train, judge, wanted)
+        _apply(prepared, usable, variant, rounds, train)
+        error = output_error(prepared, train, judge, wanted)
         kept.restore()
         put_back(prepared, ceilings)
-    best = min(errors, key=lambda variant: errors[variant], default=None)
-    return best, errors[best] if best else 0.0
+        if best is None or error < least:
+            best, least = variant, error
+    return best, least if best else 0.0
 
 
 def _apply(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from detent.algorithms.batches import as_list, few, outputs_of
+from detent.algorithms.batches import as_list, few, noise_of, outputs_of
 from detent.algorithms.errors_core import Deviation
 from detent.algorithms.floating import as_float, evaluating, only_quantizing, with_originals
 from detent.algorithms.layers import modules_of, op_name, regions_of
@@ -17,7 +19,7 @@ from detent.algorithms.refusals import needs_calibration
 from detent.graph import PreparedModel, kind_of, quantizers_of
 from detent.quantizers import Quantizer
 
-__all__ = ["RestoredOp", "rank_restored", "restoring"]
+__all__ = ["RestoredOp", "noise_of_weights", "rank_restored", "restoring"]
 
 _ROWS = 16  # samples that judge
 
@@ -46,6 +48,26 @@ def rank_restored(prepared: PreparedModel, batches: Iterable[Any]) -> list[Resto
             for op, part in parts.items()
         ]
     return sorted(found, key=lambda one: -one.gain)
+
+
+def noise_of_weights(prepared: PreparedModel, batches: Iterable[Any]) -> float:
+    """The part of the noise at the outputs that weights alone make, the rest being that of activations alone.
+
+    It is 1/2 where there is none to be had: no output is of real numbers, or their shapes depend on the numbers.
+    """
+    needs_calibration(prepared, "noise_of_weights")
+    data = few(as_list(batches), _ROWS)
+    noise: dict[str, float] = {}
+    with evaluating(prepared):
+        with as_float(prepared):
+            wanted = outputs_of(prepared, data)
+        for side in ("weight", "activation"):
+            others = {quantizer for quantizer in quantizers_of(prepared) if quantizer.role != side}
+            changed = set(prepared.float_originals) if side == "activation" else set()
+            with _without(prepared, [_Parts(others, changed)]):
+                noise[side] = noise_of(wanted, outputs_of(prepared, data), torch.device("cpu"))
+    total = sum(noise.values())
+    return noise["weight"] / total if 0 < total < math.inf else 0.5
 
 
 @contextmanager

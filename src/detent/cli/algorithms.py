@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import inspect
 import json as json_format
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+from detent.cli.asking import AsJson
 
 __all__ = ["algorithms"]
 
 
 def algorithms(
-    json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+    json: AsJson = False,
 ) -> None:
     """List observers (how a range is found), quantizers (how it is simulated and trained) and what improves on them.
 

@@ -1,13 +1,52 @@
-"""Options of commands that plan an ONNX file: what stays float, for which CPU, and how large a tensor may be."""
+"""Arguments and options that several commands have; files that they name are looked for before torch is loaded."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-__all__ = ["MOST_BYTES", "Cpu", "Exclude", "MaxTensorBytes"]
+from detent.cli.paths import require_data, require_path, require_recipe
 
+__all__ = [
+    "MOST_BYTES",
+    "AsJson",
+    "Backend",
+    "BatchSize",
+    "BatchSizeToCheck",
+    "CalibrationData",
+    "Cpu",
+    "DeployedFolder",
+    "Exclude",
+    "MaxTensorBytes",
+    "OnnxFile",
+    "OutFolder",
+    "RecipeName",
+    "Steps",
+]
+
+OnnxFile = Annotated[Path, typer.Argument(help="An ONNX file.", callback=require_path)]
+DeployedFolder = Annotated[Path, typer.Argument(help="A folder that deploy wrote.", callback=require_path)]
+Backend = Annotated[str, typer.Option(help="The target; `detent backends` lists them.")]
+CalibrationData = Annotated[
+    str,
+    typer.Option(
+        help="Calibration data: .npy, .npz, a folder of these or of images, or file.py:function.",
+        callback=require_data,
+    ),
+]
+OutFolder = Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")]
+RecipeName = Annotated[
+    str, typer.Option(help="A file, or a name that `detent recipes` lists.", callback=require_recipe)
+]
+Steps = Annotated[int, typer.Option(min=1, max=512, help="Calibrate with at most this many batches.")]
+BatchSize = Annotated[
+    int | None, typer.Option(min=1, help="Samples in a batch that is read from files.", show_default="8")
+]
+BatchSizeToCheck = Annotated[
+    int | None, typer.Option(min=1, help="Samples in a batch that is read from files.", show_default="32")
+]
 Exclude = Annotated[
     list[str] | None, typer.Option(help="Keep float: a node's name (a glob) or type, or a kind; may be repeated.")
 ]
@@ -18,4 +57,5 @@ Cpu = Annotated[
 MaxTensorBytes = Annotated[
     int, typer.Option(min=1, help="Refuse a network that makes a larger tensor, before it runs.")
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 MOST_BYTES = 4 * 2**30

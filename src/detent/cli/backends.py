@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json as json_format
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+from detent.cli.asking import AsJson
 
 if TYPE_CHECKING:
     from detent.planning import Backend, SupportedSchemes
@@ -14,7 +14,7 @@ __all__ = ["backends"]
 
 
 def backends(
-    json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+    json: AsJson = False,
 ) -> None:
     """List the hardware targets: what they store, what they quantize, and what runs them here.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from detent.cli.asking import AsJson
 from detent.cli.interrupting import on_interrupt
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ __all__ = ["demo"]
 
 @on_interrupt(lambda: "artifacts that are complete are in the folder of --out, if you gave one")
 def demo(
-    json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+    json: AsJson = False,
     out: Annotated[Path | None, typer.Option(help="Keep the artifacts in this folder.")] = None,
 ) -> None:
     """Quantize a small trained network for several targets, deploy it, run it on the engines that are installed.

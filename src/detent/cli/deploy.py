@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from detent.cli.asking import AsJson, OutFolder
 from detent.cli.importing import AllowImports
 from detent.cli.interrupting import nothing_written, on_interrupt
 from detent.cli.paths import require_path
@@ -18,12 +19,12 @@ __all__ = ["deploy"]
 def deploy(
     checkpoint: Annotated[Path, typer.Option(help="A checkpoint that `detent train` wrote.", callback=require_path)],
     config: Annotated[Path, typer.Option(help="The config it was trained with.", callback=require_path)],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")],
+    out: OutFolder,
     data: Annotated[
         Path | None, typer.Option(help="The folder of the data set, in place of the config's.", callback=require_path)
     ] = None,
     allow_imports: AllowImports = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+    json: AsJson = False,
 ) -> None:
     """Deploy a checkpoint and verify what was deployed; exit code 1 if it is not what was simulated.
 

@@ -6,7 +6,7 @@ import difflib
 import errno
 from pathlib import Path
 
-__all__ = ["require_data", "require_path", "require_recipe"]
+__all__ = ["require_data", "require_path", "require_paths", "require_recipe"]
 
 
 def require_path(path: Path | None) -> Path | None:
@@ -16,8 +16,17 @@ def require_path(path: Path | None) -> Path | None:
     return path
 
 
-def require_data(data: str) -> str:
+def require_paths(paths: list[Path]) -> list[Path]:
+    """The same for each of several."""
+    for path in paths:
+        require_path(path)
+    return paths
+
+
+def require_data(data: str | None) -> str | None:
     """The same for `--data`, which may also be `file.py:function` or `module:function`."""
+    if data is None:
+        return None
     place, colon, function = data.rpartition(":")
     named = bool(colon) and function.isidentifier() and not Path(data).exists()
     if not named:

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import json as json_format
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from detent.cli.asking import MOST_BYTES, Cpu, Exclude, MaxTensorBytes
+from detent.cli.asking import MOST_BYTES, AsJson, Backend, Cpu, Exclude, MaxTensorBytes, OnnxFile, RecipeName
 from detent.cli.excluding import without
 from detent.cli.fixing import Set, parse_sizes, parse_values
 from detent.cli.guarding import go_on_in_child
 from detent.cli.interrupting import nothing_written, on_interrupt
-from detent.cli.paths import require_path, require_recipe
 
 __all__ = ["plan"]
 
 
 @on_interrupt(nothing_written)
 def plan(
-    model: Annotated[Path, typer.Argument(help="An ONNX file.", callback=require_path)],
-    backend: Annotated[str, typer.Option(help="The target; `detent backends` lists them.")],
-    recipe: Annotated[
-        str, typer.Option(help="A file, or a name that `detent recipes` lists.", callback=require_recipe)
-    ] = "ptq",
+    model: OnnxFile,
+    backend: Backend,
+    recipe: RecipeName = "ptq",
     exclude: Exclude = None,
     cpu: Cpu = None,
     size: Annotated[
@@ -37,7 +33,7 @@ def plan(
     ] = None,
     values: Set = None,
     max_tensor_bytes: MaxTensorBytes = MOST_BYTES,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+    json: AsJson = False,
 ) -> None:
     """Print the plan of an ONNX model: each tensor, its scheme, or why it is float; then how each operation runs.
 

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from detent.cli.asking import MOST_BYTES, Cpu, Exclude, MaxTensorBytes
+from detent.cli.asking import (
+    MOST_BYTES,
+    AsJson,
+    Backend,
+    BatchSize,
+    CalibrationData,
+    Cpu,
+    Exclude,
+    MaxTensorBytes,
+    OnnxFile,
+    OutFolder,
+    RecipeName,
+    Steps,
+)
 from detent.cli.excluding import without
 from detent.cli.fixing import Set, Size, parse_sizes, parse_values
 from detent.cli.guarding import go_on_in_child
 from detent.cli.interrupting import nothing_written, on_interrupt
-from detent.cli.paths import require_data, require_path, require_recipe
 from detent.cli.reading import Crop, Layout, Mean, Resize, Std, batches_of, preprocessing
 from detent.cli.showing import show_artifact
 
@@ -22,25 +30,15 @@ __all__ = ["quantize"]
 
 @on_interrupt(nothing_written)
 def quantize(
-    model: Annotated[Path, typer.Argument(help="An ONNX file.", callback=require_path)],
-    backend: Annotated[str, typer.Option(help="The target; `detent backends` lists them.")],
-    data: Annotated[
-        str,
-        typer.Option(
-            help="Calibration data: .npy, .npz, a folder of these or of images, or file.py:function.",
-            callback=require_data,
-        ),
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")],
-    recipe: Annotated[
-        str, typer.Option(help="A file, or a name that `detent recipes` lists.", callback=require_recipe)
-    ] = "ptq",
+    model: OnnxFile,
+    backend: Backend,
+    data: CalibrationData,
+    out: OutFolder,
+    recipe: RecipeName = "ptq",
     exclude: Exclude = None,
     cpu: Cpu = None,
-    steps: Annotated[int, typer.Option(min=1, max=512, help="At most so many batches calibrate.")] = 64,
-    batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Samples in a batch that is read from files.", show_default="8")
-    ] = None,
+    steps: Steps = 64,
+    batch_size: BatchSize = None,
     size: Size = None,
     values: Set = None,
     resize: Resize = None,
@@ -49,11 +47,11 @@ def quantize(
     std: Std = None,
     layout: Layout = None,
     max_tensor_bytes: MaxTensorBytes = MOST_BYTES,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+    json: AsJson = False,
 ) -> None:
     """Quantize an ONNX model and deploy it.
 
-    Images are resized, cut, and normalized as (pixel / 255 - mean) / std; say --crop for them.
+    Images need --crop; they are resized, cropped and normalized as (pixel / 255 - mean) / std.
 
     Example: detent quantize model.onnx --backend onnxruntime --data calib/ -o out/
     """

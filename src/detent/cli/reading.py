@@ -15,12 +15,12 @@ __all__ = ["Crop", "Layout", "Mean", "Resize", "Std", "batches_of", "preprocessi
 _MEAN, _STD = "0.485,0.456,0.406", "0.229,0.224,0.225"  # ImageNet's
 
 Resize = Annotated[int | None, typer.Option(min=1, help="Images: length of the shorter side.")]
-Crop = Annotated[int | None, typer.Option(min=1, help="Images: side of the square cut from the middle.")]
+Crop = Annotated[int | None, typer.Option(min=1, help="Images: side of the square that is cut from the center.")]
 Mean = Annotated[
-    str | None, typer.Option(help="Images: of pixels / 255, for each channel.", show_default=f"ImageNet's, {_MEAN}")
+    str | None, typer.Option(help="Images: mean of pixels / 255, by channel.", show_default=f"ImageNet's, {_MEAN}")
 ]
 Std = Annotated[
-    str | None, typer.Option(help="Images: of pixels / 255, for each channel.", show_default=f"ImageNet's, {_STD}")
+    str | None, typer.Option(help="Images: deviation of pixels / 255, by channel.", show_default=f"ImageNet's, {_STD}")
 ]
 
 

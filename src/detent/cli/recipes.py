@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json as json_format
-from typing import Annotated
 
-import typer
+from detent.cli.asking import AsJson
 
 __all__ = ["recipes"]
 
 
 def recipes(
-    json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+    json: AsJson = False,
 ) -> None:
     """List the recipes that come with Detent: what --recipe and the `recipe` of a config may name.
 

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from detent.cli.asking import BatchSizeToCheck
 from detent.cli.guarding import go_on_in_child
 from detent.cli.interrupting import nothing_written, on_interrupt
+from detent.cli.paths import require_data, require_path, require_paths
 from detent.cli.reading import Crop, Layout, Mean, Resize, Std, batches_of, preprocessing
 
 if TYPE_CHECKING:
@@ -23,24 +25,28 @@ _BATCH_SIZE = 32
 
 @on_interrupt(nothing_written)
 def report(
-    folders: Annotated[list[Path], typer.Argument(help="A folder that deploy wrote; several are compared.")],
+    folders: Annotated[
+        list[Path], typer.Argument(help="A folder that deploy wrote; several are compared.", callback=require_paths)
+    ],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The page.", show_default="report.html in the folder")
     ] = None,
     data: Annotated[
         str | None,
         typer.Option(
-            help=".npy, .npz, a folder of these or of images (`labels` in a .npz are used), or file.py:function."
+            help=".npy, .npz, a folder of these or of images (`labels` in a .npz are used), or file.py:function.",
+            callback=require_data,
         ),
     ] = None,
     float_model: Annotated[
-        Path | None, typer.Option("--float", help="The ONNX file that was quantized, to compare with.")
+        Path | None,
+        typer.Option("--float", help="The ONNX file that was quantized, to compare with.", callback=require_path),
     ] = None,
-    log: Annotated[Path | None, typer.Option(help="The log.csv of training, or the folder of the run.")] = None,
-    batches: Annotated[int, typer.Option(min=1, help="At most so many batches.")] = 8,
-    batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Samples in a batch that is read from files.", show_default="32")
+    log: Annotated[
+        Path | None, typer.Option(help="The log.csv of training, or the folder of the run.", callback=require_path)
     ] = None,
+    batches: Annotated[int, typer.Option(min=1, help="Use at most this many batches.")] = 8,
+    batch_size: BatchSizeToCheck = None,
     resize: Resize = None,
     crop: Crop = None,
     mean: Mean = None,
@@ -55,14 +61,14 @@ def report(
     ] = False,
     card: Annotated[bool, typer.Option("--card", help="Write a model card, README.md, into the folder.")] = False,
 ) -> None:
-    """Write one page that shows what was deployed, what it computes, and what it costs; it needs no network.
+    """Write a page that shows what was deployed, what it computes and what it costs; it opens offline.
 
-    With several folders the page compares them. Images are resized, cut, and normalized as (pixel / 255 - mean) / std;
-    say --crop for them.
+    With several folders the page compares them.
+
+    Images need --crop; they are resized, cropped and normalized as (pixel / 255 - mean) / std.
 
     Example: detent report out/ --data test.npz
     """
-    go_on_in_child(f"report on {', '.join(map(str, folders))}")
     _require_fit(
         {"--log": log, "--model-explorer": model_explorer, "--annotate": annotate or None, "--card": card or None}
         if len(folders) > 1
@@ -71,6 +77,7 @@ def report(
     )
     of_data = {"--float": float_model, "--batch-size": batch_size, "--crop": crop, "--resize": resize, "--mean": mean}
     _require_fit({} if data else {**of_data, "--std": std, "--layout": layout}, "of no use without --data: say it too")
+    go_on_in_child(f"report on {', '.join(map(str, folders))}")
     from detent.artifact import Artifact
     from detent.files import write_bytes
     from detent.progress import AtMost

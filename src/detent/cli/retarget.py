@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from detent.cli.asking import AsJson, DeployedFolder
 from detent.cli.guarding import go_on_in_child
 from detent.cli.interrupting import nothing_written, on_interrupt
-from detent.cli.paths import require_path
 from detent.cli.showing import show_artifact
 
 __all__ = ["retarget"]
@@ -17,12 +17,12 @@ __all__ = ["retarget"]
 
 @on_interrupt(nothing_written)
 def retarget(
-    folder: Annotated[Path, typer.Argument(help="A folder that deploy wrote.", callback=require_path)],
+    folder: DeployedFolder,
     backend: Annotated[str, typer.Option(help="The other target; `detent backends` lists them.")],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The folder to write; by default FOLDER-BACKEND.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+    json: AsJson = False,
 ) -> None:
     """Deploy the weights and scales of a deployed model for another target, without calibrating again.
 

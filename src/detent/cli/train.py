@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from detent.cli.asking import AsJson
 from detent.cli.importing import AllowImports
 from detent.cli.interrupting import nothing_written, on_interrupt
 from detent.cli.paths import require_path
@@ -47,7 +48,7 @@ def train(
     ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs, in place of the config's.")] = None,
     allow_imports: AllowImports = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+    json: AsJson = False,
 ) -> None:
     """Train what a config file says, evaluate it beside the float model, deploy it, and verify what was deployed.
 

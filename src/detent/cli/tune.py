@@ -10,11 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from detent.cli.asking import Cpu
+from detent.cli.asking import (
+    AsJson,
+    Backend,
+    BatchSize,
+    CalibrationData,
+    Cpu,
+    OnnxFile,
+    OutFolder,
+    RecipeName,
+    Steps,
+)
 from detent.cli.fixing import Set, Size, parse_sizes, parse_values
 from detent.cli.guarding import go_on_in_child
 from detent.cli.interrupting import nothing_written, on_interrupt
-from detent.cli.paths import require_data, require_path, require_recipe
+from detent.cli.paths import require_data
 from detent.cli.reading import Crop, Layout, Mean, Resize, Std, batches_of, preprocessing
 
 if TYPE_CHECKING:
@@ -22,37 +32,39 @@ if TYPE_CHECKING:
 
 __all__ = ["tune"]
 
+ACCURACY = "accuracy"
+
 
 @on_interrupt(nothing_written)
 def tune(
-    model: Annotated[Path, typer.Argument(help="An ONNX file.", callback=require_path)],
-    backend: Annotated[str, typer.Option(help="The target; `detent backends` lists them.")],
-    data: Annotated[
-        str,
+    model: OnnxFile,
+    backend: Backend,
+    data: CalibrationData,
+    out: OutFolder,
+    drop: Annotated[
+        float, typer.Option(min=0, help="The most of the metric that may be lost; of accuracy, in points.")
+    ],
+    validation: Annotated[
+        str | None,
         typer.Option(
-            help="Calibration data: .npy, .npz, a folder of these or of images, or file.py:function.",
+            help="What the metric is measured on, with labels; as --data.",
+            show_default="--data",
             callback=require_data,
         ),
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")],
-    drop: Annotated[float, typer.Option(min=0, help="The most that may be lost of the metric; points of accuracy.")],
-    validation: Annotated[
-        str | None, typer.Option(help="What the metric is measured on, with labels; as --data.", show_default="--data")
     ] = None,
     metric: Annotated[
-        str, typer.Option(help="'accuracy', or file.py:function: of a network that runs; greater is better.")
-    ] = "accuracy",
-    recipe: Annotated[
-        str, typer.Option(help="The recipe to begin with: a name, or a file.", callback=require_recipe)
-    ] = "ptq",
+        str,
+        typer.Option(
+            help="'accuracy', or file.py:function, which takes a network and returns a number, greater if better."
+        ),
+    ] = ACCURACY,
+    recipe: RecipeName = "ptq",
     save_recipe: Annotated[
         Path | None, typer.Option(help="Write the recipe that was found: .yaml, .json or .toml.")
     ] = None,
     cpu: Cpu = None,
-    steps: Annotated[int, typer.Option(min=1, max=512, help="At most so many batches calibrate.")] = 64,
-    batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Samples in a batch that is read from files.", show_default="8")
-    ] = None,
+    steps: Steps = 64,
+    batch_size: BatchSize = None,
     size: Size = None,
     values: Set = None,
     resize: Resize = None,
@@ -60,16 +72,18 @@ def tune(
     mean: Mean = None,
     std: Std = None,
     layout: Layout = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+    json: AsJson = False,
 ) -> None:
-    """Quantize an ONNX model, and change the recipe until the engine loses no more than --drop; exit code 1 if it does.
+    """Quantize an ONNX model, and change the recipe until the engine loses no more than --drop.
 
-    What costs the device nothing is tried first; then more bits, and at last float, for as few operations as will do.
+    Exit code 1 if nothing is good enough; the best that was found is written then.
+
+    What costs the device nothing is tried first; then more bits, and at last float, for as few operations as possible.
 
     Example: detent tune model.onnx --backend openvino --data calib/ --validation val.npz --drop 0.5 -o out/
     """
-    if validation is not None:
-        require_data(validation)
+    if ":" in metric:
+        require_data(metric)
     go_on_in_child(f"tune {model}")
     from detent.frontends.onnx import ports_of, types_of
     from detent.loading import load
@@ -84,7 +98,7 @@ def tune(
     def read(where: str) -> Iterable[Any]:
         return batches_of(where, ports, types_of(network), batch_size=batch_size, usual_size=BATCH_SIZE, how=how)
 
-    measure = accuracy(read(validation or data)) if metric == "accuracy" else _named_metric(metric)
+    measure = accuracy(read(validation or data)) if metric == ACCURACY else _named_metric(metric)
     tuned = run(
         network,
         read(data),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json as json_format
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from detent.cli.asking import AsJson, BatchSizeToCheck, DeployedFolder
 from detent.cli.guarding import go_on_in_child
 from detent.cli.interrupting import nothing_written, on_interrupt
-from detent.cli.paths import require_data, require_path
+from detent.cli.paths import require_data
 from detent.cli.reading import Crop, Layout, Mean, Resize, Std, batches_of, preprocessing
 
 __all__ = ["verify"]
@@ -20,7 +20,7 @@ _BATCH_SIZE = 32
 
 @on_interrupt(nothing_written)
 def verify(
-    folder: Annotated[Path, typer.Argument(help="A folder that deploy wrote.", callback=require_path)],
+    folder: DeployedFolder,
     data: Annotated[
         str,
         typer.Option(
@@ -29,14 +29,13 @@ def verify(
         ),
     ],
     engine: Annotated[str | None, typer.Option(help="Run this engine, not the backend's own.")] = None,
-    arithmetic: Annotated[str | None, typer.Option(help="The twin computes by this, not as the engine.")] = None,
+    arithmetic: Annotated[str | None, typer.Option(help="The arithmetic of the twin, if not the engine's.")] = None,
     cpu: Annotated[
-        list[str] | None, typer.Option(help="Predict what this kind of CPU computes: avx2, vnni, arm64 ...; several.")
+        list[str] | None,
+        typer.Option(help="Predict what this kind of CPU computes: avx2, vnni, arm64 ...; may be repeated."),
     ] = None,
-    batches: Annotated[int, typer.Option(min=1, help="At most so many batches.")] = 8,
-    batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Samples in a batch that is read from files.", show_default="32")
-    ] = None,
+    batches: Annotated[int, typer.Option(min=1, help="Use at most this many batches.")] = 8,
+    batch_size: BatchSizeToCheck = None,
     resize: Resize = None,
     crop: Crop = None,
     mean: Mean = None,
@@ -44,11 +43,11 @@ def verify(
     layout: Layout = None,
     tensors: Annotated[bool, typer.Option(help="Compare the tensors inside too.")] = True,
     latency: Annotated[bool, typer.Option(help="Measure int8 against float.")] = True,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+    json: AsJson = False,
 ) -> None:
     """Check that the engine computes what was simulated; exit code 1 if it does not.
 
-    Images are resized, cut, and normalized as (pixel / 255 - mean) / std; say --crop for them.
+    Images need --crop; they are resized, cropped and normalized as (pixel / 255 - mean) / std.
 
     Example: detent verify out/ --data test.npz
     """

@@ -95,14 +95,17 @@ def _milliseconds(value: float | None) -> str:
 def _layers(artifacts: Sequence[Facts], names: Sequence[str]) -> Html:
     held = [{node.name: node for node in facts.nodes} for facts in artifacts]
     order = dict.fromkeys(name for facts in artifacts for name in (node.name for node in facts.nodes if node.tensors))
-    head = ("layer", "operation", *(f"{name}: {what}" for name in names for what in ("bits", "SQNR")))
+    head = ("layer", "operation", *(title for name in names for title in (name, "SQNR")))
     rows = []
     for layer in order:
         nodes = [nodes.get(layer) for nodes in held]
         kind = next(node.op for node in nodes if node is not None)
         cells = [cell for node in nodes for cell in (_width(node), _loss(node))]
         rows.append(row(head, (code(layer), kind, *cells), data_text=f"{layer} {kind}".lower()))
-    about = "Layers of the same name. SQNR is that of the result of a layer against the float network."
+    about = (
+        "Layers of the same name: the bits that each artifact has for it, and the SQNR of its result against the float "
+        "network."
+    )
     return tag(
         "div", tag("h2", "Layers"), tag("p", about, class_="about"), table(head, rows, class_="sortable compared")
     )

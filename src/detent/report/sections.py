@@ -67,7 +67,8 @@ def sensitivity(facts: Facts) -> Html | None:
     more = f" {left_out} layers, whose grids change their inputs least, were not tried." if left_out > 0 else ""
     about = (
         f"On {facts.samples} samples. The result of a layer is compared with the float network after all that comes "
-        f"before it; the last column quantizes the operands of one layer and nothing else. Less is worse.{more}"
+        "before it; the last column quantizes the operands of one layer and nothing else. "
+        f"A longer bar is more noise.{more}"
     )
     return _section(
         "Sensitivity",

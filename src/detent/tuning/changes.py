@@ -1,29 +1,44 @@
-"""What is tried before any layer is treated apart, in the order of what it costs: one recipe makes another."""
+"""What is tried before any layer is treated apart: one recipe makes another."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 from detent.recipes import AlgorithmRequest, Recipe, TensorRequest
 
-__all__ = ["changes"]
+__all__ = ["Change", "Side", "changes"]
 
-Change = Callable[[Recipe], Recipe]
+Side = Literal["weights", "activations"]
+Made = Callable[[Recipe], Recipe]
+
+
+class Change(NamedTuple):
+    """A name, what it makes of a recipe, and whose error alone it lessens; None if that of both."""
+
+    name: str
+    make: Made
+    side: Side | None = None
+
 
 _OBSERVERS = ("mse", "percentile", "kl")
 
 
-def changes() -> Iterator[tuple[str, Change]]:
-    """Names and changes, the cheap ones first. Only the best of several observers is of use to the next change."""
-    for observer in _OBSERVERS:
-        yield f"activations observed by {observer}", _observing(observer, weights=False)
-    yield "weights observed by mse", _observing("mse", weights=True)
-    yield "equalization", _with_algorithm("equalize", first=True)
-    yield "bias correction", _with_algorithm("bias_correction")
-    yield "AdaRound", _rounding
+def changes(worse: Side) -> list[Change]:
+    """The cheap ones first, and of these the ones for the side that is the worse."""
+    of_activations = [
+        Change(f"activations observed by {observer}", _observing(observer, weights=False), "activations")
+        for observer in _OBSERVERS
+    ]
+    of_weights = [
+        Change("weights observed by mse", _observing("mse", weights=True), "weights"),
+        Change("equalization", _with_algorithm("equalize", first=True)),
+    ]
+    ordered = of_weights + of_activations if worse == "weights" else of_activations + of_weights
+    return [*ordered, Change("bias correction", _with_algorithm("bias_correction")), Change("AdaRound", _rounding)]
 
 
-def _observing(observer: str, *, weights: bool) -> Change:
+def _observing(observer: str, *, weights: bool) -> Made:
     def change(recipe: Recipe) -> Recipe:
         request = TensorRequest(observer=observer)
         if weights:
@@ -35,7 +50,7 @@ def _observing(observer: str, *, weights: bool) -> Change:
     return change
 
 
-def _with_algorithm(name: str, *, first: bool = False) -> Change:
+def _with_algorithm(name: str, *, first: bool = False) -> Made:
     def change(recipe: Recipe) -> Recipe:
         if any(request.name == name for request in recipe.algorithms):
             return recipe

@@ -18,7 +18,7 @@ from detent.files import temporary_folder
 from detent.ir import Package
 from detent.loading import load
 from detent.planning import Backend
-from detent.quantizing import STEPS
+from detent.quantizing import STEPS, as_tensors
 from detent.recipes import Recipe, find
 from detent.targets import BACKENDS
 from detent.tuning.metrics import Metric
@@ -56,7 +56,7 @@ def tune(
     require_writable(final, target)
     network = model if isinstance(model, nn.Module) else load(model)
     request = find(recipe)
-    data = list(islice(batches, steps or request.calibration.batches or STEPS))
+    data = list(islice(as_tensors(batches), steps or request.calibration.batches or STEPS))
     with temporary_folder() as scratch:
         search = Search(network, data, target, metric, drop, cpu, scratch, report)
         best = search.run(request)

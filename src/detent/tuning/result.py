@@ -6,14 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from detent.artifact import Artifact
+from detent.markup import notebook, table, tag
 from detent.recipes import Recipe
 
 __all__ = ["Trial", "Tuned"]
 
+_HEAD = ("tried", "score#", "gained#", "seconds#", "")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One recipe that was tried. `score` is None where it could not be carried out, and `note` says why.
+    """One recipe that was tried. `score` is None where it was not measured, and `note` says why.
 
     `gained` is against the best trial before it; only what gains is `kept`.
     """
@@ -58,20 +61,27 @@ class Tuned:
         return self.score >= self.target
 
     def __str__(self) -> str:
-        rows = [("tried", "score", "gained", "seconds", "")]
-        for trial in self.trials:
-            score = "" if trial.score is None else f"{trial.score:.2f}"
-            gained = "" if trial.gained is None else f"{trial.gained:+.2f}"
-            said = "kept" if trial.kept else trial.note
-            rows.append((trial.change, score, gained, f"{trial.seconds:.1f}", said))
+        rows = [tuple(title.rstrip("#") for title in _HEAD), *map(_cells, self.trials)]
         widths = [max(len(row[column]) for row in rows) for column in range(4)]
-        lines = [f"float {self.float_score:.2f}, at least {self.target:.2f} asked, measured on {self.measured_on}"]
+        lines = [self._asked]
         for row in rows:
             numbers = (cell.rjust(width) for cell, width in zip(row[1:4], widths[1:], strict=True))
             lines.append("  ".join([row[0].ljust(widths[0]), *numbers, row[4]]).rstrip())
+        return "\n".join([*lines, self._ending])
+
+    def _repr_html_(self) -> str:
+        return notebook(self._ending, tag("p", self._asked), table(_HEAD, map(_cells, self.trials)))
+
+    @property
+    def _asked(self) -> str:
+        return f"float {self.float_score:.2f}, at least {self.target:.2f} asked, measured on {self.measured_on}"
+
+    @property
+    def _ending(self) -> str:
         ending = "met" if self.met else "NOT met: this is the best that was found"
-        lines.append(f"{ending}: {self.score:.2f}, {self.float_score - self.score:.2f} below float")
-        return "\n".join(lines)
+        lost = self.float_score - self.score
+        than = f"{lost:.2f} below float" if lost >= 0 else f"{-lost:.2f} above float"
+        return f"{ending}: {self.score:.2f}, {than}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types only."""
@@ -85,3 +95,9 @@ class Tuned:
             "recipe": self.recipe.to_dict(),
             "trials": [trial.to_dict() for trial in self.trials],
         }
+
+
+def _cells(trial: Trial) -> tuple[str, ...]:
+    score = "" if trial.score is None else f"{trial.score:.2f}"
+    gained = "" if trial.gained is None else f"{trial.gained:+.2f}"
+    return (trial.change, score, gained, f"{trial.seconds:.1f}", "kept" if trial.kept else trial.note)

@@ -5,25 +5,28 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from glob import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from detent.algorithms import RestoredOp, rank_restored, restoring
+from detent.algorithms import RestoredOp, noise_of_weights, rank_restored, restoring
+from detent.algorithms.batches import few, noise_of, outputs_of
+from detent.algorithms.floating import as_float, evaluating
 from detent.artifact import Artifact
 from detent.errors import DataError, DetentError
 from detent.evaluation import BitExact, OnEngine
 from detent.graph import PreparedModel, eval_mode
 from detent.planning import Backend
 from detent.quantizers import Role
-from detent.quantizing import quantize
+from detent.quantizing import calibrated
 from detent.recipes import Match, Recipe, Rule, TensorRequest
 from detent.targets.engines import ENGINES
-from detent.tuning.changes import changes
+from detent.tuning.changes import Change, Side, changes
 from detent.tuning.metrics import Metric
 from detent.tuning.result import Trial
 
@@ -31,18 +34,48 @@ __all__ = ["Best", "Search"]
 
 _WIDEST = 16  # bits that some target computes with
 _NAMED = 3
+_ROWS = 16  # samples that tell whether a change may help
+_SMALL = 0.1  # part of the noise: without it the outputs come half a decibel nearer
 _ANY = TensorRequest()
 
 Treatment = Callable[[Sequence[RestoredOp]], Recipe]
 
 
-class Best(NamedTuple):
+@dataclass(frozen=True)
+class Best:
     """The trial that is to be beaten."""
 
     artifact: Artifact
     prepared: PreparedModel
     score: float
     recipe: Recipe
+    judge: _Judge
+
+    @cached_property
+    def noise(self) -> float:
+        """At the simulated outputs."""
+        return self.judge.noise(self.prepared)
+
+    @cached_property
+    def share(self) -> dict[Side, float]:
+        """Of weights and of activations in the noise."""
+        weights = noise_of_weights(self.prepared, self.judge.data)
+        return {"weights": weights, "activations": 1 - weights}
+
+
+class _Judge:
+    """A few samples and their float outputs: those of the first model, since equalization changes the float one."""
+
+    def __init__(self, data: Sequence[Any]):
+        self.data = few(data, _ROWS)
+        self._wanted: list[list[Tensor]] = []
+
+    def noise(self, prepared: PreparedModel) -> float:
+        with evaluating(prepared):
+            if not self._wanted:
+                with as_float(prepared):
+                    self._wanted = outputs_of(prepared, self.data)
+            return noise_of(self._wanted, outputs_of(prepared, self.data), torch.device("cpu"))
 
 
 class Search:
@@ -69,13 +102,16 @@ class Search:
         self.target = self.float_score - drop
         self.trials: list[Trial] = []
         self._best: Best | None = None
+        self._judge = _Judge(data)
 
     def run(self, recipe: Recipe) -> Best:
         """Until the target is met, or there is nothing left to try."""
         self._try(recipe.name, recipe)
-        for name, change in changes():
-            if not self._met:
-                self._try(name, change(self.best.recipe))
+        if not self._met:
+            share = self.best.share
+            for change in changes("weights" if share["weights"] > share["activations"] else "activations"):
+                if not self._met:
+                    self._change(change)
         if not self._met:
             self._treat_operations()
         return self.best
@@ -89,21 +125,40 @@ class Search:
     def _met(self) -> bool:
         return self.best.score >= self.target
 
-    def _try(self, change: str, recipe: Recipe) -> bool:
-        """Whether it was carried out. It is kept if it is better than all before."""
-        if self._best is not None and recipe == self._best.recipe:
-            return False
+    def _change(self, change: Change) -> None:
+        """Try it, unless it is known not to help."""
+        recipe, side = change.make(self.best.recipe), change.side
+        if recipe == self.best.recipe:
+            return
+        share = 1.0 if side is None else self.best.share[side]
+        if share < _SMALL:
+            note = f"not tried: {side} make {share:.0%} of the error"
+            self._add(Trial(change=change.name, recipe=recipe, score=None, note=note), time.perf_counter())
+        else:
+            self._try(change.name, recipe, screened=True)
+
+    def _try(self, change: str, recipe: Recipe, *, screened: bool = False) -> bool:
+        """Whether it was carried out. It is kept if it is better than all before.
+
+        `screened`: it is not deployed if the simulated outputs are no nearer to the float ones than the best so far.
+        """
         began = time.perf_counter()
         try:
-            artifact = quantize(
+            made = calibrated(
                 self._network,
                 self._data,
                 backend=self._backend,
                 recipe=recipe,
-                folder=self._scratch / str(len(self.trials)),
                 steps=len(self._data) or None,
                 cpu=self._cpu,
             )
+            if screened and 0 < self.best.noise < math.inf:
+                more = self._judge.noise(made.prepared) / self.best.noise
+                if not more < 1:
+                    note = f"not measured: {10 * math.log10(more):.1f} dB more error in simulation"
+                    self._add(Trial(change=change, recipe=recipe, score=None, note=note), began)
+                    return True
+            artifact = made.write(self._scratch / str(len(self.trials)))
             found = self._metric(self._running(artifact))
         except DetentError as error:
             if self._best is None:
@@ -113,9 +168,9 @@ class Search:
         score = _number(found)
         gained = None if self._best is None else score - self._best.score
         kept = gained is None or gained > 0
-        self._add(Trial(change=change, recipe=recipe, score=score, gained=gained, kept=kept), began)
         if kept:
-            self._best = Best(artifact, _prepared(artifact), score, recipe)
+            self._best = Best(artifact, made.prepared, score, recipe, self._judge)
+        self._add(Trial(change=change, recipe=recipe, score=score, gained=gained, kept=kept), began)
         return True
 
     def _add(self, trial: Trial, began: float) -> None:
@@ -136,7 +191,8 @@ class Search:
         base = self.best.recipe
         for what, make in self._treatments(base):
             for count in _doubled(enough, len(ops) - 1):
-                if not self._met and not self._try(_named(what, ops[:count]), make(ops[:count])):
+                recipe = make(ops[:count])
+                if not self._met and recipe != base and not self._try(_named(what, ops[:count]), recipe):
                     break
 
     def _needed(self) -> tuple[list[RestoredOp], int]:

@@ -66,7 +66,7 @@ class OpenVino(Engine):
             import openvino
         except ImportError:
             return None
-        return str(openvino.__version__)
+        return str(openvino.__version__).split("-")[0]  # without the build: 2026.4.1-22982-e213a147257-releases/2026/4
 
     @classmethod
     def load(cls, package: Package, *, threads: int = 1, as_float: bool = False) -> OpenVino:
