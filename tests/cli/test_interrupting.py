@@ -58,22 +58,12 @@ def interrupted(
             assert process.poll() is None, process.communicate()[1]
             assert time.monotonic() < end, "it never came so far"
             time.sleep(0.02)
-        said = _interrupt(process, os.killpg if group else os.kill)
+        (os.killpg if group else os.kill)(process.pid, signal.SIGINT)
+        said = process.communicate(timeout=240)[1]
     finally:
         process.kill()
         process.wait()
     return process.returncode, said.splitlines()
-
-
-def _interrupt(process: subprocess.Popen[str], kill: Callable[[int, int], None]) -> str:
-    """As a user does: again after a while. Python drops a KeyboardInterrupt that reaches it inside of a destructor."""
-    for _ in range(8):
-        kill(process.pid, signal.SIGINT)
-        try:
-            return process.communicate(timeout=30)[1]
-        except subprocess.TimeoutExpired:
-            continue
-    raise AssertionError("it goes on after eight signals")
 
 
 def test_train_names_the_checkpoint_and_the_command_that_goes_on(tmp_path: Path) -> None:
