@@ -41,14 +41,14 @@ def sizes(dims: Dims) -> dict[int, Value]:
     return dict(zip(_SIZE_KEYS[len(dims)], dims, strict=True))
 
 
-def sample_shapes(model: onnx.ModelProto) -> dict[str, Dims]:
+def sample_shapes(graph: Network, model: onnx.ModelProto) -> dict[str, Dims]:
     """The shapes of all tensors for a batch of one."""
-    for value in model.graph.input:
-        for position, dim in enumerate(value.type.tensor_type.shape.dim):
-            if position and not dim.HasField("dim_value"):
+    for name, port in graph.inputs.items():
+        for position, size in enumerate(port.shape):
+            if position and isinstance(size, str):
                 raise DeployError(
-                    f"write the input {value.name!r} for ncnn",
-                    f"its size {dim.dim_param or position!r} is free",
+                    f"write the input {name!r} for ncnn",
+                    f"its size {(position if size == '?' else size)!r} is free",
                     "give a network in which only the batch is free",
                 )
     return dict(known_sizes(model, 1).shapes)

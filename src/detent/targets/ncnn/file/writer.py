@@ -139,7 +139,7 @@ def read_ncnn(files: Mapping[str, bytes]) -> NcnnModel:
 
 
 def _lowered(graph: Network, model: onnx.ModelProto) -> NcnnModel:
-    shapes = sample_shapes(model)
+    shapes = sample_shapes(graph, model)
     low = NcnnLowering(without_repetition(fold_constants(graph, shapes)), shapes)
     for op in low.graph.ops:
         if low.absorbed(op):
