@@ -29,7 +29,7 @@ CORE = {
     *TRAINING_LEVEL,
     *DEPLOYMENT_LEVEL,
     "algorithms",
-    "adopting",
+    "known_qparams",
     "preparing",
     "calibrating",
     "loading",
@@ -67,13 +67,14 @@ ALLOWED: dict[str, set[str]] = {
     "twin": {"numerics", "quantizers", "graph", "ir", "frontends"},
     "targets": TRAINING_LEVEL | {"ir", "frontends", "rewrites", "twin"},
     # What a file that was quantized before says of its grids.
-    "adopting": TRAINING_LEVEL | {"frontends", "targets"},
-    "preparing": TRAINING_LEVEL | {"frontends", "targets", "algorithms", "adopting"},
+    "known_qparams": TRAINING_LEVEL | {"frontends", "targets"},
+    "preparing": TRAINING_LEVEL | {"frontends", "targets", "algorithms", "known_qparams"},
     "calibrating": {"graph", "algorithms", "observers"},
     "deployment": TRAINING_LEVEL | {"ir", "frontends", "rewrites", "targets"},
     # A file that was deployed is read as the model was before its rewrites.
     "loading": {"frontends", "ir", "rewrites"},
-    "retargeting": TRAINING_LEVEL | {"ir", "frontends", "targets", "deployment", "adopting", "loading", "preparing"},
+    "retargeting": TRAINING_LEVEL
+    | {"ir", "frontends", "targets", "deployment", "known_qparams", "loading", "preparing"},
     "zoo": set(),
     "verification": TRAINING_LEVEL | {"ir", "frontends", "rewrites", "twin", "targets", "deployment"},
     # The float network is the model in memory, or the file that was quantized, prepared again.
