@@ -57,7 +57,8 @@ class FloatNetwork:
     @cached_property
     def content(self) -> bytes:
         """Of `float.onnx`."""
-        return write_qdq(self.network).SerializeToString(deterministic=True)
+        content: bytes = write_qdq(self.network).SerializeToString(deterministic=True)
+        return content
 
     def producer(self, tensor: str) -> Op | None:
         return self.network.producer(tensor)
