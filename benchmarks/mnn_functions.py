@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from detent.ir import read_qdq
+from detent.ir import read_qdq, write_qdq
 from detent.rewrites import float_model
 from detent.targets.mnn.engine import Mnn
 from detent.targets.mnn.gelu import gelu
-from detent.targets.mnn.model import mnn_model
+from detent.targets.mnn.model import mnn_network
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,
@@ -69,7 +69,7 @@ def main() -> None:
         graph = read_qdq(model)
         (given,) = graph.inputs
         (output,) = graph.outputs
-        engine = Mnn(mnn_model(model, graph).SerializeToString(), None, graph)
+        engine = Mnn(write_qdq(mnn_network(graph)).SerializeToString(), None, graph)
         found = torch.from_numpy(engine.run({given: x.numpy()})[output.name].reshape(x.shape)).double()
         exact = gelu(graph.ops[0], x.double()) if name.endswith("twin") else function(x.double())
         apart = (found - exact).abs() / exact.abs().clamp_min(1)

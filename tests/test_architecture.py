@@ -29,7 +29,7 @@ CORE = {
     *TRAINING_LEVEL,
     *DEPLOYMENT_LEVEL,
     "algorithms",
-    "adopting",
+    "known_qparams",
     "preparing",
     "calibrating",
     "loading",
@@ -67,13 +67,14 @@ ALLOWED: dict[str, set[str]] = {
     "twin": {"numerics", "quantizers", "graph", "ir", "frontends"},
     "targets": TRAINING_LEVEL | {"ir", "frontends", "rewrites", "twin"},
     # What a file that was quantized before says of its grids.
-    "adopting": TRAINING_LEVEL | {"frontends", "targets"},
-    "preparing": TRAINING_LEVEL | {"frontends", "targets", "algorithms", "adopting"},
+    "known_qparams": TRAINING_LEVEL | {"frontends", "targets"},
+    "preparing": TRAINING_LEVEL | {"frontends", "targets", "algorithms", "known_qparams"},
     "calibrating": {"graph", "algorithms", "observers"},
     "deployment": TRAINING_LEVEL | {"ir", "frontends", "rewrites", "targets"},
     # A file that was deployed is read as the model was before its rewrites.
     "loading": {"frontends", "ir", "rewrites"},
-    "retargeting": TRAINING_LEVEL | {"ir", "frontends", "targets", "deployment", "adopting", "loading", "preparing"},
+    "retargeting": TRAINING_LEVEL
+    | {"ir", "frontends", "targets", "deployment", "known_qparams", "loading", "preparing"},
     "zoo": set(),
     "verification": TRAINING_LEVEL | {"ir", "frontends", "rewrites", "twin", "targets", "deployment"},
     # The float network is the model in memory, or the file that was quantized, prepared again.
@@ -274,6 +275,51 @@ def test_a_target_imports_no_other() -> None:
         others = {owner(name) for _, name in imported(file.read_text())} - {None, here}
         found.update((here, other) for other in others if here is not None)
     assert found == BORROWED.keys()
+
+
+# Modules that look into ONNX messages, outside of those that read and write them (`ir`, `frontends/onnx`). All others
+# work on `ir.Network`, or pass a model on.
+LOOK_INTO_MODELS = {
+    "compat/ppq/graph.py": "PPQ's graph shows the attributes of the file's nodes",
+    "deployment/annotate_base.py": "brings the file that was imported to another opset, before it is a Network",
+    "frontends/torch/older_nodes.py": "what torch.onnx.export wrote, in an older opset",
+    "frontends/torch/opaque.py": "what torch.onnx.export wrote of one module",
+    "loading.py": "whether a file holds rewrites to undo",
+    "report/annotated.py": "notes on the nodes of the file, for viewers of ONNX",
+    "targets/base/float_network.py": "reads `float.onnx` back",
+    "targets/nxp.py": "its ranges are inputs with values, which a Network does not have",
+    "targets/onnxruntime/engine.py": "names and outputs of what the engine loads",
+    "targets/onnxruntime/placement.py": "the graph that ONNX Runtime made of the file",
+    "targets/openvino/engine.py": "names of Q and DQ in the file that OpenVINO loads",
+    "targets/openvino/ir_file.py": "names of Q and DQ in the file that OpenVINO reads",
+    "targets/qualcomm/engine.py": "the file that ONNX Runtime loads, with sizes fixed",
+    "targets/qualcomm/parts.py": "the file that ONNX Runtime loads, in parts",
+    "targets/tvm/qlinear_graph.py": "writes QLinear operators, which a Network does not have",
+    "twin/foreign.py": "a model of one operation, for ONNX Runtime",
+}
+_LOOKS = re.compile(
+    r"\b(Node|Graph)Proto\b|\bhelper\.make_|(?<!self)(?<!builder)\.graph\.(node|initializer|input|output)\b"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "looks"),
+    [
+        ("for node in model.graph.node: ...", True),
+        ("helper.make_node('Relu', ['x'], ['y'])", True),
+        ("def f(node: onnx.NodeProto): ...", True),
+        ("def f(model: onnx.ModelProto): return read_qdq(model)", False),
+        ("package.graph.inputs; package.graph.outputs", False),
+        ("self.graph.output(x)", False),
+    ],
+)
+def test_what_looks_into_models_is_found(source: str, looks: bool) -> None:
+    assert bool(_LOOKS.search(source)) == looks
+
+
+def test_onnx_messages_are_looked_into_at_the_edges_only() -> None:
+    found = {str(file.relative_to(SOURCE)) for file in SOURCE.rglob("*.py") if _LOOKS.search(file.read_text())}
+    assert {name for name in found if not name.startswith(("ir/", "frontends/onnx/"))} == LOOK_INTO_MODELS.keys()
 
 
 # --- public names ------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from typing import Any
 from torch import fx, nn
 
 from detent import cpus
-from detent.adopting import FileNorms, FilePlacement, Known, as_in_file, as_offered, initialize, known_of_file
 from detent.algorithms import (
     check,
 )
@@ -38,6 +37,7 @@ from detent.graph import (
     split_conv_padding,
     split_sliced_parameters,
 )
+from detent.known_qparams import FileNorms, FilePlacement, Known, as_in_file, as_offered, initialize, known_of_file
 from detent.planning import Backend, ChooseActivations, dispatched, plan, quantize_inputs
 from detent.progress import progress
 from detent.recipes import Recipe, find

@@ -56,7 +56,7 @@ def test_an_onnx_file_goes_through_and_runs(name, files, tmp_path):
     reports = artifact.prepared.algorithm_notes
     assert name in [report.algorithm for report in reports]
     assert all(report.changes for report in reports)
-    assert artifact.verify(data[:1]).holds
+    assert artifact.verify(data[:1], latency=False).holds
 
     def run(file):
         session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])

@@ -22,6 +22,7 @@ from detent.compat.mqbench import (
 from detent.compat.mqbench.own_nodes import own_nodes_of, without_own_nodes
 from detent.compat.mqbench.symbolic import SymbolicGraph, Value, applied_in
 from detent.errors import DeployError
+from detent.ir import read_qdq
 from tests.compat.registering import Registered
 
 
@@ -56,12 +57,11 @@ def test_what_symbolic_asks_for_is_written():
     assert found.function is Halved
     graph = SymbolicGraph("t")
     assert found.write(graph, Value("t")) == Value("t/Halved_1_output")
-    constant, own = graph.nodes
-    assert (constant.op_type, constant.domain) == ("Constant", "")
-    assert (own.op_type, own.domain, list(own.input)) == ("Halved", "mine", ["t", "t/scale", "t/Constant_output"])
-    attributes = {one.name: helper.get_attribute_value(one) for one in own.attribute}
-    assert attributes == {"levels": 3, "names": [b"a", b"b"], "ratio": 1.0}
-    assert [(one.name, numpy_helper.to_array(one).tolist()) for one in graph.initializers] == [("t/scale", [0.5])]
+    constant, own = graph.ops
+    assert (constant.type, constant.domain) == ("Constant", "")
+    assert (own.type, own.domain, own.input_names) == ("Halved", "mine", ("t", "t/scale", "t/Constant_output"))
+    assert own.attributes == {"levels": 3, "names": ["a", "b"], "ratio": 1.0}
+    assert {name: array.tolist() for name, array in graph.constants.items()} == {"t/scale": [0.5]}
 
 
 def test_several_outputs():
@@ -197,10 +197,10 @@ def test_the_range_may_be_in_inputs_or_attributes(made, tmp_path):
 
 
 def test_a_node_without_a_range_is_refused():
-    (own, _) = own_nodes_of(model())
+    (own, _) = own_nodes_of(read_qdq(model()))
     with pytest.raises(DeployError, match="quant_min_i"):
         LinearQuantizer_process().parse_qparams(own)
 
 
 def test_operations_of_onnx_are_none_of_a_users():
-    assert list(own_nodes_of(without_own_nodes(model(-7, 7)))) == []
+    assert list(own_nodes_of(without_own_nodes(read_qdq(model(-7, 7))))) == []

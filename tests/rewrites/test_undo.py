@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from detent.errors import OnnxError
 from detent.rewrites import float_network
+from detent.rewrites.original import Original
 from detent.rewrites.undo import has_rewrites, undo
 from detent.targets.rewrites import REWRITES, legalize
 from tests.rewrites import test_conv_transpose_as_conv as transposed
@@ -38,3 +41,11 @@ def test_it_is_that_of_the_model(name: str, relu: bool) -> None:
     assert {name: held.shape for name, held in undone.constants.items()} == {
         name: held.shape for name, held in plain.constants.items()
     }
+
+
+def test_a_rewrite_of_another_release_is_refused(refuses: Any) -> None:
+    network, given = NETWORKS[next(iter(NETWORKS))]
+    after = legalize(network(**given, relu=False), sorted(REWRITES))
+    ops = [replace(op, metadata=Original("later", {}, (), ()).metadata) if Original.of(op) else op for op in after.ops]
+    with refuses(OnnxError, asked="undo the rewrite 'later'", found="conv_transpose_as_conv"):
+        undo(replace(after, ops=tuple(ops)))

@@ -16,14 +16,14 @@ from dataclasses import replace
 from torch import fx, nn
 
 from detent.algorithms.layers import modules_of, regions_of
-from detent.graph import PreparedModel, Region, kind_of
+from detent.graph import CLIPPING, PASSING, PreparedModel, Region, kind_of
 from detent.numerics import PerTensor
 from detent.quantizers import Quantizer
 
 __all__ = ["align_addends"]
 
 _SUMS = ("add", "sub")
-_BETWEEN = ("relu", "relu6", "clip", "identity", "dropout")  # rounding before or after them is the same
+_BETWEEN = (*CLIPPING, *PASSING)  # rounding before or after them is the same
 _NOTE = "addends with the step of their sum: "
 
 

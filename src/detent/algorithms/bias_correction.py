@@ -29,7 +29,7 @@ from detent.algorithms.report import Change, Report, better
 from detent.algorithms.snapshot import Snapshot
 from detent.algorithms.walk import Walk
 from detent.errors import RecipeError
-from detent.graph import FoldedBatchNorm, PreparedModel, kind_of
+from detent.graph import PASSING, FoldedBatchNorm, PreparedModel, kind_of
 from detent.quantizers import Quantizer
 
 __all__ = ["bias_correction"]
@@ -126,7 +126,7 @@ def _with_sum(walk: Walk, layer: Layer, place: _Place) -> _Place:
             ]
             return replace(place, nodes=tuple(nodes)) if alone == [layer.node] else place
         passed = node.op == "call_module" and isinstance(walk.modules[str(node.target)], Quantizer)
-        if not passed and name not in ("identity", "dropout"):
+        if not passed and name not in PASSING:
             return place
     return place
 
@@ -179,7 +179,7 @@ def _input_mean(walk: Walk, layer: Layer) -> Tensor | None:
             return _mean_behind(norm, clip)
         if name in ("relu", "relu6") and clip is None:
             clip = 6.0 if name == "relu6" else math.inf
-        elif not isinstance(module, Quantizer) and name not in ("identity", "dropout"):
+        elif not isinstance(module, Quantizer) and name not in PASSING:
             return None
         node = source_of(node)
     return None

@@ -32,7 +32,7 @@ from detent.algorithms.layers import Layer, layers_of, modules_of, regions_of
 from detent.algorithms.report import Change, Report, better, record
 from detent.algorithms.snapshot import Snapshot
 from detent.algorithms.trial import TRIAL_ROWS, calibrate, output_error
-from detent.graph import PreparedModel
+from detent.graph import PASSING, PreparedModel
 from detent.progress import progress
 
 __all__ = ["equalize"]
@@ -203,9 +203,7 @@ def _absorb(prepared: PreparedModel, pairs: Sequence[Pair], train: Sequence[Any]
 
 def _can_absorb(pair: Pair) -> bool:
     """Only through plain ReLUs, and into layers that pad nothing: what is padded has nothing to be taken off."""
-    plain = set(pair.kinds) <= {"relu", "relu6", "identity", "dropout", "quantizer"} and {"relu", "relu6"} & set(
-        pair.kinds
-    )
+    plain = set(pair.kinds) <= {"relu", "relu6", "quantizer", *PASSING} and {"relu", "relu6"} & set(pair.kinds)
     op = pair.second.op
     padded = pair.second.kind != "linear" and (pair.second.kind != "conv" or any(_numbers(op.padding)))
     return bool(plain) and not padded and _bias(pair.first) is not None and _bias(pair.second) is not None

@@ -15,8 +15,6 @@ from detent.quantizers import Quantizer
 
 __all__ = ["Layer", "all_layers", "layers_of", "modules_of", "op_name", "regions_of", "source_of"]
 
-_WEIGHTED = ("conv", "conv_transpose", "linear")
-
 
 @dataclass(frozen=True)
 class Layer:
@@ -102,7 +100,7 @@ def layers_of(region: Region, path: str = "", mode: str | None = None) -> list[L
     calls: dict[str, int] = {}
     for node in graph.nodes:
         kind = kind_of(node, modules)
-        if node.op != "call_module" or kind is None or kind.name not in _WEIGHTED:
+        if node.op != "call_module" or kind is None or not kind.weighted:
             continue
         target = str(node.target)
         calls[target] = calls.get(target, 0) + 1

@@ -123,7 +123,7 @@ def _is_passed(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
     if node.op == "call_module" and isinstance(modules[str(node.target)], Quantizer):
         return True
     kind = kind_of(node, modules)
-    return kind is not None and kind.name in ("identity", "dropout")
+    return kind is not None and kind.passes
 
 
 def _why_not(

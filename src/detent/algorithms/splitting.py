@@ -17,7 +17,7 @@ from detent.algorithms.chains import Pair, pairs_of
 from detent.algorithms.equalization_core import ranges_of_inputs
 from detent.algorithms.layers import layers_of, modules_of, regions_of
 from detent.errors import RecipeError
-from detent.graph import Region, capture, fold_batch_norms
+from detent.graph import PASSING, Region, capture, fold_batch_norms
 
 __all__ = ["split_channels"]
 
@@ -49,7 +49,7 @@ def split_channels(
 
 
 def _can_split(pair: Pair) -> bool:
-    plain = {"relu", "relu6", "leaky_relu", "identity", "dropout", "maxpool", "avgpool"}
+    plain = {"relu", "relu6", "leaky_relu", "maxpool", "avgpool", *PASSING}
     kinds = {pair.first.kind, pair.second.kind} | set(pair.kinds)
     ungrouped = all(getattr(layer.op, "groups", 1) == 1 for layer in (pair.first, pair.second))
     return ungrouped and kinds <= plain | {"conv", "linear"}

@@ -14,7 +14,7 @@ from detent.graph.fold import fold_batch_norms
 from detent.graph.fusion import fuse
 from detent.graph.held_weights import WHY_FLOAT, lift_functional_weights
 from detent.graph.insertion import insert, quantizer_path
-from detent.graph.kinds import KINDS, MULTIPLYING, REORDERING, Kind
+from detent.graph.kinds import CLIPPING, KINDS, MULTIPLYING, PASSING, REORDERING, WEIGHTED, Kind
 from detent.graph.names import FloatNames, float_state_dict
 from detent.graph.observing import modes_to_observe, observing, quantizers_of
 from detent.graph.own_padding import split_conv_padding
@@ -31,13 +31,16 @@ from detent.graph.wrap import Functional, wrap
 
 __all__ = [
     "BEFORE_CORRECTION",
+    "CLIPPING",
     "KINDS",
     "MULTIPLYING",
+    "PASSING",
     "REORDERING",
     "RESERVED",
     "STRATEGIES",
     "TORCH_ERRORS",
     "TORCH_OPS",
+    "WEIGHTED",
     "WHY_FLOAT",
     "Captured",
     "CarriedScales",

@@ -54,7 +54,7 @@ def foldable(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> list[tuple[fx
     calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
     for node in graph.nodes:
         kind = kind_of(node, modules)
-        if node.op != "call_module" or kind is None or kind.name not in ("conv", "conv_transpose", "linear"):
+        if node.op != "call_module" or kind is None or not kind.weighted:
             continue
         if len(node.users) != 1 or calls[node.target] != 1:
             continue

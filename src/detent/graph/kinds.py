@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["KINDS", "MULTIPLYING", "REORDERING", "Kind"]
+__all__ = ["CLIPPING", "KINDS", "MULTIPLYING", "PASSING", "REORDERING", "WEIGHTED", "Kind"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,9 @@ class Kind:
 
     `moves` says that output values are input values, rearranged or selected, so that the output lies on the input's
     grid. Of those that move, one that `selects` may leave values out, and one that `vanishes` is gone in a deployed
-    network, on every target. `aliases` is of memory, not of values: the output may lie in that of the input.
+    network, on every target. One that `passes` its input on changes nothing in evaluation. `aliases` is of memory, not
+    of values: the output may lie in that of the input. One that `clips` cuts values off at bounds, so that it may be
+    part of what is before it, and rounding before or after it is the same.
     """
 
     name: str
@@ -32,7 +34,14 @@ class Kind:
     moves: bool = False
     selects: bool = False
     vanishes: bool = False
+    passes: bool = False
     aliases: bool = False
+    clips: bool = False
+
+    @property
+    def weighted(self) -> bool:
+        """Whether it adds up products of its data with a weight."""
+        return self.weight is not None and self.inputs != 0
 
 
 def _kinds(*kinds: Kind) -> dict[str, Kind]:
@@ -70,8 +79,8 @@ KINDS: dict[str, Kind] = _kinds(
     Kind("maxpool", sign=0, moves=True, selects=True),
     Kind("global_maxpool", sign=0, moves=True, selects=True),
     Kind("pixel_shuffle", sign=0, moves=True),
-    Kind("identity", sign=0, moves=True, vanishes=True, aliases=True),
-    Kind("dropout", sign=0, moves=True, vanishes=True, aliases=True),
+    Kind("identity", sign=0, moves=True, vanishes=True, passes=True, aliases=True),
+    Kind("dropout", sign=0, moves=True, vanishes=True, passes=True, aliases=True),
     # Zeros, which every grid has, around what a convolution takes in: part of the convolution when deployed.
     Kind("conv_pad", sign=0, moves=True, vanishes=True),
     Kind("pad", sign=0),
@@ -82,9 +91,9 @@ KINDS: dict[str, Kind] = _kinds(
     Kind("mean", sign=0),
     Kind("sum", sign=0),
     # activations
-    Kind("relu", sign=1),
-    Kind("relu6", sign=1),
-    Kind("clip"),
+    Kind("relu", sign=1, clips=True),
+    Kind("relu6", sign=1, clips=True),
+    Kind("clip", clips=True),
     Kind("leaky_relu"),
     Kind("prelu"),
     Kind("elu"),
@@ -132,6 +141,15 @@ KINDS: dict[str, Kind] = _kinds(
 
 MULTIPLYING = tuple(kind.name for kind in KINDS.values() if kind.multiplies)
 """Kinds that networks are quantized for. One that has none of them has nothing to gain on any target."""
+
+WEIGHTED = tuple(kind.name for kind in KINDS.values() if kind.weighted)
+"""Convolutions and linear layers."""
+
+CLIPPING = tuple(kind.name for kind in KINDS.values() if kind.clips)
+"""Activation functions that only cut values off."""
+
+PASSING = tuple(kind.name for kind in KINDS.values() if kind.passes)
+"""Kinds that give what they take in, in evaluation."""
 
 REORDERING = tuple(kind.name for kind in KINDS.values() if kind.moves and kind.inputs == 1 and not kind.selects)
 """Kinds that give every number they take in, and no other but zero: what they give has the same range."""

@@ -80,6 +80,11 @@ class Op:
         """Everything that it reads."""
         return (*(read for read in self.inputs if read is not None), *self.captured.values())
 
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The tensors of its inputs; as in an ONNX node, an absent one is ""."""
+        return tuple("" if read is None else read.tensor for read in self.inputs)
+
     def attribute(self, name: str, rank: int | None = None) -> Any:
         """An attribute, which is the default of ONNX where the model does not say it (see `attribute_value`)."""
         return attribute_value(self.type, self.attributes, name, rank)
@@ -244,6 +249,13 @@ class Network:
             dtypes=keyed(self.dtypes),
             stored_as=keyed(self.stored_as),
         )
+
+    def with_named_outputs(self) -> Network:
+        """Each output reads a tensor of its own name: where it is called otherwise there is an Identity in between."""
+        other = [output for output in self.outputs if output.read.tensor != output.name]
+        copies = (Op("Identity", output.name, (output.read,), (output.name,)) for output in other)
+        outputs = tuple(replace(output, read=Operand(output.name)) for output in self.outputs)
+        return replace(self, ops=(*self.ops, *copies), outputs=outputs)
 
     def pruned(self) -> Network:
         """Without operations that no output depends on, and constants that nothing reads."""

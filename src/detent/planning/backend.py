@@ -9,7 +9,7 @@ from typing import Literal
 
 from detent.deprecation import renamed_fields
 from detent.errors import SchemeError, UnknownNameError
-from detent.graph import KINDS
+from detent.graph import CLIPPING, KINDS, WEIGHTED
 from detent.numerics import PerTensor
 from detent.planning.supported_schemes import SupportedSchemes
 
@@ -39,7 +39,7 @@ def quantize_io(*kinds: str) -> dict[str, Rule]:
 
 
 def chains(
-    ops: tuple[str, ...], activations: tuple[str, ...] = ("relu", "relu6", "clip"), *, norm: bool = False
+    ops: tuple[str, ...], activations: tuple[str, ...] = CLIPPING, *, norm: bool = False
 ) -> tuple[tuple[str, ...], ...]:
     """Each of `ops`, then perhaps a batch norm (if `norm`), then perhaps an activation: all that are longer than one.
 
@@ -51,7 +51,7 @@ def chains(
     return tuple((op, *middle, *end) for op in ops for middle in norms for end in ends if middle or end)
 
 
-FUSED = chains(("conv", "conv_transpose", "linear"), norm=True)
+FUSED = chains(WEIGHTED, norm=True)
 """Weighted operation, batch norm, then an activation that only clips: what nearly every target runs as one."""
 
 VANISHES = tuple(kind.name for kind in KINDS.values() if kind.vanishes)

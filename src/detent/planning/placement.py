@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from torch import fx
 
 from detent.errors import RecipeError
-from detent.graph import KINDS, WHY_FLOAT
+from detent.graph import KINDS, PASSING, WHY_FLOAT
 from detent.planning.backend import VANISHES, Backend
 from detent.planning.masks import masks
 from detent.planning.sizes import sizes
@@ -19,8 +19,6 @@ __all__ = ["ChooseActivations", "QuantizerPlacement"]
 
 ChooseActivations = Callable[[fx.GraphModule, list[fx.Node]], Iterable[fx.Node]]
 """Of a graph, and the nodes whose tensors the backend's rules quantize: those whose tensors are quantized instead."""
-
-_NOTHING = ("identity", "dropout")
 
 
 class QuantizerPlacement:
@@ -238,7 +236,7 @@ class QuantizerPlacement:
     def _is_fused(self, node: fx.Node) -> bool:
         """Whether the target computes a node inside of one that it is for."""
         users = self._view.takers(node)
-        while len(users) == 1 and self._view.is_kind(users[0], *_NOTHING):
+        while len(users) == 1 and self._view.is_kind(users[0], *PASSING):
             node = users[0]
             users = self._view.takers(node)
         return any(self._is_fused_edge(node, user) for user in users)
@@ -248,7 +246,7 @@ class QuantizerPlacement:
         return source is next((s for s in self._view.data_inputs(user) if self._fuses(s, user)), None)
 
     def _fuses(self, source: fx.Node, user: fx.Node) -> bool:
-        while self._view.is_kind(source, *_NOTHING) and len(self._view.takers(source)) == 1:
+        while self._view.is_kind(source, *PASSING) and len(self._view.takers(source)) == 1:
             before = self._view.data_inputs(source)
             if len(before) != 1:
                 return False

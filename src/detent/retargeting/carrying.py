@@ -9,9 +9,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from detent.adopting import Known, limits
 from detent.errors import SchemeError
 from detent.graph import KINDS, FoldedBatchNorm, Plan, PreparedModel, QuantizedTensor, eval_mode
+from detent.known_qparams import Known, limits
 from detent.numerics import QParams, Scheme, choose_qparams
 from detent.planning import Backend
 from detent.quantizers import Quantizer

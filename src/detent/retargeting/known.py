@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from torch import Tensor, fx, nn
 
-from detent.adopting import Known, measured
 from detent.errors import SchemeError
 from detent.graph import (
     REORDERING,
@@ -21,6 +20,7 @@ from detent.graph import (
     ranges_of,
     sum_of_weights,
 )
+from detent.known_qparams import Known, measured
 from detent.numerics import QParams, Scheme
 from detent.retargeting.numbers import alike, as_scheme
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from detent.adopting import Known, scaled
 from detent.errors import SchemeError
 from detent.graph import Captured, Plan, foldable, folding_factor, join
+from detent.known_qparams import Known, scaled
 from detent.numerics import PerGroup, QParams, Scheme
 
 __all__ = ["Norm", "after_folding", "norms_of"]

@@ -9,7 +9,6 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
-from detent.adopting import adopt, initialize
 from detent.errors import ArtifactError
 from detent.frontends.onnx import source_of
 from detent.graph import (
@@ -24,6 +23,7 @@ from detent.graph import (
     without_quantizers,
 )
 from detent.ir import Package
+from detent.known_qparams import adopt, initialize
 from detent.loading import load
 from detent.numerics import QParams, Scheme
 from detent.planning import Backend, dispatched, plan

@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.ir import Encoding, Layout, Operand, attribute_value
+from detent.ir import Encoding, Layout, Op, Operand, attribute_value
 from detent.rewrites.network_editor import Constant, Found, NetworkEditor, input_at
 from detent.rewrites.original import Original
+from detent.rewrites.restoring import put_back, reader_of, restored_constant
 from detent.rewrites.rewrite import rewrite
 
-__all__ = ["NAME", "conv_transpose_as_conv", "moves_of", "one_phase", "transposed_kernel"]
+__all__ = ["NAME", "conv_transpose_as_conv", "undo"]
 
 NAME = "conv_transpose_as_conv"
 
@@ -163,21 +164,37 @@ def _as_conv(
     editor.replace(*found.ops, *found.functions)
 
 
-def moves_of(original: Original) -> int:
+def undo(editor: NetworkEditor, op: Op, original: Original) -> None:
+    data, weight, *biases = op.reads
+    kernel, shared = partial(_transposed_kernel, original), partial(_one_phase, original, shared=True)
+    weight = restored_constant(editor, weight, kernel, shared, axis=1)
+    phase = partial(_one_phase, original)
+    biases = [restored_constant(editor, bias, phase, phase) for bias in biases]
+    functions: list[Op] = []
+    last, moves = op, _moves_of(original)
+    while moves and (reader := reader_of(editor, last)).type in ("Relu", "Clip"):
+        functions.append(reader)
+        last = reader
+    for _ in range(moves):
+        last = reader_of(editor, last)
+    put_back(editor, op, original, [data, weight, *biases], op_type="ConvTranspose", functions=functions, last=last)
+
+
+def _moves_of(original: Original) -> int:
     """How many operations stand behind the convolution."""
     geometry = _Geometry.of(original)
     assert geometry is not None
     return len(_moves(geometry, original.weight[1]))
 
 
-def transposed_kernel(original: Original, weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _transposed_kernel(original: Original, weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The weights of the transposed convolution."""
     geometry = _Geometry.of(original)
     assert geometry is not None
     return original.gathered(lambda numbers: geometry.kernels(numbers, 0), weights)
 
 
-def one_phase(original: Original, values: npt.NDArray[Any], *, shared: bool = False) -> npt.NDArray[Any]:
+def _one_phase(original: Original, values: npt.NDArray[Any], *, shared: bool = False) -> npt.NDArray[Any]:
     """What the transposed convolution has for each output channel; if it is `shared`, of one group."""
     geometry = _Geometry.of(original)
     assert geometry is not None

@@ -8,19 +8,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from detent.ir import Encoding, Layout, Operand
+from detent.ir import Encoding, Layout, Op, Operand
 from detent.rewrites.network_editor import Constant, Found, NetworkEditor, input_at
 from detent.rewrites.original import Original
+from detent.rewrites.restoring import put_back, restored_constant
 from detent.rewrites.rewrite import rewrite
 
-__all__ = ["DENSE", "dense_kernel", "densify_conv_transpose", "grouped_kernel"]
+__all__ = ["NAME", "dense_kernel", "densify_conv_transpose", "undo"]
 
-DENSE = "dense_conv_transpose"
+NAME = "dense_conv_transpose"
 """What files say that were written so, those of earlier releases too."""
 
 
@@ -47,7 +49,7 @@ def _write(editor: NetworkEditor, found: Found, weight: Constant, groups: int) -
     (op,) = found.ops
     attributes, original, kernel = op.attributes, None, op.inputs[1]
     if groups > 1:
-        original = Original(DENSE, attributes, weight.array.shape, ())
+        original = Original(NAME, attributes, weight.array.shape, ())
         attributes, kernel = {**attributes, "group": 1}, _spread(editor, weight, groups)
     bias = input_at(op, 2) or _zeros(editor, found, weight)
     inputs = [found.data, kernel, bias]
@@ -77,7 +79,14 @@ def dense_kernel(weights: npt.NDArray[Any], groups: int, fill: npt.NDArray[Any])
     return np.asarray(dense.reshape(inputs, groups * outputs, *kernel))
 
 
-def grouped_kernel(original: Original, weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def undo(editor: NetworkEditor, op: Op, original: Original) -> None:
+    data, weight, *biases = op.reads
+    kernel, channels = partial(_grouped_kernel, original), original.weight[1]
+    weight = restored_constant(editor, weight, kernel, lambda values: values[:channels], axis=1)
+    put_back(editor, op, original, [data, weight, *biases])
+
+
+def _grouped_kernel(original: Original, weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The weights that `dense_kernel` spread out."""
     groups = int(original.attributes["group"])
     return original.gathered(lambda numbers: dense_kernel(numbers, groups, np.zeros(1, numbers.dtype)), weights)

@@ -14,16 +14,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.ir import Layout, Operand, attribute_value
+from detent.ir import Layout, Op, Operand, attribute_value
 from detent.rewrites.network_editor import Found, NetworkEditor
 from detent.rewrites.original import Original
+from detent.rewrites.restoring import producer_of, put_back, restored_constant
 from detent.rewrites.rewrite import rewrite
 
-__all__ = ["MOVES", "NAME", "in_pixels", "space_to_depth_strided_conv"]
+__all__ = ["NAME", "space_to_depth_strided_conv", "undo"]
 
 NAME = "strided_conv_in_blocks"
 """What files say that were written so, those of earlier releases too."""
-MOVES = 5
+_MOVES = 5
 
 _STRIDE = 2
 _FEW = 4
@@ -119,7 +120,14 @@ def _write(editor: NetworkEditor, found: Found, blocks: _Blocks, weight: Operand
     editor.replace_found(found, made)
 
 
-def in_pixels(original: Original, weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def undo(editor: NetworkEditor, op: Op, original: Original) -> None:
+    data, weight, *biases = op.reads
+    for _ in range(_MOVES):
+        data = producer_of(editor, data).reads[0]
+    put_back(editor, op, original, [data, restored_constant(editor, weight, partial(_in_pixels, original)), *biases])
+
+
+def _in_pixels(original: Original, weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The weights of the convolution that was written in blocks."""
     blocks = _Blocks.of(original)
     assert blocks is not None

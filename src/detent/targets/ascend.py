@@ -76,21 +76,21 @@ class AscendRecordFormat(ParameterFormat):
     def write_parameters(self, network: FloatNetwork) -> Written:
         records: list[str] = []
         unsaid: list[str] = []
-        for node in network.nodes:
-            reads = network.reads(node)
+        for op in network.ops:
+            reads = network.reads(op)
             data = reads.get(0)
             if data is None:
                 continue
-            if node.op_type in KEEPS_VALUES:
+            if op.type in KEEPS_VALUES:
                 continue
-            if node.op_type not in _OPERATIONS:
-                unsaid.append(node.name)
+            if op.type not in _OPERATIONS:
+                unsaid.append(op.name)
                 continue
             weight = reads.get(1)
             if weight is not None and weight.role == "activation":
-                unsaid.append(node.name)
+                unsaid.append(op.name)
                 continue
-            records.append(_record(node.name, _data_lines(data) + _weight_lines(weight, node.op_type)))
+            records.append(_record(op.name, _data_lines(data) + _weight_lines(weight, op.type)))
         names = ", ".join(unsaid)
         notes = (f"AMCT has no record for {names}: float on Ascend, integers in model.onnx",) if unsaid else ()
         return Written({_FILE: "".join(records).encode()}, notes)

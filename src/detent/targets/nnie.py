@@ -13,9 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-import onnx
-
-from detent.ir import DeployedTensor
+from detent.ir import DeployedTensor, Op
 from detent.numerics import LogGrid
 from detent.planning import Backend, SupportedSchemes, quantize_inputs
 from detent.targets.base import Target, TensorFacts, Written
@@ -66,7 +64,7 @@ class NnieGfpqFormat(ParameterFormat):
         for tensor in (*network.activations.values(), *network.parameters.values()):
             _require(tensor)
         entries, grouped = gfpq_entries(
-            network.nodes, lambda node: [float(t.scale) for t in network.reads(node).values() if t.role == "activation"]
+            network.ops, lambda op: [float(t.scale) for t in network.reads(op).values() if t.role == "activation"]
         )
         names = ", ".join(grouped)
         note = f"{_NAME} wants a magnitude for each group, so {names} have none: the mapper finds its own"
@@ -81,21 +79,21 @@ FORMAT = NnieGfpqFormat()
 
 
 def gfpq_entries(
-    nodes: Iterable[onnx.NodeProto], magnitudes_of: Callable[[onnx.NodeProto], list[float]]
+    ops: Iterable[Op], magnitudes_of: Callable[[Op], list[float]]
 ) -> tuple[dict[str, list[float]], list[str]]:
     """The magnitudes of each operation that the mapper wants some for, and the names of those it finds its own for."""
     entries: dict[str, list[float]] = {}
     upsamplings, grouped = 0, []
-    for node in nodes:
-        magnitudes = [] if node.op_type in _WITHOUT_ENTRY else magnitudes_of(node)
+    for op in ops:
+        magnitudes = [] if op.type in _WITHOUT_ENTRY else magnitudes_of(op)
         if not magnitudes:
             continue
-        if node.op_type == "Conv" and _groups(node) != 1:
-            grouped.append(node.name)
+        if op.type == "Conv" and op.groups != 1:
+            grouped.append(op.name)
             continue
-        entries[node.name] = magnitudes
-        if node.op_type in _UPSAMPLES:  # the mapper makes two layers of it
-            entries[f"{node.name}_permute_{upsamplings}"] = magnitudes
+        entries[op.name] = magnitudes
+        if op.type in _UPSAMPLES:  # the mapper makes two layers of it
+            entries[f"{op.name}_permute_{upsamplings}"] = magnitudes
             upsamplings += 1
     return entries, grouped
 
@@ -112,8 +110,3 @@ def _require(tensor: DeployedTensor) -> None:
     if tensor.scheme.grid != _GRID:
         raise refusal(_NAME, tensor, f"NNIE has the numbers of {_GRID}", "quantize it to that grid")
     on_one_scale(tensor, _NAME)
-
-
-def _groups(node: onnx.NodeProto) -> int:
-    # By name: MQBench takes the second attribute for it, whatever that is.
-    return next((attribute.i for attribute in node.attribute if attribute.name == "group"), 1)

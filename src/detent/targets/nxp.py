@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from detent.ir import DeployedTensor
+from detent.ir import DeployedTensor, write_qdq
 from detent.numerics import PerChannel, PerTensor, Rounding
 from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains
 from detent.targets.base import Deployment, Format, Target, TensorFacts, Written
@@ -61,9 +61,10 @@ class NxpRangesFormat(Format):
 
     def write(self, deployment: Deployment) -> Written:
         network = FloatNetwork.of(deployment, _NAME)
-        model = network.model
+        # Its ranges are inputs that have a value: an `ir.Network` has no such inputs.
+        model = write_qdq(network.network)
         taken = {tensor.name for tensor in model.graph.initializer}
-        taken.update(name for node in model.graph.node for name in (*node.input, *node.output))
+        taken.update(name for op in network.ops for name in (*op.input_names, *op.outputs))
         for name, tensor in network.activations.items():
             _require(tensor)
             for suffix, value in ((_MIN, tensor.minimum), (_MAX, tensor.maximum)):

@@ -203,7 +203,7 @@ def _tables(network: FloatNetwork) -> dict[str, Any]:
             "hash": ids[name],
             "dominator": ids.get(tensor.shares or name, ids[name]),
         }
-    ops = {node.name: {"data_type": "INT8"} for node in network.nodes if network.reads(node)}
+    ops = {op.name: {"data_type": "INT8"} for op in network.ops if network.reads(op)}
     return {"quant_info": entries, "op_info": ops}
 
 

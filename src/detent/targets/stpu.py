@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx
 
-from detent.ir import DeployedTensor, Trait, ops_with
+from detent.ir import DeployedTensor, Op, Trait, ops_with
 from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_io
 from detent.targets.base import Target, TensorFacts, Written
 from detent.targets.base.content import as_json, parse_json
@@ -71,21 +70,21 @@ class StpuMinmaxFormat(ParameterFormat):
     def write_parameters(self, network: FloatNetwork) -> Written:
         ranges: dict[str, dict[str, Any]] = {name: _range(tensor) for name, tensor in network.moved_backwards().items()}
         notes: list[str] = []
-        for node in network.nodes:
-            if node.op_type == "Sigmoid":
-                notes += _set_table(node.output[0], ranges)
-            if node.op_type == "Concat" and node.output[0] in ranges:
-                notes += _pass_to_inputs(node, ranges)
-        for node in network.nodes:
-            clipping = network.clipping_of(node)
-            if clipping is not None and clipping.output[0] in ranges:
-                ranges[node.output[0]] = dict(ranges[clipping.output[0]])
+        for op in network.ops:
+            if op.type == "Sigmoid":
+                notes += _set_table(op.outputs[0], ranges)
+            if op.type == "Concat" and op.outputs[0] in ranges:
+                notes += _pass_to_inputs(op, ranges)
+        for op in network.ops:
+            clipping = network.clipping_of(op)
+            if clipping is not None and clipping.outputs[0] in ranges:
+                ranges[op.outputs[0]] = dict(ranges[clipping.outputs[0]])
         parameters: dict[str, dict[str, Any]] = {}
-        for node in network.nodes:
-            parameters.update(_parameters(node, network))
-            emin = _emin(node, network, ranges, parameters)
+        for op in network.ops:
+            parameters.update(_parameters(op, network))
+            emin = _emin(op, network, ranges, parameters)
             if emin is not None:
-                ranges[node.output[0]]["emin"] = emin
+                ranges[op.outputs[0]]["emin"] = emin
         return Written({_FILE: as_json({**ranges, **parameters})}, tuple(notes))
 
     def parameter_facts(self, content: bytes) -> Iterator[TensorFacts]:
@@ -124,43 +123,43 @@ def _set_table(tensor: str, ranges: dict[str, dict[str, Any]]) -> list[str]:
     return [f"STPU's sigmoid gives -1 to 1: {tensor} has that range, not its own"] if differs else []
 
 
-def _pass_to_inputs(node: onnx.NodeProto, ranges: dict[str, dict[str, Any]]) -> list[str]:
+def _pass_to_inputs(op: Op, ranges: dict[str, dict[str, Any]]) -> list[str]:
     """Give what is concatenated the scale of the result; a note if some had another."""
-    result = node.output[0]
-    moved = [name for name in node.input if ranges.get(name, ranges[result]) != ranges[result]]
-    for name in node.input:
+    result = op.outputs[0]
+    moved = [name for name in op.input_names if ranges.get(name, ranges[result]) != ranges[result]]
+    for name in op.input_names:
         ranges[name] = dict(ranges[result])
     return [f"STPU concatenates on one scale: {', '.join(moved)} have that of {result}, not their own"] if moved else []
 
 
-def _parameters(node: onnx.NodeProto, network: FloatNetwork) -> dict[str, dict[str, Any]]:
-    reads = network.reads(node)
-    if node.op_type not in ops_with(Trait.WEIGHTED) or 1 not in reads or reads[1].role != "weight":
+def _parameters(op: Op, network: FloatNetwork) -> dict[str, dict[str, Any]]:
+    reads = network.reads(op)
+    if op.type not in ops_with(Trait.WEIGHTED) or 1 not in reads or reads[1].role != "weight":
         return {}
-    found: dict[str, dict[str, Any]] = {f"{node.name}_weights": _range(reads[1])}
-    if len(node.input) > 2 and 0 in reads:
+    found: dict[str, dict[str, Any]] = {f"{op.name}_weights": _range(reads[1])}
+    if len(op.inputs) > 2 and 0 in reads:
         scale = float(reads[0].scale * reads[1].scale)
-        found[f"{node.name}_bias"] = {"alpha": scale, "zero_point": 0}
+        found[f"{op.name}_bias"] = {"alpha": scale, "zero_point": 0}
     return found
 
 
 def _emin(
-    node: onnx.NodeProto,
+    op: Op,
     network: FloatNetwork,
     ranges: dict[str, dict[str, Any]],
     parameters: dict[str, dict[str, Any]],
 ) -> int | None:
-    if node.output[0] not in ranges:
+    if op.outputs[0] not in ranges:
         return None
-    greatest = ranges[node.output[0]]["max"]
-    if node.op_type == "Gemm":
+    greatest = ranges[op.outputs[0]]["max"]
+    if op.type == "Gemm":
         return 128
-    if node.op_type == "Resize":
+    if op.type == "Resize":
         return _biased_exponent(greatest) - 20
-    weights = parameters.get(f"{node.name}_weights")
-    if node.op_type in _CONVOLUTIONS and weights is not None and node.input[0] in ranges:
-        terms = math.prod(network.shapes[node.input[1]][1:])
-        sum_of_terms = math.sqrt(terms) * ranges[node.input[0]]["max"] * weights["max"]
+    weights = parameters.get(f"{op.name}_weights")
+    if op.type in _CONVOLUTIONS and weights is not None and op.input_names[0] in ranges:
+        terms = math.prod(network.network.constants[op.input_names[1]].shape[1:])
+        sum_of_terms = math.sqrt(terms) * ranges[op.input_names[0]]["max"] * weights["max"]
         return _biased_exponent(max(sum_of_terms, greatest)) - 10
     return None
 

@@ -80,10 +80,10 @@ class TengineScaleFormat(ParameterFormat):
         for tensor in network.deployment.tensors:
             on_one_scale(tensor, _NAME)
         tensors = network.moved_backwards()
-        for node in network.nodes:
-            clipping = network.clipping_of(node) if node.op_type == "Conv" else None
-            if clipping is not None and clipping.output[0] in tensors:
-                tensors.setdefault(node.output[0], tensors[clipping.output[0]])
+        for op in network.ops:
+            clipping = network.clipping_of(op) if op.type == "Conv" else None
+            if clipping is not None and clipping.outputs[0] in tensors:
+                tensors.setdefault(op.outputs[0], tensors[clipping.outputs[0]])
         lines = [_line(name, tensor) for name, tensor in tensors.items()]
         return Written({_FILE: "".join(lines).encode()})
 

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 import detent
 from detent.deployment import write
 from detent.errors import EngineError
-from detent.ir import Package, read_qdq
+from detent.ir import Package, read_qdq, write_qdq
 from detent.targets.base import Placement
 from detent.targets.mnn.arithmetic import Mnn as Arithmetic
 from detent.targets.mnn.engine import Mnn, _Worker
-from detent.targets.mnn.model import mnn_model
+from detent.targets.mnn.model import mnn_network
 from detent.targets.mnn.scales import MnnScales
 from detent.targets.mnn.writer import mnn_compression
 from detent.twin import Twin
@@ -43,7 +43,7 @@ def followed(kind: str, scales: str, seed: int) -> Net:
 
 def engine_of(net: Net) -> Mnn:
     graph = read_qdq(net.model)
-    return Mnn(mnn_model(net.model, graph).SerializeToString(), mnn_compression(graph), graph)
+    return Mnn(write_qdq(mnn_network(graph)).SerializeToString(), mnn_compression(graph), graph)
 
 
 def step_by_step(net: Net) -> tuple[int, int]:

@@ -16,12 +16,12 @@ from torch.nn import functional
 
 import detent
 from detent.errors import DeployError
-from detent.ir import read_qdq
+from detent.ir import read_qdq, write_qdq
 from detent.rewrites import float_model
 from detent.targets.base import Deployment
 from detent.targets.mnn import engine
 from detent.targets.mnn.compression import ActivationGrid, Compression, CompressionLayer, WeightGrid
-from detent.targets.mnn.model import mnn_model
+from detent.targets.mnn.model import mnn_network
 from detent.targets.mnn.spec import MNN
 from detent.targets.mnn.writer import FORMAT, mnn_compression, read_mnn
 from tests.twin.nets import Builder, Net, Style, conv, linear, small_net
@@ -145,7 +145,7 @@ def test_small_groups_are_written_as_one_convolution_with_zeros() -> None:
         net = builder.net()
         graph = read_qdq(net.model)
         counts[group, inputs, outputs] = len(mnn_compression(graph).layers)
-        model = mnn_model(net.model, graph)
+        model = write_qdq(mnn_network(graph))
         (node,) = [node for node in model.graph.node if node.op_type == "Conv"]
         groups = [attribute.i for attribute in node.attribute if attribute.name == "group"]
         assert groups == ([] if outputs // group < 4 and (group, inputs, outputs) != (8, 8, 8) else [group])
@@ -170,7 +170,7 @@ def test_a_large_matrix_is_written_as_a_convolution() -> None:
     net = builder.net()
     graph = read_qdq(net.model)
     assert [layer.output.name for layer in mnn_compression(graph).layers] == ["gemm1.product"]
-    written = mnn_model(net.model, graph)
+    written = write_qdq(mnn_network(graph))
     assert [node.op_type for node in written.graph.node] == ["Reshape", "Conv", "Reshape", "Max", "Identity"]
     assert_same_numbers(net, written)
 
@@ -212,7 +212,7 @@ def test_what_is_wrong_on_codes_is_written_otherwise_with_the_same_numbers(kind:
         result = builder.float_op(kind, *((made, x) if kind == "Max" else (made,)), **attributes)
     builder.output(conv(builder, builder.quantized(result), 4, 1))
     net = builder.net()
-    model = mnn_model(net.model, read_qdq(net.model))
+    model = write_qdq(mnn_network(read_qdq(net.model)))
     kinds = [node.op_type for node in model.graph.node]
     assert kinds == ["Tanh", *written, "Conv", "Identity"]
     assert_same_numbers(net, model)
@@ -225,7 +225,7 @@ def test_an_average_that_counts_padding_in_ceil_mode_is_refused() -> None:
     builder.output(conv(builder, builder.quantized(builder.float_op("AveragePool", x, **pool)), 4, 1))
     net = builder.net()
     with pytest.raises(DeployError, match="never counts padding"):
-        mnn_model(net.model, read_qdq(net.model))
+        write_qdq(mnn_network(read_qdq(net.model)))
 
 
 @pytest.mark.parametrize(

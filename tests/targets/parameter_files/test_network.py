@@ -24,8 +24,8 @@ def test_parameters_have_their_names_in_the_float_network(backend, form, tmp_pat
     network = FloatNetwork.of(deployment_of(prepared), "test")
     weights = [name for name, tensor in network.parameters.items() if tensor.role == "weight"]
     assert weights == (["w1", "w2", "w3"] if form == "file" else ["0.weight", "3.weight"])
-    assert set(network.parameters) <= set(network.shapes)
-    read = {name for node in network.nodes for name in node.input}
+    assert set(network.parameters) <= set(network.network.constants)
+    read = {name for op in network.ops for name in op.input_names}
     assert set(network.parameters) <= read
 
 
@@ -34,7 +34,7 @@ def test_an_output_of_a_file_is_quantized_under_its_own_name(backend, tmp_path):
     prepared = detent.prepare(detent.load(save_net(tmp_path / "net.onnx")), (batches()[0],), backend=backend)
     detent.calibrate(prepared, batches(2))
     network = FloatNetwork.of(deployment_of(prepared), "test")
-    (output,) = network.model.graph.output
+    (output,) = network.network.outputs
     assert network.activations[output.name].tensor == output.name
-    assert network.producer(output.name).op_type == "Gemm"
-    onnx.checker.check_model(network.model, full_check=True)
+    assert network.producer(output.name).type == "Gemm"
+    onnx.checker.check_model(onnx.load_model_from_string(network.content), full_check=True)

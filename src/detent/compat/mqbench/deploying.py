@@ -13,6 +13,7 @@ from detent.compat.mqbench.platform import target_of
 from detent.deployment import deployment_of
 from detent.errors import DeployError
 from detent.files import write_bytes
+from detent.ir import write_qdq
 from detent.targets.formats import find_format
 
 __all__ = ["convert_deploy", "register_deploy_function"]
@@ -59,7 +60,7 @@ def convert_deploy(
         contents |= find_format("mqbench_json").write(deployment_of(prepared)).files
     if wants_own_nodes(prepared):
         own = with_own_nodes(prepared, deployment_of(prepared))
-        contents |= {} if own is None else {"model.onnx": own.SerializeToString(deterministic=True)}
+        contents |= {} if own is None else {"model.onnx": write_qdq(own).SerializeToString(deterministic=True)}
     kept = {
         "model.onnx": f"{model_name}.onnx",
         "float.onnx": f"{model_name}_deploy_model.onnx",

@@ -12,9 +12,9 @@ import onnx
 from detent.compat.mqbench.own_nodes import LOGARITHMIC, OwnNode, own_nodes_of, without_own_nodes
 from detent.errors import DeployError
 from detent.files import write_bytes
-from detent.ir import Encoding, read_qdq
+from detent.ir import Encoding, Network, read_qdq, write_qdq
 from detent.ir.qparams import BOUNDS
-from detent.rewrites import float_model
+from detent.rewrites import float_network
 from detent.targets.nnie import gfpq_entries
 
 __all__ = [
@@ -34,23 +34,24 @@ class LinearQuantizer_process:  # noqa: N801
     ) -> tuple[onnx.ModelProto, dict[str, Any]]:
         """Writes `<model_name>_deploy_model.onnx` and `<model_name>_clip_ranges.json`, and gives what is in them."""
         path = Path(onnx_path)
-        quantized = onnx.load(path)
+        quantized = read_qdq(onnx.load(path))
         ranges = {one.tensor: self.clip_range(self.parse_qparams(one)) for one in own_nodes_of(quantized)}
-        rest = without_own_nodes(quantized)
+        # Written and read again: shapes behind such a node are known now.
+        rest = read_qdq(write_qdq(without_own_nodes(quantized)))
         ranges |= {name: self.clip_range(one) for name, one in _encodings(rest).items()}
-        network, context = float_model(rest), {backend: ranges}
+        network, context = write_qdq(float_network(rest)), {backend: ranges}
         onnx.save(network, path.parent / f"{model_name}_deploy_model.onnx")
         _write_json(path.parent / f"{model_name}_clip_ranges.json", context)
         return network, context
 
     def parse_qparams(self, own: OwnNode) -> Encoding:
         """Of a node with the inputs (tensor, scale, zero point): its range is in two more, or in its attributes."""
-        said = own.attributes
+        said = own.op.attributes
         ends = [one.item() for one in own.constants[2:4]] or [said.get("quant_min"), said.get("quant_max")]
         if len(own.constants) < 2 or len(ends) != 2 or None in ends:
             raise DeployError(
-                f"the parameters of {own.node.name!r}",
-                f"{own.node.op_type} has {len(own.constants)} constants and the attributes {', '.join(said) or 'none'}",
+                f"the parameters of {own.op.name!r}",
+                f"{own.op.type} has {len(own.constants)} constants and the attributes {', '.join(said) or 'none'}",
                 "let symbolic write tensor, scale, zero_point, quant_min_i and quant_max_i",
             )
         low, high = (int(one) for one in ends)
@@ -77,14 +78,14 @@ class LogarithmicQuantizer_process:  # noqa: N801
     ) -> tuple[onnx.ModelProto, dict[str, Any]]:
         """Writes `<model_name>_deploy_model.onnx` and `<model_name>_gfpq_param_dict.json`, and gives both."""
         path = Path(onnx_path)
-        quantized = onnx.load(path)
-        weights = {one.name for one in quantized.graph.initializer}
-        nodes = [one for one in own_nodes_of(quantized) if one.node.op_type == LOGARITHMIC]
-        magnitudes = {one.node.output[0]: one.constants[0].item() for one in nodes if one.tensor not in weights}
+        quantized = read_qdq(onnx.load(path))
+        nodes = [one for one in own_nodes_of(quantized) if one.op.type == LOGARITHMIC]
+        activations = [one for one in nodes if one.tensor not in quantized.constants]
+        magnitudes = {one.op.outputs[0]: one.constants[0].item() for one in activations}
         entries, _ = gfpq_entries(
-            quantized.graph.node, lambda node: [magnitudes[name] for name in node.input if name in magnitudes]
+            quantized.ops, lambda op: [magnitudes[name] for name in op.input_names if name in magnitudes]
         )
-        network, context = without_own_nodes(quantized), {"nnie": {"gfpq_param_dict": entries}}
+        network, context = write_qdq(without_own_nodes(quantized)), {"nnie": {"gfpq_param_dict": entries}}
         onnx.save(network, path.parent / f"{model_name}_deploy_model.onnx")
         _write_json(path.parent / f"{model_name}_gfpq_param_dict.json", context)
         return network, context
@@ -109,9 +110,8 @@ def convert_xir(*_: Any, **__: Any) -> None:
     )
 
 
-def _encodings(model: onnx.ModelProto) -> dict[str, Encoding]:
-    graph = read_qdq(model)
-    reads = [read for op in graph.ops for read in op.inputs if read is not None]
+def _encodings(network: Network) -> dict[str, Encoding]:
+    reads = [read for op in network.ops for read in op.inputs if read is not None]
     return {read.tensor: read.encoding for read in reads if read.encoding is not None}
 
 

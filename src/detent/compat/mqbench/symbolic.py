@@ -1,4 +1,4 @@
-"""A user's autograd Function as ONNX nodes: its `symbolic` is called with a graph that writes down what it asks for."""
+"""A user's autograd Function as operations: its `symbolic` is called with a graph that writes down what it asks for."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import onnx
+import numpy.typing as npt
 import torch
-from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
 from detent.errors import DeployError
+from detent.ir import Op, Operand
 
 __all__ = ["Applied", "SymbolicGraph", "Value", "applied_in"]
 
@@ -26,30 +26,30 @@ class Value:
 
 
 class SymbolicGraph:
-    """The `g` of a `symbolic`: `g.op("domain::Type", *inputs, some_i=1, outputs=1)` appends a node.
+    """The `g` of a `symbolic`: `g.op("domain::Type", *inputs, some_i=1, outputs=1)` appends an operation.
 
-    Inputs are values, or tensors, which become initializers. The end of an attribute's name says what it is, as in
+    Inputs are values, or tensors, which become constants. The end of an attribute's name says what it is, as in
     torch: `_i`, `_f`, `_s`, `_t`, one or a list. `stem` begins the names of all that is made.
     """
 
     def __init__(self, stem: str):
         self.stem = stem
-        self.nodes: list[onnx.NodeProto] = []
-        self.initializers: list[onnx.TensorProto] = []
+        self.ops: list[Op] = []
+        self.constants: dict[str, npt.NDArray[Any]] = {}
 
     def op(self, opname: str, *raw_args: Any, outputs: int = 1, **attributes: Any) -> Any:
-        """The value that the new node gives, or a tuple of them."""
+        """The value that the new operation gives, or a tuple of them."""
         domain, _, kind = opname.rpartition("::")
-        name = f"{self.stem}/{kind}" if not self.nodes else f"{self.stem}/{kind}_{len(self.nodes)}"
-        made = [f"{name}_output" if outputs == 1 else f"{name}_output_{index}" for index in range(outputs)]
-        inputs = [self._named(one, f"{name}_input_{index}") for index, one in enumerate(raw_args)]
+        name = f"{self.stem}/{kind}" if not self.ops else f"{self.stem}/{kind}_{len(self.ops)}"
+        made = tuple(f"{name}_output" if outputs == 1 else f"{name}_output_{index}" for index in range(outputs))
+        inputs = tuple(Operand(self._named(one, f"{name}_input_{index}")) for index, one in enumerate(raw_args))
         said = dict(_attribute(key, value) for key, value in attributes.items())
-        self.nodes.append(helper.make_node(kind, inputs, made, name=name, domain=domain, **said))
+        self.ops.append(Op(kind, name, inputs, made, said, domain))
         values = tuple(Value(one) for one in made)
         return values[0] if outputs == 1 else values
 
     def constant(self, tensor: Tensor, name: str) -> Value:
-        self.initializers.append(numpy_helper.from_array(tensor.detach().cpu().numpy(), name))
+        self.constants[name] = tensor.detach().cpu().numpy()
         return Value(name)
 
     def _named(self, given: Any, name: str) -> str:
@@ -68,7 +68,7 @@ _KINDS = {"i": int, "f": float, "s": str}
 def _attribute(key: str, value: Any) -> tuple[str, Any]:
     name, _, kind = key.rpartition("_")
     if kind == "t" and name:
-        return name, numpy_helper.from_array(torch.as_tensor(value).cpu().numpy())
+        return name, torch.as_tensor(value).cpu().numpy()
     if kind not in _KINDS or not name:
         raise DeployError(f"the attribute {key!r} of g.op", "its name does not end in _i, _f, _s or _t", "say its type")
     cast = _KINDS[kind]

@@ -16,7 +16,7 @@ from detent.compat.ppq.config import OperationQuantizationConfig, TensorQuantiza
 from detent.compat.ppq.platforms import TargetPlatform
 from detent.errors import CaptureError, UnknownNameError
 from detent.frontends.onnx import OnnxSource, is_imported, source_of
-from detent.graph import KINDS, PreparedModel, capture, kind_of
+from detent.graph import KINDS, WEIGHTED, PreparedModel, capture, kind_of
 from detent.loading import load
 
 __all__ = [
@@ -52,7 +52,7 @@ _TYPES = {
     "batchnorm": "BatchNormalization",
     "layernorm": "LayerNormalization",
 }
-COMPUTING = ("conv", "conv_transpose", "linear")
+COMPUTING = WEIGHTED
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from detent.compat.ppq.graph import BaseGraph, Operation
 from detent.compat.ppq.platforms import TargetPlatform
 from detent.compat.ppq.settings import QuantizationSetting
 from detent.errors import SchemeError
-from detent.graph import KINDS, TORCH_OPS
+from detent.graph import CLIPPING, KINDS, TORCH_OPS, WEIGHTED
 from detent.numerics import PerChannel, PerTensor, Rounding
 from detent.planning import MOVES, Backend, BiasRule, Rule, SupportedSchemes, chains
 from detent.recipes import Recipe, TensorRequest
@@ -42,8 +42,8 @@ def translated(graph: BaseGraph, platform: TargetPlatform, setting: Quantization
     _refuse_two_grids(active)
     kinds = {kind for operation in active for kind in kinds_of(operation)}
     passthrough = {kind for operation in quantized for kind in kinds_of(operation)} - kinds
-    fused = tuple(kind for kind in ("relu", "relu6", "clip") if kind in kinds)
-    weighted = tuple(kind for kind in ("conv", "conv_transpose", "linear") if kind in kinds)
+    fused = tuple(kind for kind in CLIPPING if kind in kinds)
+    weighted = tuple(kind for kind in WEIGHTED if kind in kinds)
     bias_rule, bias = _bias_rule(active)
     backend = Backend(
         name=platform.name.lower(),

@@ -14,9 +14,8 @@ from typing import Any
 import onnx
 from onnx import numpy_helper
 
-from detent.ir import DeployedTensor, Trait, ops_with
-from detent.ir.metadata import read_stored_as
-from detent.rewrites import float_model
+from detent.ir import DeployedTensor, Network, Op, Trait, ops_with, write_qdq
+from detent.rewrites import float_network
 from detent.targets.base.deployment import Deployment
 from detent.targets.base.format import Format, TensorFacts, Written
 from detent.targets.base.limits import by_name, float_readers
@@ -26,7 +25,7 @@ __all__ = ["FLOAT_MODEL", "KEEPS_VALUES", "FloatNetwork", "ParameterFormat", "in
 FLOAT_MODEL = "float.onnx"
 
 KEEPS_VALUES = ops_with(Trait.RESHAPES) | {"Transpose"}
-"""Types of nodes whose output holds the values of the input, moved."""
+"""Types of operations whose output holds the values of the input, moved."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +33,7 @@ class FloatNetwork:
     """`activations` and `parameters` are the tensors that are on a grid; `notes` say what that loses."""
 
     deployment: Deployment
-    model: onnx.ModelProto
+    network: Network
     activations: Mapping[str, DeployedTensor]
     parameters: Mapping[str, DeployedTensor]
     notes: tuple[str, ...] = ()
@@ -42,76 +41,64 @@ class FloatNetwork:
     @classmethod
     def of(cls, deployment: Deployment, format_name: str) -> FloatNetwork:
         parameters = {tensor.tensor: tensor for tensor in deployment.parameters}
-        model = float_model(deployment.model)
-        _name_stored(model)
+        # What stands before the quantization of an output has the output's own name again.
         own = deployment.graph.unquantized_outputs(deployment.names)
-        _name_outputs(model.graph, own)
+        network = _with_named_parameters(float_network(deployment.graph)).renamed(own).with_named_outputs()
         activations = {
             own.get(name, name): replace(tensor, tensor=own.get(name, name))
             for name, tensor in by_name(deployment, format_name).items()
         }
-        return cls(deployment, model, activations, parameters, float_readers(deployment, format_name))
+        return cls(deployment, network, activations, parameters, float_readers(deployment, format_name))
 
     @property
-    def nodes(self) -> list[onnx.NodeProto]:
-        return [node for node in self.model.graph.node if node.op_type != "Constant"]
-
-    @property
-    def file(self) -> dict[str, bytes]:
-        return {FLOAT_MODEL: self.model.SerializeToString(deterministic=True)}
+    def ops(self) -> tuple[Op, ...]:
+        return self.network.ops
 
     @cached_property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of parameters."""
-        return {tensor.name: tuple(tensor.dims) for tensor in self.model.graph.initializer}
+    def content(self) -> bytes:
+        """Of `float.onnx`."""
+        content: bytes = write_qdq(self.network).SerializeToString(deterministic=True)
+        return content
 
-    @cached_property
-    def _producers(self) -> dict[str, onnx.NodeProto]:
-        return {name: node for node in self.model.graph.node for name in node.output}
+    def producer(self, tensor: str) -> Op | None:
+        return self.network.producer(tensor)
 
-    def producer(self, tensor: str) -> onnx.NodeProto | None:
-        return self._producers.get(tensor)
+    def consumers(self, tensor: str) -> list[Op]:
+        return [op for op in self.ops if tensor in op.input_names]
 
-    def consumers(self, tensor: str) -> list[onnx.NodeProto]:
-        return [node for node in self.nodes if tensor in node.input]
-
-    def reads(self, node: onnx.NodeProto) -> dict[int, DeployedTensor]:
-        """The inputs that the node reads as integers, by position."""
+    def reads(self, op: Op) -> dict[int, DeployedTensor]:
+        """The inputs that the operation reads as integers, by position."""
         found: dict[int, DeployedTensor] = {}
-        for position, name in enumerate(node.input):
+        for position, name in enumerate(op.input_names):
             tensor = self.activations.get(name) or self.parameters.get(name)
-            if tensor is not None and (not tensor.users or node.name in tensor.users or tensor.role != "activation"):
+            if tensor is not None and (not tensor.users or op.name in tensor.users or tensor.role != "activation"):
                 found[position] = tensor
         return found
 
     def moved_backwards(self) -> dict[str, DeployedTensor]:
-        """The activations, and what goes into a node that only moves values whose output is one of them.
+        """The activations, and what goes into an operation that only moves values whose output is one of them.
 
-        Tools that want a range for every tensor find it there too. The order is that of `activations`, then of nodes
-        from the last to the first.
+        Tools that want a range for every tensor find it there too. The order is that of `activations`, then of
+        operations from the last to the first.
         """
         found = dict(self.activations)
-        for node in reversed(self.nodes):
-            if node.op_type in KEEPS_VALUES and node.output[0] in found and node.input[0] not in self.shapes:
-                found.setdefault(node.input[0], found[node.output[0]])
+        for op in reversed(self.ops):
+            if op.type in KEEPS_VALUES and op.outputs[0] in found and op.input_names[0] not in self.network.constants:
+                found.setdefault(op.input_names[0], found[op.outputs[0]])
         return found
 
-    def clipping_of(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
-        """The ReLU or ReLU6 that alone reads what `node` gives."""
-        after = self.consumers(node.output[0])
-        if len(after) != 1 or any(output.name == node.output[0] for output in self.model.graph.output):
+    def clipping_of(self, op: Op) -> Op | None:
+        """The ReLU or ReLU6 that alone reads what `op` gives."""
+        after = self.consumers(op.outputs[0])
+        if len(after) != 1 or any(output.name == op.outputs[0] for output in self.network.outputs):
             return None
-        if after[0].op_type == "Relu" or (after[0].op_type == "Clip" and self._bounds(after[0]) == (0.0, 6.0)):
+        if after[0].type == "Relu" or (after[0].type == "Clip" and self._bounds(after[0]) == (0.0, 6.0)):
             return after[0]
         return None
 
-    def _bounds(self, clip: onnx.NodeProto) -> tuple[Any, ...]:
-        constants = {tensor.name: tensor for tensor in self.model.graph.initializer}
-        for node in self.model.graph.node:
-            if node.op_type == "Constant":
-                constants.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
-        named = [constants.get(name) for name in clip.input[1:]]
-        return tuple(numpy_helper.to_array(tensor).item() for tensor in named if tensor is not None)
+    def _bounds(self, clip: Op) -> tuple[Any, ...]:
+        constants = self.network.constants
+        return tuple(constants[name].item() for name in clip.input_names[1:] if name in constants)
 
 
 class ParameterFormat(Format):
@@ -128,7 +115,7 @@ class ParameterFormat(Format):
     def write(self, deployment: Deployment) -> Written:
         network = FloatNetwork.of(deployment, self.name)
         written = self.write_parameters(network)
-        return Written({**written.files, **network.file}, (*network.notes, *written.notes))
+        return Written({**written.files, FLOAT_MODEL: network.content}, (*network.notes, *written.notes))
 
     def facts(self, file: str, files: Mapping[str, bytes]) -> Iterator[TensorFacts]:
         return initializer_facts(files[file]) if file == FLOAT_MODEL else self.parameter_facts(files[file])
@@ -142,23 +129,8 @@ def initializer_facts(content: bytes) -> Iterator[TensorFacts]:
             yield TensorFacts(held.name, {"numbers": array})
 
 
-def _name_stored(model: onnx.ModelProto) -> None:
+def _with_named_parameters(network: Network) -> Network:
     """A constant has the name of the parameter that it stores, unless another constant has that name already."""
-    stored = {tensor.name for tensor in model.graph.initializer}
-    told = {name: one.parameter for name, one in read_stored_as(model).items() if name in stored}
-    names = {name: own for name, own in told.items() if own not in stored}
-    for tensor in model.graph.initializer:
-        tensor.name = names.get(tensor.name, tensor.name)
-    for node in model.graph.node:
-        node.input[:] = [names.get(name, name) for name in node.input]
-    del model.metadata_props[:]
-
-
-def _name_outputs(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
-    """What stands before the quantization of an output has the output's own name again."""
-    for node in [node for node in graph.node if node.op_type == "Identity" and node.input[0] in names]:
-        if node.output[0] == names[node.input[0]]:
-            graph.node.remove(node)
-    for node in graph.node:
-        node.input[:] = [names.get(name, name) for name in node.input]
-        node.output[:] = [names.get(name, name) for name in node.output]
+    told = {name: one.parameter for name, one in network.stored_as.items() if name in network.constants}
+    names = {name: own for name, own in told.items() if own not in network.constants}
+    return replace(network.renamed(names), stored_as={})

@@ -15,10 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import onnx
-
 from detent.errors import DeployError
-from detent.ir import DeployedTensor
+from detent.ir import DeployedTensor, Op
 from detent.numerics import PerTensor
 from detent.targets.base.content import as_json, parse_json, plain, unreadable
 from detent.targets.base.float_network import FLOAT_MODEL, FloatNetwork, ParameterFormat
@@ -97,13 +95,13 @@ class PpqJsonFormat(ParameterFormat):
         ids = {name: str(index) for index, name in enumerate(tensors, 1)}
         configs: dict[str, dict[str, Any]] = {}
         seen: set[str] = set()
-        for node in network.nodes:
-            entries = {name: _config(name, tensor, ids, seen) for name, tensor in _tensors(node, network)}
+        for op in network.ops:
+            entries = {name: _config(name, tensor, ids, seen) for name, tensor in _tensors(op, network)}
             if entries:
-                configs[node.name] = entries
+                configs[op.name] = entries
         content = {
             "configs": configs,
-            "dispatchings": {node.name: platform if node.name in configs else "FP32" for node in network.nodes},
+            "dispatchings": {op.name: platform if op.name in configs else "FP32" for op in network.ops},
             "values": {
                 ids[name]: {"scale": plain(tensor.scale), "zero_point": plain(tensor.zero_point)}
                 for name, tensor in tensors.items()
@@ -156,10 +154,10 @@ def _platform(backend: str) -> str:
     return _PLATFORMS.get(backend) or named.get(backend, _OWN)
 
 
-def _tensors(node: onnx.NodeProto, network: FloatNetwork) -> Iterator[tuple[str, DeployedTensor]]:
-    for position, tensor in network.reads(node).items():
-        yield node.input[position], tensor
-    for name in node.output:
+def _tensors(op: Op, network: FloatNetwork) -> Iterator[tuple[str, DeployedTensor]]:
+    for position, tensor in network.reads(op).items():
+        yield op.input_names[position], tensor
+    for name in op.outputs:
         if name in network.activations:
             yield name, network.activations[name]
 

@@ -18,13 +18,13 @@ import numpy.typing as npt
 
 from detent.errors import EngineError
 from detent.files import temporary_folder
-from detent.ir import Encoding, Network, Package, Port
+from detent.ir import Encoding, Network, Package, Port, write_qdq
 from detent.processes import how_it_ended
 from detent.targets.base import Engine, Placement
 from detent.targets.base.engine import Arrays
 from detent.targets.base.ports import given
 from detent.targets.mnn.compression import Compression
-from detent.targets.mnn.model import mnn_model
+from detent.targets.mnn.model import mnn_network
 from detent.targets.mnn.placement import kept_tensors, placements
 from detent.targets.mnn.scales import MnnScales
 
@@ -73,7 +73,7 @@ class Mnn(Engine):
     @classmethod
     def load(cls, package: Package, *, threads: int = 1, as_float: bool = False) -> Mnn:
         cls.require()
-        model = mnn_model(package.model, package.graph).SerializeToString(deterministic=True)
+        model = write_qdq(mnn_network(package.graph)).SerializeToString(deterministic=True)
         compression = None
         if not as_float:
             compression = Compression.from_message(package.path(".mnn_compression.bin").read_bytes())

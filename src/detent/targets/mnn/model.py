@@ -13,22 +13,21 @@ output instead of the output.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
-import onnx
-from onnx import helper
 
 from detent.errors import DeployError
-from detent.ir import Network, attribute_value
-from detent.rewrites import float_model
+from detent.ir import Network, Op, Operand
+from detent.rewrites import float_network
 from detent.targets.mnn.layers import PRODUCT
 from detent.targets.mnn.scale_propagation import REAL
-from detent.targets.mnn.scope import MnnScope
+from detent.targets.mnn.scope import MnnScope, written
 from detent.targets.mnn.windows import with_whole_windows
 
-__all__ = ["mnn_model"]
+__all__ = ["mnn_network"]
 
-Nodes = Iterator[onnx.NodeProto]
+Ops = Iterator[Op]
 
 _FLOATS = np.finfo(np.float32)
 _NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
@@ -37,139 +36,135 @@ _FUNCTIONS = ("Clip", "LeakyRelu", "Relu", "Sigmoid", "Tanh", "Abs", "Neg", "Exp
 """What MNN may compute before a change of layout that stands before it."""
 
 
-def mnn_model(model: onnx.ModelProto, graph: Network) -> onnx.ModelProto:
-    """The float network of a QDQ model, as MNN is to read it; all tensors keep their names and numbers."""
-    found = float_model(model)
-    scope = MnnScope(found, graph)
-    scope.read_casts()
-    nodes = [made for each in found.graph.input for made in scope.made_of(each.name)]
-    nodes += [new for node in found.graph.node for new in _written(scope, node)]
-    del found.graph.node[:]
-    found.graph.node.extend(nodes)
-    return found
+def mnn_network(graph: Network) -> Network:
+    """The float network of a deployed one, as MNN is to read it; all tensors keep their names and numbers."""
+    plain = float_network(graph).with_named_outputs()
+    scope = MnnScope(plain, graph)
+    ops = [made for name in plain.inputs for made in scope.made_of(name)]
+    ops += [new for op in scope.network.ops for new in _written(scope, op)]
+    return replace(plain, ops=tuple(ops), constants=scope.constants)
 
 
-def _written(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
-    if node.op_type in ("AveragePool", "MaxPool"):
-        node = with_whole_windows(node, scope.sizes(node.input[0]))
-    for new in _REWRITES.get(node.op_type, _unchanged)(scope, node):
+def _written(scope: MnnScope, op: Op) -> Ops:
+    if any(read.encoding is not None for read in op.reads):
+        yield op  # it dequantizes what the network is given as codes
+        return
+    if op.type in ("AveragePool", "MaxPool"):
+        op = with_whole_windows(op, scope.sizes(op.input_names[0]))
+    for new in _REWRITES.get(op.type, _unchanged)(scope, op):
         yield from _kept_from_codes(scope, new)
-        yield from (made for name in new.output for made in scope.made_of(name))
+        yield from (made for name in new.outputs for made in scope.made_of(name))
 
 
-def _kept_from_codes(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
+def _kept_from_codes(scope: MnnScope, op: Op) -> Ops:
     """A sum or a product that would have another grid than in the network."""
-    if node.output[0] in scope.kept_from_codes:
-        yield from _without_scale(scope, node)
+    if op.outputs[0] in scope.kept_from_codes:
+        yield from _without_scale(scope, op)
     else:
-        yield node
+        yield op
 
 
-def _without_scale(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
+def _without_scale(scope: MnnScope, op: Op) -> Ops:
     """No scale comes back to what the operation gives, because another gives its numbers."""
-    made = onnx.NodeProto()
-    made.CopyFrom(node)
-    made.output[0] = f"{node.output[0]}.made"
+    made = replace(op, outputs=(f"{op.outputs[0]}.made", *op.outputs[1:]))
     yield made
-    yield scope.same(made.output[0], node.output[0])
+    yield scope.same(made.outputs[0], op.outputs[0])
 
 
-def _unchanged(_: MnnScope, node: onnx.NodeProto) -> Nodes:
-    yield node
+def _unchanged(_: MnnScope, op: Op) -> Ops:
+    yield op
 
 
-def _in_float(scope: MnnScope, node: onnx.NodeProto, count: int) -> Nodes:
+def _in_float(scope: MnnScope, op: Op, count: int) -> Ops:
     """The first `count` inputs twice as large, the result half: exact, and products that no converter takes out."""
-    output, inputs = node.output[0], list(node.input)
+    output, inputs = op.outputs[0], list(op.input_names)
     for index, name in enumerate(inputs[:count]):
         inputs[index] = f"{output}.doubled.{index}"
-        yield helper.make_node("Mul", [name, scope.number(2)], [inputs[index]], name=inputs[index])
-    doubled = onnx.NodeProto()
-    doubled.CopyFrom(node)
-    doubled.input[:] = inputs
-    doubled.output[0] = f"{output}.doubled"
+        yield written("Mul", [name, scope.number(2)], inputs[index], inputs[index])
+    reads = tuple(Operand(name) if name else None for name in inputs)
+    doubled = replace(op, inputs=reads, outputs=(f"{output}.doubled", *op.outputs[1:]))
     yield doubled
-    yield helper.make_node("Mul", [doubled.output[0], scope.number(0.5)], [output], name=f"{output}.halved")
+    yield written("Mul", [doubled.outputs[0], scope.number(0.5)], output, f"{output}.halved")
 
 
-def _arithmetic(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
+def _arithmetic(scope: MnnScope, op: Op) -> Ops:
     """The converter takes out what changes nothing, and scales would go on through it."""
-    first, second = (_is_one_number(scope, name, _NEUTRAL[node.op_type]) for name in node.input)
-    if node.output[0] in scope.alone and (second or (first and node.op_type in ("Add", "Mul"))):
-        yield scope.same(node.input[0 if second else 1], node.output[0])
+    first, second = (_is_one_number(scope, name, _NEUTRAL[op.type]) for name in op.input_names)
+    if op.outputs[0] in scope.alone and (second or (first and op.type in ("Add", "Mul"))):
+        yield scope.same(op.input_names[0 if second else 1], op.outputs[0])
     else:
-        yield from _product(scope, node)
+        yield from _product(scope, op)
 
 
 def _is_one_number(scope: MnnScope, name: str, value: float) -> bool:
-    return name in scope.constants and scope.array(name).size == 1 and bool(scope.array(name) == value)
+    return name in scope.constants and scope.constants[name].size == 1 and bool(scope.constants[name] == value)
 
 
-def _always_in_float(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
-    if any(name in scope.constants for name in node.input):
-        yield node
+def _always_in_float(scope: MnnScope, op: Op) -> Ops:
+    if any(name in scope.constants for name in op.input_names):
+        yield op
     else:
-        yield from _in_float(scope, node, len(node.input))
+        yield from _in_float(scope, op, len(op.input_names))
 
 
-def _if_wrong(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
-    if node.output[0] not in scope.never_on_codes:
-        yield node
-    elif node.input[0] in scope.scaled:
-        yield from _in_float(scope, node, 1)
+def _if_wrong(scope: MnnScope, op: Op) -> Ops:
+    if op.outputs[0] not in scope.never_on_codes:
+        yield op
+    elif op.input_names[0] in scope.scaled:
+        yield from _in_float(scope, op, 1)
     else:
-        yield from _without_scale(scope, node)
+        yield from _without_scale(scope, op)
 
 
-def _relu(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
+def _relu(scope: MnnScope, op: Op) -> Ops:
     """One that stands alone is a clip, which has no kernel for codes. One behind a matrix product is a maximum: MNN
     would take it into the product and give that a name that nobody can know, so that it finds no scales for it."""
-    if node.output[0] in scope.behind_products:
-        yield helper.make_node("Max", [node.input[0], scope.number(0)], list(node.output), name=node.name)
+    if op.outputs[0] in scope.behind_products:
+        yield written("Max", [op.input_names[0], scope.number(0)], op.outputs[0], op.name)
         return
-    if node.output[0] not in scope.alone:
-        yield node
+    if op.outputs[0] not in scope.alone:
+        yield op
         return
     bounds = [scope.number(0), scope.number(float(_FLOATS.max))]
-    yield helper.make_node("Clip", [node.input[0], *bounds], list(node.output), name=node.name)
+    yield written("Clip", [op.input_names[0], *bounds], op.outputs[0], op.name)
 
 
-def _clip(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
+def _clip(scope: MnnScope, op: Op) -> Ops:
     """One behind a matrix product is a maximum and a minimum, for the same reason."""
-    steps = [(kind, bound) for kind, bound in zip(("Max", "Min"), node.input[1:], strict=False) if bound]
-    if node.output[0] not in scope.behind_products or not steps:
-        yield node
+    steps = [(kind, bound) for kind, bound in zip(("Max", "Min"), op.input_names[1:], strict=False) if bound]
+    if op.outputs[0] not in scope.behind_products or not steps:
+        yield op
         return
-    read, output = node.input[0], node.output[0]
+    read, output = op.input_names[0], op.outputs[0]
     for kind, bound in steps:
         given = output if (kind, bound) == steps[-1] else f"{output}.above"
-        yield helper.make_node(kind, [read, bound], [given], name=given)
+        yield written(kind, [read, bound], given, given)
         read = given
 
 
-def _product(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
+def _product(scope: MnnScope, op: Op) -> Ops:
     """A large one, with what is added to it, is a convolution of one place."""
-    unit = scope.product(node.output[0])
+    unit = scope.product(op.outputs[0])
     if unit is None:
-        yield node
+        yield op
         return
-    if unit.output != node.output[0]:
+    if unit.output != op.outputs[0]:
         return  # it is written with the sum behind it
     head = scope.producer(unit.head.outputs[0])
-    x, weight = head.input[:2]
-    added = [name for name in (*head.input[2:], *node.input) if name in scope.constants and name != weight]
-    matrix = scope.array(weight)
-    if not next((attribute.i for attribute in head.attribute if attribute.name == "transB"), 0):
+    x, weight = head.input_names[:2]
+    added = [name for name in (*head.input_names[2:], *op.input_names) if name in scope.constants and name != weight]
+    matrix = scope.constants[weight]
+    if head.type != "Gemm" or not head.attribute("transB"):
         matrix = matrix.T
     kernel = scope.constant(f"{unit.output}.kernel", np.ascontiguousarray(matrix)[..., None, None])
     places = scope.constant(f"{unit.output}.places", np.array([-1, matrix.shape[1], 1, 1], np.int64))
     product, rank = f"{unit.output}{PRODUCT}", scope.rank(x)
-    yield helper.make_node("Reshape", [x, places], [f"{product}.in"], name=f"{product}.in")
-    yield helper.make_node("Conv", [f"{product}.in", kernel, *added[:1]], [product], name=product, kernel_shape=[1, 1])
+    yield written("Reshape", [x, places], f"{product}.in", f"{product}.in")
+    yield written("Conv", [f"{product}.in", kernel, *added[:1]], product, product, kernel_shape=[1, 1])
     yield from _in_its_shape(scope, x, product, unit.output, rank, len(matrix))
 
 
-def _in_its_shape(scope: MnnScope, x: str, product: str, output: str, rank: int | None, size: int) -> Nodes:
+def _in_its_shape(scope: MnnScope, x: str, product: str, output: str, rank: int | None, size: int) -> Ops:
     """The shape of `x`, with another size of the last axis."""
     last = scope.constant(f"{product}.size", np.array([size], np.int64))
     if rank == 2:
@@ -177,86 +172,82 @@ def _in_its_shape(scope: MnnScope, x: str, product: str, output: str, rank: int 
     else:
         shape = f"{product}.shape"
         bounds = [scope.constant(f"mnn.at.{at}", np.array([at], np.int64)) for at in (0, -1)]
-        yield helper.make_node("Shape", [x], [f"{product}.sizes"], name=f"{product}.sizes")
-        yield helper.make_node("Slice", [f"{product}.sizes", *bounds], [f"{product}.outer"], name=f"{product}.outer")
-        yield helper.make_node("Concat", [f"{product}.outer", last], [shape], name=shape, axis=0)
-    yield helper.make_node("Reshape", [product, shape], [output], name=f"{product}.out")
+        yield written("Shape", [x], f"{product}.sizes", f"{product}.sizes")
+        yield written("Slice", [f"{product}.sizes", *bounds], f"{product}.outer", f"{product}.outer")
+        yield written("Concat", [f"{product}.outer", last], shape, shape, axis=0)
+    yield written("Reshape", [product, shape], output, f"{product}.out")
 
 
-def _conv(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
+def _conv(scope: MnnScope, op: Op) -> Ops:
     """One with small groups has none, and zeros between them."""
-    if node.output[0] not in scope.dense:
-        yield node
+    if op.outputs[0] not in scope.dense:
+        yield op
         return
-    attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-    kernel, groups = scope.array(node.input[1]), attributes.pop("group")
+    kernel, groups = scope.constants[op.input_names[1]], op.groups
     outputs, inputs = kernel.shape[0] // groups, kernel.shape[1]
     whole = np.zeros((kernel.shape[0], groups * inputs, *kernel.shape[2:]), kernel.dtype)
     for index in range(groups):
         rows = slice(index * outputs, (index + 1) * outputs)
         whole[rows, index * inputs : (index + 1) * inputs] = kernel[rows]
-    reads = [node.input[0], scope.constant(f"{node.output[0]}.kernel", whole), *node.input[2:]]
-    yield helper.make_node("Conv", reads, list(node.output), name=node.name, **attributes)
+    reads = [op.input_names[0], scope.constant(f"{op.outputs[0]}.kernel", whole), *op.input_names[2:]]
+    attributes = {name: value for name, value in op.attributes.items() if name != "group"}
+    yield written("Conv", reads, op.outputs[0], op.name, **attributes)
 
 
-def _batch_norm(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
+def _batch_norm(scope: MnnScope, op: Op) -> Ops:
     """A product and a sum with constants."""
-    x, *parameters = node.input
+    x, *parameters = op.input_names
     rank = scope.rank(x)
     if rank is None or not all(name in scope.constants for name in parameters):
-        yield node
+        yield op
         return
-    weight, bias, mean, variance = (scope.array(name).astype(np.float64) for name in parameters)
-    epsilon = next((attribute.f for attribute in node.attribute if attribute.name == "epsilon"), 1e-5)
-    factor = weight / np.sqrt(variance + epsilon)
-    output, shape = node.output[0], (1, -1, *(1,) * (rank - 2))
+    weight, bias, mean, variance = (scope.constants[name].astype(np.float64) for name in parameters)
+    factor = weight / np.sqrt(variance + op.attribute("epsilon"))
+    output, shape = op.outputs[0], (1, -1, *(1,) * (rank - 2))
     factors = scope.constant(f"{output}.factor", factor.reshape(shape).astype(np.float32))
     shifts = scope.constant(f"{output}.shift", (bias - mean * factor).reshape(shape).astype(np.float32))
-    yield helper.make_node("Mul", [x, factors], [f"{output}.scaled"], name=f"{output}.scaled")
-    yield helper.make_node("Add", [f"{output}.scaled", shifts], [output], name=node.name)
+    yield written("Mul", [x, factors], f"{output}.scaled", f"{output}.scaled")
+    yield written("Add", [f"{output}.scaled", shifts], output, op.name)
 
 
-def _average(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
-    for new in _if_wrong(scope, node):
-        yield from _padded(scope, new) if new.op_type == "AveragePool" else (new,)
+def _average(scope: MnnScope, op: Op) -> Ops:
+    for new in _if_wrong(scope, op):
+        yield from _padded(scope, new) if new.type == "AveragePool" else (new,)
 
 
-def _padded(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
+def _padded(scope: MnnScope, op: Op) -> Ops:
     """Padding that counts is part of what is averaged."""
-    attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-    pads, counted, ceil_mode = (
-        attribute_value(node.op_type, attributes, name) for name in ("pads", "count_include_pad", "ceil_mode")
-    )
+    pads, counted, ceil_mode = (op.attribute(name) for name in ("pads", "count_include_pad", "ceil_mode"))
     if not counted or not any(pads):
-        yield node
+        yield op
         return
     if ceil_mode:
         raise DeployError(
-            f"write AveragePool {node.name or node.output[0]!r} for MNN",
+            f"write AveragePool {op.name or op.outputs[0]!r} for MNN",
             "it counts its padding and has windows that end outside of it; MNN never counts padding on integers",
             "count_include_pad=False or ceil_mode=False",
         )
-    padded, half = f"{node.output[0]}.padded", len(pads) // 2
+    padded, half = f"{op.outputs[0]}.padded", len(pads) // 2
     sides = scope.constant(f"{padded}.sides", np.array([0, 0, *pads[:half], 0, 0, *pads[half:]], np.int64))
-    yield helper.make_node("Pad", [node.input[0], sides], [padded], name=padded)
-    kept = {name: value for name, value in attributes.items() if name not in ("pads", "count_include_pad")}
-    yield helper.make_node("AveragePool", [padded], list(node.output), name=node.name, **kept)
+    yield written("Pad", [op.input_names[0], sides], padded, padded)
+    kept = {name: value for name, value in op.attributes.items() if name not in ("pads", "count_include_pad")}
+    yield written("AveragePool", [padded], op.outputs[0], op.name, **kept)
 
 
-def _identity(scope: MnnScope, node: onnx.NodeProto) -> Nodes:
+def _identity(scope: MnnScope, op: Op) -> Ops:
     """An output that a function reads too: MNN would give out what the function makes of it."""
-    source = node.input[0]
-    moved = node.output[0] in scope.outputs and source not in scope.convolved
+    source = op.input_names[0]
+    moved = op.outputs[0] in scope.outputs and source not in scope.convolved
     real = f"{source}{REAL}" if source in scope.casts else source
-    if moved and any(other.op_type in _FUNCTIONS for name in (source, real) for other in scope.readers(name)):
-        doubled = f"{node.output[0]}.doubled"
-        yield helper.make_node("Mul", [real, scope.number(2)], [doubled], name=doubled)
-        yield helper.make_node("Mul", [doubled, scope.number(0.5)], list(node.output), name=node.name)
+    if moved and any(other.type in _FUNCTIONS for name in (source, real) for other in scope.readers(name)):
+        doubled = f"{op.outputs[0]}.doubled"
+        yield written("Mul", [real, scope.number(2)], doubled, doubled)
+        yield written("Mul", [doubled, scope.number(0.5)], op.outputs[0], op.name)
     else:
-        yield node
+        yield op
 
 
-_REWRITES: dict[str, Callable[[MnnScope, onnx.NodeProto], Nodes]] = {
+_REWRITES: dict[str, Callable[[MnnScope, Op], Ops]] = {
     "Abs": _always_in_float,
     "Add": _arithmetic,
     "AveragePool": _average,

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
-import onnx
-from onnx import helper, numpy_helper
+import numpy.typing as npt
 
-from detent.ir import Network
+from detent.ir import Network, Op, Operand
 from detent.targets.mnn.layers import BINARY, MnnUnit, has_small_groups, is_large
 from detent.targets.mnn.scale_propagation import REAL, aliases, read_as
 from detent.targets.mnn.scales import MnnScales
 
-__all__ = ["MnnScope"]
+__all__ = ["MnnScope", "written"]
 
 _FLOATS = np.finfo(np.float32)
 
 
 class MnnScope:
-    """The nodes and constants of a network by name, and of which of them MNN has to read an alias."""
+    """The float `network`, in which operations read the aliases that are made for them, and its constants, to which
+    more are added. `graph` is the network that is deployed."""
 
-    def __init__(self, model: onnx.ModelProto, graph: Network):
-        self._model = model
-        self.constants = {each.name: each for each in model.graph.initializer}
-        self.outputs = {each.name for each in model.graph.output}
+    def __init__(self, network: Network, graph: Network):
+        self.constants = dict(network.constants)
+        self.outputs = {each.name for each in network.outputs}
         known = MnnScales(graph)
         self.convolved = {op.outputs[0] for unit in known.units for op in unit.ops if unit.head.type == "Conv"}
         self.alone = {unit.head.outputs[0] for unit in known.units}
@@ -41,41 +42,38 @@ class MnnScope:
         self._heads = {op.outputs[0]: unit.head.outputs[0] for unit in known.units for op in unit.ops}
         self._shapes = graph.shapes
         self._products = {op.outputs[0]: unit for unit in known.units for op in unit.ops if is_large(graph, unit)}
+        self.network = replace(network, ops=tuple(self._with_aliases(op) for op in network.ops))
 
-    def read_casts(self) -> None:
-        """Let operations read the aliases that are made for them."""
-        for node in self._model.graph.node:
-            for index, name in enumerate(node.input):
-                node.input[index] = read_as(name, self._heads.get(node.output[0], node.output[0]), self.casts)
+    def _with_aliases(self, op: Op) -> Op:
+        """With the aliases that are made for an operation in place of what it reads."""
+        head = self._heads.get(op.outputs[0], op.outputs[0])
+        reads = (read and replace(read, tensor=read_as(read.tensor, head, self.casts)) for read in op.inputs)
+        return replace(op, inputs=tuple(reads))
 
-    def made_of(self, tensor: str) -> Iterator[onnx.NodeProto]:
+    def made_of(self, tensor: str) -> Iterator[Op]:
         """What makes the aliases of a tensor."""
         for one, other in pairwise(aliases(tensor, self.casts)):
             yield self.same(one, other)
 
-    def same(self, tensor: str, output: str) -> onnx.NodeProto:
+    def same(self, tensor: str, output: str) -> Op:
         """The same numbers, for which no scale goes on."""
-        return helper.make_node("Max", [tensor, self.number(float(_FLOATS.min))], [output], name=f"{output}.same")
+        return written("Max", [tensor, self.number(float(_FLOATS.min))], output, f"{output}.same")
 
     def product(self, tensor: str) -> MnnUnit | None:
         """The large matrix product that a tensor is part of."""
         return self._products.get(tensor)
 
-    def producer(self, tensor: str) -> onnx.NodeProto:
-        found: onnx.NodeProto = next(node for node in self._model.graph.node if tensor in node.output)
+    def producer(self, tensor: str) -> Op:
+        found = self.network.producer(tensor)
+        assert found is not None
         return found
 
-    def constant(self, name: str, values: np.ndarray) -> str:
-        if name not in self.constants:
-            self.constants[name] = numpy_helper.from_array(values, name)
-            self._model.graph.initializer.append(self.constants[name])
+    def constant(self, name: str, values: npt.NDArray[Any]) -> str:
+        self.constants.setdefault(name, values)
         return name
 
     def number(self, value: float) -> str:
         return self.constant(f"mnn.{value:g}", np.array(value, np.float32))
-
-    def array(self, name: str) -> np.ndarray:
-        return numpy_helper.to_array(self.constants[name])
 
     def sizes(self, tensor: str) -> tuple[int | str, ...] | None:
         """Of a tensor, without batch and channels."""
@@ -86,8 +84,14 @@ class MnnScope:
         shape = self._shapes.get(_plain(tensor))
         return None if shape is None else len(shape)
 
-    def readers(self, tensor: str) -> list[onnx.NodeProto]:
-        return [node for node in self._model.graph.node if tensor in node.input]
+    def readers(self, tensor: str) -> list[Op]:
+        return [op for op in self.network.ops if tensor in op.input_names]
+
+
+def written(op_type: str, reads: Sequence[str], output: str, name: str, **attributes: Any) -> Op:
+    """An operation on real numbers; an absent input is ""."""
+    inputs = tuple(Operand(tensor) if tensor else None for tensor in reads)
+    return Op(op_type, name, inputs, (output,), attributes)
 
 
 def _plain(alias: str) -> str:

@@ -7,41 +7,37 @@ it: one more row of whatever, and the average of no numbers ends the process.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NoReturn
 
-import onnx
-from onnx import helper
-
 from detent.errors import DeployError
+from detent.ir import Op
 from detent.ir.windows import SlidingWindow
 
 __all__ = ["with_whole_windows"]
 
 
-def with_whole_windows(node: onnx.NodeProto, sizes: Sequence[int | str] | None) -> onnx.NodeProto:
+def with_whole_windows(op: Op, sizes: Sequence[int | str] | None) -> Op:
     """The pool with its sizes rounded down, if that is what leaving those windows out comes to; `sizes` are those of
     what it reads, without batch and channels."""
-    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    attributes |= {name: value.decode() for name, value in attributes.items() if isinstance(value, bytes)}
-    window = SlidingWindow.of(attributes)
+    window = SlidingWindow.of(op.attributes)
     reaches = zip(window.extent, window.strides, window.end, strict=True)
     if not window.ceil_mode or not any(stride + end > extent for extent, stride, end in reaches):
-        return node
+        return op
     numbers = [size for size in sizes or () if isinstance(size, int)]
     if len(numbers) != window.rank:
-        _refuse(node, "and its sizes are not known")
+        _refuse(op, "and its sizes are not known")
     axes = window.along(numbers)
     if not any(axis.begins_outside for axis in axes):
-        return node
+        return op
     if not all(axis.begins_outside or axis.is_whole for axis in axes):
-        _refuse(node, "and along another axis it does not")
-    kept = {name: value for name, value in attributes.items() if name != "ceil_mode"}
-    return helper.make_node(node.op_type, list(node.input), list(node.output), name=node.name, **kept)
+        _refuse(op, "and along another axis it does not")
+    return replace(op, attributes={name: value for name, value in op.attributes.items() if name != "ceil_mode"})
 
 
-def _refuse(node: onnx.NodeProto, also: str) -> NoReturn:
+def _refuse(op: Op, also: str) -> NoReturn:
     raise DeployError(
-        f"write {node.op_type} {node.name or node.output[0]!r} for MNN",
+        f"write {op.type} {op.name or op.outputs[0]!r} for MNN",
         f"its last window may begin behind all that it reads, {also}; MNN computes such windows",
         "ceil_mode=False, or strides that are not longer than the kernel",
     )

@@ -15,12 +15,12 @@ from typing import NoReturn
 import numpy as np
 
 from detent.errors import DeployError
-from detent.ir import Encoding, Network, Op, Operand
+from detent.ir import Encoding, Network, Op, Operand, write_qdq
 from detent.targets.base import Deployment, Format, TensorFacts, Written
 from detent.targets.base.format import Roles
 from detent.targets.mnn.compression import PART, ActivationGrid, Compression, CompressionLayer, WeightGrid
 from detent.targets.mnn.layers import PRODUCT, MnnUnit, integer_layers, is_large, is_split, layer_grid
-from detent.targets.mnn.model import mnn_model
+from detent.targets.mnn.model import mnn_network
 
 __all__ = ["BINARY", "FORMAT", "MODEL", "TEXT", "MnnFormat", "mnn_compression", "read_mnn"]
 
@@ -41,7 +41,7 @@ class MnnFormat(Format):
         for op in deployment.graph.ops:
             _require_runnable(deployment.graph, op)
         compression = mnn_compression(deployment.graph)
-        model = mnn_model(deployment.model, deployment.graph).SerializeToString(deterministic=True)
+        model = write_qdq(mnn_network(deployment.graph)).SerializeToString(deterministic=True)
         return Written({MODEL: model, BINARY: compression.message(), TEXT: compression.text()})
 
     def facts(self, file: str, files: Mapping[str, bytes]) -> Iterator[TensorFacts]:

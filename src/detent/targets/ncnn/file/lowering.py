@@ -47,14 +47,14 @@ def sizes(dims: Dims) -> dict[int, Value]:
     return dict(zip(_SIZE_KEYS[len(dims)], dims, strict=True))
 
 
-def sample_sizes(model: onnx.ModelProto) -> Known:
+def sample_sizes(graph: Network, model: onnx.ModelProto) -> Known:
     """The shapes and types of all tensors for a batch of one."""
-    for value in model.graph.input:
-        for position, dim in enumerate(value.type.tensor_type.shape.dim):
-            if position and not dim.HasField("dim_value"):
+    for name, port in graph.inputs.items():
+        for position, size in enumerate(port.shape):
+            if position and isinstance(size, str):
                 raise DeployError(
-                    f"write the input {value.name!r} for ncnn",
-                    f"its size {dim.dim_param or position!r} is free",
+                    f"write the input {name!r} for ncnn",
+                    f"its size {(position if size == '?' else size)!r} is free",
                     "give a network in which only the batch is free",
                 )
     return known_sizes(model, 1)

@@ -145,7 +145,7 @@ def read_ncnn(files: Mapping[str, bytes]) -> NcnnModel:
 
 
 def _lowered(graph: Network, model: onnx.ModelProto) -> NcnnModel:
-    known = sample_sizes(model)
+    known = sample_sizes(graph, model)
     low = NcnnLowering(without_repetition(fold_constants(graph, known.shapes)), known)
     for op in low.graph.ops:
         if low.absorbed(op):

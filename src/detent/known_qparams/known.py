@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from detent.adopting.norms import scaled
 from detent.errors import SchemeError
 from detent.frontends.onnx import OnnxEncoding, OnnxSource
 from detent.graph import KINDS, FloatTensor, Plan, QuantizedTensor, quantizers_of
+from detent.known_qparams.norms import scaled
 from detent.numerics import IntGrid, PerChannel, PerGroup, PerTensor, QParams, Scheme
 from detent.observers import OBSERVERS
 from detent.planning import Backend, SupportedSchemes

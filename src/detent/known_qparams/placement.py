@@ -13,9 +13,9 @@ from dataclasses import replace
 import torch
 from torch import fx, nn
 
-from detent.adopting.known import Known
 from detent.frontends.onnx import OnnxSource
 from detent.graph import FloatTensor, Plan, QuantizedTensor, kind_of
+from detent.known_qparams.known import Known
 from detent.numerics import PerGroup, PerTensor
 from detent.planning import Backend
 from detent.recipes import Recipe

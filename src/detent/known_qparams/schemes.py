@@ -12,8 +12,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from detent.adopting.known import Known, limits, with_their_biases
 from detent.graph import Plan, QuantizedTensor
+from detent.known_qparams.known import Known, limits, with_their_biases
 from detent.numerics import IntGrid, PerTensor, QParams, Scheme, choose_qparams
 from detent.planning import Backend
 
