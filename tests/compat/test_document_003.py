@@ -32,8 +32,8 @@ from detent.compat.mqbench import (
 )
 from detent.compat.mqbench.hardware import GRAPHS, hardware_named
 from detent.compat.mqbench.zoo_config import sections_of
-from detent.errors import DataError, NotCalibratedError, NotQuantizedWarning, RecipeError, UnknownNameError
-from detent.graph import FoldedBatchNorm
+from detent.errors import DataError, NotCalibratedError, NotQuantizedWarning, RangeError, RecipeError, UnknownNameError
+from detent.graph import FoldedBatchNorm, quantizers_of
 from detent.numerics import QParams
 from detent.quantizers import QUANTIZERS
 from detent.recipes import Recipe
@@ -292,6 +292,24 @@ def test_003_14_algorithms(weights, activations):
     for _ in range(8):
         step(model, optimizer)
     assert model(IMAGES).square().mean().item() < first
+
+
+@pytest.mark.parametrize(("weights", "activations"), [("lsq", "lsq"), ("dorefa", "dorefa"), ("dorefa", "pact")])
+def test_003_14_the_first_batch_calibrates_for_training(weights, activations):
+    """lsq, dorefa, dorefa + pact: the first batch of training calibrates, and every layer gets gradients."""
+    # DoReFa's weights need no data, and were taken for a calibrated model. Ranges measured with the running statistics
+    # of a network that was never trained cut every batch off: all gradients before the last layer were 0.
+    model = prepared(small(), w_method=weights, a_method=activations).train()
+    plain = small().train()
+    plain(IMAGES)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    before = {name: value.clone() for name, value in model.named_parameters()}
+    with pytest.warns(NotQuantizedWarning, match="nobody calibrated the model"):
+        step(model, optimizer)
+    assert {"model.0.op.weight", "model.3.op.weight", "model.8.bias"} <= changed(model, before)
+    assert all(one.calibrated for one in quantizers_of(model.prepared))
+    norm = model.prepared.get_submodule("0").bn
+    assert norm.num_batches_tracked == plain[1].num_batches_tracked == 1, "the batch counts once"
 
 
 def test_003_15_apot():
@@ -607,6 +625,16 @@ def test_003_28_own_lsq(per_channel, pot_scale, symmetry, tmp_path):
     (given,) = twin.run(tmp_path / "net", {"input_1": IMAGES.numpy()}, arithmetic="onnx_spec").values()
     # The same codes; sums of float32 in another order differ in their last bits.
     np.testing.assert_allclose(given, model(IMAGES).detach().numpy(), atol=1e-6)
+
+
+def test_003_28_a_scale_that_a_step_made_negative_is_refused():
+    """Own LSQ whose scale a step made negative: refused with the remedy, since its magnitude would be deployed."""
+    model = prepared(small(), w_method="my_lsq", a_method="my_lsq")
+    calibrate(model)
+    name = "model.activation_quantizers.input_1.inner.scale"
+    dict(model.named_parameters())[name].data.neg_()
+    with pytest.raises(RangeError, match=r"MyLsq for 'input_1' with the scale -0(.|\n)*self.scale.data.abs_"):
+        model(IMAGES)
 
 
 def test_003_29_pot_quantization_is_deployed(tmp_path):

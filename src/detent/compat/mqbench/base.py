@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from detent import observers, quantizers
 from detent.compat.mqbench.users_code import users_code
-from detent.errors import SchemeError
+from detent.errors import RangeError, SchemeError
 from detent.numerics import IntGrid, PerChannel, PerTensor, QParams, Scheme, choose_qparams
 from detent.observers import Observer
 from detent.quantizers import Quantizer, Role
@@ -200,7 +200,15 @@ class Simulating(Quantizer):
         self._shrinking = 1.0
 
     def _fake_quantize(self, x: Tensor) -> Tensor:
-        return self._run(x)
+        values = self._run(x)
+        scale = self.inner.scale.detach()
+        if not bool((scale > 0).all()):  # `qparams` would deploy its magnitude, which is not what ran
+            raise RangeError(
+                f"{self.made_of.__name__} for {self.name!r} with the scale {float(scale.min()):g}",
+                "a step of the optimizer made it so, and its forward computes with it",
+                "begin its forward with self.scale.data.abs_().clamp_(min=1e-8), or scale the gradient of self.scale",
+            )
+        return values
 
     def _run(self, x: Tensor) -> Tensor:
         with users_code(f"run {self.made_of.__name__} on {self.name!r}"):

@@ -15,7 +15,9 @@ from detent.algorithms.floating import only_quantizing
 from detent.calibrating import observing
 from detent.compat.mqbench.example_inputs import find_example_inputs
 from detent.errors import NotCalibratedError, NotQuantizedWarning, RecipeError
-from detent.graph import Inputs, PreparedModel, QuantizedTensor, eval_mode, quantizers_of, warning_if_trained
+from detent.graph import Inputs, PreparedModel, QuantizedTensor, quantizers_of, warning_if_trained
+from detent.quantizers import Quantizer
+from detent.training.synced_norms import batch_norms_of
 
 __all__ = [
     "PlatformModel",
@@ -61,6 +63,7 @@ class PlatformModel(nn.Module):
         self._phase: Phase = "quantized"
         self._roles = _ROLES["fake_quant"]
         self._open = ExitStack()
+        self._unmeasured: list[Quantizer] = []
         self._guessed = example_inputs is None
         found = find_example_inputs(model, concrete_args) if example_inputs is None else tuple(example_inputs)
         if found is not None:
@@ -94,20 +97,28 @@ class PlatformModel(nn.Module):
         elif self._guessed:
             self.model.take_example(*args, **kwargs)
         self._guessed = False
-        if self._phase == "quantized" and not any(one.calibrated for one in quantizers_of(self.prepared)):
+        if self._phase == "quantized" and self._unmeasured and not any(one.calibrated for one in self._unmeasured):
             self._calibrate_by(args, kwargs)
         return self.model(*args, **kwargs)
 
     def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         prepared = self._trace(self.model, Inputs(args, kwargs))
         self.model = prepared
+        # Others, as DoReFa's with the paper's bound, have their range without any data.
+        self._unmeasured = [one for one in quantizers_of(prepared) if not one.calibrated]
         self._begin(prepared)
 
     def _calibrate_by(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         text = "nobody calibrated the model: its scales are those of its first batch. Call enable_calibration(model), "
         warnings.warn(text + "run some batches, then enable_quantization(model)", NotQuantizedWarning, stacklevel=4)
-        with eval_mode(self.prepared), torch.no_grad(), observing(self.prepared):
+        norms = batch_norms_of(self.prepared)
+        before = [{name: value.clone() for name, value in one.named_buffers()} for one in norms]
+        # In training as training will be: fresh running statistics would leave ranges that batches are cut off by.
+        with torch.no_grad(), observing(self.prepared):
             self.prepared(*args, **kwargs)
+        for one, buffers in zip(norms, before, strict=True):
+            for name, value in buffers.items():
+                one.get_buffer(name).copy_(value)  # the batch counts once, when it is trained on
         _keep_schemes(self.prepared)
 
     def _begin(self, prepared: PreparedModel) -> None:
