@@ -177,3 +177,12 @@ def test_permissions_are_there_before_the_name_is(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("all", "mine")] == [0o666, 0o600]
+
+
+def test_an_error_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for name in ("folder", "missing/file"):
+        with pytest.raises(OSError, match="directory") as caught:
+            files.write_bytes(tmp_path / name, b"content")
+        assert caught.value.filename == str(tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]

@@ -78,9 +78,11 @@ def write_bytes(path: str | os.PathLike[str], content: bytes, *, mode: int = 0o6
             file.flush()
             os.fsync(file.fileno())
             os.replace(partial, target)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             partial.unlink()
+        if isinstance(error, OSError) and error.errno is not None:
+            raise OSError(error.errno, error.strerror, str(target)) from None
         raise
     sync_folder(target.parent)
 

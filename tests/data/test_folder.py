@@ -234,6 +234,12 @@ def test_fewer_samples_than_a_fixed_batch_are_said(tmp_path):
         list(Folder(tmp_path / "x.npy", {"x": (4, 3, 4, 4)}))
 
 
+def test_a_batch_of_nothing_is_refused(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((3, 3, 4, 4), np.float32))
+    with pytest.raises(DataError, match="batches of 0 samples"):
+        Folder(tmp_path / "x.npy", {"x": (0, 3, 4, 4)})
+
+
 def test_a_state_goes_with_every_batch(tmp_path):
     """Its first size is no number of samples."""
     inputs = {"x": ("batch", 4), "state": (2, 1, 3)}

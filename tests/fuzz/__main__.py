@@ -7,6 +7,7 @@ by `--seed S --only READER --from NUMBER --each 1`.
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import sys
 import tempfile
@@ -39,6 +40,8 @@ def main() -> int:
         table = list(readers(Path(folder), every_backend=bool(options.minutes or options.mutants or options.only)))
         table = [reader for reader in table if options.only in reader.name]
         import_engines()
+        gc.collect()
+        gc.freeze()  # the children need not look through torch each time, nor copy its pages
         ends = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
         for turn in itertools.count():
             for reader in table:

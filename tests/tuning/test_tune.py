@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import detent
-from detent.errors import ArtifactError, DataError, RecipeError
+from detent.errors import ArtifactError, DataError, DetentError, RangeError, RecipeError, TensorError
 from detent.recipes import TensorRequest
 from detent.tuning import Tuned, accuracy, search
 from detent.tuning.changes import Change, changes
@@ -223,3 +223,22 @@ def test_accuracy_literally(refuses: Callable[..., AbstractContextManager[None]]
         accuracy([x])
     with refuses(DataError, found="there are no batches"):
         accuracy([])
+
+
+@pytest.mark.parametrize(
+    ("labels", "error", "asked"),
+    [
+        (torch.tensor([0.0, float("nan")]), RangeError, "the label nan"),
+        ([0, 2], RangeError, "the label 2"),
+        (["a", "b"], RangeError, "the label a"),
+        ([0], TensorError, "labels of shape (1,) for 2 samples"),
+    ],
+    ids=["nan", "no-class", "text", "too-few"],
+)
+def test_labels_of_no_class_meet_no_goal(
+    labels: Any, error: type[DetentError], asked: str, refuses: Callable[..., AbstractContextManager[None]]
+) -> None:
+    """Float and quantized model would be wrong alike: nothing lost."""
+    measure = accuracy([(torch.tensor([[1.0, 2.0], [4.0, 3.0]]), labels)])
+    with refuses(error, asked=asked):
+        measure(lambda inputs: inputs)

@@ -19,6 +19,9 @@ from detent.cli.quantize import quantize
 from detent.cli.recipes import recipes
 from detent.cli.report import report
 from detent.cli.retarget import retarget
+from detent.cli.streams import BROKEN_PIPE as _BROKEN_PIPE
+from detent.cli.streams import flushed_output as _flushed_output
+from detent.cli.streams import secure_streams as _secure_streams
 from detent.cli.train import train
 from detent.cli.tune import tune
 from detent.cli.verify import verify
@@ -89,9 +92,16 @@ def main() -> None:
     So is what the system refuses: a full disk, a file that may not be read, no memory. What nobody foresaw is a
     traceback and exit code 3. Python's own would be 1: that a verdict does not hold.
     """
+    _secure_streams()
     try:
-        with _log_to_stderr():
+        with _log_to_stderr(), _flushed_output():
             _app()
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # typer's exit code for it is that of a verdict
+            raise SystemExit(_BROKEN_PIPE) from None
+        raise
+    except BrokenPipeError:
+        raise SystemExit(_BROKEN_PIPE) from None
     except DetentError as error:
         said = f"detent: {error.asked}: {error.found}; {error.to_do}"
         print(" ".join(line.strip() for line in said.splitlines() if line.strip()), file=sys.stderr)

@@ -28,8 +28,9 @@ def go_on_in_child(asked: str) -> bool:
     """
     if not hasattr(os, "fork") or "torch" in sys.modules:
         return False
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # closed by who started the program
+            stream.flush()
     # Signals wait until both processes handle them: Python forgets those that come during the fork.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGALRM})
     parent, child = os.getpid(), os.fork()

@@ -45,6 +45,12 @@ class Folder:
         ]
         self.batch_size, self._whole = (fixed[0], True) if fixed else (batch_size, False)
         self.preprocessing = preprocessing
+        if self.batch_size < 1:
+            raise DataError(
+                f"read data from {self.path}",
+                f"batches of {self.batch_size} samples",
+                "export the network with a free batch, or one of at least 1",
+            )
         if not self.path.exists():
             raise DataError(f"read data from {self.path}", "there is no such file or folder", "give a path that exists")
         known = (*_ARRAYS, *SUFFIXES)

@@ -11,6 +11,7 @@ import torch
 from detent.errors import DataError
 from detent.graph import flat
 from detent.graph.running import map_tensors
+from detent.verification.batches import labels_of, require_classes
 
 __all__ = ["Metric", "accuracy"]
 
@@ -32,19 +33,21 @@ def accuracy(batches: Iterable[Any]) -> Metric:
         for inputs, labels in kept:
             with torch.no_grad():
                 scores = next(value for value in flat(network(*inputs)) if isinstance(value, torch.Tensor))
-            right += int((scores.reshape(len(labels), -1).argmax(1).cpu() == labels).sum())
-            count += len(labels)
+            answers = scores.reshape(len(scores), -1).cpu().numpy()
+            known = labels_of(labels, len(answers)).reshape(-1)
+            require_classes(known, answers.shape[1])
+            right += int((answers.argmax(1) == known).sum())
+            count += len(known)
         return 100.0 * right / count
 
     return measure
 
 
-def _split(batch: Any) -> tuple[tuple[Any, ...], torch.Tensor]:
+def _split(batch: Any) -> tuple[tuple[Any, ...], Any]:
     parts = tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
     if len(parts) < 2:
         raise DataError(
             "measure accuracy", "a batch has no labels", "give tuples of the inputs with labels behind them"
         )
-    labels = torch.as_tensor(np.asarray(parts[-1])).reshape(-1)
     inputs = tuple(torch.as_tensor(part) if isinstance(part, np.ndarray) else part for part in parts[:-1])
-    return map_tensors(inputs, lambda tensor: tensor.float() if tensor.is_floating_point() else tensor), labels
+    return map_tensors(inputs, lambda tensor: tensor.float() if tensor.is_floating_point() else tensor), parts[-1]

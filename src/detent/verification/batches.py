@@ -16,7 +16,7 @@ from detent.graph import flat
 from detent.graph.running import map_tensors
 from detent.ir import Port
 
-__all__ = ["Batch", "require_batches", "require_classes", "unpack_batches"]
+__all__ = ["Batch", "labels_of", "require_batches", "require_classes", "unpack_batches"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ def unpack_batches(batches: Iterable[Any] | object, ports: Mapping[str, Port], p
             )
         for name, array in given.items():
             _require_fit(name, array, ports[name])
-        yield Batch(given, arguments, None if labels is None else _labels(labels, given[names[0]]))
+        yield Batch(given, arguments, None if labels is None else labels_of(labels, len(given[names[0]])))
 
 
 def _single(value: Any) -> Any:
@@ -96,8 +96,8 @@ def _require_fit(name: str, array: npt.NDArray[Any], port: Port) -> None:
         )
 
 
-def _labels(value: Any, first: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    labels, samples = _array(value), len(first)
+def labels_of(value: Any, samples: int) -> npt.NDArray[Any]:
+    labels = _array(value)
     if labels.size != samples:
         raise TensorError(
             f"labels of shape {labels.shape} for {samples} samples",

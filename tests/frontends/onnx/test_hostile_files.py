@@ -405,6 +405,19 @@ def mutated_model(content: bytes, dice: random.Random) -> bytes:
     return model.SerializeToString()
 
 
+@pytest.mark.parametrize("where", ["name", "size"])
+def test_names_that_are_no_text(where: str) -> None:
+    """protobuf hands them out as bytes, which have no place among the others."""
+    ports = [helper.make_tensor_value_info(name, 1, [f"size of {name}", 2]) for name in ("x", "QQQQ")]
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "QQQQ"], ["y"])], "g", ports, [helper.make_tensor_value_info("y", 1, None)]
+    )
+    content = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    old, new = (b"QQQQ", b"Q\xff\xfeQ") if where == "name" else (b"size of QQQQ", b"size of Q\xff\xfeQ")
+    with pytest.raises(OnnxError, match="is no text"):
+        load(onnx.load_from_string(content.replace(old, new)))
+
+
 MUTATORS = (mutated_bytes, mutated_model, mutated_fields, mutated_operators)
 
 

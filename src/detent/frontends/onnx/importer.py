@@ -24,7 +24,6 @@ from detent.frontends.onnx.quantized.code_clips import Ends, fold_code_clips
 from detent.frontends.onnx.quantized.fake_quantize import expand_fake_quantize
 from detent.frontends.onnx.quantized.pairs import split_second_grids, with_relus
 from detent.frontends.onnx.quantized.qoperators import expand_qoperators
-from detent.frontends.onnx.reading.files import check_text
 from detent.frontends.onnx.reading.inference import Inference
 from detent.frontends.onnx.reading.opsets import expanded, opset_of, understood
 from detent.frontends.onnx.reading.partial_sizes import infer_partly, known_part
@@ -42,7 +41,6 @@ _SMALL = 1024  # elements; what says a shape or axes has fewer
 
 def graph_module(model: ModelProto) -> fx.GraphModule:
     """The network of `model`, in eval mode, with what is known of its origin in `meta["onnx"]`."""
-    check_text(model)
     opset = opset_of(model)
     keeps_relus = model.producer_name == "detent"
     model, ends = _canonicalize(model)

@@ -60,6 +60,7 @@ def check_text(model: ModelProto) -> None:
     texts: list[Any] = [entry.domain for entry in model.opset_import]
     for graph in all_graphs(model.graph):
         texts += [graph.name, *(part.name for part in (*graph.initializer, *graph.input, *graph.output))]
+        texts += [dim.dim_param for port in (*graph.input, *graph.output) for dim in port.type.tensor_type.shape.dim]
         for node in graph.node:
             texts += [node.name, node.op_type, node.domain, *node.input, *node.output]
             texts += [attribute.name for attribute in node.attribute]

@@ -9,6 +9,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from detent.errors import OnnxError
+from detent.frontends.onnx.reading.files import check_text
 from detent.frontends.onnx.reading.sizes import MOST_ELEMENTS
 from detent.frontends.onnx.reading.tensors import TORCH_TYPES
 from detent.ir.protos import without_initializers
@@ -24,6 +25,7 @@ def set_inputs(model: ModelProto, sizes: Mapping[str, int], values: Mapping[str,
     A size that is free and has no name (also -1, which some exporters write) is called after its axis, `size0`, and
     where there are several inputs after its input too, `x_size0`.
     """
+    check_text(model)
     held = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in held]
     named = {value.name: _with_names(value, alone=len(inputs) == 1) for value in inputs}
