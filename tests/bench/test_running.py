@@ -145,17 +145,17 @@ print(sorted((one.task.cell.axes["seed"], one.error) for one in results))
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'detent[bench]'")
-def test_two_nodes_of_ray(grid_file, tmp_path):
+def test_two_nodes_of_ray(grid_file, tmp_path, monkeypatch):
     """A cluster of two nodes on this machine; the process of one cell is killed, and the cell is run again."""
     from ray.cluster_utils import Cluster
 
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
-    os.environ["PYTHONPATH"] = environment["PYTHONPATH"]
+    places = [str(ROOT), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(places))  # of the nodes too
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     try:
         cluster.add_node(num_cpus=1)
         command = [sys.executable, "-c", RAY, str(grid_file), str(tmp_path / "results"), cluster.address]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=500, env=environment)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=500)
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines()[-1] == "[(0, None), (1, None), (2, None), (3, None)]"
         assert (tmp_path / "grid" / "1-1").exists(), "the cell of seed 1 was begun twice"

@@ -15,7 +15,7 @@ __all__ = ["html_page", "markdown_page"]
 _DASH = "\N{EN DASH}"
 _HEAD = (
     "network", "algorithm", "target", "bits", "batch norm", "start", "seeds#", "float#", "simulated#", "lost#",
-    "twin#", "engine#", "latency, integers : float#", "size#", "seconds#", "verdict",
+    "twin#", "engine#", "latency#", "size#", "seconds#", "verdict",
 )  # fmt: skip
 _ABLATIONS = {
     "batch_norm": ("Batch norm", "The strategy, -1 to 4, with all else the same."),
@@ -59,7 +59,7 @@ def _board(rows: Sequence[Row]) -> Html:
     about = (
         "Means over seeds, with the standard deviation where there are several. Twin and engine are on the samples "
         "that were verified. Size is the share of the float parameters' bytes; seconds are those of calibrating and "
-        "training."
+        "training; latency is that of integers over that of float, on the engine."
     )
     lines = [
         row(
