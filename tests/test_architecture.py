@@ -111,12 +111,13 @@ ALLOWED: dict[str, set[str]] = {
     "tuning": CORE,
     "demo": {"graph", "recipes", "preparing", "calibrating", "artifact", "training"},
     "training": CORE | {"zoo"},
+    "bench": CORE | {"training", "zoo", "compat"},  # MQBench's hardware settings are those of its zoo
     "detent": CORE | {"training", "tuning", "zoo"},
     # Names from before the packages were parted.
     "backends": {"targets", "planning"},
     "engines": {"targets"},
     "compat": CORE | {"training", "detent", "zoo"},
-    "cli": CORE | {"training", "tuning", "detent", "compat", "demo", "zoo"},
+    "cli": CORE | {"training", "tuning", "bench", "detent", "compat", "demo", "zoo"},
     "__main__": {"cli"},
 }
 # A name that a user gives is looked up where the names are, inside of a function.

@@ -10,6 +10,7 @@ import typer
 
 from detent.cli.algorithms import algorithms
 from detent.cli.backends import backends
+from detent.cli.bench import bench
 from detent.cli.completion import completion
 from detent.cli.demo import demo
 from detent.cli.deploy import deploy
@@ -30,6 +31,7 @@ from detent.errors import DetentError
 __all__ = [
     "algorithms",
     "backends",
+    "bench",
     "completion",
     "demo",
     "deploy",
@@ -80,6 +82,7 @@ _app.command()(deploy)
 _app.command()(verify)
 _app.command()(report)
 _app.command()(retarget)
+_app.add_typer(bench)
 _app.command()(algorithms)
 _app.command()(backends)
 _app.command()(recipes)

@@ -66,12 +66,19 @@ def write_page(page: str, path: str | Path) -> Path:
     return Path(path)
 
 
-def shell(title: str, about: str, parts: dict[str, Html]) -> str:
-    """A page of sections, each with a link in the bar at its side."""
+def shell(
+    title: str,
+    about: str,
+    parts: dict[str, Html],
+    *,
+    search: str = "Filter layers and tensors  ( / )",
+    more: str | None = None,
+) -> str:
+    """A page of sections, each with a link in the bar at its side; `more` is a script of its own kind of page."""
     style, script = (files("detent.report").joinpath(name).read_text("utf-8") for name in ("report.css", "report.js"))
+    scripts = " ".join(f"'{_hash(one)}'" for one in (script, more) if one is not None)
     policy = (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src {scripts}; base-uri 'none'; form-action 'none'"
     )
     head = tag(
         "head",
@@ -87,7 +94,7 @@ def shell(title: str, about: str, parts: dict[str, Html]) -> str:
     top = tag(
         "header",
         tag("div", _MARK, tag("div", tag("h1", title), tag("p", about)), class_="title"),
-        tag("input", type="search", id="filter", placeholder="Filter layers and tensors  ( / )", aria_label="filter"),
+        tag("input", type="search", id="filter", placeholder=search, aria_label="filter"),
         tag("button", "Dark", type="button", id="theme", title="light or dark"),
     )
     body = tag(
@@ -96,6 +103,7 @@ def shell(title: str, about: str, parts: dict[str, Html]) -> str:
         tag("nav", *links, aria_label="sections"),
         tag("main", *held),
         tag("script", Html(script)),
+        None if more is None else tag("script", Html(more)),
     )
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
 

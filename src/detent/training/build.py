@@ -87,7 +87,8 @@ def prepared_model(config: Config, model: nn.Module, samples: Samples, *, allow_
     """The model prepared for the config's backend, with one sample as its example."""
     backend: Backend | str = config.backend
     if is_import_path(config.backend):
-        backend = import_object(config.backend, "backend", allowed=allow_imports)
+        ours = config.backend.startswith("detent.")
+        backend = import_object(config.backend, "backend", allowed=allow_imports or ours)
         if not isinstance(backend, Backend):
             raise RecipeError(f"the backend {config.backend!r}", f"it is a {type(backend).__name__}", "name a Backend")
     else:
@@ -242,7 +243,8 @@ def refuse_imports(config: Config, source: str, *, but: Collection[str] = ()) ->
     for section, names in dict(config.imports).items():
         said |= {f"imports.{section}.{name}": str(path) for name, path in names.items()}
     for key, path in said.items():
-        if key not in but and is_import_path(path):
+        own = key == "backend" and path.startswith("detent.")  # a Backend of ours: a name like any other
+        if key not in but and not own and is_import_path(path):
             raise refuse_import(f"{key} of {source},", path)
 
 

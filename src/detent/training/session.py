@@ -27,7 +27,7 @@ from detent.training.run import LAST
 from detent.training.trackers import Tracking
 from detent.verification import Verdict
 
-__all__ = ["Outcome", "deploy_checkpoint", "train"]
+__all__ = ["Outcome", "deploy_checkpoint", "for_verify", "train"]
 
 ARTIFACT = "artifact"
 
@@ -127,10 +127,10 @@ def _deployed(
     if not count:
         return artifact, None
     batches = batches_of(config, samples_of(config, "test", allow_imports=allow_imports), Processes())
-    return artifact, artifact.verify([_for_verify(batch) for batch in islice(batches, count)], latency=False)
+    return artifact, artifact.verify([for_verify(batch) for batch in islice(batches, count)], latency=False)
 
 
-def _for_verify(batch: Any) -> Any:
+def for_verify(batch: Any) -> Any:
     """Inputs by name where the model takes them so; else in order, with the labels where they are those of classes."""
     inputs, labels = inputs_of(batch), labels_of(batch)
     of_classes = isinstance(labels, Tensor) and labels.ndim == 1 and not labels.is_floating_point()

@@ -71,6 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         config = read(options.config)
+        if "recipe" in config and "qparams" not in config:
+            return _trained(options)
         recipe = recipe_of(config)
         if is_zoo_config(config):
             processes = int(os.environ.get("WORLD_SIZE", "1"))
@@ -87,6 +89,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DetentError as error:
         print(error, file=sys.stderr)
         return 2
+    if outcome is not None:
+        print(f"{outcome.folder}: {outcome.metrics}")
+    return 0
+
+
+def _trained(options: argparse.Namespace) -> int:
+    """A config of `detent train`, as `detent bench zoo` writes them."""
+    from detent.training.config_files import load_config
+    from detent.training.session import train
+
+    config = load_config(options.config, allow_imports=options.allow_imports)
+    config = config.with_changes("data", folder=options.data)
+    if options.pretrained is not None:
+        weights = None if options.pretrained == "none" else options.pretrained
+        config = config.replace(model=config.model.replace(pretrained=weights))
+    outcome = train(config, options.output, allow_imports=options.allow_imports)
     if outcome is not None:
         print(f"{outcome.folder}: {outcome.metrics}")
     return 0

@@ -1,0 +1,42 @@
+"""What is needed to tell two results apart that should be equal: versions, CPU, threads."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+from detent.cpus import here
+
+__all__ = ["machine_facts"]
+
+_PACKAGES = ("detent", "torch", "numpy", "onnx", "onnxruntime", "openvino", "ai-edge-litert", "ncnn")
+
+
+def machine_facts() -> dict[str, object]:
+    """Plain JSON: the versions of what computes, the CPU and its kind, the number of threads."""
+    versions = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "versions": versions,
+        "cpu": _cpu_name(),
+        "cpu_kind": here().name,
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

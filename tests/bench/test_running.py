@@ -1,0 +1,169 @@
+"""Runs: what is there is not computed again, and a worker that dies loses nothing that is done."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from detent.bench import Results, load_grid, run_here, run_on_ray, run_tasks, todo_of
+from detent.bench.slurm import write_slurm
+from detent.errors import ArtifactError, RecipeError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+
+
+def run(grid, results, work, *, again=False, tries=3, part=(1, 1), workers=1):
+    todo = todo_of(grid, results, again=again, part=part)
+    engine = partial(run_here, workers=workers, tries=tries, work=f"tests.bench.jobs:{work}")
+    return run_tasks(todo, results, engine, part=part)
+
+
+def test_what_is_done_is_not_computed_again(grid, tmp_path):
+    results = Results(tmp_path / "results")
+    first = run(grid, results, "trivial", workers=2)
+    assert {result.task.cell.axes["seed"]: result.figures["accuracy"]["simulated"] for result in first} == {
+        0: 90.0, 1: 91.0, 2: 92.0, 3: 93.0,
+    }  # fmt: skip
+    assert run(grid, results, "trivial") == []
+    results.path(first[0].task.key).unlink()
+    (again,) = run(grid, results, "trivial")
+    assert again.task.key == first[0].task.key
+
+
+def test_a_result_has_what_reproduces_it(grid, tmp_path):
+    results = Results(tmp_path / "results")
+    run(grid, results, "trivial")
+    told = json.loads(next(results.cells.glob("*.json")).read_text())
+    assert {"torch", "detent", "python", "numpy"} <= set(told["machine"]["versions"])
+    assert told["machine"]["cpu_kind"]
+    assert set(told["hashes"]) == {"weights", "data"}
+    assert len(told["hashes"]["weights"]) == 64
+    assert told["cell"]["config"]["train"]["seed"] in (0, 1, 2, 3)
+    assert told["cell"]["config"]["recipe"]["weight"]["bits"] == 4
+
+
+def test_a_killed_worker_loses_no_cell(grid, tmp_path):
+    results = Results(tmp_path / "results")
+    found = run(grid, results, "killed_once")
+    assert sorted(result.task.cell.axes["seed"] for result in found) == [0, 1, 2, 3]
+    assert all(result.error is None for result in found)
+    assert {result.task.cell.axes["seed"]: result.tries for result in found} == {0: 1, 1: 2, 2: 1, 3: 1}
+    begun = sorted(path.name for path in (tmp_path / "grid").glob("?-?"))
+    assert begun == ["0-0", "1-0", "1-1", "2-0", "3-0"], "the others ran once"
+
+
+def test_what_fails_says_why_and_stops_nothing(grid, tmp_path):
+    results = Results(tmp_path / "results")
+    found = {result.task.cell.axes["seed"]: result for result in run(grid, results, "killed_always", tries=2)}
+    assert found[0].error is found[3].error is None
+    assert "SIGKILL, 2 times" in found[1].error
+    assert found[2].error.splitlines()[-1] == "ValueError: two is no good"
+    assert run(grid, results, "trivial") == [], "a failure is a result"
+    assert len(run(grid, results, "trivial", again=True)) == 2
+    assert all(result.error is None for result in results)
+
+
+def test_parts_are_disjoint_and_are_all(grid, tmp_path):
+    results = Results(tmp_path / "results")
+    one, other = (run(grid, results, "trivial", part=(number, 2)) for number in (1, 2))
+    assert (len(one), len(other)) == (2, 2)
+    assert run(grid, results, "trivial") == []
+    with pytest.raises(RecipeError, match="parts 1 to 2"):
+        todo_of(grid, results, part=(3, 2))
+
+
+def test_damaged_results_are_refused_by_name(grid, tmp_path):
+    results = Results(tmp_path / "results")
+    (done, *_) = run(grid, results, "trivial")
+    results.path(done.task.key).write_text("{}")
+    with pytest.raises(ArtifactError, match=results.path(done.task.key).name):
+        todo_of(grid, results)
+
+
+def test_an_estimate_is_by_what_is_there(grid, tmp_path):
+    results = Results(tmp_path / "results")
+    assert todo_of(grid, results).seconds() is None
+    (*_, last) = run(grid, results, "trivial")
+    results.path(last.task.key).unlink()
+    assert todo_of(grid, results).seconds() > 0
+
+
+def test_slurm_scripts(grid_file, tmp_path):
+    array, report = write_slurm(grid_file, tmp_path / "results", count=4, jobs=16, scripts=tmp_path / "scripts")
+    text = array.read_text()
+    assert "#SBATCH --array=1-4\n" in text
+    for path in (array, report):
+        assert subprocess.run(["sh", "-n", str(path)], timeout=60).returncode == 0
+    command = text.splitlines()[-1].replace('"$SLURM_ARRAY_TASK_ID/4"', "2/4 --dry-run --json")
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert [cell["seed"] for cell in json.loads(done.stdout)["left"]] == [1]
+
+
+@pytest.mark.slow
+def test_one_cell_for_real(grid_file, tmp_path):
+    """Trained, deployed, verified, and measured."""
+    overrides = [
+        "networks={resnet20: {options: {depth: 1, width: 0.25}}}", "seeds=[0]", "data.train_batches=2",
+        "evaluate={batches: 1, verified: 1}",
+    ]  # fmt: skip
+    grid = load_grid(grid_file, overrides=overrides)
+    results = Results(tmp_path / "results")
+    engine = partial(run_here, workers=1)
+    (found,) = run_tasks(todo_of(grid, results), results, engine)
+    assert found.error is None, found.error
+    figures = found.figures
+    assert 0 <= figures["accuracy"]["simulated"] <= 100
+    assert figures["deployed"]["holds"]
+    assert figures["deployed"]["accuracy"]["twin"] == figures["deployed"]["accuracy"]["simulated"]
+    assert figures["parameter_bytes"]["quantized"] < figures["parameter_bytes"]["float"] / 3
+    assert figures["seconds"]["quantize"] > 0
+
+
+RAY = """
+import sys
+from functools import partial
+from detent.bench import Results, load_grid, run_on_ray, run_tasks, todo_of
+results = Results(sys.argv[2])
+engine = partial(run_on_ray, address=sys.argv[3], work="tests.bench.jobs:killed_once")
+run_tasks(todo_of(load_grid(sys.argv[1]), results), results, engine)
+print(sorted((one.task.cell.axes["seed"], one.error) for one in results))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'detent[bench]'")
+def test_two_nodes_of_ray(grid_file, tmp_path, monkeypatch):
+    """A cluster of two nodes on this machine; the process of one cell is killed, and the cell is run again."""
+    from ray.cluster_utils import Cluster
+
+    places = [str(ROOT), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(places))  # of the nodes too
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        cluster.add_node(num_cpus=1)
+        command = [sys.executable, "-c", RAY, str(grid_file), str(tmp_path / "results"), cluster.address]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=500)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[-1] == "[(0, None), (1, None), (2, None), (3, None)]"
+        assert (tmp_path / "grid" / "1-1").exists(), "the cell of seed 1 was begun twice"
+    finally:
+        cluster.shutdown()
+
+
+def test_ray_is_named_where_it_is_missing(grid, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(Exception, match=r"detent\[bench\]"):
+        run_on_ray(todo_of(grid, Results(tmp_path)).left, Results(tmp_path), lambda _: None)
