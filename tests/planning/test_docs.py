@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from detent.planning import plan
+from detent.planning.methods import choose
+from detent.recipes import TensorRequest
 from detent.targets import BACKENDS
 from tests.planning.nets import DEFAULT, captured_model
 
@@ -20,10 +22,19 @@ def rows():
 def expected(backend):
     """The first five of them, from the backend and from its Plan of a small network."""
     entries = {e.tensor: str(e.scheme) for e in plan(captured_model("residual_cnn", 0), backend, DEFAULT).quantized}
-    weight = entries.get("conv1.weight") or entries["fc.weight"]  # academic_nlp leaves convolutions alone
-    activation = entries.get("maxpool") or entries["flatten"]
-    where = "inputs, outputs" if any(rule.output for rule in backend.rules.values()) else "inputs"
+    # academic_nlp leaves convolutions alone; 16 inputs are no group.
+    weight = entries.get("conv1.weight") or entries.get("fc.weight") or _first_scheme(backend)
+    activation = entries.get("maxpool") or entries.get("flatten", "float")
+    rules = backend.rules.values()
+    where = "inputs, outputs" if any(rule.output for rule in rules) else "inputs"
+    where = where if any(rule.inputs for rule in rules) else "weights"
     return [weight.replace("(0)", ""), activation, backend.bias, where, ", ".join(backend.rules)]
+
+
+def _first_scheme(backend):
+    request = TensorRequest()
+    found = choose(backend.weight, request, backend="", tensor="", role="weight", axis=0, negative=True)
+    return str(found.scheme)
 
 
 def test_every_backend_has_a_row():

@@ -31,6 +31,7 @@ SENTENCES = {
     "float_bias": "{backend} adds a float bias",
     "float_op": "{backend} does not quantize {of}",
     "float_input_of": "{backend} does not quantize what {of} takes in",
+    "no_groups": "{of} inputs do not divide into groups of 32",
     "fused_into": "{backend} fuses it into {of}",
 }
 

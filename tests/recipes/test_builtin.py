@@ -12,7 +12,7 @@ from detent.recipes import BUILTIN, Recipe, TensorRequest, find
 ROOT = Path(__file__).resolve().parents[2]
 KNOWN = (
     "known are adaround, apot, brecq, dorefa, dsq, equalize, gptq, kl, lsq, lsq_plus, mse, pact, percentile, ptq, "
-    "qdrop, qil, smoothquant, tqt"
+    "qdrop, qil, smoothquant, tqt, w4g128, w4g32, w4g32_gptq, w8"
 )
 
 # name: (weight quantizer, its observer, activation quantizer, its observer)
@@ -26,6 +26,10 @@ TABLE = {
     "brecq": ("adaround", None, "qdrop", None),
     "qdrop": ("adaround", None, "qdrop", None),
     "gptq": ("fixed", "mse", "fixed", None),
+    "w4g32": ("fixed", None, None, None),
+    "w4g128": ("fixed", None, None, None),
+    "w8": ("fixed", None, None, None),
+    "w4g32_gptq": ("fixed", "mse", None, None),
     "smoothquant": ("fixed", None, "fixed", None),
     "lsq": ("lsq", None, "lsq", None),
     "lsq_plus": ("lsq_plus", None, "lsq_plus", None),
@@ -44,6 +48,7 @@ ALGORITHMS = {
     "brecq": ["brecq"],
     "qdrop": ["qdrop"],
     "gptq": ["gptq"],
+    "w4g32_gptq": ["gptq"],
     "smoothquant": ["smoothquant"],
 }
 
@@ -83,6 +88,9 @@ def test_each_is_named_described_and_says_only_what_it_must(name):
 @pytest.mark.parametrize("name", TABLE)
 def test_each_asks_for_what_its_methods_cannot_do_without(name, role):
     request = getattr(Recipe.named(name), role)
+    if request.quantize is False:
+        assert request == TensorRequest(quantize=False)
+        return
     quantizer = QUANTIZERS[request.quantizer]
     assert role in quantizer.roles
     needs = [quantizer.requires] + ([OBSERVERS[request.observer].requires] if request.observer else [])
@@ -99,6 +107,10 @@ def test_what_they_say_beside_the_methods():
         "dorefa": {"symmetric": True},
         "qil": {"symmetric": True, "scale": "float"},
         "apot": {"grid": "apot", "bits": 4, "symmetric": True},
+        "w4g32": {"bits": 4, "granularity": {"per_group": 32}},
+        "w4g128": {"bits": 4, "granularity": {"per_group": 128}},
+        "w8": {"bits": 8, "granularity": {"per_group": 32}},
+        "w4g32_gptq": {"bits": 4, "granularity": {"per_group": 32}},
     }
 
 

@@ -14,6 +14,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -30,6 +31,7 @@ from detent.frontends.torch import export
 from detent.graph import PreparedModel, eval_mode, other_real, quantizers_of
 from detent.ir import DeployedTensor, write_qdq
 from detent.ir.package import MANIFEST, VERSION, digest
+from detent.ir.packed_numbers import pack_numbers
 from detent.ir.saturation import saturating_layers
 from detent.planning import Backend
 from detent.progress import progress
@@ -288,11 +290,16 @@ def _described(tensor: DeployedTensor) -> dict[str, Any]:
         "kind": tensor.kind,
         "op": tensor.op,
         "scheme": tensor.scheme.to_dict(),
-        "scale": tensor.scale.tolist(),
-        "zero_point": tensor.zero_point.tolist(),
+        "scale": _numbers(tensor.scale),
+        "zero_point": _numbers(tensor.zero_point),
         "users": list(tensor.users),
         "shares": tensor.shares,
     }
+
+
+def _numbers(values: npt.NDArray[Any]) -> Any:
+    """A list, which people read; those of groups, which are too many for that, packed."""
+    return pack_numbers(values) if values.ndim > 1 else values.tolist()
 
 
 def _require_own(writer_name: str, file: str, content: bytes, contents: Mapping[str, bytes]) -> None:

@@ -16,6 +16,7 @@ from detent.errors import ArtifactError, refusing
 from detent.files import read_bytes
 from detent.ir.network import Network
 from detent.ir.onnx_reader import read_qdq
+from detent.ir.packed_numbers import unpack_numbers
 
 __all__ = ["MANIFEST", "VERSION", "Package", "digest"]
 
@@ -118,7 +119,17 @@ def _read(path: Path, content: bytes) -> dict[str, Any]:
             raise ArtifactError(f"load {path}", found, "deploy the model again")
     if not all(isinstance(name, str) and isinstance(value, str) for name, value in manifest["files"].items()):
         raise ArtifactError(f"load {path}", "'files' does not map names to hashes", "deploy the model again")
+    try:
+        for rows in (manifest["tensors"], manifest.get("ranges", ())):
+            for row in rows:
+                row.update({key: _unpacked(row[key]) for key in ("scale", "zero_point") if key in row})
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ArtifactError(f"load {path}", f"it is no manifest: {error}", "deploy the model again") from None
     return manifest
+
+
+def _unpacked(numbers: Any) -> Any:
+    return unpack_numbers(numbers).tolist() if isinstance(numbers, dict) else numbers
 
 
 def _upgraded(manifest: dict[str, Any]) -> dict[str, Any]:

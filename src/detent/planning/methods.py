@@ -163,6 +163,8 @@ def _granularity(supported: SupportedSchemes, request: TensorRequest, axis: int)
             wanted = PerChannel
         case _:
             wanted = supported.granularities[0]
+    if wanted is PerGroup:
+        return PerGroup(1, (supported.group_sizes or (32,))[0])
     return PerChannel(axis) if wanted is PerChannel else PerTensor()
 
 

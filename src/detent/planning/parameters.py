@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from torch import fx
+from torch import fx, nn
 
 from detent.graph import FloatTensor, FoldedBatchNorm, QuantizedTensor, Region
 from detent.numerics import PAIR_LIMIT, PerChannel, PerGroup, PerTensor, Scheme
@@ -67,8 +67,20 @@ def _weight(node: fx.Node, context: Context, *, name: str, axis: int) -> Entry:
         return FloatTensor(tensor=tensor, kind=kind, reason=reason)
     supported = backend.weight_schemes(kind, depthwise=view.is_depthwise(node))
     method = choose(supported, request, backend=backend.name, tensor=tensor, role="weight", axis=axis, negative=True)
+    reason = _why_no_groups(view.modules[str(node.target)], name, method.scheme)
+    if reason:
+        return FloatTensor(tensor=tensor, kind=kind, reason=reason)
     pairs = view.pairs(node) if context.any_cpu and _may_saturate(method.scheme) else None
     return method.entry(tensor=tensor, view=view, node=node, role="weight", why=f"weight of {kind}", pairs=pairs)
+
+
+def _why_no_groups(module: nn.Module, name: str, scheme: Scheme) -> str | None:
+    """Why a weight has no grid of groups: a file has whole groups only."""
+    granularity, weight = scheme.granularity, getattr(module, name, None)
+    if not isinstance(granularity, PerGroup) or weight is None:
+        return None
+    size = weight.shape[granularity.axis] if weight.ndim > granularity.axis else 1
+    return f"{size} inputs do not divide into groups of {granularity.size}" if size % granularity.size else None
 
 
 def _may_saturate(scheme: Scheme) -> bool:

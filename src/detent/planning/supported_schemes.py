@@ -17,7 +17,8 @@ class SupportedSchemes:
 
     An affine scheme has the first sign. A symmetric one has unsigned codes only where the tensor cannot be negative
     (after a ReLU), and then if the target prefers them: they come first, or `auto_sign` is set. `narrow` speaks of
-    signed integers. `also` are further combinations, for what does not go together with the rest.
+    signed integers, `group_sizes` of scales in groups (None: of any size). `also` are further combinations, for what
+    does not go together with the rest.
 
     >>> SupportedSchemes(bits=(8, 16), symmetric=(False,)).limits(Scheme(IntGrid(4)))
     ['8 or 16 bits', 'affine schemes']
@@ -30,6 +31,7 @@ class SupportedSchemes:
     narrow: tuple[bool, ...] = (False, True)
     symmetric: tuple[bool, ...] = (True,)
     granularities: tuple[type[Granularity], ...] = (PerTensor,)
+    group_sizes: tuple[int, ...] | None = None
     scales: tuple[ScaleType, ...] = ("float", "power_of_two")
     roundings: tuple[Rounding, ...] = (Rounding.HALF_EVEN,)
     observer: str = "minmax"
@@ -65,6 +67,9 @@ class SupportedSchemes:
             wrong.append("affine schemes" if scheme.symmetric else "symmetric schemes")
         if not isinstance(scheme.granularity, self.granularities):
             wrong.append(_words(f"per-{kind.__name__[3:].lower()}" for kind in self.granularities) + " scales")
+        size = getattr(scheme.granularity, "size", None)
+        if size is not None and self.group_sizes is not None and size not in self.group_sizes:
+            wrong.append(f"groups of {_words(sorted(self.group_sizes))}")
         if scheme.scale not in self.scales:
             wrong.append(f"{_words(scale.replace('_', '-') for scale in self.scales)} scales")
         if scheme.rounding not in self.roundings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from detent.errors import UnknownNameError
 from detent.recipes.recipe import AlgorithmRequest, Calibration, Recipe
@@ -30,6 +30,12 @@ def _entry(name: str, description: str, weight: TensorRequest, activation: Tenso
     return Builtin(description, Recipe(name=name, weight=weight, activation=activation, algorithms=named))
 
 
+def _weights_only(name: str, description: str, weight: dict[str, Any], *algorithms: str) -> Builtin:
+    """Weights in groups; activations stay float, or are what the engine makes of them while it runs."""
+    request = TensorRequest.from_dict({"quantizer": "fixed", **weight}, source=name)
+    return _entry(name, description, request, TensorRequest(quantize=False), *algorithms)
+
+
 def _calibrated(name: str, description: str, weight: TensorRequest, activation: TensorRequest) -> Builtin:
     """Deployed as it is calibrated: nothing that comes after makes up for the mean errors of weights."""
     calibration = Calibration(correct_biases=True, choose_ranges=None if activation.observer else True)
@@ -48,6 +54,10 @@ _QDROP = TensorRequest(quantizer="qdrop")
 # All of an activation is quantized while its block is reconstructed.
 _BRECQ = TensorRequest(quantizer="qdrop", quantizer_options={"probability": 1.0})
 _APOT = TensorRequest(quantizer="apot", grid="apot", bits=4, symmetric=True, observer="start")
+
+_W4G32: dict[str, Any] = {"bits": 4, "granularity": {"per_group": 32}}
+_W4G128: dict[str, Any] = {"bits": 4, "granularity": {"per_group": 128}}
+_W8: dict[str, Any] = {"bits": 8, "granularity": {"per_group": 32}}
 
 # What a request leaves out is the backend's default; what a method cannot do without is said.
 _ENTRIES = (
@@ -71,6 +81,10 @@ _ENTRIES = (
     _entry(
         "gptq", "make up for each column in the next ones (Frantar et al., ICLR 2023)", _fixed("mse"), _fixed(), "gptq"
     ),
+    _weights_only("w4g32", "weights of 4 bits in groups of 32, rounded to nearest", _W4G32),
+    _weights_only("w4g128", "weights of 4 bits in groups of 128, rounded to nearest", _W4G128),
+    _weights_only("w8", "weights of 8 bits in groups of 32, rounded to nearest", _W8),
+    _weights_only("w4g32_gptq", "weights of 4 bits in groups of 32, by GPTQ", {**_W4G32, "observer": "mse"}, "gptq"),
     _entry("smoothquant", "move outliers into the weights (Xiao et al., ICML 2023)", _fixed(), _fixed(), "smoothquant"),
     _entry("lsq", "train step sizes (Esser et al., ICLR 2020)", _LSQ, _LSQ),
     _entry("lsq_plus", "train step sizes and offsets (Bhalgat et al., 2020)", _LSQ_PLUS, _LSQ_PLUS),

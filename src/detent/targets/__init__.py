@@ -11,6 +11,8 @@ __all__ = ["BACKENDS", "TARGETS", "BackendRegistry", "Target", "TargetRegistry",
 TARGETS = TargetRegistry(
     {
         "onnxruntime": "detent.targets.onnxruntime.spec:TARGET",
+        "onnxruntime_genai": "detent.targets.onnxruntime_genai.spec:TARGET",
+        "onnxruntime_genai_a8": "detent.targets.onnxruntime_genai.spec:A8_TARGET",
         "openvino": "detent.targets.openvino.spec:TARGET",
         "tensorrt": "detent.targets.tensorrt:TARGET",
         "ncnn": "detent.targets.ncnn.spec:TARGET",

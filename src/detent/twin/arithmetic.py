@@ -32,6 +32,7 @@ from torch import Tensor
 from detent import cpus
 from detent.cpus import Cpu
 from detent.ir import Encoding, Network, Op, Operand
+from detent.ir.roundoff import Rule
 
 __all__ = ["Arithmetic", "Kernel", "Maker", "Step"]
 
@@ -83,6 +84,9 @@ class Arithmetic(ABC):
     functions: ClassVar[Mapping[str, Kernel]] = {}
     """Functions of real numbers that the engine computes otherwise than torch, by the type of the operation, which they
     take before its inputs."""
+    roundoff: ClassVar[Mapping[str, Rule]] = {}
+    """How far two computations of an operation may be apart, by its type, where `rewrite` makes some that no other
+    engine has."""
     float_slack: ClassVar[float] = 0.0
     """How far, of the largest number of a tensor, functions that the engine approximates in float may be off beyond
     what float32 arithmetic explains; codes made of them may then be 1 LSB off."""

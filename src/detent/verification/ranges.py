@@ -110,8 +110,10 @@ class Ranges:
                 continue
             op = self._made[name]
             reads = [None if read is None else self._read(read) for read in op.inputs]
-            own = self._twin.arithmetic.functions.get(op.type)
-            results = error_bounds(op, float_kernel(self._graph, op) if own is None else partial(own, op), reads)
+            arithmetic = self._twin.arithmetic
+            own, rule = arithmetic.functions.get(op.type), arithmetic.roundoff.get(op.type)
+            kernel = float_kernel(self._graph, op) if own is None else partial(own, op)
+            results = error_bounds(op, kernel, reads, rule)
             self._found.update(zip((name for name in op.outputs if name), results, strict=False))
         return self._found[tensor]
 

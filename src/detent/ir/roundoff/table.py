@@ -23,13 +23,14 @@ def rounds(op: Op) -> bool:
     return not is_nearest and op.type not in ops_with(Trait.EXACT)
 
 
-def error_bounds(op: Op, kernel: FloatKernel, inputs: Inputs) -> tuple[ErrorBound, ...]:
-    """The outputs of `op`, computed by `kernel`, each with how far another float32 computation may be from it."""
+def error_bounds(op: Op, kernel: FloatKernel, inputs: Inputs, rule: Rule | None = None) -> tuple[ErrorBound, ...]:
+    """The outputs of `op`, computed by `kernel`, each with how far another float32 computation may be from it: by the
+    `rule` of its operator unless another is given."""
     results = kernel(*(None if each is None else each.value for each in inputs))
     values: tuple[Tensor, ...] = (results,) if isinstance(results, Tensor) else tuple(results)
     if not values[0].is_floating_point():
         return tuple(ErrorBound(value) for value in values)
-    rule = ROUNDOFF.get(op.type)
+    rule = rule or ROUNDOFF.get(op.type)
     errors = None if rule is None else rule(op, kernel, inputs, values)
     if errors is None:
         errors = [unknown_error(value, inputs) for value in values]

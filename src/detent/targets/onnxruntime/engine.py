@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from detent.errors import EngineError
 from detent.files import temporary_folder
 from detent.ir import Encoding, Package, write_qdq
 from detent.rewrites import float_network
 from detent.targets.base import Engine, Placement
+from detent.targets.base.onnx_session import onnxruntime_version, open_session
 from detent.targets.base.ports import given, real
 from detent.targets.onnxruntime.placement import FusedGraph, why_float
 
@@ -37,15 +37,11 @@ class OnnxRuntime(Engine):
             model = write_qdq(float_network(package.graph)) if as_float else package.model
             path.write_bytes(model.SerializeToString())
             del model
-            self._session = _session(path, threads=threads)
+            self._session = open_session(path, threads=threads)
 
     @classmethod
     def version(cls) -> str | None:
-        try:
-            import onnxruntime
-        except ImportError:
-            return None
-        return str(onnxruntime.__version__)
+        return onnxruntime_version()
 
     @classmethod
     def load(cls, package: Package, *, threads: int = 1, as_float: bool = False) -> OnnxRuntime:
@@ -98,7 +94,7 @@ class OnnxRuntime(Engine):
         with temporary_folder() as folder:
             path = Path(folder) / "fused.onnx"
             # Extended fuses into integer kernels. What comes after it changes layouts, and names with them.
-            _session(named.SerializeToString(), threads=self._threads, level="ORT_ENABLE_EXTENDED", save=path)
+            open_session(named.SerializeToString(), threads=self._threads, level="ORT_ENABLE_EXTENDED", save=path)
             return FusedGraph(named, onnx.load_model(str(path)))
 
     @cached_property
@@ -110,7 +106,7 @@ class OnnxRuntime(Engine):
         known = {value.name for value in model.graph.output}
         wanted = {name for name, _ in exposed.values()} - known
         model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(wanted))
-        return _session(model.SerializeToString(), threads=self._threads), exposed
+        return open_session(model.SerializeToString(), threads=self._threads), exposed
 
 
 def _as_stored(codes: npt.NDArray[Any], encoding: Encoding) -> npt.NDArray[Any]:
@@ -129,21 +125,3 @@ def _with_node_names(model: onnx.ModelProto) -> onnx.ModelProto:
             node.name = f"{node.op_type} of {node.output[0]}"
         taken.add(node.name)
     return named
-
-
-def _session(model: bytes | Path, *, threads: int, level: str = "ORT_ENABLE_ALL", save: Path | None = None) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
-    options.log_severity_level = 3
-    if save is not None:
-        options.optimized_model_filepath = str(save)
-    try:
-        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its exceptions derive from Exception alone
-        raise EngineError(
-            f"load a network on onnxruntime {onnxruntime.__version__}", str(error), "deploy for a backend it runs"
-        ) from error
