@@ -291,6 +291,7 @@ LOOK_INTO_MODELS = {
     "targets/nxp.py": "its ranges are inputs with values, which a Network does not have",
     "targets/onnxruntime/engine.py": "names and outputs of what the engine loads",
     "targets/onnxruntime/placement.py": "the graph that ONNX Runtime made of the file",
+    "targets/onnxruntime_genai/engine.py": "outputs and levels of what the engine loads",
     "targets/openvino/engine.py": "names of Q and DQ in the file that OpenVINO loads",
     "targets/openvino/ir_file.py": "names of Q and DQ in the file that OpenVINO reads",
     "targets/qualcomm/engine.py": "the file that ONNX Runtime loads, with sizes fixed",
