@@ -107,9 +107,10 @@ def kept(file: Path, task: Task, build: Callable[[], Callable[[Tensor], Any] | N
 
 
 def measure(task: Task, backend: str, folder: Path, rows: Sequence[str]) -> None:
-    folder = folder / f"{task.name}-{backend}-{len(task.images)}"
+    float_file = folder / f"{task.name}-{len(task.images)}-float.npy"
+    folder = folder / f"{task.name}-{len(task.images)}-{backend}"
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = kept(folder / "float.npy", task, lambda: task.net)
+    wanted = kept(float_file, task, lambda: task.net)
     assert wanted is not None
     print(f"{task.name}, {backend}: float {task.accuracy(wanted.argmax(1)):.2f}", flush=True)
     found: dict[str, Tensor] = {}

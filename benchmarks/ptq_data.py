@@ -138,8 +138,10 @@ def _imagenet(name: str, calibration: int, images: int, ten_views: bool) -> Task
 
 
 def _photo(file: str, name: str) -> Tensor:
-    """The crop at the center."""
-    whole = _resized(file, name)
+    return _center(_resized(file, name))
+
+
+def _center(whole: Tensor) -> Tensor:
     top, left = ((side - 224) // 2 for side in whole.shape[1:])
     return whole[:, top : top + 224, left : left + 224]
 
@@ -147,7 +149,7 @@ def _photo(file: str, name: str) -> Tensor:
 def _ten_views(file: str, name: str) -> Tensor:
     whole = _resized(file, name)
     corners = [whole[:, y, x] for y in (slice(224), slice(-224, None)) for x in (slice(224), slice(-224, None))]
-    crops = torch.stack([_photo(file, name), *corners])
+    crops = torch.stack([_center(whole), *corners])
     return torch.cat([crops, crops.flip(3)])
 
 

@@ -10,6 +10,7 @@ from onnx import parser
 
 import detent
 from detent.ir import Encoding, Operand, read_qdq
+from detent.recipes import Recipe
 from detent.targets.openvino.arithmetic.openvino import OpenVino
 from detent.targets.openvino.arithmetic.ranges import carry
 from detent.targets.openvino.engine import OpenVino as Engine
@@ -344,3 +345,48 @@ def test_every_operation_is_lowered():
         graph = Twin(small_net(kind).model, OpenVino()).graph
         lowered = [op.name for step in OpenVino().lower(graph) for op in step.ops]
         assert sorted(lowered) == sorted(op.name for op in graph.ops), kind
+
+
+def _attention(q, k):
+    return torch.softmax(q @ k.transpose(1, 2), -1) @ k
+
+
+INPUTS_ON_TIES = {
+    "product": lambda _, q, k: q @ k,
+    "attention": lambda _, q, k: _attention(q, k),
+    "linear": lambda layer, q, k: layer(q) + layer(k),
+    "concat": lambda layer, q, k: layer(torch.cat([q, k], 1)),
+    "residual": lambda layer, q, k: layer(k + layer(q)),
+    "sum": lambda layer, q, k: layer(q + k),
+    "sum-and-first": lambda layer, q, k: layer(q + k) + layer(q),
+    "sum-and-second": lambda layer, q, k: layer(q + k) + layer(k),
+    "sum-with-moved": lambda layer, q, k: layer(q + k.transpose(1, 2)),
+}
+
+
+class _OfTwo(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.layer, self.function = torch.nn.Linear(16, 16), function
+
+    def forward(self, q, k):
+        return self.function(self.layer, q, k)
+
+
+@pytest.mark.parametrize("kind", INPUTS_ON_TIES)
+def test_inputs_of_the_network_on_ties(kind, tmp_path):
+    """With zero in the middle, those that are stored as int8 are multiplied with the scale and no more; as others are,
+    a quarter of these ties would fall to the other side."""
+    torch.manual_seed(3)
+    batch = (torch.randn(4, 16, 16), 2 * torch.randn(4, 16, 16))
+    recipe = Recipe.from_dict({"name": "symmetric", "activation": {"symmetric": True}})
+    prepared = detent.prepare(_OfTwo(INPUTS_ON_TIES[kind]).eval(), batch, backend="openvino", recipe=recipe)
+    detent.calibrate(prepared, [batch])
+    artifact = detent.deploy(prepared, tmp_path / "net")
+    random, ties = np.random.default_rng(0), []
+    for name in artifact.graph.inputs:
+        grid = artifact.graph.grid_of(name)
+        near = ((random.integers(grid.qmin, grid.qmax, (4, 16, 16)) + 0.5) * grid.scale).astype(np.float32)
+        ties.append(torch.from_numpy(random.choice([near, np.nextafter(near, np.float32(0))])))
+    verdict = artifact.verify([tuple(ties)], latency=False)
+    assert verdict.holds, verdict

@@ -14,19 +14,20 @@ import torch
 from torch import Tensor
 
 from detent.cpus import Cpu
-from detent.ir import Encoding, Network, Op
+from detent.ir import Encoding, Network, Op, Operand
 from detent.targets.openvino.arithmetic.adds import added_in_float, fused_add, plain_add
 from detent.targets.openvino.arithmetic.codes import clipped, joined, moved, rectified, scaled
 from detent.targets.openvino.arithmetic.constants import folded, known_before
 from detent.targets.openvino.arithmetic.cpu import lessened
 from detent.targets.openvino.arithmetic.functions import function, multiplied, on_reals
 from detent.targets.openvino.arithmetic.linear import linear, matrices
+from detent.targets.openvino.arithmetic.outputs import OutputRequantization, snippet
 from detent.targets.openvino.arithmetic.pairs import paired, with_even_weights
 from detent.targets.openvino.arithmetic.pools import average
 from detent.targets.openvino.arithmetic.products import after_bias, moved_range, product
 from detent.targets.openvino.arithmetic.ranges import CLIPS, Carried, Floats, Range, carry
 from detent.targets.openvino.arithmetic.stored import StoredCodes, is_second_factor
-from detent.targets.openvino.arithmetic.sums import FUNCTIONS
+from detent.targets.openvino.arithmetic.sums import FUNCTIONS, taken_in
 from detent.twin import Arithmetic, Step
 from detent.twin.accumulate import Accumulator, accumulator, bias_values
 from detent.twin.arithmetic import Maker
@@ -91,7 +92,8 @@ class OpenVino(Arithmetic):
     def lower(self, graph: Network) -> list[Step]:
         whole, carried = carry(graph)
         makers, known = self._makers(carried), known_before(whole)
-        return lower(whole, {op.type: partial(_taken, known, makers.get(op.type)) for op in whole.ops})
+        taken = {op.type: partial(_taken, known, makers.get(op.type)) for op in whole.ops}
+        return [*_entered(carried, whole), *lower(whole, taken)]
 
     def _makers(self, carried: Carried) -> dict[str, Maker]:
         makers: dict[str, Maker] = dict.fromkeys(MOVES, partial(moved, carried))
@@ -119,6 +121,29 @@ class OpenVino(Arithmetic):
     def _matmul(self, carried: Carried, graph: Network, op: Op) -> Step | None:
         step = _linear(self._sums, carried, graph, op)
         return matrices(carried, graph, op) if step is None and self.cpu.saturates else step
+
+
+def _entered(carried: Carried, graph: Network) -> list[Step]:
+    """Inputs of the network that are stored as int8. `quantize` knows what the others go through."""
+    real = {_kept_real(graph, op) for op in graph.ops if op.type in ("Add", "Mul")}
+    steps = []
+    for name in [name for name in graph.inputs if name not in graph.coded and name not in real]:
+        target = OutputRequantization.of(graph, Chain((), name, graph.grid_of(name)), carried, stored=True)
+        if target is not None and target.as_int8:
+            grid = Range.of(target.encoding)
+            kernel = snippet(target, np.asarray(grid.low, _f32), np.asarray(grid.high, _f32))
+            steps.append(Step((), (Operand(name),), (Operand(name, target.encoding),), kernel, "quantize"))
+    return steps
+
+
+def _kept_real(graph: Network, op: Op) -> str | None:
+    """What the plugin leaves in float of two tensors that are put on grids to be added or multiplied, which are no
+    products: the first, or the second where others read the first."""
+    read = [each.tensor for each in op.inputs if each is not None and each.encoding is not None]
+    if len(read) != 2 or any(taken_in(graph, name) is not None for name in read):
+        return None
+    first, second = read
+    return second if len(graph.readers(first)) > 1 and len(graph.readers(second)) == 1 else first
 
 
 def _taken(known: frozenset[str], maker: Maker | None, graph: Network, op: Op) -> Step | None:
