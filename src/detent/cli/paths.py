@@ -16,8 +16,10 @@ def require_path(path: Path | None) -> Path | None:
     return path
 
 
-def require_data(data: str) -> str:
+def require_data(data: str | None) -> str | None:
     """The same for `--data`, which may also be `file.py:function` or `module:function`."""
+    if data is None:
+        return None
     place, colon, function = data.rpartition(":")
     named = bool(colon) and function.isidentifier() and not Path(data).exists()
     if not named:
