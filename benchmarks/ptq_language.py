@@ -23,12 +23,19 @@ from detent.recipes import Recipe
 
 LENGTH = 96
 W4 = {"bits": 4, "granularity": "per_channel"}
+W4G32 = {"bits": 4, "granularity": {"per_group": 32}}  # w2, with 172 inputs, stays float
 # Name, recipe, weight, activation. Float activations show what becomes of the weights alone.
 ROWS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
     ("W4", "ptq", W4, {"quantize": False}),
     ("W4", "gptq", W4, {"quantize": False}),
     ("W3", "ptq", {**W4, "bits": 3}, {"quantize": False}),
     ("W3", "gptq", {**W4, "bits": 3}, {"quantize": False}),
+    ("W4 groups of 32", "ptq", W4G32, {"quantize": False}),
+    ("W4 groups of 32", "gptq", W4G32, {"quantize": False}),
+    ("W3 groups of 32", "ptq", {**W4G32, "bits": 3}, {"quantize": False}),
+    ("W3 groups of 32", "gptq", {**W4G32, "bits": 3}, {"quantize": False}),
+    ("W2 groups of 32", "ptq", {**W4G32, "bits": 2}, {"quantize": False}),
+    ("W2 groups of 32", "gptq", {**W4G32, "bits": 2}, {"quantize": False}),
     ("W8A8 per tensor", "ptq", {"granularity": "per_tensor"}, {"bits": 8}),
     ("W8A8 per tensor", "smoothquant", {"granularity": "per_tensor"}, {"bits": 8}),
     ("W8A6 per tensor", "ptq", {"granularity": "per_tensor"}, {"bits": 6}),

@@ -21,6 +21,7 @@ __all__ = [
     "Exclude",
     "MaxTensorBytes",
     "OnnxFile",
+    "OptionalCalibrationData",
     "OutFolder",
     "RecipeName",
     "Steps",
@@ -29,13 +30,11 @@ __all__ = [
 OnnxFile = Annotated[Path, typer.Argument(help="An ONNX file.", callback=require_path)]
 DeployedFolder = Annotated[Path, typer.Argument(help="A folder that deploy wrote.", callback=require_path)]
 Backend = Annotated[str, typer.Option(help="The target; `detent backends` lists them.")]
-CalibrationData = Annotated[
-    str,
-    typer.Option(
-        help="Calibration data: .npy, .npz, a folder of these or of images, or file.py:function.",
-        callback=require_data,
-    ),
-]
+_CALIBRATION = typer.Option(
+    help="Calibration data: .npy, .npz, a folder of these or of images, or file.py:function.", callback=require_data
+)
+CalibrationData = Annotated[str, _CALIBRATION]
+OptionalCalibrationData = Annotated[str | None, _CALIBRATION]
 OutFolder = Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")]
 RecipeName = Annotated[
     str, typer.Option(help="A file, or a name that `detent recipes` lists.", callback=require_recipe)

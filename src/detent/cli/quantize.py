@@ -1,19 +1,22 @@
-"""`detent quantize`: an ONNX file, calibration data and a target in; a deployed model out."""
+"""`detent quantize`: an ONNX file or a Hugging Face folder, calibration data and a target in; a deployed model out."""
 
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from detent.cli.asking import (
     MOST_BYTES,
     AsJson,
     Backend,
     BatchSize,
-    CalibrationData,
     Cpu,
     Exclude,
     MaxTensorBytes,
-    OnnxFile,
+    OptionalCalibrationData,
     OutFolder,
     RecipeName,
     Steps,
@@ -22,18 +25,27 @@ from detent.cli.excluding import without
 from detent.cli.fixing import Set, Size, parse_sizes, parse_values
 from detent.cli.guarding import go_on_in_child
 from detent.cli.interrupting import nothing_written, on_interrupt
+from detent.cli.paths import require_path
 from detent.cli.reading import Crop, Layout, Mean, Resize, Std, batches_of, preprocessing
 from detent.cli.showing import show_artifact
+from detent.errors import DataError
+
+if TYPE_CHECKING:
+    from detent.data.arrays import Inputs, Types
+    from detent.recipes import Recipe
 
 __all__ = ["quantize"]
+
+_LENGTH = 64
+"""Words in a sequence of a language model that is deployed without data."""
 
 
 @on_interrupt(nothing_written)
 def quantize(
-    model: OnnxFile,
+    model: Annotated[Path, typer.Argument(help="An ONNX file, or a folder of save_pretrained.", callback=require_path)],
     backend: Backend,
-    data: CalibrationData,
     out: OutFolder,
+    data: OptionalCalibrationData = None,
     recipe: RecipeName = "ptq",
     exclude: Exclude = None,
     cpu: Cpu = None,
@@ -53,20 +65,22 @@ def quantize(
 
     Images need --crop; they are resized, cropped and normalized as (pixel / 255 - mean) / std.
 
+    A Hugging Face folder takes ids and mask; weights that are rounded to nearest need no data.
+
     Example: detent quantize model.onnx --backend onnxruntime --data calib/ -o out/
     """
     go_on_in_child(f"quantize {model}")
-    from detent.frontends.onnx import ports_of, types_of
-    from detent.loading import load
     from detent.quantizing import BATCH_SIZE
     from detent.quantizing import quantize as run
     from detent.recipes import find
 
-    network = load(model, sizes=parse_sizes(size), values=parse_values(values))
-    ports = ports_of(network)
-    how = preprocessing(resize, crop, mean, std, layout, ports)
-    batches = batches_of(data, ports, types_of(network), batch_size=batch_size, usual_size=BATCH_SIZE, how=how)
     request = without(find(recipe), exclude or ())
+    network, ports, types = _load(model, size, values)
+    how = preprocessing(resize, crop, mean, std, layout, ports)
+    if data is None:
+        batches = _without_data(network, request)
+    else:
+        batches = batches_of(data, ports, types, batch_size=batch_size, usual_size=BATCH_SIZE, how=how)
     artifact = run(
         network,
         batches,
@@ -79,8 +93,34 @@ def quantize(
         inplace=True,
     )
     show_artifact(artifact, json=json)
-    if json:
+    if json or data is None:
         return
     asked = {"resize": resize, "crop": crop, "mean": mean, "std": std, "layout": layout}
     options = [part for name, value in asked.items() if value is not None for part in (f"--{name}", str(value))]
     print("next:", shlex.join(["detent", "verify", str(artifact.folder), "--data", data, *options]))
+
+
+def _load(model: Path, size: list[str] | None, values: list[str] | None) -> tuple[Any, Inputs, Types]:
+    """The network, and the shapes and types of its inputs."""
+    if not model.is_dir():
+        from detent.frontends.onnx import ports_of, types_of
+        from detent.loading import load
+
+        network = load(model, sizes=parse_sizes(size), values=parse_values(values))
+        return network, ports_of(network), types_of(network)
+    from detent.frontends.hugging_face import load_checkpoint
+
+    if size or values:
+        given = "--size" if size else "--set"
+        raise DataError(f"{given} with {model}", "it is for ONNX files", "leave it out: the data has the length")
+    names = ("ids", "mask")
+    return load_checkpoint(model), dict.fromkeys(names, ("batch", "length")), dict.fromkeys(names, "int64")
+
+
+def _without_data(network: Any, recipe: Recipe) -> list[Any]:
+    """One batch of words at random, for a recipe whose result does not depend on it."""
+    example = getattr(network, "example", None)
+    if example is None or recipe.algorithms or recipe.activation.quantize is not False:
+        found = "it was not given, and the recipe measures what the network computes on it"
+        raise DataError("quantize without --data", found, "give --data, or a Hugging Face folder and --recipe w4g32")
+    return [example(1, _LENGTH)]

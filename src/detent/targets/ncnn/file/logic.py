@@ -90,8 +90,8 @@ def where(low: NcnnLowering, op: Op) -> None:
             _held_between(low, op, index, keep, np.zeros(()), part)
     else:
         flag = broadcast(low, op, low.data(op, 0))
-        other = _part(low, op, "otherwise", "BinaryOp", [flag], _not())
-        for index, one, part in zip((1, 2), (flag, other), parts, strict=True):
+        otherwise = _part(low, op, "otherwise", "BinaryOp", [flag], _not())
+        for index, one, part in zip((1, 2), (flag, otherwise), parts, strict=True):
             _times_flag(low, op, index, one, part)
     low.layer("BinaryOp", op, parts, {0: BINARY["Add"]})
 

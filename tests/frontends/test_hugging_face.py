@@ -1,0 +1,91 @@
+"""A folder of Hugging Face's `save_pretrained`, from the command line to the engine."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import detent
+from detent.cli import main
+from detent.errors import CaptureError
+from detent.frontends.hugging_face import load_checkpoint
+from detent.targets.engines import ENGINES
+
+transformers = pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("llama")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=48, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=2,
+    )  # fmt: skip
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def run(monkeypatch, *words):
+    monkeypatch.setattr(sys, "argv", ["detent", *map(str, words)])
+    try:
+        main()
+    except SystemExit as end:
+        return end.code or 0
+    return 0
+
+
+@pytest.mark.slow  # captures and deploys a whole Llama: 8 s
+def test_quantize_a_folder_without_data_and_verify_it(llama, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    words = ("quantize", llama, "--backend", "onnxruntime_genai", "--recipe", "w4g32", "-o", out)
+    assert run(monkeypatch, *words) == 0
+    artifact = detent.Artifact.load(out)
+    assert len(artifact.manifest["tensors"]) == 9  # the table, seven products of the layer, the head
+    ids = np.arange(64)[None] % 48
+    given = {"ids": ids, "mask": np.ones_like(ids)}
+    found = ENGINES["onnxruntime_genai"].load(artifact).run(given)
+    simulated = detent.twin.run(artifact, given, "onnxruntime_genai")
+    np.testing.assert_allclose(found["output"], simulated["output"], rtol=0, atol=1e-5)  # float32 sums of 64 products
+
+
+def test_a_recipe_that_measures_needs_data(llama, tmp_path, monkeypatch, capsys):
+    words = ("quantize", llama, "--backend", "onnxruntime_genai", "--recipe", "w4g32_gptq", "-o", tmp_path / "out")
+    assert run(monkeypatch, *words) == 2
+    assert "quantize without --data" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_it_gives_is_what_the_model_gives(llama):
+    network = load_checkpoint(llama)
+    ids, mask = network.example(2, 8)
+    plain = transformers.LlamaForCausalLM.from_pretrained(llama, attn_implementation="eager")
+    with torch.no_grad():
+        torch.testing.assert_close(network(ids, mask), plain(input_ids=ids, attention_mask=mask).logits)
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"architectures": ["os"]}, "its architecture is os"),
+        ({"architectures": ["MyOwnModel"], "auto_map": {"AutoModel": "mine.MyOwnModel"}}, "its architecture is MyOwn"),
+        ({"architectures": None}, "its architecture is not named"),
+    ],
+    ids=["no-model", "remote-code", "none"],
+)
+def test_classes_that_are_not_of_transformers_are_refused(llama, tmp_path, changes, found):
+    config = json.loads((llama / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, **changes}))
+    (tmp_path / "model.safetensors").write_bytes((llama / "model.safetensors").read_bytes())
+    (tmp_path / "mine.py").write_text("raise SystemExit('this code must not run')")
+    with pytest.raises(CaptureError, match=found):
+        load_checkpoint(tmp_path)
+
+
+def test_weights_must_be_safetensors(llama, tmp_path):
+    (tmp_path / "config.json").write_bytes((llama / "config.json").read_bytes())
+    (tmp_path / "pytorch_model.bin").write_bytes(b"pickle")
+    with pytest.raises(CaptureError, match=r"it has no \.safetensors file"):
+        load_checkpoint(tmp_path)
