@@ -71,9 +71,9 @@ def recipe_of(config: VitisConfig, layers: Sequence[Layer]) -> Recipe:
     algorithms = [("include_cle", "equalize"), ("include_bias_corr", "bias_correction")]
     names = [name for flag, name in algorithms if flag in config.flags]
     base = _requests(usual, config, takes_input=False)
-    rules = []
+    tensors, rules = tensors_of(config, layers), []
     for layer in layers:
-        requests = _requests(tensors_of(config, layers)[layer.name], config, takes_input=layer.takes_input)
+        requests = _requests(tensors[layer.name], config, takes_input=layer.takes_input)
         if "keep_add_layer_accuracy" in config.flags and layer.kind == "add":
             requests["activation"] = _wide(requests["activation"])
         if "keep_first_last_layer_accuracy" in config.flags and layer.is_end:
