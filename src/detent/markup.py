@@ -20,8 +20,8 @@ class Html(str):
 
 
 _LEFT = Html(
-    "div.detent table th, div.detent table td {text-align: left} "  # notebooks put all cells at the right
-    "div.detent table .number {text-align: right}"
+    "div.detent div.scroll th, div.detent div.scroll td {text-align: left} "  # notebooks put all cells at the right
+    "div.detent div.scroll .number {text-align: right}"
 )
 
 
