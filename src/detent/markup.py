@@ -19,6 +19,12 @@ class Html(str):
     __slots__ = ()
 
 
+_LEFT = Html(
+    "div.detent div.scroll th, div.detent div.scroll td {text-align: left} "  # notebooks put all cells at the right
+    "div.detent div.scroll .number {text-align: right}"
+)
+
+
 def escape(value: object) -> Html:
     """`value` as HTML.
 
@@ -69,7 +75,8 @@ def row(head: Sequence[str], cells: Sequence[object], **attributes: object) -> H
 
 def notebook(title: str, *parts: object) -> str:
     """What a notebook shows of an object: a title, and parts that scroll if they are long."""
-    return str(tag("div", tag("p", tag("b", title)), *parts, style="max-height: 32em; overflow: auto"))
+    style = "max-height: 32em; overflow: auto"
+    return str(tag("div", tag("style", _LEFT), tag("p", tag("b", title)), *parts, class_="detent", style=style))
 
 
 def _kind(title: str) -> str | None:

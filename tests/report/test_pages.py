@@ -133,6 +133,9 @@ def test_notebooks_show_plans_verdicts_and_artifacts(artifact, facts):
     assert "<td>stem.0.weight</td>" in plan._repr_html_()
     assert f"<b>{verdict.line}</b>" in verdict._repr_html_()
     assert '<td>model.onnx</td><td class="number">' in artifact._repr_html_()
+    assert plan._repr_html_().startswith(
+        '<div class="detent" style="max-height: 32em; overflow: auto"><style>div.detent '
+    )
     strange = replace(verdict, problems=(HOSTILE,))
     assert not set(Tags(strange._repr_html_()).names) & {"img", "script"}
 
