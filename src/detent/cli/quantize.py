@@ -77,6 +77,7 @@ def quantize(
     request = without(find(recipe), exclude or ())
     network, ports, types = _load(model, size, values)
     how = preprocessing(resize, crop, mean, std, layout, ports)
+    batches: Any
     if data is None:
         batches = _without_data(network, request)
     else:

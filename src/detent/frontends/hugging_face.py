@@ -48,7 +48,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     named = (config.architectures or [""])[0]
     kind: Any = getattr(transformers, named, None) if named else None
-    if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
+    if not _is_subclass(kind, transformers.PreTrainedModel):
         raise CaptureError(asked, f"its architecture is {named or 'not named'}", "use one of transformers itself")
     with _refusing(asked):
         model = kind.from_pretrained(
@@ -61,6 +61,10 @@ def load_checkpoint(folder: Path) -> Checkpoint:
             attn_implementation="eager",
         )
     return Checkpoint(model.eval(), int(config.vocab_size)).eval()
+
+
+def _is_subclass(found: object, base: type) -> bool:
+    return isinstance(found, type) and issubclass(found, base)
 
 
 @contextmanager

@@ -50,7 +50,7 @@ def round_blocks(x: Tensor, size: int) -> tuple[Tensor, Tensor]:
     >>> codes.tolist(), scale[0, 1].item()
     ([[[127.0, -64.0, 0.0, 0.0], [127.0, 0.0, 2.0, 0.0]]], 2.0)
     """
-    blocked = x.float().unflatten(-1, (-1, size))
+    blocked = x.float().reshape(*x.shape[:-1], -1, size)
     largest = blocked.abs().amax(-1)
     most = torch.full_like(largest, 127.0)  # torch multiplies a plain number by the reciprocal, which rounds twice
     factor = torch.where(largest > 0, most / largest, 0.0)
@@ -87,7 +87,7 @@ def _error(op: Op, kernel: FloatKernel, inputs: Inputs, values: tuple[Tensor, ..
     error = 2 * (terms * UNIT / (1 - terms * UNIT)) * reach
     if not is_certain(inputs):
         # Where activations are uncertain, so is every code by a step of the grid.
-        spread = x.spread.double().unflatten(-1, (-1, block))
+        spread = x.spread.double().reshape(*x.value.shape[:-1], -1, block)
         step = (scale.double() + spread.amax(-1) / 127).unsqueeze(-1)
         matrix = (weight.value.double().T if op.attributes["transB"] else weight.value.double()).abs()
         error = error + (spread + step).flatten(-2) @ matrix

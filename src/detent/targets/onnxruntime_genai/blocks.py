@@ -44,16 +44,16 @@ def blocks_of(graph: Network, op: Op) -> Blocks | None:
     encoding = None if read is None else read.encoding
     if read is None or codes is None or encoding is None or encoding.block is None or codes.ndim != 2:
         return None
-    bits, axis = _BITS.get(encoding.dtype), int(encoding.axis or 0) % 2
-    if bits is None or encoding.block not in _SIZES or codes.shape[axis] % encoding.block:
+    bits, size, axis = _BITS.get(encoding.dtype), encoding.block, int(encoding.axis or 0) % 2
+    if bits is None or size not in _SIZES or codes.shape[axis] % size:
         return None
     by_row = op.type == "Gather" or (op.type == "Gemm" and bool(op.attribute("transB")))
     if axis != (1 if by_row else 0):
         return None  # blocks run across the sum
-    parts = codes.astype(np.int64), encoding.scale, encoding.zero_point
-    rows, scale, zero_point = parts if by_row else tuple(part.T for part in parts)
+    encoding, rows = (encoding, codes) if by_row else (encoding.transposed(), codes.T)
     least = BOUNDS[encoding.dtype][0]
-    return Blocks(read.tensor, bits, encoding.block, rows - least, scale, zero_point - least)
+    zero_point = encoding.zero_point - least
+    return Blocks(read.tensor, bits, size, rows.astype(np.int64) - least, encoding.scale, zero_point)
 
 
 def _weight(op: Op) -> Operand | None:

@@ -89,9 +89,10 @@ def _parameters(blocks: Blocks, kind: str, constants: dict[str, Any], names: Ten
 def _product(op: Op, blocks: Blocks, parameters: tuple[Operand | None, ...], level: int) -> Op:
     rows, columns = blocks.codes.shape
     bias = op.inputs[2] if len(op.inputs) > 2 else None
-    inputs = [op.inputs[0], *parameters]
-    if bias is not None:
-        inputs += [None] * (5 - len(inputs)) + [bias]  # behind zero points and an order of columns
+    inputs: list[Operand | None] = [op.inputs[0], *parameters]
+    if bias is not None:  # it stands behind zero points and an order of columns
+        inputs.extend([None] * (5 - len(inputs)))
+        inputs.append(bias)
     attributes = {"K": columns, "N": rows, "bits": blocks.bits, "block_size": blocks.size, "accuracy_level": level}
     return replace(op, type="MatMulNBits", domain=_DOMAIN, inputs=tuple(inputs), attributes=attributes)
 
