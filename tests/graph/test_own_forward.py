@@ -1,4 +1,5 @@
-"""A subclass of a torch layer is that layer if it computes the same, and is traced into if it does not."""
+"""A subclass of a torch layer is that layer if it computes the same, perhaps with a weight of its own making, and is
+traced into if it does not."""
 
 from __future__ import annotations
 
@@ -54,8 +55,8 @@ def test_it_computes_what_the_float_model_does_and_is_deployed(layer, backend, t
     assert detent.deploy(prepared, tmp_path / "out").verify([(X,)], latency=False).holds
 
 
-def test_one_that_computes_the_same_stays_one_node():
-    for layer, stays in ((Counted, True), (Standardized, False)):
+def test_one_that_computes_the_same_or_only_its_weight_stays_one_node():
+    for layer, stays in ((Counted, True), (Standardized, True), (PaddedBehind, False)):
         (graph,) = capture(net(layer), (X,)).regions[""].graphs.values()
         assert any(node.op == "call_module" and node.target == "0" for node in graph.nodes) is stays
 
@@ -63,3 +64,45 @@ def test_one_that_computes_the_same_stays_one_node():
 def test_one_that_is_named_as_a_leaf_stays_one_node():
     (graph,) = capture(net(Standardized), (X,), leaf_modules=[Standardized]).regions[""].graphs.values()
     assert any(node.op == "call_module" and node.target == "0" for node in graph.nodes)
+
+
+class Scaled(nn.Conv2d):
+    """As NFNets have it: the parameters of the weight are its own and a gain."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.gain = nn.Parameter(torch.full((self.out_channels,), 1.5))
+
+    def forward(self, x):
+        rows = self.weight.reshape(1, self.out_channels, -1)
+        weight = F.batch_norm(rows, None, None, weight=self.gain, training=True, momentum=0.0, eps=1e-6)
+        return F.conv2d(x, weight.reshape_as(self.weight), self.bias, self.stride, self.padding)
+
+
+class Gated(nn.Conv2d):
+    def forward(self, x):
+        return F.conv2d(x, self.weight * x.mean(), self.bias)
+
+
+def test_a_weight_that_is_computed_from_parameters_is_quantized_as_it_is():
+    model = net(Scaled)
+    prepared = detent.prepare(model, (X,), backend="onnxruntime")
+    assert "0.weight" in {entry.tensor for entry in prepared.plan.quantized if entry.role == "weight"}
+    (rows,) = (model[0].weight.detach().flatten(1),)
+    centered = rows - rows.mean(1, keepdim=True)
+    expected = 1.5 * centered / (centered.square().mean(1, keepdim=True) + 1e-6).sqrt()
+    found = capture(model, (X,)).module.get_submodule("0").weight
+    torch.testing.assert_close(found.flatten(1), expected)
+    assert type(model[0]) is Scaled  # the model itself is as it was
+
+
+def test_a_checkpoint_of_the_parameters_it_was_computed_from_is_refused():
+    for layer in (Scaled, Standardized):
+        prepared = detent.prepare(net(layer), (X,), backend="onnxruntime")
+        with pytest.raises(RuntimeError, match=r"0\.(gain|weight_is_computed)"):
+            prepared.load_state_dict(net(layer).state_dict())
+
+
+def test_a_weight_that_depends_on_the_input_is_left_alone():
+    found = capture(net(Gated), (X,)).module
+    assert not any("weight_is_computed" in name for name, _ in found.named_buffers())

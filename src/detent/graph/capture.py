@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 
 from detent.errors import CaptureError, DetentError
 from detent.graph.capturable import validate_inputs
+from detent.graph.computed_weights import materialize_computed_weights
 from detent.graph.custom_tracer import CustomTracer
 from detent.graph.exporting import Attributes, Exporter, attributes_of
 from detent.graph.functional_dropout import dropout_as_modules
@@ -60,7 +61,8 @@ def capture(
     tracer: CustomTracer | fx.Tracer | None = None,
     inplace: bool = False,
 ) -> Captured:
-    """Trace `model`, which is left as it was unless `inplace`. Computed weights (weight norm) become plain ones.
+    """Trace `model`, which is left as it was unless `inplace`. Computed weights (weight norm, standardized weights)
+    become plain ones.
 
     `leaf_modules` are names or classes that stay one node. `skip_methods` are dotted names
     (`package.module.Class.method`) whose calls stay one node. `concrete_args` are arguments of forward that are
@@ -82,6 +84,7 @@ def capture(
     walk.skips = bool(skip_methods)
     try:
         materialize_parametrizations(root)
+        materialize_computed_weights(root, walk.example, leaves=(*leaf_modules, *classes))
         walk.attributes = attributes_of(root)
         walk.opened = modules_with_custom_forward(root, walk.example)
         float_tensors = dict(root.state_dict(keep_vars=True))

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from detent.graph.running import Inputs, run
 from detent.graph.torch_ops import known_class
 
-__all__ = ["modules_with_custom_forward"]
+__all__ = ["modules_with_custom_forward", "overridden_class"]
 
 
 def modules_with_custom_forward(root: nn.Module, inputs: Inputs) -> set[nn.Module]:
     """The layers in `root` whose forward is their own, and gives other numbers than that of the class they are known by
     when `root` runs. It is in eval mode."""
-    suspects = {module: known for module in root.modules() if (known := _overridden(module)) is not None}
+    suspects = {module: known for module in root.modules() if (known := overridden_class(module)) is not None}
     found: set[nn.Module] = set()
     if suspects:
         with ExitStack() as stack:
@@ -32,7 +32,8 @@ def modules_with_custom_forward(root: nn.Module, inputs: Inputs) -> set[nn.Modul
     return found
 
 
-def _overridden(module: nn.Module) -> type[nn.Module] | None:
+def overridden_class(module: nn.Module) -> type[nn.Module] | None:
+    """The class that a module is known by, if its forward is not that of the class."""
     known = known_class(module)
     return None if known is None or type(module).forward is known.forward else known
 

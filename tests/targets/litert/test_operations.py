@@ -214,3 +214,38 @@ def test_a_single_index_takes_its_axis_away() -> None:
     (gather,) = (operator for operator in file.operators if operator.kind == "GATHER")
     assert file.tensors[gather.inputs[1]].shape == ()
     assert file.tensors[gather.outputs[0]].signature == (-1, 4, 5)
+
+
+def test_integers_stay_integers_and_name_places_of_a_constant() -> None:
+    """As OPT counts positions and RoBERTa looks them up: sums and products of integers, then numbers of a constant."""
+    nodes = [
+        helper.make_node("CumSum", ["mask", "axis"], ["count"]),
+        helper.make_node("Mul", ["count", "mask"], ["place"]),
+        helper.make_node("GatherElements", ["table", "place"], ["y"], axis=1),
+    ]
+    held = {"axis": np.array(1), "table": np.array([[0.5, 2.0, -1.0, 4.0]], f32)}
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("mask", onnx.TensorProto.INT64, [1, 4])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 4])],
+        [numpy_helper.from_array(value, name) for name, value in held.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    given = LiteRT(model_to_tflite(model), graph=read_qdq(model)).run({"mask": np.array([[1, 1, 0, 1]])})["y"]
+    assert given.tolist() == [[2.0, -1.0, 0.5, 4.0]]
+
+
+def test_places_of_a_constant_matrix() -> None:
+    table = np.arange(12, dtype=f32).reshape(3, 4)
+    graph = helper.make_graph(
+        [helper.make_node("GatherElements", ["table", "x"], ["y"], axis=1)],
+        "net",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.INT64, [3, 2])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [3, 2])],
+        [numpy_helper.from_array(table, "table")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    places = np.array([[0, 3], [1, 1], [2, 0]])
+    given = LiteRT(model_to_tflite(model), graph=read_qdq(model)).run({"x": places})["y"]
+    assert given.tolist() == [[0, 3], [5, 5], [10, 8]]

@@ -193,8 +193,9 @@ class TfliteLowering:
         shape = self.shape(tensor)
         if variant.last:
             shape = tuple(shape[axis] for axis in last_order(len(shape)))
-        if dtype is None and variant.encoding is None and tensor in self.graph.inputs:
-            dtype = self.graph.inputs[tensor].dtype
+        if dtype is None and variant.encoding is None:
+            known = self._sizes.one.dtypes.get(tensor, "float32")
+            dtype = None if known.startswith("float") else known
         signature = self.signature(tensor, last=variant.last)
         index = self.add(tensor + suffix, shape, signature, encoding=variant.encoding, dtype=dtype)
         self.shown[index] = (tensor, variant.last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -216,6 +217,30 @@ def gather(low: TfliteLowering, node: Node) -> None:
     low.emit("GATHER", [data, index], [made], axis=axis)
 
 
+def gather_elements(low: TfliteLowering, node: Node) -> None:
+    """Numbers of a constant, at computed places along an axis: LiteRT picks them from one row."""
+    read, chosen = node.main.inputs
+    held, fixed = low.values(read), low.values(chosen)
+    assert chosen is not None
+    if held is None or fixed is not None:
+        raise refusal(node.main, "it picks from a computed tensor", "pick from a constant")
+    axis, places = int(node.main.attribute("axis")) % held.ndim, low.shape(chosen.tensor)
+    coordinates = np.indices(places)
+    coordinates[axis] = 0
+    start = np.ravel_multi_index(tuple(coordinates), held.shape)
+    step = math.prod(held.shape[axis + 1 :])
+    index = low.take(chosen, last=False, integer=False)
+    source = low.tensors[index]
+    for kind, values in (("MUL", np.array(step)), ("ADD", start)):
+        if values.any() and not (values == 1).all():
+            moved_to = low.temporary(f"{node.output}_places", index, source.shape, source.signature)
+            low.emit(kind, [index, low.constant("places", values.astype(source.dtype))], [moved_to])
+            low.fixed_batch = low.fixed_batch or (kind == "ADD" and -1 in source.signature)
+            index = moved_to
+    row = low.constant(f"{node.output}_row", held.reshape(-1))
+    low.emit("GATHER", [row, index], [moved(low, node.output, Variant(None), row)], axis=0)
+
+
 def expand(low: TfliteLowering, node: Node) -> None:
     read = _data(node)
     if -1 in low.signature(node.output):
@@ -265,6 +290,7 @@ SHAPES: dict[str, Lowerer] = {
     "Slice": slice_,
     "Split": split,
     "Gather": gather,
+    "GatherElements": gather_elements,
     "Expand": expand,
     "Tile": tile,
     "DepthToSpace": depth_to_space,

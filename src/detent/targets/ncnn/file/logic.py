@@ -78,10 +78,10 @@ def where(low: NcnnLowering, op: Op) -> None:
     condition, held = low.constant(op.inputs[0]), [low.constant(read) for read in op.inputs[1:3]]
     if condition is not None and any(one is not None for one in held):
         index = 1 if held[0] is None else 2
-        other = held[2 - index]
-        assert other is not None
+        instead = held[2 - index]
+        assert instead is not None
         keep = condition.astype(bool) if index == 1 else ~condition.astype(bool)
-        _held_between(low, op, index, keep, other, op.outputs[0])
+        _held_between(low, op, index, keep, instead, op.outputs[0])
         return
     parts = [f"{op.outputs[0]}:part{index}" for index in (1, 2)]
     if condition is not None:
