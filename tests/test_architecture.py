@@ -283,6 +283,7 @@ def test_a_target_imports_no_other() -> None:
 LOOK_INTO_MODELS = {
     "compat/ppq/graph.py": "PPQ's graph shows the attributes of the file's nodes",
     "deployment/annotate_base.py": "brings the file that was imported to another opset, before it is a Network",
+    "deployment/write.py": "names of outputs, without reading the weights again as a Network",
     "frontends/torch/older_nodes.py": "what torch.onnx.export wrote, in an older opset",
     "frontends/torch/opaque.py": "what torch.onnx.export wrote of one module",
     "loading.py": "whether a file holds rewrites to undo",

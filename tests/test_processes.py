@@ -47,7 +47,7 @@ def test_the_words_for_an_end(code: int, text: str) -> None:
 
 
 def test_no_other_code_starts_a_python_that_would_import_from_the_current_folder() -> None:
-    starts = re.compile(r"\[sys\.executable, (?!\"-I\")")
+    starts = re.compile(r"\[sys\.executable, (?!\"-[IP]\")")
     assert [path.name for path in SOURCES.rglob("*.py") if starts.search(path.read_text())] == []
 
 

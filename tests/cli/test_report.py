@@ -58,10 +58,11 @@ def test_several_folders_are_compared(run, folder):
     ("arguments", "said"),
     [
         (("out", "out", "--card"), "--card: for one folder: name one"),
-        (("out", "--float", "model.onnx"), "--float: of no use without --data: say it too"),
-        (("nowhere",), "there is no manifest.json in it"),
+        (("out", "--float", "out/model.onnx"), "--float: of no use without --data: say it too"),
+        ((".",), "there is no manifest.json in it"),
+        (("nowhere",), "nowhere: no such file or folder"),
         (("out", "-o", "nowhere/page.html"), "No such file or directory"),
-        (("out", "--log", "nowhere"), "read the log nowhere"),
+        (("out", "--log", "nowhere"), "nowhere: no such file or folder"),
     ],
 )
 def test_a_mistake_is_said_in_a_line(run, arguments, said):

@@ -19,7 +19,7 @@ from detent.verification.ends import Ends
 
 def prepared(backend: str) -> detent.PreparedModel:
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 3))
     x = torch.randn(4, 3, 8, 8)
     made = detent.prepare(net, (x,), backend=backend, recipe="ptq")
     detent.calibrate(made, [x])
@@ -47,7 +47,7 @@ def test_a_weight_and_a_scale_too(tmp_path: Path, refuses: Callable[..., Abstrac
         next(tensor for name, tensor in made.named_parameters() if name.startswith("3.") and "weight" in name)[0] = (
             float("-inf")
         )
-    with refuses(DeployError, found="the parameter 3.weight has 144 of 432"):
+    with refuses(DeployError, found="the parameter 3.weight has 256 of 768"):
         detent.deploy(made, tmp_path / "out")
 
 

@@ -79,6 +79,11 @@ def of_recipes() -> dict[str, Any]:
     return common()
 
 
+def of_language_models() -> dict[str, Any]:
+    model = nn.Sequential(nn.Embedding(50, 64), nn.Linear(64, 50)).eval()
+    return {"detent": detent, "model": model, "tokens": torch.arange(28).reshape(4, 7)}
+
+
 def of_training() -> dict[str, Any]:
     samples = [(torch.randn(3, 8, 8), index % 2) for index in range(128)]
     return {**common(), "train": samples, "test": samples}
@@ -103,6 +108,7 @@ GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
     "backends": common,
     "deploying": common,
     "extending": common,
+    "language_models": of_language_models,
     "onnx": of_onnx,
     "preparing": common,
     "quickstart": of_quickstart,

@@ -13,9 +13,16 @@ from tests.graph.nets import made, tensors
 from tests.models import LARGE, MODELS, SMALL
 from tests.planning.nets import DEFAULT, captured_model
 
-# All of these is float there: linear layers on tvm, convolutions on academic_nlp, transposed ones on several.
+# All of these is float there: linear layers on tvm, convolutions on academic_nlp, transposed ones on several; what has
+# no linear layer or table that divides into groups of 32.
+IN_GROUPS = {
+    *("yolo_head", "unet", "lstm_tagger", "residual_cnn", "mobile_cnn", "control_flow", "reused_module"),
+    *("functional_ops", "dict_io", "dataclass_io", "conv1d_3d", "conv_transpose_bn", "linear_bn", "several_modes"),
+}
 EMPTY = {
     "tvm": {"lstm_tagger", "linear_bn", "conv_transpose_bn"},
+    "onnxruntime_genai": IN_GROUPS,
+    "onnxruntime_genai_a8": IN_GROUPS,
     "academic_nlp": {"yolo_head", "unet", "conv_transpose_bn"},
     **{name: {"conv_transpose_bn"} for name in ("ncnn", "mnn", "ppl_cuda", "nxp", "rknn", "metax")},
 }

@@ -11,6 +11,7 @@ from torch import nn
 
 from detent.calibrating import calibrate
 from detent.errors import DetentError
+from detent.numerics import PerGroup
 from detent.preparing import prepare
 from detent.recipes import BUILTIN
 from detent.targets import BACKENDS
@@ -19,6 +20,7 @@ from tests.planning.nets import Net
 # What each recipe cannot have, and of whom it is asked.
 AFFINE_ONLY = {"torch_x86", "snpe", "qnn", "ppl_w8a16", "ppl_dsp", "rknn", "native"}
 POWERS_OF_TWO = {"vitis", "nxp", "fpga", "esp_dl"}
+WITHOUT_GROUPS = {name for name, backend in BACKENDS.items() if PerGroup not in backend.weight.granularities}
 REFUSED = {
     "percentile": {"nnie"},
     "kl": {"nnie", "ppl_w8a16"},  # logarithms; 16 bits
@@ -33,6 +35,7 @@ REFUSED = {
     "dsq": {"nnie"},
     "qil": {"nnie"} | AFFINE_ONLY | POWERS_OF_TWO,
     "apot": set(BACKENDS) - {"academic", "academic_nlp"},
+    **dict.fromkeys(("w4g32", "w4g128", "w4g32_gptq", "w8"), WITHOUT_GROUPS),
 }
 
 
@@ -47,14 +50,17 @@ def table():
     print(f"{'':{width}}. trains   x refused")
 
 
+WIDTH = 128  # divides into the groups of every recipe
+
+
 def small_net():
     return Net(
         lambda n, x: n.fc(F.relu(n.depthwise(y := n.relu(n.bn(n.conv(x)))) + y).mean((2, 3))),
-        conv=nn.Conv2d(3, 8, 3, padding=1, bias=False),
-        bn=nn.BatchNorm2d(8),
+        conv=nn.Conv2d(3, WIDTH, 3, padding=1, bias=False),
+        bn=nn.BatchNorm2d(WIDTH),
         relu=nn.ReLU(),
-        depthwise=nn.Conv2d(8, 8, 3, padding=1, groups=8),
-        fc=nn.Linear(8, 4),
+        depthwise=nn.Conv2d(WIDTH, WIDTH, 3, padding=1, groups=WIDTH),
+        fc=nn.Linear(WIDTH, 4),
     )
 
 

@@ -33,7 +33,7 @@ class Cell:
         """The name of the cell, of what it computes and on what: not of where files are, nor of how the grid calls it.
 
         >>> Cell({}, {"model": {"pretrained": "a"}, "data": {}}, {}).key({"weights": "1f"})[:12]
-        'e0bb06d43b6a'
+        '2040ae3b6b1d'
         """
         content = json.loads(json.dumps({"config": self.config, "measure": self.measure}))
         content["config"].pop("name", None)

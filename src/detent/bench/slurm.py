@@ -28,7 +28,7 @@ def write_slurm(
     """
     scripts.mkdir(parents=True, exist_ok=True)
     jobs = min(jobs, max(count, 1))
-    common = [sys.executable, "-m", "detent", "bench"]
+    common = [sys.executable, "-P", "-m", "detent", "bench"]  # -P: nothing is imported from where it runs
     run = shlex.join([*common, "run", str(grid.resolve()), *overrides, "-o", str(folder.resolve()), "--workers", "1"])
     allowed = " --allow-imports" if allow_imports else ""
     array = (

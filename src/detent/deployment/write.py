@@ -108,7 +108,7 @@ def write(
     manifest = _manifest(prepared, deployment, contents, mode)
     manifest["formats"] = {name: sorted(one.files) for name, one in written.items()}
     if sqnr:
-        manifest["sqnr"] = _plain_sqnr([output.name for output in deployment.graph.outputs], sqnr)
+        manifest["sqnr"] = _plain_sqnr([value.name for value in deployment.model.graph.output], sqnr)
     contents[MANIFEST] = json.dumps({**manifest, **_of_cpus(prepared, deployment)}, indent=1).encode()
     with reserved(target, f"deploy into {target}"):
         place(target, contents)
