@@ -20,6 +20,7 @@ from detent.observers import OBSERVERS
 from detent.quantizers import QUANTIZERS
 from detent.targets import BACKENDS, TARGETS
 from tests.pairwise import mark_full
+from tests.report.browser import MISSING, Browser
 
 # Nothing waits for a name server, nor for a pool of compilers that is forked off a process with threads.
 if sys.platform == "linux":
@@ -106,3 +107,13 @@ def refuses() -> Callable[..., AbstractContextManager[None]]:
             assert part in sentence
 
     return check
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A real one, for the pages that Detent writes."""
+    if MISSING:
+        pytest.skip(MISSING)
+    opened = Browser()
+    yield opened
+    opened.close()

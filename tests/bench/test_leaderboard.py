@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
 from detent.bench import Cell, Result, Task, rows_of, write_leaderboard
 from detent.bench.leaderboard import ablation, academic_against_hardware
 from tests.bench.jobs import trivial
-from tests.report.browser import MISSING, Browser
 
 SHOWN = "return [...document.querySelectorAll('#leaderboard tbody tr')].filter(one => one.checkVisibility()).length"
 FIRST = "return document.querySelector('#leaderboard tbody tr').innerText"
@@ -84,15 +82,6 @@ def test_markdown_and_json(tmp_path):
     for title in ("# Mine", "## Not there", "## Academic and hardware", "## Batch norm", "## Initialization"):
         assert f"{title}\n" in text
     assert len(json.loads(data.read_text())["rows"]) == 8
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if MISSING:
-        pytest.skip(MISSING)
-    opened = Browser()
-    yield opened
-    opened.close()
 
 
 @pytest.mark.slow

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -11,7 +9,6 @@ import detent
 from detent.artifact import Artifact
 from detent.demo import images, trained
 from detent.report import Facts, collect
-from tests.report.browser import MISSING, Browser
 
 
 @pytest.fixture(scope="package")
@@ -34,12 +31,3 @@ def labeled() -> list[tuple[torch.Tensor, torch.Tensor]]:
 def facts(artifact, labeled) -> Facts:
     """Of the artifact with the model in memory, on labeled data."""
     return collect(artifact, prepared=artifact.prepared, data=labeled)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if MISSING:
-        pytest.skip(MISSING)
-    opened = Browser()
-    yield opened
-    opened.close()
