@@ -20,6 +20,7 @@ from safetensors.torch import save as save_tensors
 from torch import nn
 
 import detent
+from detent.bench import Results, load_grid, write_leaderboard
 from detent.compat.mmrazor.checkpoint import load_float_checkpoint
 from detent.compat.mmrazor.config import Config as MMRazorConfig
 from detent.compat.vitis import VitisConfig
@@ -94,10 +95,18 @@ def _of_text(folder: Path) -> Iterator[Reader]:
         b"_base_: bases/resnet18_cifar10.yaml", b"model: {name: resnet20}\ndata: {name: mnist}"
     )
     yield _reader(folder, "c.yaml", text, load_config, "config .yaml")
+    grid = (_ROOT / "benchmarks" / "leaderboard" / "ptq8.yaml").read_bytes()
+    yield _reader(folder, "grid.yaml", grid, load_grid, "bench grid")
+    result = sorted((_ROOT / "docs" / "leaderboard" / "cells").iterdir())[0]
+    yield _reader(folder / "bench", result.name, result.read_bytes(), _show_results, "cells")
     vitis = next((_ROOT / "examples" / "vitis" / "configs").glob("*.json"))
     yield _reader(folder, vitis.name, vitis.read_bytes(), VitisConfig.load, "Vitis AI config")
     code = b"model = dict(type='ResNet', depth=18)\nlr = 0.1 * 2\nsteps = [1, 2]\nmodel['depth'] = 34\n"
     yield _reader(folder, "c.py", code, MMRazorConfig.fromfile, "MMRazor config")
+
+
+def _show_results(path: Path) -> object:
+    return write_leaderboard(list(Results(path.parents[1])), path.parents[1])
 
 
 def _of_models(folder: Path) -> Iterator[Reader]:

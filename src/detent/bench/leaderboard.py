@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from detent.bench.results import Result
+from detent.errors import ArtifactError, refusing
 from detent.files import write_bytes
 
 __all__ = ["Row", "Spread", "rows_of", "write_leaderboard"]
@@ -117,22 +118,19 @@ def _row(group: Sequence[Result]) -> Row:
     errors = [result.error.splitlines()[-1] for result in group if result.error is not None]
     errors += [f"not deployed: {figures['not_deployed']}" for figures in good if figures.get("not_deployed")]
 
-    def spread(values: Iterable[float | None]) -> Spread | None:
-        return Spread.of(values)
-
     def verified(who: str) -> Spread | None:
-        return spread((one["accuracy"] or {}).get(who) for one in deployed)
+        return Spread.of((one["accuracy"] or {}).get(who) for one in deployed)
 
     sizes = [figures["parameter_bytes"] for figures in good]
     return Row(
         {axis: group[0].task.cell.axes[axis] for axis in _SEEDLESS},
         tuple(int(result.task.cell.axes["seed"]) for result in group),
-        spread(figures["accuracy"]["float"] for figures in good),
-        spread(figures["accuracy"]["simulated"] for figures in good),
+        Spread.of(figures["accuracy"]["float"] for figures in good),
+        Spread.of(figures["accuracy"]["simulated"] for figures in good),
         {who: verified(who) for who in ("simulated", "twin", "engine")},
-        spread(one["latency_ratio"] for one in deployed),
+        Spread.of(one["latency_ratio"] for one in deployed),
         sizes[0]["quantized"] / sizes[0]["float"] if sizes else None,
-        spread(figures["seconds"]["quantize"] for figures in good),
+        Spread.of(figures["seconds"]["quantize"] for figures in good),
         next((one["engine"] for one in deployed if one["engine"]), "") or "",
         all(one["holds"] for one in deployed) if deployed else None,
         tuple(dict.fromkeys(errors)),
@@ -171,17 +169,17 @@ def write_leaderboard(results: Sequence[Result], folder: str | Path, *, title: s
     """`leaderboard.html`, `leaderboard.md` and `leaderboard.json` in `folder`; their paths."""
     from detent.bench.pages import html_page, markdown_page
 
-    rows = rows_of(results)
     where = Path(folder)
+    with refusing(ArtifactError, f"show the results for {where}", "remove files of cells that were changed by hand"):
+        rows = rows_of(results)
+        pages = {
+            "leaderboard.html": html_page(rows, results, title),
+            "leaderboard.md": markdown_page(rows, results, title),
+            "leaderboard.json": json.dumps({"title": title, "rows": [row.to_dict() for row in rows]}, indent=1) + "\n",
+        }
     where.mkdir(parents=True, exist_ok=True)
-    data = {"title": title, "rows": [row.to_dict() for row in rows]}
-    makers: dict[str, Callable[[], str]] = {
-        "leaderboard.html": lambda: html_page(rows, results, title),
-        "leaderboard.md": lambda: markdown_page(rows, results, title),
-        "leaderboard.json": lambda: json.dumps(data, indent=1) + "\n",
-    }
     written = []
-    for name, make in makers.items():
-        write_bytes(where / name, make().encode("utf-8", "backslashreplace"))
+    for name, text in pages.items():
+        write_bytes(where / name, text.encode("utf-8", "backslashreplace"))
         written.append(where / name)
     return written
