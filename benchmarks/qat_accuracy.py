@@ -2,13 +2,14 @@
 
     python benchmarks/qat_accuracy.py    [--networks resnet20] [--quantizers lsq pact] [--widths W4A4 W3A3 W2A4]
                                          [--images 10000] [--epochs 10] [--test 10000] [--ptq brecq] [--json]
-                                         [--rate 0.02] [--checkpoints FOLDER]
+                                         [--rate 0.02] [--mix] [--checkpoints FOLDER]
 
 CIFAR-10 ResNets on the backend `academic`: weights per channel, inputs of layers per tensor, first and last layer with
 8 bits. Every quantizer is trained in the same way, from the same weights:
 
     calibration     512 of the training images
-    images          the first 10,000 of CIFAR-10's training images, moved by up to 4 pixels and mirrored
+    images          the first 10,000 of CIFAR-10's training images, moved by up to 4 pixels and mirrored; with `--mix`,
+                    each is a weighted mean of two of them (Zhang et al., "mixup", 2018), which a teacher can answer
     optimizer       SGD with momentum 0.9, batches of 128, learning rate `--rate` for weights and scales, one epoch of
                     warm-up, then half a cosine to 0; weight decay 1e-4 on weights, none on scales, norms and biases
     loss            Kullback-Leibler divergence from the float network's answer, temperature 4; no labels are used
@@ -39,6 +40,7 @@ import detent
 from detent.graph import PreparedModel, quantizers_of
 from detent.recipes import Recipe
 from detent.training import Batches, LSQEpochLoop, QATEpochLoop, Run, parameter_groups
+from detent.training.batches import Augment
 from detent.training.datasets import crop_and_flip
 from detent.training.objective import Objective
 from detent.training.schedules import Schedule
@@ -74,12 +76,24 @@ def calibrated(task: Task, recipe: Recipe, batches: list[Tensor]) -> PreparedMod
     return prepared.eval()
 
 
+def mixed_with(images: Tensor) -> Augment:
+    """Augments an image, and takes the weighted mean with one of `images`, augmented too."""
+
+    def augment(image: Tensor, draw: torch.Generator) -> Tensor:
+        other = images[int(torch.randint(len(images), (), generator=draw))]
+        share = float(torch.rand((), generator=draw))
+        return share * crop_and_flip(image, draw) + (1 - share) * crop_and_flip(other, draw)
+
+    return augment
+
+
 def train(
-    prepared: PreparedModel, task: Task, data: TensorDataset, *, epochs: int, rate: float, folder: Path | None
+    prepared: PreparedModel, task: Task, data: TensorDataset, given: argparse.Namespace, folder: Path | None
 ) -> None:
     """The schedule above; what learns no range has it measured again before each epoch."""
     torch.manual_seed(0)
-    batches = Batches(data, BATCH, shuffle=True, augment=crop_and_flip)
+    epochs, rate = given.epochs, given.rate
+    batches = Batches(data, BATCH, shuffle=True, augment=mixed_with(data.tensors[0]) if given.mix else crop_and_flip)
     run = Run(
         prepared,
         torch.optim.SGD(parameter_groups(prepared, lr=rate, weight_decay=DECAY), momentum=0.9),
@@ -116,7 +130,7 @@ def measured(task: Task, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
             line = {**common, "width": width, "by": name, **_after(task, exact, task.scores(model))}
             if given.epochs:
                 folder = given.checkpoints and given.checkpoints / f"{task.name}_{width}_{name}"
-                train(model, task, data, epochs=given.epochs, rate=given.rate, folder=folder)
+                train(model, task, data, given, folder)
                 line["trained"] = task.accuracy(task.scores(model).argmax(1))
             yield {**line, "epochs": given.epochs, "rate": given.rate, "seconds": _since(began)}
 
@@ -150,6 +164,7 @@ def main() -> int:
     parser.add_argument("--images", type=int, default=MOST_IMAGES, help=f"to train on, at most {MOST_IMAGES:,}")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--rate", type=float, default=0.02, help="learning rate after the warm-up")
+    parser.add_argument("--mix", action="store_true", help="train on weighted means of two images")
     parser.add_argument("--checkpoints", type=Path, help="folder to keep the state of training in")
     parser.add_argument("--test", type=int, default=10_000, help="how many images to measure on")
     parser.add_argument("--ptq", default="brecq", help="the recipe beside it, or none")

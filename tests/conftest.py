@@ -4,23 +4,20 @@ import gc
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import settings
 
-import detent.cli
-from detent.algorithms import ALGORITHMS
 from detent.errors import DetentError
-from detent.observers import OBSERVERS
-from detent.quantizers import QUANTIZERS
-from detent.targets import BACKENDS, TARGETS
 from tests.pairwise import mark_full
 from tests.report.browser import MISSING, Browser
+
+# torch, and what imports it, is imported where it is used: before pytest starts its workers it imports this file too.
 
 # Nothing waits for a name server, nor for a pool of compilers that is forked off a process with threads.
 if sys.platform == "linux":
@@ -36,6 +33,13 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("steady" if "not full" in config.option.markexpr else "full")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Tests have no doctests: looking for them takes longer than finding the tests."""
+    nodes = yield
+    return [node for node in nodes if type(node) is pytest.Module]
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects by the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mark_full(items)
@@ -44,6 +48,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(tryfirst=True)  # before the fixtures
 def pytest_runtest_setup() -> None:
     """The same random numbers whatever ran before: workers take tests from one another."""
+    import torch
+
     random.seed(0)
     torch.manual_seed(0)
 
@@ -57,6 +63,11 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True, scope="module")
 def _what_a_module_registers_goes_with_it() -> Iterator[None]:
     """Some tests compare the tables with what a fresh process has."""
+    from detent.algorithms import ALGORITHMS
+    from detent.observers import OBSERVERS
+    from detent.quantizers import QUANTIZERS
+    from detent.targets import BACKENDS, TARGETS
+
     parts = (BACKENDS, TARGETS, TARGETS.rewrites, TARGETS.formats, TARGETS.engines, TARGETS.arithmetics)
     tables: list[dict[str, Any]] = [table._table for table in (ALGORITHMS, OBSERVERS, QUANTIZERS, *parts)]
     before = [dict(table) for table in tables]
@@ -66,9 +77,30 @@ def _what_a_module_registers_goes_with_it() -> Iterator[None]:
         table.update(held)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _torch_reads_its_translations_to_onnx_once() -> Iterator[None]:
+    """As it is, it reads all of them again for every export, which takes most of a second."""
+    import torch
+
+    export, read = torch.onnx.export, False
+
+    def export_with_what_was_read(*args: Any, **options: Any) -> Any:
+        nonlocal read
+        if not read:
+            from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+            ONNXRegistry.from_torchlib, read = staticmethod(cache(ONNXRegistry.from_torchlib)), True
+        return export(*args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.onnx, "export", export_with_what_was_read)
+        yield
+
+
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., CompletedProcess[str]]:
     """`command("verify", ...)`: the program `detent` in this process, which has imported everything already."""
+    import detent.cli
 
     def run(*words: str) -> CompletedProcess[str]:
         monkeypatch.setattr(sys, "argv", ["detent", *words])

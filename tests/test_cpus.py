@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from detent import cpus
 from detent.cpus import CPUS, X86, find, kind_of
@@ -63,7 +64,7 @@ def test_an_unknown_name_is_an_error_that_names_the_nearest() -> None:
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_without_torch_s_answer_linux_is_asked(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch 2.9 has no `get_capabilities`."""
-    monkeypatch.delattr(cpus.torch.cpu, "get_capabilities", raising=False)
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
     monkeypatch.setattr(cpus.platform, "machine", lambda: machine)
     monkeypatch.setattr(cpus, "_linux_flags", lambda: frozenset({"avx2", "avx512bw", "avx512_vnni"}))
     assert kind_of(cpus._features()).name == ("vnni" if machine == "x86_64" else "arm64")

@@ -136,7 +136,9 @@ __attribute__((constructor)) static void begin(void) {
     fputs("lesser_cpu: LESSER_CPU does not list eight masks: start programs with tools/lesser_cpu.py\n", stderr);
     _exit(2);
   }
-  struct sigaction ours = {.sa_sigaction = on_segv, .sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK};
+  /* On the stack at hand: a program's alternate stack may be gone (a library in Rust leaves one behind that is unmapped),
+     and the kernel then ends the process. */
+  struct sigaction ours = {.sa_sigaction = on_segv, .sa_flags = SA_SIGINFO | SA_NODEFER};
   real_sigaction(SIGSEGV, &ours, &programs); /* a program may have been started with the signal ignored */
   own();
   pthread_atfork(NULL, NULL, own);

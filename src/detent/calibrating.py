@@ -31,6 +31,7 @@ from detent.graph import (
     Plan,
     PreparedModel,
     QuantizedTensor,
+    call_of,
     eval_mode,
     flat,
     keeping_ranges,
@@ -143,15 +144,11 @@ def measure_float_ranges(prepared: PreparedModel, batches: Iterable[Any]) -> Non
 def _run(prepared: PreparedModel, batch: Any) -> None:
     if any(isinstance(part, np.ndarray) for part in flat(batch)):
         raise DataError("calibrate with a batch of numpy arrays", "a torch model takes tensors", "use torch.from_numpy")
-    if isinstance(batch, Mapping):
-        _require_names(prepared, batch)
+    call = call_of(prepared, batch)
+    if isinstance(batch, Mapping) and not call.args:
+        _require_names(prepared, call.kwargs)
     for mode in modes_to_observe(prepared):
-        if isinstance(batch, Mapping):
-            prepared(**{**mode, **batch})
-        elif isinstance(batch, (list, tuple)):
-            prepared(*batch[: prepared.input_count], **mode)
-        else:
-            prepared(batch, **mode)
+        prepared(*call.args, **{**mode, **call.kwargs})
 
 
 def _require_names(prepared: PreparedModel, batch: Mapping[str, Any]) -> None:

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from detent.errors import UnknownNameError
 
 __all__ = ["CPUS", "X86", "Cpu", "find", "here"]
@@ -95,6 +93,8 @@ def kind_of(features: Mapping[str, Any]) -> Cpu:
 
 
 def _features() -> Mapping[str, Any]:
+    import torch  # the names above are known without it
+
     asked = getattr(torch.cpu, "get_capabilities", None)  # younger than the oldest torch that Detent takes
     if asked is not None:
         found: Mapping[str, Any] = asked()

@@ -7,14 +7,30 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
 from detent.errors import RegistrationError, UnknownNameError
 
-__all__ = ["Lazy", "NamedRegistry", "Registry", "Table"]
+__all__ = ["Lazy", "NamedRegistry", "Registry", "Table", "entry_points", "unknown_name"]
 
 T = TypeVar("T")
+
+
+def entry_points(**selected: str) -> Iterable[Any]:
+    """Those of `importlib.metadata`, which takes as long to import as the rest of the command line."""
+    from importlib.metadata import entry_points as find
+
+    return find(**selected)
+
+
+def unknown_name(kind: str, name: object, known: Iterable[str], own: str | None = None) -> UnknownNameError:
+    """What to raise for a `kind` of thing that is asked for by a name which is not one of the `known`; `own` says what
+    to do for one of one's own."""
+    names = sorted(known)
+    near = difflib.get_close_matches(str(name), names, n=1)
+    own = own or f"register your own {kind} first"
+    to_do = f"did you mean {near[0]!r}?" if near else f"use one of these, or {own}"
+    return UnknownNameError(f"{kind} {name!r}", f"known are {', '.join(names)}", to_do)
 
 
 @dataclass(frozen=True)
@@ -86,9 +102,7 @@ class Table(Mapping[str, T], Generic[T]):
             self.find_more()
         if name in self._table:
             return
-        near = difflib.get_close_matches(str(name), self._table, n=1)
-        to_do = f"did you mean {near[0]!r}?" if near else f"use one of these, or register your own {self.kind} first"
-        raise UnknownNameError(f"{self.kind} {name!r}", f"known are {', '.join(sorted(self._table))}", to_do)
+        raise unknown_name(self.kind, name, self._table)
 
 
 class Registry(Table[type[T]], Generic[T]):

@@ -43,7 +43,7 @@ def files(tmp_path_factory):
         path = folder / f"{name}.onnx"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the exporter, about itself
-            torch.onnx.export(net, (data[0],), path, dynamo=True, external_data=False, verbose=False)
+            torch.onnx.export(net, (data[0],), path, dynamo=False)
         made[name] = path, data
     return made
 

@@ -135,6 +135,7 @@ def test_an_observer_that_is_named_is_obeyed():
     assert [one.starts for one in quantizers_of(prepared)] == [()] * 6
 
 
+@pytest.mark.by_default("transformer_block", "functional_ops")
 def test_a_loop_of_ones_own_starts_where_calibrate_does(case):
     net, batches, _ = case
     recipe = recipe_of("lsq", 3)

@@ -14,6 +14,7 @@ import pytest
 
 from detent.bench import Results, load_grid, run_here, run_on_ray, run_tasks, todo_of
 from detent.bench.slurm import write_slurm
+from detent.bench.worker import compute
 from detent.errors import ArtifactError, RecipeError
 
 ROOT = Path(__file__).parents[2]
@@ -24,27 +25,37 @@ def _importable(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT))
 
 
-def run(grid, results, work, *, again=False, tries=3, part=(1, 1), workers=1):
-    todo = todo_of(grid, results, again=again, part=part)
-    engine = partial(run_here, workers=workers, tries=tries, work=f"tests.bench.jobs:{work}")
-    return run_tasks(todo, results, engine, part=part)
+def in_this_process(tasks, results, done):
+    """What a worker does, without one: for what is not about processes."""
+    for task in tasks:
+        result = compute(task, "tests.bench.jobs:trivial")
+        results.write(result)
+        done(result)
+
+
+def run(grid, results, engine=in_this_process, *, again=False, part=(1, 1)):
+    return run_tasks(todo_of(grid, results, again=again, part=part), results, engine, part=part)
+
+
+def on_workers(work, *, workers=1, tries=3):
+    return partial(run_here, workers=workers, tries=tries, work=f"tests.bench.jobs:{work}")
 
 
 def test_what_is_done_is_not_computed_again(grid, tmp_path):
     results = Results(tmp_path / "results")
-    first = run(grid, results, "trivial", workers=2)
+    first = run(grid, results, on_workers("trivial", workers=2))
     assert {result.task.cell.axes["seed"]: result.figures["accuracy"]["simulated"] for result in first} == {
         0: 90.0, 1: 91.0, 2: 92.0, 3: 93.0,
     }  # fmt: skip
-    assert run(grid, results, "trivial") == []
+    assert run(grid, results) == []
     results.path(first[0].task.key).unlink()
-    (again,) = run(grid, results, "trivial")
+    (again,) = run(grid, results)
     assert again.task.key == first[0].task.key
 
 
 def test_a_result_has_what_reproduces_it(grid, tmp_path):
     results = Results(tmp_path / "results")
-    run(grid, results, "trivial")
+    run(grid, results)
     told = json.loads(next(results.cells.glob("*.json")).read_text())
     assert {"torch", "detent", "python", "numpy"} <= set(told["machine"]["versions"])
     assert told["machine"]["cpu_kind"]
@@ -56,7 +67,7 @@ def test_a_result_has_what_reproduces_it(grid, tmp_path):
 
 def test_a_killed_worker_loses_no_cell(grid, tmp_path):
     results = Results(tmp_path / "results")
-    found = run(grid, results, "killed_once")
+    found = run(grid, results, on_workers("killed_once"))
     assert sorted(result.task.cell.axes["seed"] for result in found) == [0, 1, 2, 3]
     assert all(result.error is None for result in found)
     assert {result.task.cell.axes["seed"]: result.tries for result in found} == {0: 1, 1: 2, 2: 1, 3: 1}
@@ -66,27 +77,29 @@ def test_a_killed_worker_loses_no_cell(grid, tmp_path):
 
 def test_what_fails_says_why_and_stops_nothing(grid, tmp_path):
     results = Results(tmp_path / "results")
-    found = {result.task.cell.axes["seed"]: result for result in run(grid, results, "killed_always", tries=2)}
+    found = {
+        result.task.cell.axes["seed"]: result for result in run(grid, results, on_workers("killed_always", tries=2))
+    }
     assert found[0].error is found[3].error is None
     assert "SIGKILL, 2 times" in found[1].error
     assert found[2].error.splitlines()[-1] == "ValueError: two is no good"
-    assert run(grid, results, "trivial") == [], "a failure is a result"
-    assert len(run(grid, results, "trivial", again=True)) == 2
+    assert run(grid, results) == [], "a failure is a result"
+    assert len(run(grid, results, again=True)) == 2
     assert all(result.error is None for result in results)
 
 
 def test_parts_are_disjoint_and_are_all(grid, tmp_path):
     results = Results(tmp_path / "results")
-    one, other = (run(grid, results, "trivial", part=(number, 2)) for number in (1, 2))
+    one, other = (run(grid, results, part=(number, 2)) for number in (1, 2))
     assert (len(one), len(other)) == (2, 2)
-    assert run(grid, results, "trivial") == []
+    assert run(grid, results) == []
     with pytest.raises(RecipeError, match="parts 1 to 2"):
         todo_of(grid, results, part=(3, 2))
 
 
 def test_damaged_results_are_refused_by_name(grid, tmp_path):
     results = Results(tmp_path / "results")
-    (done, *_) = run(grid, results, "trivial")
+    (done, *_) = run(grid, results)
     results.path(done.task.key).write_text("{}")
     with pytest.raises(ArtifactError, match=results.path(done.task.key).name):
         todo_of(grid, results)
@@ -95,7 +108,7 @@ def test_damaged_results_are_refused_by_name(grid, tmp_path):
 def test_an_estimate_is_by_what_is_there(grid, tmp_path):
     results = Results(tmp_path / "results")
     assert todo_of(grid, results).seconds() is None
-    (*_, last) = run(grid, results, "trivial")
+    (*_, last) = run(grid, results)
     results.path(last.task.key).unlink()
     assert todo_of(grid, results).seconds() > 0
 

@@ -110,6 +110,7 @@ def test_the_commands_of_the_document(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.by_default("trt")
 @pytest.mark.parametrize("hardware", ["academic", "trt"])
 def test_a_config_is_trained_by_itself(hardware, tmp_path):
     from detent.training.session import train

@@ -40,7 +40,7 @@ def completed(shell: str, code: str) -> list[str]:
         ("detent re", ["report", "retarget", "recipes"]),
         ("detent --v", ["--version"]),
         ("detent quantize --b", ["--backend", "--batch-size"]),
-        ("detent quantize net.onnx --backend openv", ["openvino"]),
+        ("detent quantize net.onnx --backend openv", ["openvino", "openvino_llm"]),
         ("detent quantize net.onnx --recipe ", list(BUILTIN)),
         ("detent verify out --cpu a", ["avx2", "avx512", "avx_vnni", "amx", "arm64"]),
         ("detent verify out --no", ["--no-tensors", "--no-latency"]),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -29,7 +31,10 @@ assert "torch" not in sys.modules
 sys.argv = ["detent", "retarget", ".", "--backend", "litert"]
 detent.cli.main()
 """
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "manifest.json").write_text("{}")
+        command = [sys.executable, "-c", code]
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
 
 
 @pytest.mark.parametrize("name", ["SIGFPE", "SIGBUS", "SIGSEGV", "SIGABRT"])

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIG
 CONFIG = """
 name: small
 model: {name: resnet20, options: {width: 0.25, depth: 1}}
-data: {name: made_up, options: {count: 64, size: 16}, batch_size: 4, calibration_batches: 1}
+data: {name: made_up, options: {count: 8, size: 8}, batch_size: 4, calibration_batches: 1}
 backend: onnxruntime
 recipe: lsq
 train: {loop: lsq, epochs: 100000}
@@ -85,7 +85,7 @@ def test_train_names_the_checkpoint_and_the_command_that_goes_on(tmp_path: Path)
 
 
 def test_train_without_a_checkpoint_says_so(tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text(CONFIG.replace("count: 64", "count: 200000"))
+    (tmp_path / "c.yaml").write_text(CONFIG.replace("count: 8", "count: 8000"))
     code, said = interrupted(["train", "c.yaml"], tmp_path, (tmp_path / "runs" / "small" / "log.csv").exists)
     assert code == 130
     assert said[-1] == "detent: interrupted; there is no checkpoint yet; start again: detent train c.yaml"

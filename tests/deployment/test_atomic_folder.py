@@ -42,7 +42,7 @@ def killed_at(line, target):
     atomic_folder.place(atomic_folder.target_of(target), NEW)
 
 states = []
-for line in range(1, 10_000):
+for line in range(1, 10_000, int(sys.argv[3])):
     target = Path(sys.argv[1]) / str(line) / "out"
     if sys.argv[2] == "onto an old one":
         atomic_folder.place(target, OLD)
@@ -65,17 +65,23 @@ print(json.dumps(states))
 """
 
 
-@pytest.mark.by_default("onto an old one")
 @pytest.mark.skipif(sys.platform != "linux", reason="folders change places in one step on Linux")
-@pytest.mark.parametrize("way", ["into a free place", "onto an old one"])
-def test_killed_at_every_line_it_is_the_old_folder_or_the_new_one(tmp_path: Path, way: str) -> None:
+@pytest.mark.parametrize(
+    ("way", "every"),
+    [
+        ("onto an old one", 3),
+        pytest.param("onto an old one", 1, marks=pytest.mark.full),
+        pytest.param("into a free place", 1, marks=pytest.mark.full),
+    ],
+)
+def test_killed_at_a_line_it_is_the_old_folder_or_the_new_one(tmp_path: Path, way: str, every: int) -> None:
     root = Path(__file__).resolve().parents[2]
     environment = {**os.environ, "PYTHONPATH": f"{root}/src:{root}", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path), way]
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path), way, str(every)]
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     states = json.loads(done.stdout)
-    assert len(states) > 60, "lines at which it was killed"
+    assert len(states) > 60 // every, "lines at which it was killed"
     assert [ended for ended, _, _ in states] == [-9] * (len(states) - 1) + [0]
     before, after = ({name: content.decode() for name, content in held.items()} for held in (OLD, NEW))
     if way == "onto an old one":

@@ -158,3 +158,25 @@ def test_a_deep_copy_is_another_model_of_the_same_numbers(net):
             parameter.zero_()
     assert not torch.equal(copied(x), before)
     assert torch.equal(prepared(x), before)
+
+
+class OfADict(nn.Module):
+    """Takes a dict, and a number by keyword."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Linear(3, 4), nn.Linear(2, 4)
+
+    def forward(self, batch, *, scale=1.0):
+        return (self.left(batch["left"]) + self.right(batch["right"])) * scale
+
+
+@pytest.mark.parametrize("form", ["alone", "in a tuple", "by name"])
+def test_a_batch_may_be_the_dict_that_forward_takes(form, tmp_path):
+    given = {"left": torch.randn(5, 3), "right": torch.randn(5, 2)}
+    batch = {"alone": {**given, "labels": torch.zeros(5)}, "in a tuple": (given,), "by name": {"batch": given}}[form]
+    model = OfADict().eval()
+    prepared = detent.prepare(model, (given,), example_kwargs={"scale": 0.5}, backend="onnxruntime")
+    detent.calibrate(prepared, [batch])
+    torch.testing.assert_close(prepared(given, scale=0.5), model(given, scale=0.5), rtol=0, atol=0.05)  # 8 bits
+    assert detent.deploy(prepared, tmp_path / "net").verify([batch]).holds

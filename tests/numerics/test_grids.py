@@ -1,4 +1,7 @@
-"""Which numbers exist: bounds, storage, codes and values of the three kinds of grid."""
+"""Which numbers exist: bounds, storage, codes and values of integer, logarithmic and additive grids.
+
+Floats of few bits, which have codes for NaN and two for zero, are in test_float_grids.py.
+"""
 
 import math
 from typing import get_args
@@ -10,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from detent.errors import SchemeError
-from detent.numerics import GRIDS, ApotGrid, GridName, IntGrid, LogGrid, Rounding
+from detent.numerics import GRIDS, ApotGrid, E2M1Grid, GridName, IntGrid, LogGrid, Nf4Grid, Rounding
 
 NO_ZERO_POINT = torch.tensor(0)
 INTEGER_TYPES = (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32)
@@ -475,9 +478,8 @@ def test_a_grid_prints_its_name_and_says_how_onnx_stores_it():
 
 
 def test_only_integers_are_uniform_and_can_be_narrow():
-    assert [(grid.is_uniform, grid.can_be_narrow) for grid in GRIDS.values()] == [
-        (True, True), (False, False), (False, False)
-    ]  # fmt: skip
+    assert [name for name, grid in GRIDS.items() if grid.is_uniform] == ["int"]
+    assert [name for name, grid in GRIDS.items() if grid.can_be_narrow] == ["int"]
     assert (IntGrid(8, narrow=True).narrow, LogGrid().narrow, ApotGrid(4).narrow) == (True, False, False)
 
 
@@ -493,8 +495,9 @@ def test_the_ends_are_the_least_and_the_greatest_value(grid):
 
 def test_a_kind_makes_the_grid_of_what_is_offered():
     wanted = {"bits": 4, "signed": False, "narrow": True}
-    assert [kind.of(**wanted) for kind in GRIDS.values()] == [
-        IntGrid(4, signed=False), LogGrid(4), ApotGrid(4, signed=False)
+    kinds = ("int", "log", "apot", "e2m1", "nf4")
+    assert [GRIDS[kind].of(**wanted) for kind in kinds] == [
+        IntGrid(4, signed=False), LogGrid(4), ApotGrid(4, signed=False), E2M1Grid(), Nf4Grid()
     ]  # fmt: skip
     assert IntGrid.of(4, signed=True, narrow=True) == IntGrid(4, narrow=True)
 
@@ -507,4 +510,4 @@ def test_a_grid_with_other_fields():
 
 
 def test_recipes_have_a_name_for_every_kind():
-    assert list(GRIDS) == list(get_args(GridName)) == ["int", "log", "apot"]
+    assert list(GRIDS) == list(get_args(GridName)) == ["int", "log", "apot", "e4m3", "e5m2", "e2m1", "nf4"]

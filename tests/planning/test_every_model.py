@@ -21,8 +21,7 @@ IN_GROUPS = {
 }
 EMPTY = {
     "tvm": {"lstm_tagger", "linear_bn", "conv_transpose_bn"},
-    "onnxruntime_genai": IN_GROUPS,
-    "onnxruntime_genai_a8": IN_GROUPS,
+    **dict.fromkeys(("onnxruntime_genai", "onnxruntime_genai_a8", "openvino_llm"), IN_GROUPS),
     "academic_nlp": {"yolo_head", "unet", "conv_transpose_bn"},
     **{name: {"conv_transpose_bn"} for name in ("ncnn", "mnn", "ppl_cuda", "nxp", "rknn", "metax")},
 }

@@ -28,6 +28,7 @@ MASKED = {
     "triu": lambda _, s, __: s + torch.triu(torch.full((s.size(1), s.size(1)), INF), 1),
     "subsequent": lambda _, s, __: s + nn.Transformer.generate_square_subsequent_mask(s.size(1)),
     "buffer": lambda n, s, __: s + n.later,
+    "in-float": lambda n, s, __: (s.float() + n.later.type_as(s)).float().type_as(s),
     "input": lambda _, s, m: s + m,
     "input-clipped": lambda _, s, m: s + m.clamp(min=-1e30).unsqueeze(0),
     "two": lambda n, s, m: s + m + n.later,

@@ -52,6 +52,14 @@ def schemes(backend, **said):
         ("esp_dl", {"bias": {"bits": 20}}, "conv.bias", "int20 symmetric per-channel(0) power-of-two"),
         ("academic", {"weight": {"granularity": {"per_group": 2}}}, "conv.weight", "int8 symmetric per-group(1, 2)"),
         ("academic", {"activation": {"narrow": True}}, "x", "int8 narrow symmetric per-tensor"),
+        ("academic", {"weight": {"grid": "e2m1"}}, "fc.weight", "e2m1 symmetric per-tensor"),
+        ("academic", {"activation": {"grid": "e4m3"}}, "x", "e4m3 symmetric per-tensor"),
+        (
+            "academic",
+            {"weight": {"grid": "e5m2", "scale": "e8m0", "granularity": {"per_group": 2}}},
+            "fc.weight",
+            "e5m2 symmetric per-group(1, 2) e8m0-scales",
+        ),
     ],
 )
 def test_what_the_backend_has_is_had(backend, request_, tensor, scheme):
@@ -91,6 +99,8 @@ def test_depthwise_weights_are_narrower_where_their_kernel_saturates_unless_a_re
         ("ncnn", {"weight": {"narrow": False}}, "'conv.weight'", "it has the narrow range"),
         ("tflite_micro", {"weight": {"granularity": "per_channel"}}, "'fc.weight'", "it has per-tensor scales"),
         ("ncnn", {"weight": {"grid": "log"}}, "'conv.weight' on a grid of kind 'log'", "it has grids IntGrid"),
+        ("openvino", {"weight": {"grid": "nf4"}}, "'conv.weight' on a grid of kind 'nf4'", "it has grids IntGrid"),
+        ("openvino", {"activation": {"scale": "e4m3"}}, "e4m3-scales", "it has float or power-of-two scales"),
         ("snpe", {"weight": {"bits": 4}}, "'conv.weight' as uint4", "it has 8 bits; or 8 bits"),
         (
             "nnie",

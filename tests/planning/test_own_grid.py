@@ -110,4 +110,4 @@ def test_a_network_with_weights_on_it_is_prepared_calibrated_and_deployed(target
     steps = prepared.get_submodule("0").weight / weight.qparams().scale
     assert bool((steps[..., None] - VALUES).abs().min(-1).values.max() < 1e-5)
     artifact = detent.deploy(prepared, tmp_path / "out")
-    assert any("ONNX has no float4 symmetric per-tensor" in note for note in artifact.manifest["notes"])
+    assert any("model.onnx has no float4 symmetric per-tensor" in note for note in artifact.manifest["notes"])

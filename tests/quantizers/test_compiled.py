@@ -49,7 +49,7 @@ def calibrated(name, scheme):
     return quantizer.eval() if name == "moving_range" else quantizer
 
 
-@pytest.mark.by_default("lsq-per-channel", "tqt-power-of-two")
+@pytest.mark.by_default("lsq-per-channel")
 @pytest.mark.parametrize(("name", "scheme"), CASES)
 @pytest.mark.slow
 def test_compiled_is_eager(name, scheme):

@@ -11,8 +11,8 @@ from detent.recipes import BUILTIN, Recipe, TensorRequest, find
 
 ROOT = Path(__file__).resolve().parents[2]
 KNOWN = (
-    "known are adaround, apot, brecq, dorefa, dsq, equalize, gptq, kl, lsq, lsq_plus, mse, pact, percentile, ptq, "
-    "qdrop, qil, smoothquant, tqt, w4g128, w4g32, w4g32_gptq, w8"
+    "known are adaround, apot, brecq, dorefa, dsq, equalize, fp8, gptq, kl, lsq, lsq_plus, mse, mxfp4, mxfp8, nf4, "
+    "nvfp4, pact, percentile, ptq, qdrop, qil, smoothquant, tqt, w4g128, w4g32, w4g32_gptq, w8"
 )
 
 # name: (weight quantizer, its observer, activation quantizer, its observer)
@@ -30,6 +30,11 @@ TABLE = {
     "w4g128": ("fixed", None, None, None),
     "w8": ("fixed", None, None, None),
     "w4g32_gptq": ("fixed", "mse", None, None),
+    "nf4": ("fixed", None, None, None),
+    "mxfp4": ("fixed", None, None, None),
+    "mxfp8": ("fixed", None, None, None),
+    "nvfp4": ("fixed", None, None, None),
+    "fp8": ("fixed", None, "fixed", None),
     "smoothquant": ("fixed", None, "fixed", None),
     "lsq": ("lsq", None, "lsq", None),
     "lsq_plus": ("lsq_plus", None, "lsq_plus", None),
@@ -111,6 +116,11 @@ def test_what_they_say_beside_the_methods():
         "w4g128": {"bits": 4, "granularity": {"per_group": 128}},
         "w8": {"bits": 8, "granularity": {"per_group": 32}},
         "w4g32_gptq": {"bits": 4, "granularity": {"per_group": 32}},
+        "nf4": {"grid": "nf4", "granularity": {"per_group": 64}},
+        "mxfp4": {"grid": "e2m1", "granularity": {"per_group": 32}, "scale": "e8m0"},
+        "mxfp8": {"grid": "e4m3", "granularity": {"per_group": 32}, "scale": "e8m0"},
+        "nvfp4": {"grid": "e2m1", "granularity": {"per_group": 16}, "scale": "e4m3"},
+        "fp8": {"grid": "e4m3"},
     }
 
 

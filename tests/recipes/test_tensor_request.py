@@ -132,8 +132,16 @@ def refused(identity, error, given, asked, found, to_do):
             "bits = 2", "this grid has 3 to 8 bits", "choose an integer in 3..8",
         ),
         refused(
+            "e4m3-4-bits", SchemeError, {"grid": "e4m3", "bits": 4},
+            "bits = 4", "it has 8", "leave bits out",
+        ),
+        refused(
+            "affine-e8m0", SchemeError, {"scale": "e8m0", "symmetric": False},
+            "an affine scheme with e8m0 scales", "their formats have no zero points", "use symmetric=True",
+        ),
+        refused(
             "grid", RecipeError, {"grid": "logg"},
-            "grid = 'logg'", "allowed are 'int', 'log', 'apot'", "did you mean 'log'?",
+            "grid = 'logg'", "allowed are 'int', 'log', 'apot', 'e4m3', 'e5m2', 'e2m1', 'nf4'", "did you mean 'log'?",
         ),
         refused(
             "signed-number", RecipeError, {"signed": 1},
@@ -148,7 +156,8 @@ def refused(identity, error, given, asked, found, to_do):
         refused("quantize", RecipeError, {"quantize": 1}, "quantize = 1", "it is a int", "give true or false"),
         refused(
             "scale", RecipeError, {"scale": "power_of_to"},
-            "scale = 'power_of_to'", "allowed are 'float', 'power_of_two'", "did you mean 'power_of_two'?",
+            "scale = 'power_of_to'", "allowed are 'float', 'power_of_two', 'e8m0', 'e4m3'",
+            "did you mean 'power_of_two'?",
         ),
         refused(
             "rounding", RecipeError, {"rounding": "half_evn"},

@@ -57,7 +57,9 @@ import detent
 
 torch.manual_seed(1)
 batch = torch.randn(8, 3, 6, 6)
-print(json.dumps([detent.Artifact.load(folder).verify([batch]).to_dict() for folder in sys.argv[1:]]))
+verify = lambda folder, isolate: detent.Artifact.load(folder).verify([batch], isolate=isolate).to_dict()
+whole, *changed = sys.argv[1:]
+print(json.dumps([verify(whole, None), *(verify(folder, False) for folder in changed)]))  # the first one in a child
 
 from detent.cli import main
 sys.argv = ["detent", "backends", "--json"]

@@ -8,6 +8,8 @@ import os
 import pickle
 import struct
 import tarfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import torch
 
 from detent.data import Preprocessing
 from detent.errors import DataError
-from detent.training.datasets import MNIST, ImageFolder, cifar10, crop_and_flip, idx_images, read_idx
+from detent.training.datasets import MNIST, ImageFolder, Npz, cifar10, crop_and_flip, idx_images, read_idx
 
 PIXELS = np.arange(2 * 3072, dtype=np.uint64).astype(np.uint8).reshape(2, 3072)
 LABELS = [3, 8]
@@ -130,6 +132,27 @@ def test_image_folder(tmp_path: Path) -> None:
     assert samples[1][1].item() == 1
     with pytest.raises(DataError, match="no folder train"):
         ImageFolder(tmp_path, "train", Preprocessing())
+
+
+def test_npz(tmp_path: Path, refuses: Callable[..., AbstractContextManager[None]]) -> None:
+    tokens, labels = np.arange(12).reshape(4, 3), np.array([1, 0, 1, 0], np.uint8)
+    np.savez(tmp_path / "train.npz", tokens=tokens, y=labels)
+    np.savez(tmp_path / "val.npz", x=tokens.astype(np.float64) / 2, labels=labels)
+    train, test = Npz(tmp_path, "train"), Npz(tmp_path, "test")
+    assert [(x.tolist(), int(y)) for x, y in (train[0], train[3])] == [([0, 1, 2], 1), ([9, 10, 11], 0)]
+    assert (len(test), test[1][0].tolist(), test[1][0].dtype) == (4, [1.5, 2.0, 2.5], torch.float32)
+    with refuses(DataError, found="no test.npz or val.npz", to_do="numpy.savez"):
+        Npz(tmp_path / "none", "test")
+    for held, found in (
+        ({"x": tokens}, "it holds x"),
+        ({"x": tokens, "z": tokens, "y": labels}, "it holds x, z, y"),
+        ({"x": tokens, "y": labels[:3]}, "x (4, 3) and labels (3,) of uint8"),
+        ({"x": tokens, "y": labels / 2}, "labels (4,) of float64"),
+        ({"x": np.array([None] * 4), "y": labels}, "Object arrays"),
+    ):
+        np.savez(tmp_path / "test.npz", **held)
+        with refuses(DataError, found=found, to_do=""):
+            Npz(tmp_path, "test")
 
 
 def test_augmentation_draws_from_its_generator() -> None:

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forks")
 @pytest.mark.parametrize(
-    ("loop", "every"), [("lsq", 5), *(pytest.param(loop, 1, marks=pytest.mark.full) for loop in ("lsq", "qat", "ptq"))]
+    ("loop", "every"), [("lsq", 9), *(pytest.param(loop, 1, marks=pytest.mark.full) for loop in ("lsq", "qat", "ptq"))]
 )
 def test_killed_at_a_line(tmp_path: Path, loop: str, every: int) -> None:
     ours = {

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from torch import nn
+from torch.utils.data import TensorDataset
 
 from detent.compat.mqbench import solver
 from detent.errors import DetentError, RecipeError
-from detent.training.build import float_model
+from detent.training.build import float_model, samples_of
 from detent.training.config import Config
 from detent.training.config_files import load_config
 from detent.training.session import deploy_checkpoint, train
@@ -44,6 +46,10 @@ class NoNet:
 def make_net() -> Net:
     CALLED.append("make_net")
     return Net()
+
+
+def photos(_: Path, split: str, *, count: int) -> TensorDataset:
+    return TensorDataset(torch.full((count, 2), float(split == "train")))
 
 
 def of_one(outputs: Any) -> Any:
@@ -119,10 +125,11 @@ def test_no_command_follows_one(
         ({"model": {"name": f"{HERE}:NoNet"}}, "it is NoNet", "subclass of torch.nn"),
         ({"model": {"name": f"{HERE}:make_net"}}, "it is a function", "subclass of torch.nn"),
         ({"data": {"name": f"{HERE}:NoNet"}}, "it is NoNet", "subclass of torch.utils.data"),
+        ({"data": {"name": "shutil:copytree", "folder": "a"}}, "does not say it returns a Dataset", "-> Dataset"),
         ({"backend": f"{HERE}:NoNet"}, "it is a type", "name a Backend"),
         ({"model": {"name": "raises_on_import:Net"}}, "importing it raised SystemExit: 3", "correct the module"),
     ],
-    ids=["builtin", "another class", "factory", "data set", "backend", "module raises"],
+    ids=["builtin", "another class", "factory", "data set", "data function", "backend", "module raises"],
 )
 def test_with_leave_nothing_of_another_kind_is_called(
     tmp_path: Path,
@@ -139,6 +146,11 @@ def test_with_leave_nothing_of_another_kind_is_called(
     with refuses(RecipeError, found=found, to_do=to_do):
         train(config, tmp_path / "run", allow_imports=True)
     assert CALLED == []
+
+
+def test_a_function_that_says_it_returns_a_data_set_makes_one() -> None:
+    config = Config.from_dict({**BASE, "data": {"name": f"{HERE}:photos", "options": {"count": 3}}})
+    assert [sample[0].tolist() for sample in samples_of(config, "train", allow_imports=True)] == [[1, 1]] * 3
 
 
 def test_a_function_must_take_outputs_and_batch(

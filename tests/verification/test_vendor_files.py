@@ -52,7 +52,7 @@ def deployed(tmp_path_factory):
     return artifact
 
 
-LINEAR_ONLY = ("onnxruntime_genai", "onnxruntime_genai_a8")
+LINEAR_ONLY = ("onnxruntime_genai", "onnxruntime_genai_a8", "openvino_llm")
 """Convolutions are float there."""
 
 CASES = [(name, model) for name in BACKENDS if name not in HEAVY for model in ("residual_cnn", "transformer_block")]

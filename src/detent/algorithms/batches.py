@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from detent.errors import TensorError
-from detent.graph import Inputs, PreparedModel
+from detent.graph import Inputs, PreparedModel, call_of
 from detent.observers.ranks import over_ranks
 
 __all__ = ["as_list", "few", "held_back", "noise_of", "outputs_of", "run"]
@@ -54,13 +54,13 @@ def few(batches: Sequence[Any], rows: int) -> list[Any]:
 def run(model: nn.Module, batch: Any) -> Any:
     """A model on one batch: a tensor, a tuple of inputs (labels behind those of a prepared one are ignored), a dict, or
     the `Inputs` of a call."""
+    if isinstance(model, PreparedModel):
+        batch = call_of(model, batch)
     if isinstance(batch, Inputs):
         return model(*batch.args, **batch.kwargs)
     if isinstance(batch, Mapping):
         return model(**batch)
-    if isinstance(batch, (list, tuple)):
-        return model(*batch[: model.input_count if isinstance(model, PreparedModel) else len(batch)])
-    return model(batch)
+    return model(*batch) if isinstance(batch, (list, tuple)) else model(batch)
 
 
 def outputs_of(model: nn.Module, batches: Iterable[Any]) -> list[list[Tensor]]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import traceback
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from detent.cli.algorithms import algorithms
 from detent.cli.backends import backends
@@ -46,12 +47,24 @@ __all__ = [
     "verify",
 ]
 
+
+class _Commands(TyperGroup):
+    """Help that says all of the first sentence of each command."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        rows = [(name, self.commands[name].get_short_help_str(200)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
 _app = typer.Typer(
     name="detent",
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,  # `detent completion` starts no Python at each key
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain text: loading rich takes as long as everything else
 )
 
 

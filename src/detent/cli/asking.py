@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have; files that they name are looked for before torch is loaded."""
+"""Arguments and options that several commands have; what they name is looked for before torch is loaded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from detent.cli.paths import require_data, require_path, require_recipe
+from detent.cli.names import require_backend, require_cpu, require_recipe
+from detent.cli.paths import require_data, require_deployed, require_onnx
 
 __all__ = [
     "MOST_BYTES",
@@ -27,9 +28,9 @@ __all__ = [
     "Steps",
 ]
 
-OnnxFile = Annotated[Path, typer.Argument(help="An ONNX file.", callback=require_path)]
-DeployedFolder = Annotated[Path, typer.Argument(help="A folder that deploy wrote.", callback=require_path)]
-Backend = Annotated[str, typer.Option(help="The target; `detent backends` lists them.")]
+OnnxFile = Annotated[Path, typer.Argument(help="An ONNX file.", callback=require_onnx)]
+DeployedFolder = Annotated[Path, typer.Argument(help="A folder that deploy wrote.", callback=require_deployed)]
+Backend = Annotated[str, typer.Option(help="The target; `detent backends` lists them.", callback=require_backend)]
 _CALIBRATION = typer.Option(
     help="Calibration data: .npy, .npz, a folder of these or of images, or file.py:function.", callback=require_data
 )
@@ -51,7 +52,11 @@ Exclude = Annotated[
 ]
 Cpu = Annotated[
     str | None,
-    typer.Option(help="The kind of CPU it will run on: 'vnni' keeps 8-bit weights whole.", show_default="any"),
+    typer.Option(
+        help="The kind of CPU it will run on: 'vnni' keeps 8-bit weights whole.",
+        show_default="any",
+        callback=require_cpu,
+    ),
 ]
 MaxTensorBytes = Annotated[
     int, typer.Option(min=1, help="Refuse a network that makes a larger tensor, before it runs.")

@@ -24,6 +24,7 @@ __all__ = ["bench"]
 bench = typer.Typer(
     name="bench",
     no_args_is_help=True,
+    rich_markup_mode=None,
     help="Compare algorithms on targets: run a grid, write its leaderboard, write MQBench's zoo of configs.",
 )
 

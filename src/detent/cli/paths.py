@@ -6,7 +6,10 @@ import difflib
 import errno
 from pathlib import Path
 
-__all__ = ["require_data", "require_path", "require_paths", "require_recipe"]
+from detent.cli.wire import looks_like_onnx
+from detent.errors import ArtifactError, OnnxError
+
+__all__ = ["require_all_deployed", "require_data", "require_deployed", "require_onnx", "require_path"]
 
 
 def require_path(path: Path | None) -> Path | None:
@@ -16,11 +19,25 @@ def require_path(path: Path | None) -> Path | None:
     return path
 
 
-def require_paths(paths: list[Path]) -> list[Path]:
+def require_onnx(path: Path) -> Path:
+    """The same for an ONNX file, which is refused if it is none; a folder is left to the command."""
+    require_path(path)
+    if path.is_file() and not looks_like_onnx(path):
+        raise OnnxError(f"load {str(path)!r}", "it is no ONNX file, or a damaged one", "get it, or export it, again")
+    return path
+
+
+def require_deployed(folder: Path) -> Path:
+    """The same for a folder that deploy wrote, which holds a manifest."""
+    require_path(folder)
+    if not (folder / "manifest.json").is_file():
+        raise ArtifactError(f"load {folder}", "there is no manifest.json in it", "give a folder that deploy wrote")
+    return folder
+
+
+def require_all_deployed(folders: list[Path]) -> list[Path]:
     """The same for each of several."""
-    for path in paths:
-        require_path(path)
-    return paths
+    return [require_deployed(folder) for folder in folders]
 
 
 def require_data(data: str | None) -> str | None:
@@ -34,13 +51,6 @@ def require_data(data: str | None) -> str | None:
     elif place.endswith(".py"):
         require_path(Path(place))
     return data
-
-
-def require_recipe(recipe: str) -> str:
-    """The same for `--recipe`: what has a suffix is a file, else it is the name of a recipe that comes with Detent."""
-    if Path(recipe).suffix:
-        require_path(Path(recipe))
-    return recipe
 
 
 def _nearest(path: Path) -> str:

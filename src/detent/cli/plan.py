@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json as json_format
-from typing import Annotated
-
-import typer
 
 from detent.cli.asking import MOST_BYTES, AsJson, Backend, Cpu, Exclude, MaxTensorBytes, OnnxFile, RecipeName
 from detent.cli.excluding import without
-from detent.cli.fixing import Set, parse_sizes, parse_values
+from detent.cli.fixing import Set, StandInSize, parse_free_sizes, parse_values
 from detent.cli.guarding import go_on_in_child
 from detent.cli.interrupting import nothing_written, on_interrupt
 
@@ -23,14 +20,7 @@ def plan(
     recipe: RecipeName = "ptq",
     exclude: Exclude = None,
     cpu: Cpu = None,
-    size: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[NAME=]SIZE",
-            help="Stands in for sizes that the file leaves free, or for that one.",
-            show_default="1",
-        ),
-    ] = None,
+    size: StandInSize = None,
     values: Set = None,
     max_tensor_bytes: MaxTensorBytes = MOST_BYTES,
     json: AsJson = False,
@@ -46,13 +36,12 @@ def plan(
     from detent.preparing import prepare
     from detent.recipes import find
 
-    named = parse_sizes([text for text in size or () if "=" in text])
-    alone = parse_sizes([f"all={text}" for text in size or () if "=" not in text])
+    named, alone = parse_free_sizes(size)
     network, request = load(model, sizes=named, values=parse_values(values)), find(recipe)
     request = without(request, exclude or ())
     free = sorted({name for shape in ports_of(network).values() for name in shape if isinstance(name, str)})
     try:
-        example = example_inputs(network, free=alone.get("all", 1))
+        example = example_inputs(network, free=alone)
         prepared = prepare(
             network, example, backend=backend, recipe=request, cpu=cpu, max_tensor_bytes=max_tensor_bytes
         )

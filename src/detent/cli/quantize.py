@@ -25,7 +25,7 @@ from detent.cli.excluding import without
 from detent.cli.fixing import Set, Size, parse_sizes, parse_values
 from detent.cli.guarding import go_on_in_child
 from detent.cli.interrupting import nothing_written, on_interrupt
-from detent.cli.paths import require_path
+from detent.cli.paths import require_onnx
 from detent.cli.reading import Crop, Layout, Mean, Resize, Std, batches_of, preprocessing
 from detent.cli.showing import show_artifact
 from detent.errors import DataError
@@ -42,7 +42,7 @@ _LENGTH = 64
 
 @on_interrupt(nothing_written)
 def quantize(
-    model: Annotated[Path, typer.Argument(help="An ONNX file, or a folder of save_pretrained.", callback=require_path)],
+    model: Annotated[Path, typer.Argument(help="An ONNX file, or a folder of save_pretrained.", callback=require_onnx)],
     backend: Backend,
     out: OutFolder,
     data: OptionalCalibrationData = None,
@@ -69,6 +69,7 @@ def quantize(
 
     Example: detent quantize model.onnx --backend onnxruntime --data calib/ -o out/
     """
+    how = preprocessing(resize, crop, mean, std, layout)
     go_on_in_child(f"quantize {model}")
     from detent.quantizing import BATCH_SIZE
     from detent.quantizing import quantize as run
@@ -76,7 +77,6 @@ def quantize(
 
     request = without(find(recipe), exclude or ())
     network, ports, types = _load(model, size, values)
-    how = preprocessing(resize, crop, mean, std, layout, ports)
     batches: Any
     if data is None:
         batches = _without_data(network, request)

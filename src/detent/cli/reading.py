@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -31,25 +31,27 @@ Layout = Annotated[
 
 
 def preprocessing(
-    resize: int | None, crop: int | None, mean: str | None, std: str | None, layout: str | None, inputs: Inputs
-) -> Preprocessing | None:
-    """None without `crop`: then data are arrays, or refused."""
-    from detent.data import Preprocessing
-
+    resize: int | None, crop: int | None, mean: str | None, std: str | None, layout: str | None
+) -> Callable[[Inputs], Preprocessing | None]:
+    """What the options say, checked, as a function of the network's inputs. Its result is None without `crop`: then
+    data are arrays, or refused."""
     if crop is not None:
-        last = _has_channels_last(inputs) if layout is None else _is_last(layout)
-        return Preprocessing(
-            resize=resize,
-            crop=(crop, crop),
-            mean=_numbers(mean or _MEAN),
-            std=_numbers(std or _STD),
-            layout="NHWC" if last else "NCHW",
-        )
+        side, by_channel = crop, (_numbers(mean or _MEAN), _numbers(std or _STD))
+        asked_last = None if layout is None else _is_last(layout)
+
+        def made(inputs: Inputs) -> Preprocessing:
+            from detent.data import Preprocessing
+
+            last = _has_channels_last(inputs) if asked_last is None else asked_last
+            at, by = by_channel
+            return Preprocessing(resize=resize, crop=(side, side), mean=at, std=by, layout="NHWC" if last else "NCHW")
+
+        return made
     asked = (("--resize", resize), ("--mean", mean), ("--std", std), ("--layout", layout))
     given = [name for name, value in asked if value is not None]
     if given:
         raise typer.BadParameter(f"{', '.join(given)} without --crop: say how large the images are to be")
-    return None
+    return lambda _: None
 
 
 def _is_last(layout: str) -> bool:
@@ -71,20 +73,20 @@ def batches_of(
     *,
     batch_size: int | None,
     usual_size: int,
-    how: Preprocessing | None,
+    how: Callable[[Inputs], Preprocessing | None],
 ) -> Iterable[Any]:
     """What `--data` names: files, or `file.py:function` or `module:function`, whose result is the batches."""
     from detent.data import Folder, called
 
-    made = called(data)
+    made, asked = called(data), how(inputs)
     if made is None:
-        found = Folder(data, inputs, batch_size=batch_size or usual_size, preprocessing=how, types=types)
-        if how is not None and not found.images:
+        found = Folder(data, inputs, batch_size=batch_size or usual_size, preprocessing=asked, types=types)
+        if asked is not None and not found.images:
             raise typer.BadParameter(f"--crop is for images, and {data} holds arrays: leave it out")
         if batch_size not in (None, found.batch_size):
             raise typer.BadParameter(f"--batch-size {batch_size}, and the network takes {found.batch_size} at a time")
         return found
-    if batch_size is not None or how is not None:
+    if batch_size is not None or asked is not None:
         unused = "--batch-size" if batch_size is not None else "--crop"
         raise typer.BadParameter(f"{unused} is for files, and {data} gives batches as they are: leave it out")
     return made

@@ -11,7 +11,7 @@ import typer
 from detent.cli.asking import BatchSizeToCheck
 from detent.cli.guarding import go_on_in_child
 from detent.cli.interrupting import nothing_written, on_interrupt
-from detent.cli.paths import require_data, require_path, require_paths
+from detent.cli.paths import require_all_deployed, require_data, require_path
 from detent.cli.reading import Crop, Layout, Mean, Resize, Std, batches_of, preprocessing
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ _BATCH_SIZE = 32
 @on_interrupt(nothing_written)
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(help="A folder that deploy wrote; several are compared.", callback=require_paths)
+        list[Path],
+        typer.Argument(help="A folder that deploy wrote; several are compared.", callback=require_all_deployed),
     ],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The page.", show_default="report.html in the folder")
@@ -77,6 +78,7 @@ def report(
     )
     of_data = {"--float": float_model, "--batch-size": batch_size, "--crop": crop, "--resize": resize, "--mean": mean}
     _require_fit({} if data else {**of_data, "--std": std, "--layout": layout}, "of no use without --data: say it too")
+    how = preprocessing(resize, crop, mean, std, layout)
     go_on_in_child(f"report on {', '.join(map(str, folders))}")
     from detent.artifact import Artifact
     from detent.files import write_bytes
@@ -88,7 +90,6 @@ def report(
             return collect(artifact, log=log)
         shapes = {name: port.shape for name, port in artifact.graph.inputs.items()}
         types = {name: port.dtype for name, port in artifact.graph.inputs.items()}
-        how = preprocessing(resize, crop, mean, std, layout, shapes)
         found = batches_of(data, shapes, types, batch_size=batch_size, usual_size=_BATCH_SIZE, how=how)
         given = AtMost(found, batches)
         return collect(artifact, data=given, float_model=float_model, log=log, batches=batches, latency=latency)

@@ -10,6 +10,7 @@ import typer
 from detent.cli.asking import AsJson, DeployedFolder
 from detent.cli.guarding import go_on_in_child
 from detent.cli.interrupting import nothing_written, on_interrupt
+from detent.cli.names import require_backend
 from detent.cli.showing import show_artifact
 
 __all__ = ["retarget"]
@@ -18,7 +19,9 @@ __all__ = ["retarget"]
 @on_interrupt(nothing_written)
 def retarget(
     folder: DeployedFolder,
-    backend: Annotated[str, typer.Option(help="The other target; `detent backends` lists them.")],
+    backend: Annotated[
+        str, typer.Option(help="The other target; `detent backends` lists them.", callback=require_backend)
+    ],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The folder to write; by default FOLDER-BACKEND.")
     ] = None,

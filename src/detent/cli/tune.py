@@ -84,6 +84,7 @@ def tune(
     """
     if ":" in metric:
         require_data(metric)
+    how = preprocessing(resize, crop, mean, std, layout)
     go_on_in_child(f"tune {model}")
     from detent.frontends.onnx import ports_of, types_of
     from detent.loading import load
@@ -93,7 +94,6 @@ def tune(
 
     network = load(model, sizes=parse_sizes(size), values=parse_values(values))
     ports = ports_of(network)
-    how = preprocessing(resize, crop, mean, std, layout, ports)
 
     def read(where: str) -> Iterable[Any]:
         return batches_of(where, ports, types_of(network), batch_size=batch_size, usual_size=BATCH_SIZE, how=how)

@@ -10,6 +10,7 @@ import typer
 from detent.cli.asking import AsJson, BatchSizeToCheck, DeployedFolder
 from detent.cli.guarding import go_on_in_child
 from detent.cli.interrupting import nothing_written, on_interrupt
+from detent.cli.names import require_cpus
 from detent.cli.paths import require_data
 from detent.cli.reading import Crop, Layout, Mean, Resize, Std, batches_of, preprocessing
 
@@ -32,7 +33,10 @@ def verify(
     arithmetic: Annotated[str | None, typer.Option(help="The arithmetic of the twin, if not the engine's.")] = None,
     cpu: Annotated[
         list[str] | None,
-        typer.Option(help="Predict what this kind of CPU computes: avx2, vnni, arm64 ...; may be repeated."),
+        typer.Option(
+            help="Predict what this kind of CPU computes: avx2, vnni, arm64 ...; may be repeated.",
+            callback=require_cpus,
+        ),
     ] = None,
     batches: Annotated[int, typer.Option(min=1, help="Use at most this many batches.")] = 8,
     batch_size: BatchSizeToCheck = None,
@@ -51,13 +55,13 @@ def verify(
 
     Example: detent verify out/ --data test.npz
     """
+    how = preprocessing(resize, crop, mean, std, layout)
     isolated = go_on_in_child(f"verify {folder}")
     from detent.artifact import Artifact
     from detent.progress import AtMost
 
     artifact = Artifact.load(folder)
     shapes = {name: port.shape for name, port in artifact.graph.inputs.items()}
-    how = preprocessing(resize, crop, mean, std, layout, shapes)
     types = {name: port.dtype for name, port in artifact.graph.inputs.items()}
     found = batches_of(data, shapes, types, batch_size=batch_size, usual_size=_BATCH_SIZE, how=how)
     verdict = artifact.verify(

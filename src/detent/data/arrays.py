@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from detent.errors import DataError
 
-__all__ = ["LABELS", "Inputs", "Types", "arrays_in", "batched", "whole_inputs"]
+__all__ = ["LABELS", "Inputs", "Types", "arrays_in", "batched", "labeled_in", "whole_inputs"]
 
 Array = npt.NDArray[Any]
 Inputs = Mapping[str, tuple[int | str, ...]]
@@ -48,11 +48,7 @@ def arrays_in(path: Path, inputs: Inputs, types: Types, rows: int) -> Iterator[t
 
     A `.npy` is mapped, not read, so that only those rows are in memory.
     """
-    held: Any
-    try:
-        held = np.load(_checked(path), allow_pickle=False, mmap_mode="r")
-    except Exception as error:  # what numpy and zipfile raise has no end
-        raise DataError(f"read {path}", f"it is no numpy file: {error}", "save it with numpy.save or savez") from None
+    held = _opened(path)
     if isinstance(held, np.ndarray):
         if len(inputs) != 1:
             raise DataError(
@@ -66,6 +62,30 @@ def arrays_in(path: Path, inputs: Inputs, types: Types, rows: int) -> Iterator[t
             arrays, labels = _from_npz(held, inputs, path)
     whole = {name: _with_batch(arrays[name], shape, path, name) for name, shape in inputs.items()}
     yield from _cut(whole, labels, types, path, rows, whole_inputs(inputs))
+
+
+def labeled_in(path: Path) -> tuple[Array, Array]:
+    """The one array of samples in a `.npz`, and their labels."""
+    held = _opened(path)
+    if isinstance(held, np.ndarray):
+        raise DataError(f"read {path}", "one array, and no labels", "save both: numpy.savez(file, x=x, labels=labels)")
+    with held:
+        arrays, labels = _from_npz(held, {}, path)
+    if labels is None or len(arrays) != 1:
+        found = f"it holds {', '.join(held.files) or 'nothing'}"
+        raise DataError(f"read {path}", found, "save two arrays: numpy.savez(file, x=x, labels=labels)")
+    ((name, array),) = arrays.items()
+    if not array.ndim or labels.shape != array.shape[:1] or labels.dtype.kind not in "iu" or not len(labels):
+        found = f"{name} {array.shape} and labels {labels.shape} of {labels.dtype}"
+        raise DataError(f"read {path}", found, "give each sample a label, a whole number")
+    return _typed(array, None, path, name), labels.astype(np.int64)
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return np.load(_checked(path), allow_pickle=False, mmap_mode="r")
+    except Exception as error:  # what numpy and zipfile raise has no end
+        raise DataError(f"read {path}", f"it is no numpy file: {error}", "save it with numpy.save or savez") from None
 
 
 def _checked(path: Path) -> Path:

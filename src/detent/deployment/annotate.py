@@ -119,7 +119,7 @@ class _Annotation:
         if tensor is None or not readers:
             return
         if quantizer.scheme.grid.onnx_dtype() is None:
-            self.notes.append(f"{tensor}: ONNX has no {quantizer.scheme}; it is float in model.onnx")
+            self.notes.append(f"{tensor}: model.onnx has no {quantizer.scheme}; it is float there")
             return
         if quantizer.scheme.rounding.value != "half_even":
             note = f"QuantizeLinear rounds half to even; this target rounds {quantizer.scheme.rounding.value}"

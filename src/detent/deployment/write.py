@@ -23,6 +23,7 @@ from detent.deployment.annotate import annotate
 from detent.deployment.atomic_folder import place, target_of
 from detent.deployment.functions_in_steps import write_functions_in_steps
 from detent.deployment.memory import trim_heap
+from detent.deployment.naming_lines import naming_lines
 from detent.deployment.plane_means import pool_planes
 from detent.errors import DeployError, NotCalibratedError
 from detent.files import reserved
@@ -95,7 +96,7 @@ def write(
     target, formats = target_of(folder), _formats(prepared.backend, files)
     contents: dict[str, bytes] = {}
     written = {}
-    with progress("deploying"):
+    with progress("deploying"), naming_lines(prepared):
         deployment = deployment_of(prepared, dynamic_batch=dynamic_batch, mode=mode)
         trim_heap()  # of what the weights were turned into codes with, before the files are made
         for one in formats:

@@ -19,11 +19,11 @@ from detent.graph.names import FloatNames, float_state_dict
 from detent.graph.observing import modes_to_observe, observing, quantizers_of
 from detent.graph.own_padding import split_conv_padding
 from detent.graph.plan import FloatTensor, Plan, PlannedOp, QuantizedTensor
-from detent.graph.prepared import RESERVED, CarriedScales, PreparedModel
+from detent.graph.prepared import RESERVED, CarriedScales, PreparedModel, call_of
 from detent.graph.region import Region
 from detent.graph.removal import without_quantizers
 from detent.graph.runner import TORCH_ERRORS, GraphInterpreter, Runner, described
-from detent.graph.running import Inputs, flat, join
+from detent.graph.running import Inputs, flat, join, line_text
 from detent.graph.sliced_parameters import split_sliced_parameters
 from detent.graph.stubs import DeQuantStub, QuantStub
 from detent.graph.torch_ops import TORCH_OPS, TorchOp, kind_of, known_class, module_op, torch_op
@@ -63,6 +63,7 @@ __all__ = [
     "Region",
     "Runner",
     "TorchOp",
+    "call_of",
     "capture",
     "compress_saved_activations",
     "described",
@@ -79,6 +80,7 @@ __all__ = [
     "kind_of",
     "known_class",
     "lift_functional_weights",
+    "line_text",
     "modes_to_observe",
     "module_op",
     "observing",

@@ -21,11 +21,12 @@ from detent.graph.computed_weights import materialize_computed_weights
 from detent.graph.custom_tracer import CustomTracer
 from detent.graph.exporting import Attributes, Exporter, attributes_of
 from detent.graph.functional_dropout import dropout_as_modules
+from detent.graph.out_of_place import CONSTANT
 from detent.graph.own_forward import modules_with_custom_forward
 from detent.graph.plain_parameters import copied, materialize_parametrizations
 from detent.graph.region import Region
 from detent.graph.running import Inputs, Recorder, explained, fresh, join, line_of, record, run, same
-from detent.graph.shape_guards import doubled
+from detent.graph.shape_guards import doubled, reversed_numbers
 from detent.graph.torch_ops import is_known_module
 from detent.graph.tracing import Leaves, Tracer, constants_of, skipping
 from detent.quantizers import Quantizer
@@ -141,6 +142,9 @@ class _Capture:
                 given = record(runner, module, inputs)
                 if not self.leaves.rewrites and not same(expected[mode], given):
                     raise CaptureError("trace", "the traced graph computes something else", "")
+                if not self.leaves.rewrites and _holds_tensors(runner):
+                    call = Inputs(inputs.args, {**inputs.kwargs, **modes[mode]})
+                    _require_same_elsewhere(runner, module, reversed_numbers(call))
         except Exception as reason:  # whatever Python did with a proxy: the module ran, so tracing is the cause
             region, why = None, explained(reason)
         breaks = {name: each for tracer in tracers.values() for name, each in tracer.graph_breaks.items()}
@@ -313,10 +317,20 @@ def _region_of_one(op: nn.Module, inputs: Inputs) -> Region:
 
 def _require_same(runner: fx.GraphModule, module: nn.Module, inputs: Inputs) -> None:
     """Refuse a graph that computes something else than the module, also for a larger batch if both take it."""
-    larger = doubled(inputs)
-    with suppress(DetentError):
-        expected = run(module, larger)
-        if not same(expected, record(runner, module, larger)):
-            raise ValueError("the graph computes something else for a larger batch")
+    _require_same_elsewhere(runner, module, doubled(inputs))
     if not same(run(module, inputs), record(runner, module, inputs)):
         raise ValueError("the graph computes something else")
+
+
+def _require_same_elsewhere(runner: fx.GraphModule, module: nn.Module, others: Inputs) -> None:
+    """The same on inputs of a larger batch, or of other numbers, if both take them."""
+    with suppress(DetentError):
+        expected = run(module, others)
+        if not same(expected, record(runner, module, others)):
+            raise ValueError("the graph computes something else on other inputs")
+
+
+def _holds_tensors(runner: fx.GraphModule) -> bool:
+    """Whether a graph has tensors that forward made, or found, while it was traced. One that code has kept from an
+    earlier call, as a hook does, is no constant."""
+    return any(node.op == "get_attr" and str(node.target).startswith(CONSTANT) for node in runner.graph.nodes)

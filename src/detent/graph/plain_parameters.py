@@ -8,6 +8,9 @@ pruning masks. What is quantized, trained and deployed is then the weight itself
 from __future__ import annotations
 
 import copy
+import inspect
+from collections.abc import Callable, Mapping
+from types import CellType, FunctionType
 from typing import Any
 
 import torch
@@ -16,17 +19,43 @@ from torch.nn.utils import parametrize, prune, remove_spectral_norm, remove_weig
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
+from detent.errors import CaptureError
+from detent.graph.running import flat
+
 __all__ = ["copied", "give_own_class", "materialize_parametrizations"]
 
 
 def copied(model: nn.Module) -> nn.Module:
     """A deep copy, also where hooks left computed tensors in a module, which torch refuses to copy."""
-    held = [value for module in model.modules() for value in vars(module).values()]
-    computed = {id(value): value.detach().clone() for value in held if isinstance(value, Tensor) and not value.is_leaf}
-    made = copy.deepcopy(model, computed)
+    held = [value for module in model.modules() for value in flat(vars(module))]
+    known = {id(value): value.detach().clone() for value in held if isinstance(value, Tensor) and not value.is_leaf}
+    try:
+        made = copy.deepcopy(model, known)
+    except Exception as error:
+        raise CaptureError(
+            f"copy a {type(model).__name__}, because prepare leaves the model as it was",
+            f"{type(error).__name__}: {error}",
+            "take what cannot be copied out of the model, or pass inplace=True, which changes the model itself",
+        ) from error
+    for module in made.modules():
+        for place in (vars(module), *(value for value in vars(module).values() if isinstance(value, dict))):
+            place.update({name: _following(value, known) for name, value in place.items() if inspect.isfunction(value)})
     for original, duplicate in zip(model.modules(), made.modules(), strict=True):
         for name in (vars(duplicate).keys() & duplicate._modules.keys()) - vars(original).keys():
             del vars(duplicate)[name]  # nn.TransformerDecoderLayer puts ReLU before an activation that is a module
+    return made
+
+
+def _following(function: Callable[..., Any], copies: Mapping[int, Any]) -> Callable[..., Any]:
+    """A function that a model holds, as a hook, with the copies of those modules that it was written around."""
+    names, cells = function.__code__.co_freevars, function.__closure__ or ()
+    around = inspect.getclosurevars(function).nonlocals
+    found = [copies.get(id(around[name])) if isinstance(around.get(name), nn.Module) else None for name in names]
+    if not any(isinstance(each, nn.Module) for each in found):
+        return function
+    closure = tuple(cell if new is None else CellType(new) for cell, new in zip(cells, found, strict=True))
+    made = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, closure)
+    made.__kwdefaults__ = function.__kwdefaults__
     return made
 
 

@@ -18,7 +18,7 @@ from detent.graph.float_ranges import HOLDER
 from detent.graph.names import FloatNames, translate_float_state
 from detent.graph.plan import Plan
 from detent.graph.region import ACTIVATION_QUANTIZERS, Region
-from detent.graph.running import Inputs, record, run
+from detent.graph.running import Inputs, flat, record, run
 from detent.numerics import QParams, Scheme
 from detent.quantizers import PASS_THROUGH, Mode, Quantizer, in_modes
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from detent.planning import Backend
     from detent.recipes import Recipe
 
-__all__ = ["RESERVED", "CarriedScales", "PreparedModel"]
+__all__ = ["RESERVED", "CarriedScales", "PreparedModel", "call_of"]
 
 
 @dataclass(frozen=True)
@@ -160,3 +160,20 @@ class PreparedModel(Region):
 
 RESERVED = {*dir(PreparedModel), *PreparedModel.__annotations__, ACTIVATION_QUANTIZERS, HOLDER} - {*dir(nn.Module)}
 """Attributes that a prepared model has beside its own parts, which therefore may not have these names."""
+
+
+def call_of(prepared: PreparedModel, batch: Any) -> Inputs:
+    """The call of forward that a batch stands for: a tensor, a tuple of inputs (labels behind them are left out), a
+    dict by the names of arguments, a dict that is the only argument itself, or `Inputs`. What the example gives by
+    keyword and is no tensor, as a flag, is given again."""
+    if isinstance(batch, Inputs):
+        return batch
+    example = prepared.example
+    flags = {k: v for k, v in example.kwargs.items() if not any(isinstance(one, Tensor) for one in flat(v))}
+    if not isinstance(batch, Mapping):
+        parts = tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
+        return Inputs(parts[: prepared.input_count], flags)
+    only = example.args[0] if len(example.args) == 1 else None
+    if isinstance(only, Mapping) and only.keys() <= batch.keys():
+        return Inputs((batch,), flags)
+    return Inputs((), {**flags, **batch})

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode, is_tensor_method_or_property
 from detent.errors import CaptureError
 from detent.graph.decompositions import DECOMPOSED_FUNCTIONS, decomposed_modules
 from detent.graph.item_assignment import assigned
-from detent.graph.running import flat
+from detent.graph.running import calling_line, flat
 from detent.graph.symbolic_sizes import SymbolicSizes
 
 __all__ = ["CallRecorder"]
@@ -191,6 +191,8 @@ class CallRecorder(TorchFunctionMode):
 
     def _add(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         node = self.graph.create_node(op, target, self._argument(args), self._argument(kwargs))
+        if (line := calling_line()) is not None:
+            node.meta["line"] = line
         self._keep(result, node)
 
     def _keep(self, value: Any, node: fx.Node) -> None:

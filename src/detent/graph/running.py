@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import redirect_stderr
 from dataclasses import fields, is_dataclass, replace
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,11 +28,13 @@ __all__ = [
     "Recorder",
     "arguments_of",
     "brief",
+    "calling_line",
     "explained",
     "flat",
     "fresh",
     "join",
     "line_of",
+    "line_text",
     "map_tensors",
     "record",
     "run",
@@ -46,13 +49,13 @@ class Inputs(NamedTuple):
 
 
 class Recorder(fx.Interpreter):
-    """Runs a graph and notes of every value whether it is a real tensor, and its shape."""
+    """Runs a graph and notes of every value whether it is a real tensor, its shape and its type."""
 
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
         n.meta["is_real"] = isinstance(value, Tensor) and value.is_floating_point()
         if isinstance(value, Tensor):
-            n.meta["shape"] = tuple(value.shape)
+            n.meta["shape"], n.meta["dtype"] = tuple(value.shape), value.dtype
         elif isinstance(value, (list, tuple)) and value and all(isinstance(part, Tensor) for part in value):
             n.meta["is_real"] = all(part.is_floating_point() for part in value)
             n.meta["parts"] = len(value)
@@ -197,12 +200,28 @@ def explained(error: BaseException) -> str:
 
 def line_of(error: BaseException) -> str:
     """The line of the model's own code in which `error` was raised; empty if it was not raised in any."""
-    torchs, ours = Path(torch.__file__).parent, Path(__file__).parent.parent
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
-        file = Path(frame.f_code.co_filename)
-        if file.exists() and torchs not in file.parents and ours not in file.parents:
-            return f"line {line} of {file}: {linecache.getline(str(file), line).strip()}"
+        if _is_of_model(frame.f_code.co_filename):
+            return line_text((frame.f_code.co_filename, line))
     return ""
+
+
+def calling_line() -> tuple[str, int] | None:
+    """The file and the line of the model's own code that is running; None if none is."""
+    calls = ((frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(None))
+    return next((call for call in calls if _is_of_model(call[0])), None)
+
+
+def line_text(place: tuple[str, int]) -> str:
+    file, line = place
+    return f"line {line} of {file}: {linecache.getline(file, line).strip()}"
+
+
+@cache
+def _is_of_model(file: str) -> bool:
+    """Whether code is neither torch's nor ours, and in a file that can be looked at."""
+    torchs, ours = Path(torch.__file__).parent, Path(__file__).parent.parent
+    return Path(file).exists() and torchs not in Path(file).parents and ours not in Path(file).parents
 
 
 def join(path: str, name: str) -> str:

@@ -19,7 +19,7 @@ from detent.errors import CaptureError
 from detent.graph.running import Inputs, flat, fresh, map_tensors
 from detent.traversal import dependencies_first, reachable
 
-__all__ = ["Deciding", "as_traced", "doubled"]
+__all__ = ["Deciding", "as_traced", "doubled", "reversed_numbers"]
 
 _SIZES = frozenset(("shape", "ndim", "dtype", "device", "size", "dim", "numel", "ndimension", "nelement", "stride"))
 """Attributes and methods of tensors that say nothing of their numbers."""
@@ -131,6 +131,11 @@ def doubled(inputs: Inputs) -> Inputs:
     """Inputs with a batch of twice their number."""
     sizes = [value.shape[0] for value in flat(tuple(inputs)) if isinstance(value, Tensor) and value.ndim]
     return Inputs(*map_tensors(tuple(inputs), lambda tensor: _twice(tensor, sizes[0])))
+
+
+def reversed_numbers(inputs: Inputs) -> Inputs:
+    """Inputs of the same sizes, in whose tensors the numbers stand the other way round."""
+    return Inputs(*map_tensors(tuple(inputs), lambda tensor: tensor.flip(tuple(range(tensor.ndim)))))
 
 
 def _twice(tensor: Tensor, batch: int) -> Tensor:

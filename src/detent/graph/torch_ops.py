@@ -288,6 +288,8 @@ def kind_of(node: Node, modules: Mapping[str, nn.Module]) -> Kind | None:
         return KINDS["constant"]
     if node.target is getattr and node.args[1:] and node.args[1] in _TRANSPOSING:
         return KINDS["transpose"]
+    if node.target is getattr and node.args[1:] == ("data",):
+        return KINDS["identity"]
     op = torch_op(node.target) if node.op in ("call_function", "call_method") else None
     if node.op == "call_module":
         module = modules[str(node.target)]
@@ -297,7 +299,15 @@ def kind_of(node: Node, modules: Mapping[str, nn.Module]) -> Kind | None:
         op = module_op(module)
     if op is None:
         return None
+    if op.kind == "cast" and _keeps_type(node):
+        return KINDS["identity"]
     return KINDS[op.global_kind if op.global_kind and _is_global(node, op) else op.kind]
+
+
+def _keeps_type(node: Node) -> bool:
+    """Whether `x.float()` or `x.type_as(y)` gives real numbers of the type that they have: it is there for others."""
+    source = node.all_input_nodes[0]
+    return bool(node.meta.get("is_real")) and source.meta.get("dtype", node) == node.meta.get("dtype")
 
 
 def _is_global(node: Node, op: TorchOp) -> bool:

@@ -25,7 +25,7 @@ from detent.graph.decompositions import (
 )
 from detent.graph.item_assignment import assigned, becomes
 from detent.graph.out_of_place import CONSTANT, write_out_of_place
-from detent.graph.running import Inputs, explained, flat, join, shapes
+from detent.graph.running import Inputs, calling_line, explained, flat, join, shapes
 from detent.graph.shape_guards import Deciding, as_traced
 from detent.graph.torch_ops import is_known_module
 from detent.graph.unused import drop_unused
@@ -113,6 +113,12 @@ class Tracer(fx.Tracer):
         if count is None:
             raise fx.proxy.TraceError("len of what has another length for another batch, or none")
         return count
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        node = super().create_node(*args, **kwargs)
+        if (line := calling_line()) is not None:
+            node.meta["line"] = line
+        return node
 
     def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any) -> fx.Proxy:
         if kind == "call_method" and target == "__setitem__" and self._is_made(args[0]):

@@ -1,35 +1,47 @@
 """The numbers that exist (grids), how a tensor maps onto them (schemes), and the arithmetic of that mapping."""
 
+from detent.numerics.float_grids import E2M1Grid, E4M3Grid, E5M2Grid, FloatGrid, Nf4Grid
 from detent.numerics.granularity import Granularity, PerChannel, PerGroup, PerTensor
 from detent.numerics.grid import Grid
 from detent.numerics.grids import GRIDS, ApotGrid, GridName, IntGrid, LogGrid
-from detent.numerics.kernels import Inside, fused_fake_quantize, scale_gradient
+from detent.numerics.kernels import Inside, fused_fake_quantize, fused_float_quantize, scale_gradient
 from detent.numerics.pairs import PAIR_LIMIT, Pairs
 from detent.numerics.qparams import QParams
 from detent.numerics.reference import (
     choose_qparams,
     dequantize,
     fake_quantize,
-    nearest_power_of_two,
-    next_power_of_two,
     quantize,
     refuse_negative,
     with_scale,
 )
 from detent.numerics.requirement import Requirement
 from detent.numerics.rounding import Rounding, round_to_integer
-from detent.numerics.scheme import ScaleType, Scheme
+from detent.numerics.scales import (
+    ScaleType,
+    block_scales,
+    covering_scale,
+    nearest_power_of_two,
+    nearest_scale,
+    next_power_of_two,
+)
+from detent.numerics.scheme import Scheme
 
 __all__ = [
     "GRIDS",
     "PAIR_LIMIT",
     "ApotGrid",
+    "E2M1Grid",
+    "E4M3Grid",
+    "E5M2Grid",
+    "FloatGrid",
     "Granularity",
     "Grid",
     "GridName",
     "Inside",
     "IntGrid",
     "LogGrid",
+    "Nf4Grid",
     "Pairs",
     "PerChannel",
     "PerGroup",
@@ -39,11 +51,15 @@ __all__ = [
     "Rounding",
     "ScaleType",
     "Scheme",
+    "block_scales",
     "choose_qparams",
+    "covering_scale",
     "dequantize",
     "fake_quantize",
     "fused_fake_quantize",
+    "fused_float_quantize",
     "nearest_power_of_two",
+    "nearest_scale",
     "next_power_of_two",
     "quantize",
     "refuse_negative",

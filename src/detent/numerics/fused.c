@@ -114,6 +114,39 @@ void fake_quantize_forward(const float *x, float *y, uint8_t *mask, int64_t oute
     }
 }
 
+/* ---- floats of few bits: each value is rounded in steps of its own power of two ---- */
+
+INLINE float to_float_grid(float v, float top, int mantissa, int least, const int mode) {
+    float held = clamp_to(v, -top, top), step;
+    uint32_t bits;
+    memcpy(&bits, &held, sizeof bits);
+    int exponent = (int)(bits >> 23 & 255) - 127;
+    uint32_t of_step = (uint32_t)(127 - mantissa + (exponent < least ? least : exponent)) << 23;
+    memcpy(&step, &of_step, sizeof step);
+    return copysignf(round_to(held / step, mode) * step, held); /* the quotient is exact */
+}
+
+INLINE void float_loop(const float *restrict x, float *restrict y, uint8_t *restrict mask, int64_t n, float s,
+                       float top, int mantissa, int least, const int mode) {
+    for (int64_t i = 0; i < n; i++) y[i] = to_float_grid(x[i] / s, top, mantissa, least, mode) * s;
+    if (mask)
+        for (int64_t i = 0; i < n; i++) mask[i] = fabsf(x[i] / s) <= top;
+}
+
+void float_quantize_forward(const float *x, float *y, uint8_t *mask, int64_t outer, int64_t channels, int64_t inner,
+                            const float *s, float top, int mantissa, int least, int mode) {
+    const int rule = BY_ROUNDED;
+    const int64_t rows = outer * channels, per_row = (inner + BLOCK - 1) / BLOCK;
+#pragma omp parallel for schedule(static) if (rows * inner > SMALL)
+    for (int64_t b = 0; b < rows * per_row; b++) {
+        int64_t row = b / per_row, start = (b % per_row) * BLOCK, at = row * inner + start;
+        int64_t n = inner - start < BLOCK ? inner - start : BLOCK;
+#define LOOP(m, r) float_loop(x + at, y + at, mask ? mask + at : 0, n, s[row % channels], top, mantissa, least, m)
+        EACH(LOOP)
+#undef LOOP
+    }
+}
+
 /* ---- backward: dx, and the three sums every scale gradient is made of ----
  * inside = sum of dy * (round(v) - v) where the gradient passes, below / above = sum of dy where it clipped. */
 

@@ -9,17 +9,25 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from detent.numerics.rounding import Rounding
 
-__all__ = ["Grid"]
+__all__ = ["BinaryFloat", "Grid"]
 
 EXACT_IN_FLOAT32 = 2**24
 """float32 holds every integer up to this; grids that reach past it are computed in float64."""
+
+
+class BinaryFloat(NamedTuple):
+    """Numbers of `mantissa` bits behind the leading one; from 2^least down they are evenly spaced; `top` ends them."""
+
+    mantissa: int
+    least: int
+    top: float
 
 
 class Grid(ABC):
@@ -40,11 +48,18 @@ class Grid(ABC):
     signs: ClassVar[tuple[bool, ...]] = (True, False)
     """What `signed` can be; first what a recipe means that does not say."""
     can_be_narrow: ClassVar[bool] = False
+    binary_float: ClassVar[BinaryFloat | None] = None
+    """How the values are rounded, where they are binary floats."""
 
     @classmethod
     @abstractmethod
     def of(cls, bits: int, *, signed: bool, narrow: bool) -> Grid:
         """The grid of this kind for what a target offers; what the kind does not have is left out."""
+
+    @classmethod
+    def default_bits(cls, offered: tuple[int, ...]) -> int:
+        """How many are meant where a target offers these and a recipe does not say: the first of them."""
+        return offered[0]
 
     @property
     @abstractmethod
@@ -84,6 +99,10 @@ class Grid(ABC):
     @abstractmethod
     def ends(self, zero_point: Tensor) -> tuple[Tensor, Tensor]:
         """The least and the greatest value, in the shape and dtype of `zero_point`."""
+
+    def nearest(self, values: Tensor, zero_point: Tensor, rounding: Rounding) -> Tensor:
+        """The value of the grid that each value is moved to."""
+        return self.decode(self.encode(values, zero_point, rounding), zero_point)
 
     def onnx_dtype(self, *, int4: bool = False) -> str | None:  # noqa: ARG002
         """The type in which ONNX's Q and DQ hold the codes; None if they have none for this grid.

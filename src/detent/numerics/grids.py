@@ -1,4 +1,4 @@
-"""Which numbers exist: integer, logarithmic and additive-power-of-two grids, and their names in recipes."""
+"""Which numbers exist: integer, logarithmic and additive-power-of-two grids, and the names of all in recipes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from detent.errors import SchemeError
+from detent.numerics.float_grids import E2M1Grid, E4M3Grid, E5M2Grid, Nf4Grid
 from detent.numerics.grid import Grid
 from detent.numerics.rounding import Rounding, round_to_integer
 
@@ -171,9 +172,9 @@ class LogGrid(Grid):
         return -one, one
 
     def check(self, *, scale: str, rounding: Rounding) -> None:  # noqa: ARG002
-        if scale == "power_of_two":
+        if scale != "float":
             found = f"its scales already are 2^(n/{self.steps})"
-            raise SchemeError(f"power-of-two scale on {self}", found, "use scale='float'")
+            raise SchemeError(f"{scale.replace('_', '-')} scale on {self}", found, "use scale='float'")
 
 
 @dataclass(frozen=True)
@@ -265,9 +266,17 @@ class ApotGrid(Grid):
             )
 
 
-GridName = Literal["int", "log", "apot"]
+GridName = Literal["int", "log", "apot", "e4m3", "e5m2", "e2m1", "nf4"]
 
-GRIDS: Mapping[str, type[Grid]] = {"int": IntGrid, "log": LogGrid, "apot": ApotGrid}
+GRIDS: Mapping[str, type[Grid]] = {
+    "int": IntGrid,
+    "log": LogGrid,
+    "apot": ApotGrid,
+    "e4m3": E4M3Grid,
+    "e5m2": E5M2Grid,
+    "e2m1": E2M1Grid,
+    "nf4": Nf4Grid,
+}
 """The kinds of grids, by the names that recipes and manifests call them by."""
 
 

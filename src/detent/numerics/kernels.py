@@ -29,9 +29,10 @@ from torch import Tensor
 from detent.errors import TensorError
 from detent.numerics import native
 from detent.numerics.granularity import Granularity, PerChannel, PerGroup, PerTensor
+from detent.numerics.grid import BinaryFloat
 from detent.numerics.rounding import Rounding, round_to_integer
 
-__all__ = ["Inside", "fused_fake_quantize", "scale_gradient"]
+__all__ = ["Inside", "fused_fake_quantize", "fused_float_quantize", "scale_gradient"]
 
 
 class Inside(Enum):
@@ -102,6 +103,23 @@ def fused_fake_quantize(
     return out
 
 
+def fused_float_quantize(
+    x: Tensor, scale: Tensor, numbers: BinaryFloat, *, granularity: Granularity, rounding: Rounding
+) -> Tensor | None:
+    """`x` on scaled floats of few bits, differentiable in `x`: the gradient passes where nothing saturates.
+
+    None where there is no kernel for it, or a gradient of the scale is asked for: `Grid.nearest` is the specification.
+    """
+    how = _How(granularity, rounding, Inside.BY_VALUE)
+    if scale.requires_grad or not _is_native(x, scale, how):
+        return None
+    layout = _layout(_readable(x, granularity), granularity)
+    if layout.inner == 1 and layout.channels > 1:
+        return None
+    out: Tensor = _Floats.apply(x, scale, numbers, how)  # type: ignore[no-untyped-call]
+    return out
+
+
 def scale_gradient(x: Tensor, factor: float) -> Tensor:
     """`x` itself, whose gradient is multiplied by `factor` on the way back.
 
@@ -138,6 +156,33 @@ class _Fixed(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None, None]:
         (mask,) = ctx.saved_tensors
         return _apply_mask(dy, mask), None, None, None, None
+
+
+class _Floats(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor, numbers: BinaryFloat, how: _How) -> Tensor:
+        readable = _readable(x, how.granularity)
+        y = torch.empty_like(readable)
+        mask = torch.empty_like(readable, dtype=torch.bool) if x.requires_grad else None
+        step = scale.detach().contiguous()
+        native.library().float_quantize_forward(  # type: ignore[union-attr]
+            readable.data_ptr(),
+            y.data_ptr(),
+            None if mask is None else mask.data_ptr(),
+            *_layout(readable, how.granularity),
+            step.data_ptr(),
+            numbers.top,
+            numbers.mantissa,
+            numbers.least,
+            _NATIVE_ROUNDING[how.rounding],
+        )
+        ctx.save_for_backward(mask)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:
+        (mask,) = ctx.saved_tensors
+        return _apply_mask(dy, mask), None, None, None
 
 
 class _Learned(torch.autograd.Function):

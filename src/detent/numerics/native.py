@@ -37,6 +37,7 @@ _HIDE = "DETENT_NATIVE=0 hides this"
 _POINTER, _INT64, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
 _SIGNATURES = {
     "fake_quantize_forward": [_POINTER] * 3 + [_INT64] * 3 + [_POINTER] * 3 + [_INT] * 2,
+    "float_quantize_forward": [_POINTER] * 3 + [_INT64] * 3 + [_POINTER, _FLOAT] + [_INT] * 3,
     "fake_quantize_backward": [_POINTER] * 3 + [_INT64] * 3 + [_POINTER] * 4 + [_INT64, _POINTER] + [_INT] * 2,
     "apply_mask": [_POINTER] * 3 + [_INT64],
     "histogram": [_POINTER, _INT64, _FLOAT, _INT64, _POINTER, _POINTER, _INT64],

@@ -17,14 +17,13 @@ from torch import Tensor
 from detent.errors import RangeError, SchemeError, TensorError
 from detent.numerics.granularity import PerChannel, PerGroup
 from detent.numerics.qparams import QParams
+from detent.numerics.scales import covering_scale, floor_power_of_two, nearest_scale
 from detent.numerics.scheme import Scheme
 
 __all__ = [
     "choose_qparams",
     "dequantize",
     "fake_quantize",
-    "nearest_power_of_two",
-    "next_power_of_two",
     "quantize",
     "refuse_negative",
     "with_scale",
@@ -34,7 +33,8 @@ _WHOLE = 2**18  # elements of a tensor that is quantized in one piece
 
 
 def choose_qparams(low: Tensor, high: Tensor, scheme: Scheme) -> QParams:
-    """The finest QParams under which nothing in [low, high] is clipped (but by the rounding of the zero point).
+    """The finest QParams under which nothing in [low, high] is clipped (but by the rounding of the zero point, and on
+    scales of e8m0 and e4m3, by that of the scale).
 
     The range is first widened to hold zero. A range of [0, 0] (a dead channel) gets the largest scale of its
     neighbors, or that of the range [0, 1] where there is none: any scale represents it, and this one keeps a
@@ -46,15 +46,13 @@ def choose_qparams(low: Tensor, high: Tensor, scheme: Scheme) -> QParams:
     >>> round(found.scale.item(), 6), found.zero_point.item()
     (0.015686, -64)
     """
-    grid = scheme.grid
     low, high = low.detach().double(), high.detach().double()
     if not (torch.isfinite(low) & torch.isfinite(high)).all() or (low > high).any():
         raise RangeError(f"qparams for the range [{_brief(low)}, {_brief(high)}]", "not a finite range", "observe data")
     refuse_negative(low, scheme)
     low, high = low.clamp_max(0), high.clamp_min(0)
-    scale = grid.symmetric_scale(low, high) if scheme.symmetric else (high - low) / (grid.qmax - grid.qmin)
-    scale = _revive(scale, scheme)
-    return _qparams(next_power_of_two(scale) if scheme.scale == "power_of_two" else scale, low, scheme)
+    scale = _revive(_from_range(low, high, scheme), scheme)
+    return _qparams(covering_scale(scale, scheme.scale), low, scheme)
 
 
 def with_scale(scale: Tensor, low: Tensor, scheme: Scheme) -> QParams:
@@ -68,7 +66,7 @@ def with_scale(scale: Tensor, low: Tensor, scheme: Scheme) -> QParams:
     """
     refuse_negative(low, scheme)
     scale = _revive(scale.detach().double(), scheme)
-    return _qparams(nearest_power_of_two(scale) if scheme.scale == "power_of_two" else scale, low, scheme)
+    return _qparams(nearest_scale(scale, scheme.scale), low, scheme)
 
 
 def quantize(x: Tensor, qparams: QParams, scheme: Scheme) -> Tensor:
@@ -120,26 +118,6 @@ def fake_quantize(x: Tensor, qparams: QParams, scheme: Scheme) -> Tensor:
     return _decode(_encode(x, qparams, scheme), qparams, scheme, x).to(x.dtype)
 
 
-def next_power_of_two(scale: Tensor) -> Tensor:
-    """The least power of two that is not below `scale`; powers of two stay themselves.
-
-    >>> next_power_of_two(torch.tensor([0.25, 0.26, 3.0])).tolist()
-    [0.25, 0.5, 4.0]
-    """
-    # frexp is exact where log2 is not: 2^-3 must not become 2^-2 through a rounded logarithm.
-    mantissa, exponent = torch.frexp(scale)
-    return torch.ldexp(torch.ones_like(scale), exponent - (mantissa == 0.5).to(exponent.dtype))
-
-
-def nearest_power_of_two(scale: Tensor) -> Tensor:
-    """The power of two whose logarithm is nearest.
-
-    >>> nearest_power_of_two(torch.tensor([0.25, 0.35, 0.36])).tolist()
-    [0.25, 0.25, 0.5]
-    """
-    return torch.ldexp(torch.ones_like(scale), torch.round(torch.log2(scale)).to(torch.int32))
-
-
 def refuse_negative(low: Tensor, scheme: Scheme) -> None:
     """Raise `RangeError` where a range reaches below zero and the scheme cannot."""
     if scheme.symmetric and not scheme.grid.signed and (low < 0).any():
@@ -148,6 +126,19 @@ def refuse_negative(low: Tensor, scheme: Scheme) -> None:
             "an unsigned symmetric grid holds no negative number",
             "use a signed grid, an affine scheme, or clip the data first",
         )
+
+
+def _from_range(low: Tensor, high: Tensor, scheme: Scheme) -> Tensor:
+    """The scale that [low, high] needs, 0 for [0, 0]; before it is moved to a scale of its kind."""
+    grid = scheme.grid
+    if not scheme.symmetric:
+        return (high - low) / (grid.qmax - grid.qmin)
+    if scheme.scale == "e8m0":
+        # OCP's conversion: the exponent of the largest number becomes that of the grid's greatest power of two. Numbers
+        # whose mantissa is above that of the grid's greatest value are clipped.
+        largest = torch.maximum(-low, high)
+        return floor_power_of_two(largest) / floor_power_of_two(grid.ends(torch.zeros_like(largest))[1])
+    return grid.symmetric_scale(low, high)
 
 
 def _revive(scale: Tensor, scheme: Scheme) -> Tensor:
@@ -161,7 +152,7 @@ def _revive(scale: Tensor, scheme: Scheme) -> Tensor:
 
 def _qparams(scale: Tensor, low: Tensor, scheme: Scheme) -> QParams:
     grid = scheme.grid
-    scale = scale.to(torch.float32).clamp_min(torch.finfo(torch.float32).tiny)
+    scale = scale.to(torch.float32).clamp_min(2.0**-127 if scheme.scale == "e8m0" else torch.finfo(torch.float32).tiny)
     if scheme.symmetric:
         return QParams.symmetric(scale)
     zero_point = grid.qmin - torch.round(low.double().clamp_max(0) / scale.double())

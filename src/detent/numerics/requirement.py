@@ -8,7 +8,8 @@ from detent.errors import SchemeError
 from detent.numerics.granularity import Granularity, PerChannel, PerGroup, PerTensor
 from detent.numerics.grid import Grid
 from detent.numerics.grids import GRIDS, IntGrid
-from detent.numerics.scheme import ScaleType, Scheme
+from detent.numerics.scales import ScaleType
+from detent.numerics.scheme import Scheme
 
 __all__ = ["Requirement"]
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from detent.errors import SchemeError
 from detent.numerics.granularity import Granularity, PerChannel, PerGroup, PerTensor
 from detent.numerics.grid import Grid
 from detent.numerics.grids import GRIDS
 from detent.numerics.rounding import Rounding
+from detent.numerics.scales import ScaleType
 
-__all__ = ["ScaleType", "Scheme"]
-
-ScaleType = Literal["float", "power_of_two"]
+__all__ = ["Scheme"]
 
 _GRANULARITIES: dict[str, type[Granularity]] = {
     "per_tensor": PerTensor,
@@ -49,7 +48,8 @@ class Scheme:
         _require("symmetric", self.symmetric, bool)
         _require("granularity", self.granularity, Granularity)
         if self.scale not in get_args(ScaleType):
-            raise SchemeError(f"Scheme(scale={self.scale!r})", "not a kind of scale", "use 'float' or 'power_of_two'")
+            known = ", ".join(map(repr, get_args(ScaleType)))
+            raise SchemeError(f"Scheme(scale={self.scale!r})", "not a kind of scale", f"use one of {known}")
         try:
             object.__setattr__(self, "rounding", Rounding(self.rounding))
         except ValueError:
@@ -60,12 +60,16 @@ class Scheme:
             raise SchemeError(
                 f"an affine scheme on {self.grid}", f"{kind} has no room for a zero point", "use symmetric=True"
             )
+        if not self.symmetric and self.scale in ("e8m0", "e4m3"):
+            raise SchemeError(
+                f"an affine scheme with {self.scale} scales", "their formats have no zero points", "use symmetric=True"
+            )
         self.grid.check(scale=self.scale, rounding=self.rounding)
 
     def __str__(self) -> str:
         parts = [self.grid.name, "symmetric" if self.symmetric else "affine", _describe(self.granularity)]
-        if self.scale == "power_of_two":
-            parts.append("power-of-two")
+        if self.scale != "float":
+            parts.append("power-of-two" if self.scale == "power_of_two" else f"{self.scale}-scales")
         if self.rounding is not Rounding.HALF_EVEN:
             parts.append(self.rounding.value)
         return " ".join(parts)

@@ -128,7 +128,7 @@ def _scheme(
 def _built(supported: SupportedSchemes, request: TensorRequest, *, axis: int, negative: bool) -> Scheme:
     """What is asked for, and where nothing is, the first that is supported."""
     kind = GRIDS[request.grid] if request.grid else supported.grids[0]
-    bits = request.bits or supported.bits[0]
+    bits = request.bits or kind.default_bits(supported.bits)
     symmetric = supported.symmetric[0] if request.symmetric is None else request.symmetric
     signed = _signed(supported, request, symmetric=symmetric, negative=negative)
     narrow = supported.narrow[0] if request.narrow is None else request.narrow

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from torch import fx
 
+from detent.numerics import GRIDS
 from detent.planning.view import GraphView
 from detent.quantizers import Role
 from detent.recipes import Recipe, TensorRequest
@@ -14,7 +15,11 @@ __all__ = ["Requests"]
 
 
 class Requests:
-    """The request for each tensor. `ends` are layers that get `ends_bits` at least, unless a rule gives them others."""
+    """The request for each tensor.
+
+    `ends` are layers that get `ends_bits` at least, unless a rule gives them others, or the recipe asks for a grid that
+    comes in one width.
+    """
 
     def __init__(self, view: GraphView, recipe: Recipe, ends_bits: int | None, ends: set[fx.Node]):
         self._view, self._recipe, self._ends_bits, self._ends = view, recipe, ends_bits, ends
@@ -23,14 +28,21 @@ class Requests:
         """For the tensor that a layer has in that role; an activation is what the layer takes in."""
         layer, kind = self._view.layer(node), self._view.kind(node)
         request = self._recipe.for_tensor(role, layer, kind)
-        wide = self._ends_bits is None or (request.bits or 0) >= self._ends_bits
-        if role == "bias" or node not in self._ends or wide:
+        bits = self._ends_bits
+        if role == "bias" or node not in self._ends or bits is None or (request.bits or 0) >= bits:
+            return request
+        if request.grid and GRIDS[request.grid].default_bits((bits,)) != bits:
             return request
         rule = self._recipe.rule_for(layer, kind)
         if rule is not None and rule.request(role).bits is not None:
             return request
-        return TensorRequest(bits=self._ends_bits).over(request)
+        return TensorRequest(bits=bits).over(request)
 
     def widest(self, layers: Iterable[fx.Node], usual: int) -> TensorRequest:
         """For a tensor that several layers take in, which is stored once: the request with the most bits."""
-        return max((self.of("activation", layer) for layer in layers), key=lambda request: request.bits or usual)
+        return max((self.of("activation", layer) for layer in layers), key=lambda request: _bits(request, usual))
+
+
+def _bits(request: TensorRequest, usual: int) -> int:
+    """How many are asked for, where `usual` is what a grid has that comes in several widths."""
+    return request.bits or (GRIDS[request.grid].default_bits((usual,)) if request.grid else usual)

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from detent.errors import SchemeError
-from detent.numerics import QParams, Requirement, Scheme, next_power_of_two
+from detent.numerics import QParams, Requirement, Scheme, covering_scale
 from detent.quantizers.quantizer import Quantizer, Role
 from detent.quantizers.uniform import on_grid
 
@@ -74,7 +74,7 @@ class DoReFa(Quantizer):
             self.scale.copy_(observed.scale)
             return
         scale = torch.full_like(self.scale, self.bound / self.scheme.grid.qmax)
-        self.scale.copy_(next_power_of_two(scale) if self.scheme.scale == "power_of_two" else scale)
+        self.scale.copy_(covering_scale(scale, self.scheme.scale))
 
     def _fake_quantize(self, x: Tensor) -> Tensor:
         if self.role != "weight":

@@ -12,6 +12,14 @@
 >>> y.sum().backward()
 >>> x.grad.tolist()
 [1.0, 1.0, 0.0]
+
+On floats of 8 and 4 bits and on NF4, `y = s * nearest(x / s)`, and the gradient passes up to the greatest value.
+
+>>> from detent.numerics import E2M1Grid
+>>> q = Fixed(Scheme(E2M1Grid()), ())
+>>> q.initialize(QParams.symmetric(torch.tensor(0.5)))
+>>> q(x).tolist()
+[0.25, -1.0, 3.0]
 """
 
 from __future__ import annotations
@@ -21,7 +29,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from detent.numerics import QParams, Scheme
+from detent.numerics import FloatGrid, IntGrid, Nf4Grid, QParams, Requirement, Scheme
 from detent.quantizers.quantizer import Quantizer, Role
 from detent.quantizers.uniform import on_grid
 
@@ -31,6 +39,7 @@ __all__ = ["Fixed"]
 class Fixed(Quantizer):
     """Clipped straight-through estimator with constant qparams; the plain choice for post-training work."""
 
+    requires = Requirement(grids=(IntGrid, FloatGrid, Nf4Grid), because="the others have a method of their own")
     repeatable = True
     plain = True
 

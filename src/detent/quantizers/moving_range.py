@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from detent.errors import RangeError, SchemeError
-from detent.numerics import QParams, Scheme, next_power_of_two
+from detent.numerics import QParams, Scheme, covering_scale
 from detent.observers.ranks import many_ranks, over_ranks
 from detent.quantizers.quantizer import Quantizer, Role
 from detent.quantizers.uniform import on_grid
@@ -99,8 +99,7 @@ class MovingRange(Quantizer):
         else:
             scale = (self.high - self.low) / (grid.qmax - grid.qmin)
         scale = scale.clamp_min(torch.finfo(torch.float32).tiny)
-        if self.scheme.scale == "power_of_two":
-            scale = next_power_of_two(scale)
+        scale = covering_scale(scale, self.scheme.scale)
         if self.scheme.symmetric:
             return scale, torch.zeros_like(scale, dtype=torch.int64)
         zero_point = (grid.qmin - torch.round(self.low / scale).double()).clamp(grid.qmin, grid.qmax)

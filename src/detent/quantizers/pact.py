@@ -24,7 +24,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from detent.numerics import Inside, QParams, Requirement, Scheme, fused_fake_quantize, next_power_of_two
+from detent.numerics import Inside, QParams, Requirement, Scheme, covering_scale, fused_fake_quantize
 from detent.quantizers.quantizer import Quantizer, Role
 from detent.quantizers.straight_through import straight_through
 from detent.quantizers.uniform import grid_ends, without_lowest_code
@@ -89,8 +89,7 @@ class Pact(Quantizer):
         low = torch.zeros_like(high) if self.lower_clip is None else self.lower_clip.clamp_max(0)
         reach = (high - low).clamp_min(_LEAST)
         scale = reach / (grid.qmax if self.scheme.symmetric else grid.qmax - grid.qmin)
-        if self.scheme.scale == "power_of_two":
-            scale = next_power_of_two(scale)
+        scale = covering_scale(scale, self.scheme.scale)
         if self.scheme.symmetric:
             return scale, torch.zeros_like(scale)
         return scale, (grid.qmin - torch.round(low / scale)).clamp(grid.qmin, grid.qmax)

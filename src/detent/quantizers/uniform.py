@@ -1,4 +1,4 @@
-"""The steps that quantizers on integer grids share."""
+"""The steps that quantizers share, on integer grids above all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from detent.numerics import Inside, Scheme, fused_fake_quantize, nearest_power_of_two
+from detent.numerics import Inside, Scheme, fused_fake_quantize, fused_float_quantize, nearest_scale
 from detent.quantizers.quantizer import Role
 from detent.quantizers.straight_through import straight_through
 
@@ -30,22 +30,41 @@ def without_lowest_code(scheme: Scheme) -> Scheme:
 
 
 def on_grid(x: Tensor, scale: Tensor, zero_point: Tensor, scheme: Scheme, inside: Inside = Inside.BY_ROUNDED) -> Tensor:
-    """Fake quantization by `scheme`, differentiable in `x` and, where they ask for it, in scale and zero point."""
+    """Fake quantization by `scheme`, differentiable in `x` and, where they ask for it, in scale and zero point.
+
+    On grids that are no integers the gradient of `x` passes from the least value to the greatest, both included.
+    """
+    if not scheme.grid.is_uniform:
+        return _on_uneven_grid(x, scale, scheme)
     lo, hi = grid_ends(scheme, zero_point)
     return fused_fake_quantize(
         x, scale, lo, hi, granularity=scheme.granularity, rounding=scheme.rounding, inside=inside
     )
 
 
+def _on_uneven_grid(x: Tensor, scale: Tensor, scheme: Scheme) -> Tensor:
+    granularity, grid = scheme.granularity, scheme.grid
+    if grid.binary_float is not None:
+        fused = fused_float_quantize(x, scale, grid.binary_float, granularity=granularity, rounding=scheme.rounding)
+        if fused is not None:
+            return fused
+    compute = grid.compute_dtype(x.dtype)
+    step, zero = granularity.expand(scale.to(compute), x.ndim), torch.zeros((), dtype=compute, device=x.device)
+    value = granularity.blocked(x.to(compute)) / step
+    nearest = grid.nearest(value.detach(), zero, scheme.rounding)
+    least, greatest = grid.ends(zero)
+    return (straight_through(nearest, value.clamp(least, greatest)) * step).reshape(x.shape).to(x.dtype)
+
+
 def positive_scale(raw: Tensor, scheme: Scheme) -> Tensor:
-    """The scale a learned parameter stands for: its magnitude, never 0; snapped if scales are powers of two.
+    """The scale a learned parameter stands for: its magnitude, never 0; of the kind that the scheme has.
 
     The snap passes the gradient straight through.
     """
     scale = raw.abs().clamp_min(torch.finfo(torch.float32).tiny)
-    if scheme.scale == "power_of_two":
-        return straight_through(nearest_power_of_two(scale.detach()), scale)
-    return scale
+    if scheme.scale == "float":
+        return scale
+    return straight_through(nearest_scale(scale.detach(), scheme.scale), scale)
 
 
 def elements_per_scale(x: Tensor, scheme: Scheme, role: Role) -> float:

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from detent.errors import UnknownNameError
 from detent.recipes.recipe import AlgorithmRequest, Calibration, Recipe
-from detent.recipes.refusal import nearest
 from detent.recipes.tensor_request import TensorRequest
+from detent.registry import unknown_name
 
 __all__ = ["BUILTIN", "Builtin", "builtin"]
 
@@ -58,6 +57,11 @@ _APOT = TensorRequest(quantizer="apot", grid="apot", bits=4, symmetric=True, obs
 _W4G32: dict[str, Any] = {"bits": 4, "granularity": {"per_group": 32}}
 _W4G128: dict[str, Any] = {"bits": 4, "granularity": {"per_group": 128}}
 _W8: dict[str, Any] = {"bits": 8, "granularity": {"per_group": 32}}
+_NF4: dict[str, Any] = {"grid": "nf4", "granularity": {"per_group": 64}}
+_MXFP4: dict[str, Any] = {"grid": "e2m1", "granularity": {"per_group": 32}, "scale": "e8m0"}
+_MXFP8: dict[str, Any] = {"grid": "e4m3", "granularity": {"per_group": 32}, "scale": "e8m0"}
+_NVFP4: dict[str, Any] = {"grid": "e2m1", "granularity": {"per_group": 16}, "scale": "e4m3"}
+_FP8 = TensorRequest(quantizer="fixed", grid="e4m3")
 
 # What a request leaves out is the backend's default; what a method cannot do without is said.
 _ENTRIES = (
@@ -85,6 +89,11 @@ _ENTRIES = (
     _weights_only("w4g128", "weights of 4 bits in groups of 128, rounded to nearest", _W4G128),
     _weights_only("w8", "weights of 8 bits in groups of 32, rounded to nearest", _W8),
     _weights_only("w4g32_gptq", "weights of 4 bits in groups of 32, by GPTQ", {**_W4G32, "observer": "mse"}, "gptq"),
+    _weights_only("nf4", "weights in NormalFloat of 4 bits, groups of 64 (Dettmers et al., NeurIPS 2023)", _NF4),
+    _weights_only("mxfp4", "weights in floats of 4 bits, blocks of 32 with power-of-two scales (OCP MX)", _MXFP4),
+    _weights_only("mxfp8", "weights in floats of 8 bits, blocks of 32 with power-of-two scales (OCP MX)", _MXFP8),
+    _weights_only("nvfp4", "weights in floats of 4 bits, blocks of 16 with scales in floats of 8 (NVFP4)", _NVFP4),
+    _entry("fp8", "weights and activations in floats of 8 bits (E4M3)", _FP8, _FP8),
     _entry("smoothquant", "move outliers into the weights (Xiao et al., ICML 2023)", _fixed(), _fixed(), "smoothquant"),
     _entry("lsq", "train step sizes (Esser et al., ICLR 2020)", _LSQ, _LSQ),
     _entry("lsq_plus", "train step sizes and offsets (Bhalgat et al., 2020)", _LSQ_PLUS, _LSQ_PLUS),
@@ -102,6 +111,5 @@ BUILTIN: Mapping[str, Builtin] = MappingProxyType({entry.recipe.name: entry for 
 def builtin(name: str) -> Recipe:
     """The built-in recipe of that name; `UnknownNameError` with the nearest one if there is none."""
     if name not in BUILTIN:
-        advice = nearest(name, BUILTIN, "use one of these, or the path of a .yaml, .yml, .json or .toml file")
-        raise UnknownNameError(f"recipe {name!r}", f"known are {', '.join(sorted(BUILTIN))}", advice)
+        raise unknown_name("recipe", name, BUILTIN, "the path of a .yaml, .yml, .json or .toml file")
     return BUILTIN[name].recipe

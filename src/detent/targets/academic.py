@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
-from detent.numerics import ApotGrid, IntGrid, LogGrid, PerChannel, PerGroup, PerTensor, Rounding
+from detent.numerics import GRIDS, PerChannel, PerGroup, PerTensor, Rounding, ScaleType
 from detent.planning import Backend, Rule, SupportedSchemes, quantize_inputs
 from detent.targets.base import Target
 
 __all__ = ["ACADEMIC", "ACADEMIC_NLP", "NLP_TARGET", "TARGET"]
 
 _ANY = SupportedSchemes(
-    grids=(IntGrid, ApotGrid, LogGrid),
+    grids=tuple(GRIDS.values()),
     bits=(8, 2, 3, 4, 5, 6, 7, 16),
     signed=(True, False),
     symmetric=(True, False),
     granularities=(PerTensor, PerChannel, PerGroup),
+    scales=get_args(ScaleType),
     roundings=tuple(Rounding),
 )
 

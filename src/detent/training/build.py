@@ -26,13 +26,21 @@ from detent.training.datasets import (
     MNIST,
     ImageFolder,
     ListedImages,
+    Npz,
     cifar10,
     crop_and_flip,
     idx_images,
     made_up,
 )
 from detent.training.ema import Ema
-from detent.training.import_paths import import_class, import_function, import_object, is_import_path, refuse_import
+from detent.training.import_paths import (
+    import_class,
+    import_function,
+    import_maker,
+    import_object,
+    is_import_path,
+    refuse_import,
+)
 from detent.training.log import Log
 from detent.training.loops import LSQEpochLoop, PTQLoop, QATEpochLoop
 from detent.training.objective import LossFunction, Objective
@@ -74,7 +82,7 @@ def samples_of(config: Config, split: str, *, allow_imports: bool = False) -> Sa
     asked = config.data
     folder = None if asked.folder is None else Path(asked.folder)
     if is_import_path(asked.name):
-        own = import_class(asked.name, "data set", Dataset, allowed=allow_imports)
+        own = import_maker(asked.name, "data set", Dataset, allowed=allow_imports)
         found: Samples = _called(own, f"data set {asked.name}", folder, split, **asked.options)
         return found
     make = _known(_DATA_SETS, "the data set", asked.name)
@@ -221,6 +229,7 @@ _DATA_SETS: dict[str, Callable[..., Any]] = {
     "image_folder": _image_folder,
     "made_up": _made_up,
     "listed_images": ListedImages,
+    "npz": Npz,
 }
 _WITHOUT_FOLDER = ("made_up", "listed_images")
 

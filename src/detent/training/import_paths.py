@@ -2,7 +2,8 @@
 
 Importing a module executes it, so a path of a file is followed only where the caller allows it (`--allow-imports`,
 `allow_imports=True`). Even then nothing of the file chooses what is called: a class is constructed only if it is a
-subclass of what is asked for, which is checked first, and a function is called with outputs and batches alone.
+subclass of what is asked for, which is checked first; a function is called with outputs and batches alone, or declares
+that it returns what is asked for.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin, get_type_hints
 
 from detent.errors import DetentError, RecipeError
 from detent.recipes.refusal import nearest
 
-__all__ = ["import_class", "import_function", "import_object", "is_import_path", "refuse_import"]
+__all__ = ["import_class", "import_function", "import_maker", "import_object", "is_import_path", "refuse_import"]
 
 _FORM = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -79,6 +80,25 @@ def import_class(path: str, what: str, base: type, *, allowed: bool) -> type:
         kind = found.__name__ if isinstance(found, type) else f"a {type(found).__name__}"
         name = f"{base.__module__.removesuffix('.module').removesuffix('.dataset')}.{base.__qualname__}"
         raise RecipeError(f"the {what} {path!r}", f"it is {kind}", f"name a subclass of {name}")
+    return found
+
+
+def import_maker(path: str, what: str, base: type, *, allowed: bool) -> Callable[..., Any]:
+    """A subclass of `base`, or a function of Python whose annotation says that it returns one: what was not written
+    for that, such as shutil.rmtree, is not called with what a config gives."""
+    found = import_object(path, what, allowed=allowed)
+    if not inspect.isfunction(found):
+        return import_class(path, what, base, allowed=allowed)
+    try:
+        returned = get_type_hints(found).get("return")
+    except Exception as error:  # an annotation is any expression
+        raise RecipeError(f"the {what} {path!r}", f"its annotations: {error}", "correct them") from error
+    returned = get_origin(returned) or returned
+    if not (isinstance(returned, type) and issubclass(returned, base)):
+        advice = f"annotate it (-> {base.__qualname__}), or name a subclass of it"
+        raise RecipeError(
+            f"the {what} {path!r}", f"a function that does not say it returns a {base.__qualname__}", advice
+        )
     return found
 
 

@@ -12,8 +12,9 @@ from detent.twin.arithmetic import Arithmetic, Step
 from detent.twin.interpreter import Model, Twin
 from detent.twin.onnx_spec import OnnxSpec
 from detent.twin.shift import ShiftHalfUp
+from detent.twin.weight_only import WeightOnly
 
-__all__ = ["Arithmetic", "Model", "OnnxSpec", "ShiftHalfUp", "Step", "Twin", "run", "tensors"]
+__all__ = ["Arithmetic", "Model", "OnnxSpec", "ShiftHalfUp", "Step", "Twin", "WeightOnly", "run", "tensors"]
 
 
 def run(

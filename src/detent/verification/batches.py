@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +48,7 @@ def unpack_batches(batches: Iterable[Any] | object, ports: Mapping[str, Port], p
         labels: Any = None
         if isinstance(batch, Mapping):
             arguments = {key: _single(value) if single else value for key, value in batch.items()}
-            given = {str(key): _array(value) for key, value in arguments.items() if key in names}
+            given = {name: _array(value) for name, value in _named(arguments, names) if name in names}
         else:
             parts = tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
             arguments = tuple(_single(part) if single else part for part in parts[:positions])
@@ -64,6 +64,22 @@ def unpack_batches(batches: Iterable[Any] | object, ports: Mapping[str, Port], p
         for name, array in given.items():
             _require_fit(name, array, ports[name])
         yield Batch(given, arguments, None if labels is None else labels_of(labels, len(given[names[0]])))
+
+
+def _named(batch: Mapping[Any, Any], names: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """What is in a dict, by the names of the network's inputs: `{"batch": {"x": ...}}`, and `{"x": ...}` where the
+    network takes nothing but `batch`, are both `batch.x`."""
+    only, dot, _ = names[0].partition(".")
+    known = {only: batch} if dot and only not in batch and all(name.startswith(f"{only}.") for name in names) else batch
+    waiting = [(str(key), value) for key, value in known.items()]
+    while waiting:
+        name, value = waiting.pop(0)
+        if isinstance(value, Mapping):
+            waiting += [(f"{name}.{key}", part) for key, part in value.items()]
+        elif isinstance(value, (list, tuple)) and name not in names:
+            waiting += [(f"{name}.{index}", part) for index, part in enumerate(value)]
+        else:
+            yield name, value
 
 
 def _single(value: Any) -> Any:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from detent.frontends.onnx import OnnxParameter, is_imported, source_of
-from detent.graph import DerivedBias, FoldedBatchNorm, GraphInterpreter, PreparedModel, eval_mode, flat
+from detent.frontends.torch.trees import bound
+from detent.graph import DerivedBias, FoldedBatchNorm, GraphInterpreter, PreparedModel, call_of, eval_mode, flat
 from detent.numerics import Granularity, PerChannel
 from detent.quantizers import PASS_THROUGH, Mode, Quantizer, in_modes
 
@@ -120,12 +121,8 @@ class Simulation:
         return named
 
     def _bound(self, arguments: Any) -> list[Any]:
-        places = [node for node in self._runner.graph.nodes if node.op == "placeholder"]
-        if isinstance(arguments, dict):
-            named = {str(key): value for key, value in arguments.items()}
-            return [_tensor(named.get(str(p.target), p.args[0] if p.args else None)) for p in places]
-        given = [_tensor(value) for value in arguments]
-        return given + [place.args[0] if place.args else None for place in places[len(given) :]]
+        call = call_of(self.prepared, arguments)
+        return [_tensor(value) for value in bound(self._runner.graph, *call)]
 
 
 def _parameters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

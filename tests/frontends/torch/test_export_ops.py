@@ -342,6 +342,7 @@ METHOD_CASES = {
     "transpose": method("transpose", 1, 2),
     "t": lambda x: x.flatten(1).t() * 2,
     "contiguous": lambda x: x.permute(0, 2, 3, 1).contiguous(),
+    "data": lambda x: x.data.reshape(x.data.size(0), -1),
     "clone": method("clone"),
     "detach": method("detach"),
     "chunk": lambda x: x.chunk(2, 1)[1],

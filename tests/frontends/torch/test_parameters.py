@@ -137,7 +137,7 @@ def test_a_weight_that_onnx_has_no_grid_for_is_float_on_its_grid_and_said(grid):
     prepared, deployment, _ = deployed(weight={"quantizer": grid, "grid": grid, "bits": 5 if grid == "apot" else 8})
     module = prepared.get_submodule("fc")
     assert np.array_equal(initializer(deployment.model, "fc.weight"), module.weight.detach().numpy())
-    assert any(note.startswith("fc.weight: ONNX has no") for note in deployment.notes)
+    assert any(note.startswith("fc.weight: model.onnx has no") for note in deployment.notes)
 
 
 def test_a_rounding_that_onnx_has_not_is_said():

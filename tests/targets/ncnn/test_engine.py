@@ -390,28 +390,34 @@ def test_recurrent_layers(kind: str, gates: int, direction: str, bias: bool) -> 
     held = {"w": random(ways, gates * hidden, 4), "r": random(ways, gates * hidden, hidden)}
     held |= {"b": random(ways, 2 * gates * hidden)} if bias else {}
     options = {"linear_before_reset": 1} if kind == "GRU" else {}
+    states = (("hidden", "cell") if kind == "LSTM" else ("hidden",)) if bias else ()
     nodes = [
         helper.make_node("Transpose", ["x"], ["steps"], name="t", perm=[1, 0, 2]),
         helper.make_node(
-            kind, ["steps", *held], ["all"], name="op", hidden_size=hidden, direction=direction, **options
+            kind, ["steps", *held], ["all", *states], name="op", hidden_size=hidden, direction=direction, **options
         ),
         helper.make_node("Transpose", ["all"], ["y"], name="u", perm=[2, 0, 1, 3]),
+        *(helper.make_node("Transpose", [name], [f"{name}_y"], name=f"u_{name}", perm=[1, 0, 2]) for name in states),
     ]
     graph = helper.make_graph(
         nodes,
         "net",
         [helper.make_tensor_value_info("x", 1, ["batch", 7, 4])],
-        [helper.make_tensor_value_info("y", 1, ["batch", 7, ways, hidden])],
+        [
+            helper.make_tensor_value_info("y", 1, ["batch", 7, ways, hidden]),
+            *(helper.make_tensor_value_info(f"{name}_y", 1, ["batch", ways, hidden]) for name in states),
+        ],
         [numpy_helper.from_array(value, name) for name, value in held.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     feeds = {"x": random(3, 7, 4)}
-    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)[0]
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
     layers = ncnn_model(model)
     assert type(layers).read(layers.param(), layers.bin()).bin() == layers.bin()
-    given = Ncnn(layers, read_qdq(model), packing=False).run(feeds)["y"]
-    # Seven steps, each with polynomials for exp and tanh.
-    np.testing.assert_allclose(given, expected, rtol=2e-5, atol=2e-5)
+    given = Ncnn(layers, read_qdq(model), packing=False).run(feeds)
+    for name, wanted in zip(("y", *(f"{state}_y" for state in states)), expected, strict=True):
+        # Seven steps, each with polynomials for exp and tanh.
+        np.testing.assert_allclose(given[name], wanted, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("case", CASES)

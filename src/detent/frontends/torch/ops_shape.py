@@ -185,6 +185,8 @@ def attribute(b: Builder, input: Any, name: str) -> Any:
         return turned(b, input)
     if name in ("T", "H"):
         return permute(b, input, *reversed(range(input.ndim)))
+    if name == "data":
+        return input
     return {"dtype": input.dtype, "ndim": input.ndim, "device": torch.device("cpu")}[name]
 
 

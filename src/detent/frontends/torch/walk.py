@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from detent.errors import DeployError
+from detent.errors import DeployError, DetentError
 from detent.frontends.torch.builder import Builder, dtype_name
 from detent.frontends.torch.grids import Grids
 from detent.frontends.torch.lowerings import Lowering, lowering_of, named_arguments
@@ -53,10 +53,7 @@ def export(prepared: PreparedModel, *, opset: int, dynamic_batch: bool = True, m
     """Lower `prepared`, calibrated and in eval mode, to a network of that opset, or a later one that it needs."""
     if prepared.untraced is not None:
         raise DeployError(
-            "deploy a model whose forward could not be traced",
-            "its Python code depends on data, and no file format holds Python",
-            "print(prepared.plan) names the line and the reason; rewrite it or pass concrete_args, or start from a file"
-            " that torch.onnx.export wrote (detent.load)",
+            "deploy a model whose forward could not be traced", f"no file format holds Python: {_why(prepared)}", _TO_DO
         )
     try:
         return _Walk(prepared, opset, dynamic_batch, mode).run()
@@ -64,6 +61,12 @@ def export(prepared: PreparedModel, *, opset: int, dynamic_batch: bool = True, m
         made = _Walk(prepared, newer.opset, dynamic_batch, mode).run()
         made.notes.append(f"model.onnx has opset {newer.opset}: {newer.node} is not what is needed in {opset}")
         return made
+
+
+_TO_DO = (
+    "write that line with tensor operations alone (torch.where in place of `if`), pass concrete_args if it depends on"
+    " arguments, or start from a file that torch.onnx.export wrote (detent.load)"
+)
 
 
 class _Walk:
@@ -158,10 +161,11 @@ class _Walk:
     def _emit(self, lowering: Lowering, args: Any, kwargs: Any) -> Any:
         try:
             return lowering(self.b, *args, **kwargs)
-        except TypeError as error:
-            raise DeployError(
-                f"write {self.b.current!r}", f"it is called in a way that is not known: {error}", "use plain arguments"
-            ) from error
+        except (DetentError, NeedsOpsetError):
+            raise
+        except Exception as error:  # arguments that the lowering was not written for
+            found = f"it is called in a way that is not known: {type(error).__name__}: {error}"
+            raise DeployError(f"write {self.b.current!r}", found, "use plain arguments") from error
 
     def _module(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         path = str(node.target)
@@ -177,12 +181,7 @@ class _Walk:
         op = module_op(operation_of(module))
         lowering = lowering_of(op)
         if lowering is None and any(isinstance(part, Region) for part in module.modules()):
-            raise DeployError(
-                f"write {path!r}",
-                "its Python code depends on data: it is a graph break, and no file format holds Python",
-                "rewrite the line that print(prepared.plan) names, pass concrete_args, or start from a file that"
-                " torch.onnx.export wrote (detent.load)",
-            )
+            raise DeployError(f"write {path!r}", f"no file format holds Python: {_why(self.region, path)}", _TO_DO)
         if op is None or lowering is None:
             return inline(self.b, module, args, kwargs, self.traced, node)
         parameters = {name: self._part(path, module, name) for name in op.parameters}
@@ -197,7 +196,7 @@ class _Walk:
                 return None
             self.stored[name] = found
             if found.quantizer is not None and found.codes is None:
-                self.notes.append(f"{name}: ONNX has no {found.quantizer.scheme}; its values are stored as float32")
+                self.notes.append(f"{name}: model.onnx has no {found.quantizer.scheme}; its values are float32 there")
         kept = self.stored[name]
         shape, dtype = tuple(kept.values.shape), kept.values.dtype
         if kept.codes is None or kept.encoding is None:
@@ -206,7 +205,7 @@ class _Walk:
 
     def _quantized(self, value: Ref, quantizer: Quantizer) -> Ref:
         if quantizer.scheme.grid.onnx_dtype() is None:
-            self.notes.append(f"{value.name}: ONNX has no {quantizer.scheme}; it is float in model.onnx")
+            self.notes.append(f"{value.name}: model.onnx has no {quantizer.scheme}; it is float there")
             return value
         if quantizer.scheme.rounding.value != "half_even":
             note = f"QuantizeLinear rounds half to even; this target rounds {quantizer.scheme.rounding.value}"
@@ -276,6 +275,12 @@ class _Walk:
         if isinstance(first, (list, tuple)):
             return tuple(self._input(f"{name}.{i}", v, second and second[i]) for i, v in enumerate(first))
         return first
+
+
+def _why(prepared: PreparedModel, path: str = "") -> str:
+    """Why a module is a graph break, with the line of its code, as the plan has it."""
+    break_ = f"{path or 'the model'} stays Python"
+    return next((note for note in prepared.plan.notes if note.startswith(break_)), break_)
 
 
 def _is_record(node: fx.Node) -> bool:

@@ -25,6 +25,7 @@ _FORMATS = {
 _ARITHMETICS = {
     "onnx_spec": "detent.twin:OnnxSpec",
     "shift_half_up": "detent.twin:ShiftHalfUp",
+    "weight_only": "detent.twin:WeightOnly",
 }
 
 

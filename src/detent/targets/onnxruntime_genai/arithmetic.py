@@ -1,7 +1,7 @@
-"""How MatMulNBits computes on x86.
+"""How MatMulNBits computes on x86 at accuracy level 4 (MLAS, SQNBIT_CompInt8).
 
-Accuracy level 0: on real numbers, in some order. Level 4 (MLAS, SQNBIT_CompInt8): every block of a row of activations
-is rounded to 8 bits, codes are multiplied and added in integers within a block, and blocks in float32.
+Every block of a row of activations is rounded to 8 bits, codes are multiplied and added in integers within a block, and
+blocks in float32. Level 0 computes on real numbers, in some order: `detent.twin.WeightOnly`.
 """
 
 from __future__ import annotations
@@ -23,22 +23,9 @@ from detent.twin import Arithmetic, Step, requantize
 from detent.twin.arithmetic import Kernel
 from detent.twin.lowering import float_step, lower
 
-__all__ = ["FloatActivations", "RoundedActivations", "multiply_blocks", "round_blocks"]
+__all__ = ["RoundedActivations", "multiply_blocks", "round_blocks"]
 
 _TYPE = "MatMulNBits"
-
-
-class FloatActivations(Arithmetic):
-    """Level 0: the codes of weights stand for real numbers, and products are those of real numbers."""
-
-    name = "onnxruntime_genai"
-    claim = "float32 sums of the same products, in another order"
-
-    def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
-        return requantize.quantize(values, encoding)
-
-    def lower(self, graph: Network) -> list[Step]:
-        return lower(graph, {})
 
 
 def round_blocks(x: Tensor, size: int) -> tuple[Tensor, Tensor]:

@@ -28,7 +28,7 @@ class OnnxRuntimeGenai(Engine):
     """A session with every optimization, on the CPU."""
 
     name = "onnxruntime_genai"
-    arithmetic = "onnxruntime_genai"
+    arithmetic = "weight_only"
 
     def __init__(self, package: Package, *, threads: int, as_float: bool):
         self._package, self._threads, self._as_float = package, threads, as_float

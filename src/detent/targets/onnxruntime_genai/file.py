@@ -18,9 +18,10 @@ from detent.errors import ArtifactError
 from detent.ir import Network, Op, Operand, write_qdq
 from detent.ir.names import TensorNames
 from detent.targets.base import Deployment, Format, TensorFacts, Written
+from detent.targets.base.blocks import Blocks, facts_of_blocks, pack, unpack
 from detent.targets.base.content import unreadable
 from detent.targets.base.format import Roles
-from detent.targets.onnxruntime_genai.blocks import Blocks, blocks_of, pack, unpack
+from detent.targets.onnxruntime_genai.blocks import blocks_of
 
 __all__ = ["A8_FORMAT", "FILE", "FORMAT", "MatMulNBits", "read_nbits"]
 
@@ -41,12 +42,7 @@ class MatMulNBits(Format):
         return Written({FILE: model.SerializeToString(deterministic=True)})
 
     def facts(self, file: str, files: Mapping[str, bytes]) -> Iterator[TensorFacts]:
-        for blocks in read_nbits(files[file]):
-            rows, columns = blocks.codes.shape
-            steps = blocks.codes.reshape(rows, -1, blocks.size).astype(np.float32) - blocks.zero_point[..., None]
-            real = (steps.astype(np.float32) * blocks.scale[..., None]).reshape(rows, columns)
-            facts = {"bits": blocks.bits, "scale": blocks.scale, "offset": -blocks.zero_point, "numbers": real}
-            yield TensorFacts(blocks.tensor, facts)
+        return facts_of_blocks(read_nbits(files[file]))
 
 
 FORMAT = MatMulNBits("matmul_nbits", 0)

@@ -16,7 +16,7 @@ _WEIGHT = SupportedSchemes(
     narrow=(False, True),
     symmetric=(True, False),
     granularities=(PerGroup,),
-    group_sizes=(32, 16, 64, 128, 256),  # the kernel refuses others
+    group_sizes=(32, 16, 64, 128, 256),  # `blocks.SIZES`: the kernel refuses others
 )
 
 ONNXRUNTIME_GENAI = Backend(
@@ -28,7 +28,7 @@ ONNXRUNTIME_GENAI = Backend(
     fusions=(),
     passthrough=(),
     opset=21,
-    arithmetic="onnxruntime_genai",
+    arithmetic="weight_only",
     files=("onnx", "matmul_nbits"),
     engine="onnxruntime_genai",
 )
@@ -37,7 +37,6 @@ TARGET = Target(
     backend=ONNXRUNTIME_GENAI,
     formats={"matmul_nbits": "detent.targets.onnxruntime_genai.file:FORMAT"},
     engine="detent.targets.onnxruntime_genai.engine:OnnxRuntimeGenai",
-    arithmetics={"onnxruntime_genai": "detent.targets.onnxruntime_genai.arithmetic:FloatActivations"},
 )
 
 # Accuracy level 4, the default of onnxruntime-genai's model builder: faster, and the activations are rounded.

@@ -18,6 +18,7 @@ from detent.errors import EngineError
 from detent.ir import Encoding, Network, Op, Package, Trait, ops_with, write_qdq
 from detent.rewrites import float_network
 from detent.targets.base import Engine, Placement
+from detent.targets.base.blocks import is_weight_only, weight_in_blocks
 from detent.targets.base.ports import given, real
 from detent.targets.openvino.defects import DEFECTS
 
@@ -84,7 +85,8 @@ class OpenVino(Engine):
         return {output.name: real(output, np.array(results[output.name])) for output in self._package.graph.outputs}
 
     def tensors(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
-        """The codes of quantized activations, recovered from the real numbers that leave the DequantizeLinear.
+        """The codes of quantized activations, recovered from the real numbers that leave the DequantizeLinear; and the
+        real numbers that products with compressed weights read and give.
 
         Not of those that an Add reads, times a constant or not: shown, they would no longer be fused into the
         convolution, and other numbers would come out of the network. Empty for a network without quantization.
@@ -100,7 +102,7 @@ class OpenVino(Engine):
         request = self._exposing[shapes]
         with self._reported(f"run on inputs {dict(shapes)}", _ANOTHER):
             results = request.infer(_taken(request.model_inputs, arrays))
-        return {one.tensor: _codes(np.asarray(results[one.real]), one.encoding) for one in shown}
+        return {one.tensor: one.codes(np.array(results[one.real])) for one in shown}
 
     def explain(self) -> list[Placement]:
         graph = self._package.graph
@@ -192,11 +194,15 @@ def _shapes(inputs: Arrays) -> Shapes:
 
 @dataclass(frozen=True)
 class _Shown:
-    """A quantized activation, and the name of the real numbers it is dequantized to."""
+    """An activation, and the name of the real numbers it is dequantized to if it is quantized."""
 
     tensor: str
     real: str
-    encoding: Encoding
+    encoding: Encoding | None
+
+    def codes(self, real: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The codes that real numbers on its grid stand for; these themselves where it has none."""
+        return real if self.encoding is None else self.encoding.quantize(real).astype(self.encoding.dtype)
 
 
 def _shown(package: Package) -> list[_Shown]:
@@ -211,6 +217,10 @@ def _shown(package: Package) -> list[_Shown]:
             encoding = graph.grid_of(tensor) or outputs.get(tensor)
             if encoding is not None and not _is_added(graph, tensor):
                 found.setdefault(tensor, _Shown(tensor, node.output[0], encoding))
+    for op in graph.ops if is_weight_only(graph) else ():
+        if weight_in_blocks(graph, op) is not None:
+            read = [] if op.type == "Gather" else [op.input_names[0]]
+            found.update((name, _Shown(name, name, None)) for name in (*read, *op.outputs) if name not in graph.inputs)
     return list(found.values())
 
 
@@ -220,11 +230,6 @@ def _is_added(graph: Network, tensor: str) -> bool:
     scaled = [op for op in readers if op.type == "Mul" and any(read.tensor in graph.constants for read in op.reads)]
     readers += [op for product in scaled for op, _ in graph.readers(product.outputs[0])]
     return any(op.type == "Add" for op in readers)
-
-
-def _codes(real: npt.NDArray[Any], encoding: Encoding) -> npt.NDArray[Any]:
-    """The codes that real numbers on a grid stand for."""
-    return encoding.quantize(real).astype(encoding.dtype)
 
 
 # --- what really ran -----------------------------------------------------------------------------------------
@@ -260,12 +265,13 @@ def _placements(graph: Network, kernels: list[_Kernel]) -> list[Placement]:
         heads.update(
             (name, kernel) for index, name in enumerate(known) if index == 0 or kinds[name] in ops_with(Trait.WEIGHTED)
         )
+    of_reals = is_weight_only(graph)  # there the precision is that of weights
     placed = []
     for op in graph.ops:
         head = heads.get(op.name)
         if head is None:
             placed.append(Placement(op.name, op.type, "folded"))
-        elif head.precision in _INTEGERS:
+        elif head.precision in _INTEGERS and not of_reals:
             placed.append(Placement(op.name, op.type, "integer"))
         else:
             placed.append(Placement(op.name, op.type, "float", _why_float(graph, op)))
@@ -273,6 +279,8 @@ def _placements(graph: Network, kernels: list[_Kernel]) -> list[Placement]:
 
 
 def _why_float(graph: Network, op: Op) -> str:
+    if is_weight_only(graph) and weight_in_blocks(graph, op) is not None:
+        return "weights are integers, products are of real numbers"
     for read in op.inputs:
         if read is not None and read.encoding is None and read.tensor not in graph.constants:
             return f"its input {read.tensor!r} is not quantized"

@@ -6,11 +6,9 @@ one FakeQuantize that its quantization tools write and that all of its devices k
 
 from __future__ import annotations
 
-import io
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import unescape
 
@@ -18,18 +16,15 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from detent.errors import DeployError, install_hint
-from detent.files import temporary_folder
 from detent.ir import Encoding, Network
 from detent.ir.metadata import is_code_range
 from detent.ir.qparams import BOUNDS
 from detent.targets.base import Deployment, Format, TensorFacts, Written
 from detent.targets.base.content import unreadable
 from detent.targets.base.format import Roles
+from detent.targets.openvino.ir_model import CONSTANTS, LAYERS, finish, read_model, save, stand_in
 
 __all__ = ["FORMAT", "OpenvinoIrFormat"]
-
-_LAYERS, _CONSTANTS = "model.xml", "model.bin"
 
 # Where a convolution reads few channels, an image's three among them, oneDNN's first choice without AMX (brgconv) takes
 # 1.05 to 1.4 times as long as its older kernels with AVX-512, and 1.15 to 2.3 times with AVX2 but for one case of 0.95:
@@ -40,12 +35,8 @@ _ASKED_KERNELS = f'<rt_info><attribute name="primitives_priority" version="0" va
 _CONVOLUTION = re.compile(
     r'<layer id="\d+" name="(?P<name>[^"]*)" type="Convolution"[^>]*>(?P<indent>\s*)<data [^>]*/>'
 )
-# Without it the CPU plugin rounds what a linear layer reads again, by ranges that it finds as it runs, if the layer's
-# weights have zero points or what it reads is not quantized: 1 % of the largest number was seen.
-_AS_GIVEN = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
 _NUMBERS = {"f32": np.float32, "i8": np.int8, "u8": np.uint8, "i32": np.int32}
 """Of OpenVINO's types, those that parameters have."""
-_COUNTED = re.compile(r"[A-Za-z]+_\d+")  # the name that a node gets that has none: its type and a running number
 
 
 class OpenvinoIrFormat(Format):
@@ -53,31 +44,17 @@ class OpenvinoIrFormat(Format):
     gave."""
 
     name = "openvino_ir"
-    files: Mapping[str, Roles | None] = {_LAYERS: (), _CONSTANTS: None}
+    files: Mapping[str, Roles | None] = {LAYERS: (), CONSTANTS: None}
     requires = ("openvino", "openvino")
 
     def write(self, deployment: Deployment) -> Written:
-        try:
-            import openvino
-        except ImportError as error:
-            raise DeployError(
-                "write an OpenVINO IR", f"openvino is not installed ({error})", install_hint("openvino")
-            ) from error
-        try:
-            model = openvino.Core().read_model(io.BytesIO(deployment.model.SerializeToString()))
-        except RuntimeError as error:
-            raise DeployError(
-                "write an OpenVINO IR", str(error), "keep the operation OpenVINO does not know out"
-            ) from error
+        model = read_model(deployment)
         grids = _grids(deployment.model, deployment.graph)
         for node in model.get_ordered_ops():
             if node.get_type_name() == "Multiply":
                 _fake_quantize(node, grids)
                 _without_zero_points(node)
-        model.validate_nodes_and_infer_types()
-        for name, value in _AS_GIVEN.items():
-            model.set_rt_info(value, ["runtime_options", name])
-        _name_by_position(model, keep={node.name for node in deployment.model.graph.node})
+        finish(model, keep={node.name for node in deployment.model.graph.node})
         return Written(_files(model))
 
     def facts(self, file: str, files: Mapping[str, bytes]) -> Iterator[TensorFacts]:
@@ -85,7 +62,7 @@ class OpenvinoIrFormat(Format):
             root = ElementTree.fromstring(files[file])
         except ElementTree.ParseError as error:
             raise unreadable(self.name, str(error)) from None
-        return _facts(root, files[_CONSTANTS])
+        return _facts(root, files[CONSTANTS])
 
 
 FORMAT = OpenvinoIrFormat()
@@ -153,7 +130,7 @@ def _fake_quantize(multiply: Any, grids: dict[str, Encoding]) -> None:
     rank = len(multiply.get_output_partial_shape(0))
     low, high = (opset13.constant(_real(grid, code, rank)) for code in (least, greatest))
     made = opset13.fake_quantize(to_codes.input_value(0), low, high, low, high, greatest - least + 1)
-    _stand_in(made.output(0), multiply.output(0))
+    stand_in(made.output(0), multiply.output(0))
 
 
 def _without_zero_points(multiply: Any) -> None:
@@ -176,38 +153,15 @@ def _codes_of(multiply: Any) -> Any | None:
     return node.input_value(0).get_node() if node.get_type_name() == "Convert" else None
 
 
-def _stand_in(made: Any, old: Any) -> None:
-    made.get_node().set_friendly_name(old.get_node().get_friendly_name())
-    made.set_names(old.get_names())
-    for reader in old.get_target_inputs():
-        reader.replace_source_output(made)
-
-
 def _real(grid: Encoding, code: int, rank: int) -> npt.NDArray[np.float32]:
     """The real number of a code, shaped to broadcast if each channel has its own."""
     values = (code - grid.zero_point).astype(np.float32) * grid.scale
     return np.asarray(grid.along(values, rank), np.float32)
 
 
-def _name_by_position(model: Any, *, keep: set[str]) -> None:
-    """Nodes without a name of their own are numbered from 0, so that the same network gives the same file. Those of
-    the ONNX model, `add_1` among them, are what the engine is asked about: they stay."""
-    for index, node in enumerate(model.get_ordered_ops()):
-        if node.get_friendly_name() not in keep and _COUNTED.fullmatch(node.get_friendly_name()):
-            node.set_friendly_name(f"{node.get_type_name()}_{index}")
-
-
 def _files(model: Any) -> dict[str, bytes]:
-    import openvino
-
-    with temporary_folder() as folder:
-        path = Path(folder) / _LAYERS
-        try:
-            openvino.save_model(model, str(path), compress_to_fp16=False)
-        except RuntimeError as error:
-            raise OSError(f"OpenVINO could not write {path}") from error  # its own words are "iostream error"
-        layers = _with_kernels(path.read_text("utf-8"), _over_few_channels(model))
-        return {_LAYERS: layers.encode(), _CONSTANTS: path.with_suffix(".bin").read_bytes()}
+    layers, constants = save(model)
+    return {LAYERS: _with_kernels(layers, _over_few_channels(model)).encode(), CONSTANTS: constants}
 
 
 def _over_few_channels(model: Any) -> set[str]:

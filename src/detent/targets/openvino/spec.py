@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from detent.numerics import PerChannel, PerTensor
-from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_inputs
+from detent.numerics import PerChannel, PerGroup, PerTensor
+from detent.planning import FUSED, MOVES, Backend, Rule, SupportedSchemes, chains, quantize_inputs
 from detent.planning.supported_schemes import EVERY_ACTIVATION, EVERY_WEIGHT
 from detent.rewrites.avgpool_ceil_mode_explicit_pad import avgpool_ceil_mode_explicit_pad
 from detent.rewrites.avgpool_count_include_pad import avgpool_count_include_pad
@@ -26,7 +26,7 @@ from detent.targets.openvino.rewrites.split_permuting_gather import split_permut
 from detent.targets.openvino.rewrites.unsqueeze_1x1_matmul import unsqueeze_1x1_matmul
 from detent.targets.openvino.rewrites.use_global_avgpool import use_global_avgpool
 
-__all__ = ["OPENVINO", "TARGET"]
+__all__ = ["LLM_TARGET", "OPENVINO", "OPENVINO_LLM", "TARGET"]
 
 _REWRITES = (
     conv_transpose_as_conv,
@@ -93,4 +93,29 @@ TARGET = Target(
     formats={"openvino_ir": "detent.targets.openvino.ir_file:FORMAT"},
     engine="detent.targets.openvino.engine:OpenVino",
     arithmetics={"openvino": "detent.targets.openvino.arithmetic.openvino:OpenVino"},
+)
+
+OPENVINO_LLM = Backend(
+    name="openvino_llm",
+    about="OpenVINO, CPU plugin: compressed weights",
+    weight=SupportedSchemes(
+        bits=(4, 8),
+        signed=(True, False),
+        symmetric=(True, False),
+        granularities=(PerGroup, PerChannel),
+        group_sizes=(32, 16, 64, 128, 256),
+    ),
+    activation=SupportedSchemes(),
+    rules={"linear": Rule(inputs=False), "embedding": Rule(inputs=False)},
+    fusions=(),
+    passthrough=(),
+    int4_weights=True,
+    opset=21,
+    arithmetic="weight_only",
+    files=("onnx", "openvino_compressed"),
+    engine="openvino",
+)
+
+LLM_TARGET = Target(
+    backend=OPENVINO_LLM, formats={"openvino_compressed": "detent.targets.openvino.compressed_file:FORMAT"}
 )

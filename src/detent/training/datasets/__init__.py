@@ -6,6 +6,7 @@ from detent.training.datasets.image_folder import ImageFolder
 from detent.training.datasets.images import Images, Normalisation, crop_and_flip
 from detent.training.datasets.listed_images import ListedImages
 from detent.training.datasets.made_up import made_up
+from detent.training.datasets.npz import Npz
 
 __all__ = [
     "FASHION_MNIST",
@@ -14,6 +15,7 @@ __all__ = [
     "Images",
     "ListedImages",
     "Normalisation",
+    "Npz",
     "cifar10",
     "crop_and_flip",
     "idx_images",

@@ -42,8 +42,6 @@ def _check(low: NcnnLowering, op: Op) -> None:
     unusual = list(op.attribute("activations")) != default_activations(op.type, op.attributes)
     if unusual or "clip" in op.attributes or op.attribute("layout"):
         refuse(op, "other functions than the usual, clipping or the batch first", "use PyTorch's layers")
-    if any(op.outputs[1:]) and any(low.graph.readers(name) or low.given(name) for name in op.outputs[1:] if name):
-        refuse(op, "its last state is used", "take the last step of what it gives")
     lengths = op.inputs[4] if len(op.inputs) > 4 else None
     states = [low.constant(read) for read in op.inputs[5:7] if read is not None]
     if lengths is not None or any(state is None or state.any() for state in states):
@@ -75,4 +73,12 @@ def _write(low: NcnnLowering, op: Op, layer: str, weights: Array, biases: Array,
         params[3] = hidden
     arrays = [array.astype(np.float32).ravel() for array in (weights, biases, recurrences)]
     source = low.view(low.data(op), (steps, taken))
-    low.layer(layer, op, [source], params, arrays, dims=(steps, ways * hidden))
+    states = [name for name in op.outputs[1:] if name and (low.graph.readers(name) or low.given(name))]
+    if not states:
+        low.layer(layer, op, [source], params, arrays, dims=(steps, ways * hidden))
+        return
+    # With the last states behind it, all of them or none: one row for each direction.
+    given = [f"{name or f'{op.outputs[0]}:state'}:raw" for name in (*op.outputs, "")[: 3 if layer == "LSTM" else 2]]
+    low.part(layer, op, "", [source], given, params, arrays)
+    for name in (*([op.outputs[0]] if op.outputs[0] else []), *states):
+        low.finish(f"{name}:raw", name)

@@ -1,0 +1,103 @@
+"""Which numbers a scale may be.
+
+| kind           | scales                                                                                  |
+|----------------|-----------------------------------------------------------------------------------------|
+| `float`        | any float32                                                                             |
+| `power_of_two` | 2^n                                                                                     |
+| `e8m0`         | 2^n with n from -127 to 127, chosen from a range as OCP's microscaling formats do       |
+| `e4m3`         | a number of E4M3 times one float32 for the whole tensor, so that the greatest has 448   |
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from detent.numerics.float_grids import E4M3Grid
+from detent.numerics.rounding import Rounding
+
+__all__ = [
+    "ScaleType",
+    "block_scales",
+    "covering_scale",
+    "floor_power_of_two",
+    "nearest_power_of_two",
+    "nearest_scale",
+    "next_power_of_two",
+]
+
+ScaleType = Literal["float", "power_of_two", "e8m0", "e4m3"]
+
+_E8M0 = (2.0**-127, 2.0**127)
+_TOP = E4M3Grid.binary_float.top
+_LEAST = 2.0**-9  # of E4M3 above 0
+
+
+def next_power_of_two(scale: Tensor) -> Tensor:
+    """The least power of two that is not below `scale`; powers of two stay themselves.
+
+    >>> next_power_of_two(torch.tensor([0.25, 0.26, 3.0])).tolist()
+    [0.25, 0.5, 4.0]
+    """
+    # frexp is exact where log2 is not: 2^-3 must not become 2^-2 through a rounded logarithm.
+    mantissa, exponent = torch.frexp(scale)
+    return torch.ldexp(torch.ones_like(scale), exponent - (mantissa == 0.5).to(exponent.dtype))
+
+
+def floor_power_of_two(value: Tensor) -> Tensor:
+    """The greatest power of two that is not above `value`; 0 stays 0.
+
+    >>> floor_power_of_two(torch.tensor([0.25, 0.26, 7.0, 0.0])).tolist()
+    [0.25, 0.25, 4.0, 0.0]
+    """
+    mantissa, exponent = torch.frexp(value)
+    return torch.where(mantissa == 0, 0.0, torch.ldexp(torch.ones_like(value), exponent - 1))
+
+
+def nearest_power_of_two(scale: Tensor) -> Tensor:
+    """The power of two whose logarithm is nearest.
+
+    >>> nearest_power_of_two(torch.tensor([0.25, 0.35, 0.36])).tolist()
+    [0.25, 0.25, 0.5]
+    """
+    return torch.ldexp(torch.ones_like(scale), torch.round(torch.log2(scale)).to(torch.int32))
+
+
+def nearest_scale(scale: Tensor, kind: ScaleType) -> Tensor:
+    """The scales of a kind that are nearest, for methods that have weighed clipping already."""
+    if kind == "e4m3":
+        blocks, whole = block_scales(scale)
+        return (blocks * whole).to(scale.dtype)
+    if kind == "e8m0":
+        return nearest_power_of_two(scale).clamp(*_E8M0)
+    return nearest_power_of_two(scale) if kind == "power_of_two" else scale
+
+
+def covering_scale(scale: Tensor, kind: ScaleType) -> Tensor:
+    """The least scales of a kind that clip nothing; those of E4M3 are the nearest ones, as in NVFP4."""
+    if kind in ("power_of_two", "e8m0"):
+        powers = next_power_of_two(scale)
+        return powers.clamp(*_E8M0) if kind == "e8m0" else powers
+    return nearest_scale(scale, kind)
+
+
+def block_scales(scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Scales as numbers of E4M3 and the one float32 that these are multiplied by: how files of NVFP4 hold them.
+
+    Scales that `choose_qparams` gave come back exactly: the product of the two is `scale`, bit for bit.
+
+    >>> blocks, whole = block_scales(torch.tensor([1.0, 0.3]))
+    >>> blocks.tolist(), round(whole.item(), 6)
+    ([448.0, 128.0], 0.002232)
+    """
+    whole = (scale.double().max() / _TOP).to(torch.float32)
+    scale = scale.to(torch.float32)
+    blocks = E4M3Grid().nearest(scale / whole, torch.zeros((), device=scale.device), Rounding.HALF_EVEN)
+    blocks = blocks.clamp(min=_LEAST)
+    # 448 times a float32 is rounded, so that the quotient may be a neighbor of the number it was made of.
+    for other in (whole, *(torch.nextafter(whole, whole * factor) for factor in (0, 2))):
+        if torch.equal(blocks * other, scale):
+            return blocks, other
+    return blocks, whole

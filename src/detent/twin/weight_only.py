@@ -1,0 +1,25 @@
+"""Networks whose weights are codes and whose activations are real numbers, on any engine that decodes them first."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from detent.ir import Encoding, Network
+from detent.twin import requantize
+from detent.twin.arithmetic import Arithmetic, Step
+from detent.twin.lowering import lower
+
+__all__ = ["WeightOnly"]
+
+
+class WeightOnly(Arithmetic):
+    """The codes of weights stand for real numbers, rounded once, and products are those of real numbers."""
+
+    name = "weight_only"
+    claim = "float32 sums of the same products, in another order"
+
+    def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
+        return requantize.quantize(values, encoding)
+
+    def lower(self, graph: Network) -> list[Step]:
+        return lower(graph, {})
