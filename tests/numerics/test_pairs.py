@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from detent.numerics import PAIR_LIMIT, IntGrid, Pairs, PerChannel, PerTensor, QParams, Scheme
+from detent.numerics import PAIR_LIMIT, IntGrid, Pairs, PerChannel, PerTensor, QParams, Scheme, native
+from detent.numerics.kernels import fused_bound_pairs
 
 LINEAR, CONV, TRANSPOSED = Pairs(0, 1), Pairs(0, 1), Pairs(1, 0)
 ODD, ANY = Pairs(0, 1, order="memory"), Pairs(1, 0, order="any")
@@ -168,6 +169,26 @@ def test_the_gradient_goes_straight_through() -> None:
     (bounded * torch.tensor([[2.0, 3.0]])).sum().backward()
     assert weight.grad is not None
     assert weight.grad.tolist() == [[2.0, 3.0]]
+
+
+@pytest.mark.skipif(native.library() is None, reason="needs a C compiler")
+@pytest.mark.parametrize("shape", [(6, 8), (6, 10, 3, 3), (300, 64, 3)], ids=str)
+@pytest.mark.parametrize("granularity", [PerChannel(0), PerTensor()], ids=["per-channel", "per-tensor"])
+def test_the_compiled_kernel_gives_the_same(
+    shape: tuple[int, ...], granularity: PerChannel | PerTensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    scale = torch.rand(granularity.scale_shape(shape), generator=generator) + 0.01
+    weight = torch.randn(shape, generator=generator).mul(90)
+    weight[::2] /= 20  # rows in which no pair is past the limit
+    values = weight.round().clamp(-127, 127) * granularity.expand(scale, len(shape))
+    found = CONV.bounded(values, scale, granularity)
+    assert fused_bound_pairs(values, scale, granularity, PAIR_LIMIT) is not None
+    monkeypatch.setattr(native, "library", lambda: None)
+    expected = CONV.bounded(values, scale, granularity)
+    assert torch.equal(found, expected)
+    assert not torch.equal(found, values)
+    assert torch.equal(found[::2], values[::2])
 
 
 def test_it_compiles_to_the_same() -> None:

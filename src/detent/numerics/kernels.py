@@ -32,7 +32,7 @@ from detent.numerics.granularity import Granularity, PerChannel, PerGroup, PerTe
 from detent.numerics.grid import BinaryFloat
 from detent.numerics.rounding import Rounding, round_to_integer
 
-__all__ = ["Inside", "fused_fake_quantize", "fused_float_quantize", "scale_gradient"]
+__all__ = ["Inside", "fused_bound_pairs", "fused_fake_quantize", "fused_float_quantize", "scale_gradient"]
 
 
 class Inside(Enum):
@@ -120,6 +120,20 @@ def fused_float_quantize(
     return out
 
 
+def fused_bound_pairs(values: Tensor, scale: Tensor, granularity: Granularity, limit: int) -> Tensor | None:
+    """`Pairs.bounded` of weights (output channel, input channel, ...) in pairs of input channels.
+
+    None where there is no kernel for it.
+    """
+    by_output = isinstance(granularity, PerChannel) and granularity.axis % values.ndim == 0
+    if not (by_output or isinstance(granularity, PerTensor)) or scale.dtype != torch.float32:
+        return None
+    if not values.is_contiguous() or _library_for(values) is None:
+        return None
+    out: Tensor = _PairsBounded.apply(values, scale, limit)  # type: ignore[no-untyped-call]
+    return out
+
+
 def scale_gradient(x: Tensor, factor: float) -> Tensor:
     """`x` itself, whose gradient is multiplied by `factor` on the way back.
 
@@ -183,6 +197,27 @@ class _Floats(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:
         (mask,) = ctx.saved_tensors
         return _apply_mask(dy, mask), None, None, None
+
+
+class _PairsBounded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, scale: Tensor, limit: int) -> Tensor:  # noqa: ARG004
+        lib, step = native.library(), scale.detach().contiguous()
+        pairs, inner = values.shape[1] // 2, math.prod(values.shape[2:])
+        sizes = (len(values), pairs, inner, step.data_ptr(), step.numel())
+        first = torch.tensor([1.0, 0.0]).repeat_interleave(inner).repeat(pairs)
+        over = torch.empty(len(values), dtype=torch.bool)
+        # Half a code for what float32 rounds.
+        lib.find_pairs(values.data_ptr(), *sizes, first.data_ptr(), limit + 0.5, over.data_ptr())  # type: ignore[union-attr]
+        if not over.any():
+            return values.view_as(values)
+        kept = values.clone()
+        lib.bound_pairs(kept.data_ptr(), *sizes, limit, over.data_ptr())  # type: ignore[union-attr]
+        return kept
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:  # noqa: ARG004
+        return dy, None, None
 
 
 class _Learned(torch.autograd.Function):

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from detent.numerics.granularity import Granularity
+from detent.numerics.kernels import fused_bound_pairs
 from detent.numerics.qparams import QParams
 from detent.numerics.scheme import Scheme
 
@@ -99,6 +100,10 @@ class Pairs:
     def bounded(self, values: Tensor, scale: Tensor, granularity: Granularity) -> Tensor:
         """`values`, which lie on the grid of `scale`, with pairs past the limit moved to it by equal shares. The
         gradient goes straight through."""
+        if self.order == "channels" and (self.outputs, self.inputs) == (0, 1):
+            fused = fused_bound_pairs(values, scale, granularity, PAIR_LIMIT)
+            if fused is not None:
+                return fused
         step = granularity.expand(scale.detach(), values.ndim)
         with torch.no_grad():
             # Half a code for what float32 rounds.
