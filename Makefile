@@ -25,7 +25,7 @@ endef
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-quick test-full test-engines test-cpus fuzz check style docs docs-serve bench clean
+.PHONY: help demo test test-quick test-full test-engines test-cpus fuzz check style docs docs-serve bench bench-all clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1 /p' Makefile | while read -r name text; do printf '  make %-13s %s\n' "$$name" "$$text"; done
@@ -96,6 +96,9 @@ docs-serve: $(VENV)-docs/.installed ## serve the site at http://127.0.0.1:8000, 
 
 bench: $(CORE) ## measure the kernels
 	@$(VENV)/bin/python benchmarks/kernels.py
+
+bench-all: $(FULL) ## measure speed five times over, and write the table in benchmarks/README.md (an hour, alone)
+	@$(VENV)/bin/python benchmarks/all.py
 
 clean: ## remove caches and build output, keep the environments
 	@rm -rf build dist out .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,6 +1,6 @@
 """Int8 against float32 latency of ResNet-18 in each engine that is installed.
 
-    python benchmarks/latency.py            [onnxruntime openvino litert ncnn torch_x86]
+    python benchmarks/latency.py            [onnxruntime openvino litert ncnn torch_x86] [--json]
     python benchmarks/latency.py --peer     [onnxruntime openvino]
     .venv-mnn/bin/python benchmarks/latency.py mnn      (MNN has an environment and a process of its own)
 
@@ -13,6 +13,7 @@ quantize_static makes of the same network.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -26,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import detent
 from detent.rewrites import float_model
+from detent.targets.base.latency import Latency
 from detent.targets.base.latency import compare as compare_latency
 from detent.targets.engines import ENGINES
 from tests.models import resnet18
@@ -38,7 +40,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("backends", nargs="*", default=["onnxruntime", "openvino", "litert", "ncnn", "torch_x86"])
     parser.add_argument("--peer", action="store_true", help="measure quantize_static's file too, where it can be run")
+    parser.add_argument("--json", action="store_true", help="print the ratios as JSON")
     asked = parser.parse_args()
+    ratios: dict[str, float] = {}
+
+    def tell(what: str, found: Latency) -> None:
+        ratios[what] = round(found.ratio, 3)
+        if not asked.json:
+            print(f"{what}: {found}", flush=True)
+
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model, x = resnet18().eval(), torch.randn(1, 3, 224, 224)
@@ -49,15 +59,17 @@ def main() -> None:
             artifact = detent.deploy(prepared, f"{folder}/deployed")
             engine = ENGINES[artifact.manifest["engine"]]
             if engine.version() is None:
-                print(f"{backend}: not installed")
+                print(f"{backend}: not installed", file=sys.stderr)
                 continue
             inputs = {next(iter(artifact.graph.inputs)): x.numpy()}
             plain = engine.load(artifact, as_float=True)
-            print(f"{backend}: {compare_latency(engine.fastest(artifact), plain, inputs, repeats=REPEATS)}", flush=True)
+            tell(backend, compare_latency(engine.fastest(artifact), plain, inputs, repeats=REPEATS))
             if asked.peer and backend in RUNNERS:
                 path = statically_quantized(float_model(artifact.model), inputs, Path(folder))
                 peer = Runner(RUNNERS[backend](path))
-                print(f"  quantize_static: {compare_latency(peer, plain, inputs, repeats=REPEATS)}", flush=True)
+                tell(f"{backend}, quantize_static", compare_latency(peer, plain, inputs, repeats=REPEATS))
+    if asked.json:
+        print(json.dumps(ratios, indent=2))
 
 
 # --- the other file ------------------------------------------------------------------------------------------

@@ -1,10 +1,11 @@
 """How long `import detent`, `detent --help` and a user's mistakes take, each in a process of its own; medians of many.
 
-python benchmarks/startup.py
+python benchmarks/startup.py [--json]
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -44,8 +45,12 @@ def main() -> None:
                 raise SystemExit(f"{command} ended with {done.returncode}: {done.stderr}")
 
         runs = {name: (lambda each=each: run(*each)) for name, each in COMMANDS.items()}
-        for name, seconds in medians(runs, 11, warm_up=2).items():
-            print(f"{name}: {seconds:.3f} s")
+        found = {name: round(seconds, 3) for name, seconds in medians(runs, 11, warm_up=2).items()}
+    if "--json" in sys.argv[1:]:
+        print(json.dumps(found, indent=2))
+        return
+    for name, seconds in found.items():
+        print(f"{name}: {seconds:.3f} s")
 
 
 if __name__ == "__main__":
