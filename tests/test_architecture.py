@@ -109,7 +109,7 @@ ALLOWED: dict[str, set[str]] = {
         "ir",
     },
     "tuning": CORE,
-    "demo": {"graph", "recipes", "preparing", "calibrating", "artifact", "training"},
+    "demo": {"graph", "recipes", "targets", "preparing", "calibrating", "artifact", "training"},
     "training": CORE | {"zoo"},
     "bench": CORE | {"training", "zoo", "compat"},  # MQBench's hardware settings are those of its zoo
     "detent": CORE | {"training", "tuning", "zoo"},

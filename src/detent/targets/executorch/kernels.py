@@ -16,7 +16,7 @@ __all__ = ["ON_INTEGERS", "runs_on_integers", "would_mistake"]
 
 f32 = np.float32
 
-_ONE_GRID = ops_with(Trait.RESHAPES) | {"Clip", "Concat", "MaxPool", "Relu", "Slice", "Split", "Transpose"}
+_ONE_GRID = ops_with(Trait.RESHAPES) | ops_with(Trait.CLIPS) | {"Concat", "MaxPool", "Slice", "Split", "Transpose"}
 """They have one grid for all they read and give. On which side of a conversion they run changes no number."""
 
 _FUSING = {"Add": ("Relu",), **dict.fromkeys(ops_with(Trait.WEIGHTED), ops_with(Trait.CLIPS))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
@@ -17,12 +18,13 @@ _MOVES = ops_with(Trait.MOVES_VALUES) - {"DepthToSpace", "GatherElements", "Iden
     "MaxPool",
     "Resize",
 }
-_KERNELS = (
-    "Conv", "Gemm", "MatMul", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "ReduceMean",
-    "LeakyRelu", "Sigmoid", "Softmax", "Where", *_MOVES,
-)  # fmt: skip
-_OPERANDS = {**dict.fromkeys(("Conv", "Gemm", "MatMul", "Add", "Mul"), 2), "Where": 3, "Concat": None}
-"""How many of its inputs a kernel takes as codes, if not one; None is all."""
+_KERNELS: Mapping[str, int | None] = {
+    **dict.fromkeys(_MOVES | {"AveragePool", "GlobalAveragePool", "LeakyRelu", "ReduceMean", "Sigmoid", "Softmax"}, 1),
+    **dict.fromkeys(ops_with(Trait.WEIGHTED) - {"ConvTranspose"} | {"Add", "Mul"}, 2),
+    "Where": 3,
+    "Concat": None,
+}
+"""Operators with a kernel on codes, and how many of its inputs it takes as codes; None is all."""
 _ACTIVATIONS = ops_with(Trait.CLIPS)
 _BARRIERS = ops_with(Trait.WEIGHTED) | {"Reshape", "Flatten", "LayerNormalization"}
 """No Transpose is moved to their other side."""
@@ -131,7 +133,7 @@ def why_float(graph: Network, op: Op) -> str:
         return _why_not_dropped(graph, op)
     if op.type not in _KERNELS:
         return f"there is no integer kernel for {op.type}"
-    for read in op.inputs[: _OPERANDS.get(op.type, 1)]:
+    for read in op.inputs[: _KERNELS[op.type]]:
         if read is not None and read.encoding is None:
             what = "constant" if read.tensor in graph.constants else "input"
             return f"its {what} {read.tensor!r} is not quantized"

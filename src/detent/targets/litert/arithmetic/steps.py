@@ -43,11 +43,11 @@ _WIDE = WideKernels()
 _FUNCTIONS = ((0.0, np.inf), (0.0, 6.0), (-1.0, 1.0))
 """Bounds that LiteRT has an operator for; the last one not for 16 bits."""
 
-_ON_CODES = ("Pad", "ReduceMax", "ReduceMin")
+_ON_CODES = ops_with(Trait.EXTREME | Trait.REDUCES) | {"Pad"}
 """They run on codes as what moves values does."""
 _BINARY = ops_with(Trait.ARITHMETIC) - {"Div"}  # which has no kernel for codes
 _MEANS = ("GlobalAveragePool", "ReduceMean")
-_TABLES = (*ops_with(Trait.CLIPS), "HardSwish", "Sigmoid", "Tanh", "LeakyRelu", "Elu", "Gelu")
+_TABLES = ops_with(Trait.CLIPS) | ops_with(Trait.ACTIVATION) - {"HardSigmoid", "Mish", "Softplus"}
 
 
 class TfliteFamily(Arithmetic, TfliteKernels):

@@ -108,7 +108,7 @@ def _clips(graph: Network, maker: Op | None) -> bool:
 _IN_FLOAT = ops_with(Trait.ARITHMETIC) | {"Max", "Min", "Pow"}
 """Run in float if one of their inputs is no integer, a constant among them."""
 
-_TABLES = ("Elu", "Gelu", "HardSigmoid", "HardSwish", "Relu", "Sigmoid", "Tanh")
+_TABLES = ops_with(Trait.ACTIVATION) - {"LeakyRelu", "Mish", "Softplus"} | {"Relu"}
 """Functions of one code, computed once for all."""
 
 
