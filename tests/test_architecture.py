@@ -109,7 +109,7 @@ ALLOWED: dict[str, set[str]] = {
         "ir",
     },
     "tuning": CORE,
-    "demo": {"graph", "recipes", "preparing", "calibrating", "artifact", "training"},
+    "demo": {"graph", "recipes", "targets", "preparing", "calibrating", "artifact", "training"},
     "training": CORE | {"zoo"},
     "bench": CORE | {"training", "zoo", "compat"},  # MQBench's hardware settings are those of its zoo
     "detent": CORE | {"training", "tuning", "zoo"},
@@ -286,7 +286,6 @@ LOOK_INTO_MODELS = {
     "deployment/write.py": "names of outputs, without reading the weights again as a Network",
     "frontends/torch/older_nodes.py": "what torch.onnx.export wrote, in an older opset",
     "frontends/torch/opaque.py": "what torch.onnx.export wrote of one module",
-    "loading.py": "whether a file holds rewrites to undo",
     "report/annotated.py": "notes on the nodes of the file, for viewers of ONNX",
     "targets/base/float_network.py": "reads `float.onnx` back",
     "targets/nxp.py": "its ranges are inputs with values, which a Network does not have",
@@ -457,6 +456,29 @@ def test_forbidden_torch_is_found(source: str, found: list[str]) -> None:
 def test_only_public_torch() -> None:
     found = [f"{file.relative_to(ROOT)}: {use}" for file in python_files() for use in forbidden_torch(file.read_text())]
     assert not found, "\n".join(found)
+
+
+# Modules that rely on how torch works inside, and not on its functions alone: what to look at for a new torch.
+FOLLOW_TORCH = {
+    "frontends/torch/opaque.py": "reads what torch.onnx.export and torch.export give",
+    "graph/computed_weights.py": "sees calls by TorchFunctionMode, and gives a module the class of a layer",
+    "graph/decompositions.py": "patches the forward of torch's own layers",
+    "graph/exporting.py": "reads the graphs of torch.export",
+    "graph/plain_parameters.py": "takes the class of a parametrized module back",
+    "graph/recording.py": "sees calls by TorchFunctionMode, and patches nn.Module.__call__",
+    "graph/shape_guards.py": "takes the tracer's patches of nn.Module back",
+    "graph/tracing.py": "patches fx.Proxy and torch's factory functions",
+    "targets/executorch/program.py": "the dialect of torch.export that ExecuTorch takes",
+    "targets/torch_native/engine.py": "calls torch.ops.quantized",
+}
+_FOLLOWS = re.compile(
+    r"\bmock\.patch|\.__class__ = |\btorch\.onnx\.export\(|\btorch\.export\.\w+\(|\bTorchFunctionMode\)|\btorch\.ops\.quantized\."
+)
+
+
+def test_what_relies_on_the_inside_of_torch_is_listed() -> None:
+    found = {str(file.relative_to(SOURCE)) for file in SOURCE.rglob("*.py") if _FOLLOWS.search(file.read_text())}
+    assert found == FOLLOW_TORCH.keys()
 
 
 def test_nothing_is_left_for_later() -> None:

@@ -12,6 +12,7 @@ from detent.errors import OnnxError, refusing
 from detent.frontends.onnx import import_model
 from detent.frontends.onnx.reading.files import read_model
 from detent.ir import read_qdq, write_qdq
+from detent.ir.metadata import has_note
 from detent.rewrites.original import ORIGINAL
 from detent.rewrites.undo import undo
 
@@ -40,7 +41,7 @@ def load(
     if weights is not None:
         return import_model(model, weights, sizes=sizes, values=values)
     found = model if isinstance(model, ModelProto) else read_model(model)
-    if any(entry.key == ORIGINAL for node in found.graph.node for entry in node.metadata_props):
+    if has_note(found, ORIGINAL):
         with refusing(OnnxError, "put the rewritten operations of a deployed model back", "deploy the model again"):
             found = write_qdq(undo(read_qdq(found)))
     return import_model(found, sizes=sizes, values=values)

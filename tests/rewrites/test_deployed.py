@@ -62,7 +62,7 @@ def test_the_file_loads_with_the_models_own_operations_and_scales(name, tmp_path
     moved = Artifact.load(artifact.folder).retarget("openvino", tmp_path / "moved")
     originals = [original for op in moved.graph.ops if (original := Original.of(op)) is not None]
     # The rewrite they have in common.
-    assert {original.form for original in originals} == ({"conv_transpose_as_conv"} if name == "unet" else set())
+    assert {original.rewrite for original in originals} == ({"conv_transpose_as_conv"} if name == "unet" else set())
     first = {op.type: op for op in reversed(undo(moved.graph).ops)}
     assert first["ConvTranspose" if name == "unet" else "Conv"].attribute("strides") == [2, 2]
 

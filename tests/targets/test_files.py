@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from detent.errors import RegistrationError, UnknownNameError
+from detent.ir import Package
 from detent.targets import BACKENDS
 from detent.targets.base import Deployment, Format, TensorFacts, Written
-from detent.targets.formats import FORMATS, find_format, register
+from detent.targets.formats import FORMATS, find_format, register, size_to_load
 from tests.targets.parameter_files.sample import deployment
 
 
@@ -31,6 +32,19 @@ def test_every_format_knows_its_name_and_files(name):
     assert isinstance(found, Format)
     assert found.name == name
     assert found.files
+    assert found.weights is None or found.weights in found.files
+
+
+def test_the_file_to_load_is_one_that_holds_weights(tmp_path):
+    """MNN's parameters are in a .bin, which is smaller than the two networks."""
+    sizes = {"model.onnx": 70, "model.float.onnx": 200, "model.mnn_compression.bin": 9, "manifest.json": 5}
+    for name, size in sizes.items():
+        (tmp_path / name).write_bytes(bytes(size))
+    manifest = {"files": sizes, "formats": {"onnx": ["model.onnx"], "mnn_compression": [], "of a lost package": []}}
+    package = Package(folder=tmp_path, manifest=manifest)
+    assert size_to_load(package) == 70
+    (tmp_path / "model.float.onnx").write_bytes(bytes(60))
+    assert size_to_load(package) == 60
 
 
 @pytest.mark.parametrize("name", FORMATS)

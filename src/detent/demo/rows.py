@@ -17,6 +17,7 @@ from detent.demo.network import DemoNet
 from detent.graph import PreparedModel
 from detent.preparing import prepare
 from detent.recipes import Recipe, find
+from detent.targets.formats import size_to_load
 from detent.training import parameter_groups
 
 __all__ = ["JOBS", "Job", "Row", "run"]
@@ -89,7 +90,7 @@ def run(job: Job, net: DemoNet, images: Images, folder: Path) -> Row:
         accuracy_simulated=found.simulation,
         accuracy_twin=found.twin,
         accuracy_engine=found.engine,
-        size_kb=_size(artifact) / 1024,
+        size_kb=size_to_load(artifact) / 1024,
         latency_ratio=verdict.speed.ratio if verdict.speed else None,
         exact=_exactness(engine),
         verdict=verdict.line,
@@ -132,16 +133,6 @@ def _bits(prepared: PreparedModel) -> str:
         if entry.role in widths:
             widths[entry.role].add(entry.scheme.grid.bits)
     return " ".join(f"{role[0].upper()}{'/'.join(map(str, sorted(found)))}" for role, found in widths.items() if found)
-
-
-def _size(artifact: Any) -> int:
-    """Of the file the engine loads: the smallest that holds the weights."""
-    sizes = [(artifact.folder / name).stat().st_size for name in artifact.manifest["files"] if _holds_weights(name)]
-    return int(min(sizes))
-
-
-def _holds_weights(name: str) -> bool:
-    return name.endswith((".onnx", ".tflite", ".bin", ".safetensors", ".pte")) and "compression" not in name
 
 
 def _exactness(engine: list[Any]) -> str:

@@ -32,17 +32,16 @@ def target_of(folder: str | Path) -> Path:
         raise _unwritable(folder, error) from None
     if taken:
         raise ArtifactError(f"deploy into {target}", "it is a file", "name a folder")
-    if held and _named(target) is None:
+    if held and _manifest_files(target) is None:
         raise ArtifactError(
             f"deploy into {target}", "the folder holds files that are no artifact", "name a new or empty folder"
         )
-    _try(target)
+    _check_writable(target)
     return target
 
 
-def _try(target: Path) -> None:
-    """Make the folders that are missing, elsewhere in the same place, and remove them: who may write what and where,
-    only the system knows."""
+def _check_writable(target: Path) -> None:
+    """Refuse a place that cannot be written or replaced, by making such folders beside it and removing them again."""
     there = next(parent for parent in target.parents if os.path.lexists(parent))
     try:
         with temporary_folder(there, _PREFIX) as tried:
@@ -64,7 +63,7 @@ def place(target: Path, contents: Mapping[str, bytes]) -> None:
     What lies in an old artifact's folder beside its own files (a report, notes, folders) stays there, and the folder
     keeps who may read it.
     """
-    kept = _others(target, contents)
+    kept = _foreign_files(target, contents)
     try:
         mode = stat.S_IMODE(target.stat().st_mode) if target.is_dir() else 0o755
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -93,7 +92,7 @@ def _unwritable(folder: str | Path, error: Exception, there: Path | None = None)
     )
 
 
-def _named(folder: Path) -> set[str] | None:
+def _manifest_files(folder: Path) -> set[str] | None:
     """The files that the manifest in `folder` names; None if deploy did not write it: others write a manifest.json
     too, and what it stands beside is about to be replaced."""
     try:
@@ -106,11 +105,11 @@ def _named(folder: Path) -> set[str] | None:
     return {MANIFEST, *held["files"]}
 
 
-def _others(target: Path, contents: Mapping[str, bytes]) -> list[Path]:
+def _foreign_files(target: Path, contents: Mapping[str, bytes]) -> list[Path]:
     """What somebody else put into the folder, empty folders too."""
     if not target.is_dir():
         return []
-    named = _named(target) or set()
+    named = _manifest_files(target) or set()
     found = [path for path in target.rglob("*") if path.is_symlink() or not path.is_dir() or not any(path.iterdir())]
     others = [path for path in found if path.relative_to(target).as_posix() not in named]
     hidden = [path.name for path in others if path.relative_to(target).as_posix() in contents]

@@ -1,9 +1,9 @@
 """Weights that forward hands to a function, `F.conv2d(x, self.w, self.b)` or `x @ self.w`, get a module of their own.
 
 The module stands where the parameter stood and holds that very parameter (`w` becomes `w.weight`, its bias `w.bias`);
-whatever quantizes, folds, trains or deploys modules does it to these too. A weight of `x @ w` is kept as a linear layer
-has it, turned. A parameter that is used in any other way as well stays where it is, and the node says why. A bias that
-forward computes is added behind a linear layer without one.
+whatever quantizes, folds, trains or deploys modules does it to these too. A weight of `x @ w` is stored transposed, as
+in a linear layer. A parameter that is used in any other way as well stays where it is, and the node says why. A bias
+that forward computes is added behind a linear layer without one.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class _Wanted:
     make: type[nn.Module]
     weight: str
     bias: str | None
-    turned: bool
+    transposed: bool
     options: tuple[tuple[str, Any], ...]
 
 
 def lift_functional_weights(captured: Captured) -> set[int]:
-    """Replace the calls, in place. Gives the ids of the parameters that are turned now, rows for columns."""
-    turned: set[int] = set()
+    """Replace the calls, in place. Gives the ids of the parameters that are transposed now."""
+    transposed: set[int] = set()
     for path, region in captured.regions.items():
         if is_inside_graph_break(path, captured):
             continue  # its Python code may read them too
@@ -56,12 +56,12 @@ def lift_functional_weights(captured: Captured) -> set[int]:
             else:
                 node.meta[WHY_FLOAT] = f"{asked.weight} is used by {other} too"
         for asked, nodes in modules.items():
-            if asked.turned:
-                turned.add(id(_tensor(region, asked.weight)))
+            if asked.transposed:
+                transposed.add(id(_tensor(region, asked.weight)))
             _replace(region, asked, nodes)
         if modules:
             region.recompile()
-    return turned
+    return transposed
 
 
 def is_inside_graph_break(path: str, captured: Captured) -> bool:
@@ -81,20 +81,20 @@ def _wanted(node: fx.Node, region: Region) -> _Wanted | None:
     make, names = _function(node, region)
     given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
     data, weight, bias = (given.pop(name, None) for name in ("input", "weight", "bias"))
-    path, turned = _parameter(weight, region)
+    path, transposed = _parameter(weight, region)
     bias_path, _ = _parameter(bias, region)
     if make is None or path is None or not isinstance(data, fx.Node):
         return None
     if bias is not None and bias_path is None and _computed_bias(node, region) is None:
         return None
-    if (turned and make is not nn.Linear) or not all(map(_is_constant, given.values())):
+    if (transposed and make is not nn.Linear) or not all(map(_is_constant, given.values())):
         return None
     is_product = names is _PRODUCT
     if is_product and _tensor(region, path).ndim != 2:
         return None
     options = tuple((name, _size(value)) for name, value in sorted(given.items()))
     # A product has its weight the other way round than a linear layer.
-    return _Wanted(make, path, bias_path, turned is not is_product, options)
+    return _Wanted(make, path, bias_path, transposed is not is_product, options)
 
 
 def _function(node: fx.Node, region: Region) -> tuple[type[nn.Module] | None, tuple[str, ...]]:
@@ -133,16 +133,16 @@ def _size(value: Any) -> Any:
 
 def _parameter(argument: Any, region: Region) -> tuple[str | None, bool]:
     """The path of the parameter or buffer that an argument is, and whether it is a matrix that is transposed first."""
-    turned = isinstance(argument, fx.Node) and _transposes(argument)
-    read = argument.all_input_nodes[0] if turned else argument
+    transposed = isinstance(argument, fx.Node) and _transposes(argument)
+    read = argument.all_input_nodes[0] if transposed else argument
     if not isinstance(read, fx.Node) or read.op != "get_attr":
         return None, False
     owner, _, name = str(read.target).rpartition(".")
     holder = region.get_submodule(owner)
     held = holder._parameters.get(name, holder._buffers.get(name))
-    if held is None or not held.is_floating_point() or (turned and held.ndim != 2):
+    if held is None or not held.is_floating_point() or (transposed and held.ndim != 2):
         return None, False
-    return str(read.target), turned
+    return str(read.target), transposed
 
 
 def _transposes(node: fx.Node) -> bool:
@@ -199,7 +199,7 @@ def _ids(module: nn.Module) -> set[int]:
 
 def _replace(region: Region, asked: _Wanted, nodes: list[fx.Node]) -> None:
     weight = _tensor(region, asked.weight)
-    if asked.turned:
+    if asked.transposed:
         weight.data = weight.data.t().contiguous()
     module = _MAKERS.get(asked.make, _convolution)(asked, weight).train(region.training)
     _move(region, asked.weight, module, "weight")

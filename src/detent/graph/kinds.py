@@ -39,6 +39,11 @@ class Kind:
     clips: bool = False
 
     @property
+    def carries_activations(self) -> bool:
+        """Whether it gives real numbers that depend on the network's inputs: no size, flag, cast or constant."""
+        return self.inputs != 0 or self.weight is not None
+
+    @property
     def weighted(self) -> bool:
         """Whether it adds up products of its data with a weight."""
         return self.weight is not None and self.inputs != 0

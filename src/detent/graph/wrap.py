@@ -14,8 +14,6 @@ from detent.graph.torch_ops import kind_of
 
 __all__ = ["Functional", "wrap"]
 
-_NOT_OPERATIONS = ("shape", "compare", "cast", "constant")
-
 
 class Functional(nn.Module):
     """One call of a function (`torch.cat`, `operator.add`) or of a tensor method (`mean`) as a module."""
@@ -51,7 +49,7 @@ def _wrap_region(region: Region) -> None:
     for graph in region.graphs.values():
         for node in list(graph.nodes):
             kind = kind_of(node, dict(region.named_modules()))
-            if node.op not in ("call_function", "call_method") or kind is None or kind.name in _NOT_OPERATIONS:
+            if node.op not in ("call_function", "call_method") or kind is None or not kind.carries_activations:
                 continue
             key = (node.name, str(node.target))  # the same call in two forward modes is one module
             if key not in modules:

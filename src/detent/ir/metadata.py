@@ -10,7 +10,7 @@ import onnx
 from detent.errors import DeployError
 from detent.ir.network import Layout, StoredAs
 
-__all__ = ["CODE_RANGE", "REQUANTIZE", "ROLE", "is_code_range", "read_stored_as", "write_stored_as"]
+__all__ = ["CODE_RANGE", "REQUANTIZE", "ROLE", "has_note", "is_code_range", "read_stored_as", "write_stored_as"]
 
 ROLE = "detent.role"
 CODE_RANGE = "code_range"
@@ -21,6 +21,11 @@ REQUANTIZE = "requantize"
 """The role of an Identity that no file has: a DequantizeLinear whose result a QuantizeLinear reads."""
 
 _STORED_AS = "detent.stored_as"
+
+
+def has_note(model: onnx.ModelProto, key: str) -> bool:
+    """Whether a node of the model has metadata under this key."""
+    return any(entry.key == key for node in model.graph.node for entry in node.metadata_props)
 
 
 def is_code_range(node: onnx.NodeProto) -> bool:

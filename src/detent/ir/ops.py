@@ -38,6 +38,9 @@ class Trait(Flag):
     """A function of each element by itself."""
     CLIPS = auto()
     """Elementwise: clips each element to a range."""
+    ACTIVATION = auto()
+    """Elementwise: an activation function that is no clip, and that engines have a kernel for. Celu, Selu, Softsign and
+    Shrink, which they compute in steps, are not among them."""
     ARITHMETIC = auto()
     """Adds, subtracts, multiplies or divides two tensors, with broadcasting."""
     WEIGHTED = auto()
@@ -80,6 +83,7 @@ _MOVES = Trait.MOVES_VALUES | Trait.EXACT
 _RESHAPES = Trait.RESHAPES | _MOVES
 _EXTREME = Trait.EXTREME | Trait.EXACT
 _CLIPS = Trait.CLIPS | Trait.ELEMENTWISE | Trait.EXACT
+_ACTIVATION = Trait.ACTIVATION | Trait.ELEMENTWISE
 _CONVOLUTION = Trait.CONVOLUTION | Trait.WEIGHTED
 
 _TRAITS = {
@@ -112,7 +116,7 @@ _TRAITS = {
     "Div": Trait.ARITHMETIC,
     "Dropout": Trait.EXACT,  # gives a mask too
     "Einsum": _NONE,
-    "Elu": Trait.ELEMENTWISE,
+    "Elu": _ACTIVATION,
     "Equal": _NONE,
     "Erf": Trait.ELEMENTWISE,
     "Exp": Trait.ELEMENTWISE,
@@ -122,20 +126,20 @@ _TRAITS = {
     "GRU": _NONE,
     "Gather": _MOVES,
     "GatherElements": _MOVES,
-    "Gelu": Trait.ELEMENTWISE,
+    "Gelu": _ACTIVATION,
     "Gemm": Trait.WEIGHTED,
     "GlobalAveragePool": Trait.POOL,
     "GlobalMaxPool": Trait.POOL | _EXTREME,
     "Greater": _NONE,
     "GreaterOrEqual": _NONE,
     "GroupNormalization": _NONE,
-    "HardSigmoid": Trait.ELEMENTWISE,
-    "HardSwish": Trait.ELEMENTWISE,
+    "HardSigmoid": _ACTIVATION,
+    "HardSwish": _ACTIVATION,
     "Identity": _RESHAPES,
     "InstanceNormalization": _NONE,
     "LSTM": _NONE,
     "LayerNormalization": _NONE,
-    "LeakyRelu": Trait.ELEMENTWISE,
+    "LeakyRelu": _ACTIVATION,
     "Less": _NONE,
     "LessOrEqual": _NONE,
     "Log": Trait.ELEMENTWISE,
@@ -145,7 +149,7 @@ _TRAITS = {
     "MaxPool": Trait.POOL | _EXTREME,
     "Mean": _NONE,
     "Min": _EXTREME,
-    "Mish": Trait.ELEMENTWISE,
+    "Mish": _ACTIVATION,
     "Mul": Trait.ARITHMETIC,
     "Neg": Trait.ELEMENTWISE | Trait.EXACT,
     "Not": _NONE,
@@ -174,13 +178,13 @@ _TRAITS = {
     "Selu": Trait.ELEMENTWISE,
     "Shape": _NONE,
     "Shrink": Trait.ELEMENTWISE,
-    "Sigmoid": Trait.ELEMENTWISE,
+    "Sigmoid": _ACTIVATION,
     "Sign": Trait.ELEMENTWISE,
     "Sin": Trait.ELEMENTWISE,
     "Sinh": Trait.ELEMENTWISE,
     "Slice": _MOVES,
     "Softmax": _NONE,
-    "Softplus": Trait.ELEMENTWISE,
+    "Softplus": _ACTIVATION,
     "Softsign": Trait.ELEMENTWISE,
     "SpaceToDepth": _MOVES,
     "Split": _MOVES,
@@ -190,7 +194,7 @@ _TRAITS = {
     "Sum": _NONE,
     "Swish": Trait.ELEMENTWISE,
     "Tan": Trait.ELEMENTWISE,
-    "Tanh": Trait.ELEMENTWISE,
+    "Tanh": _ACTIVATION,
     "Tile": _MOVES,
     "TopK": _NONE,
     "Transpose": _MOVES,

@@ -28,11 +28,11 @@ Entry = QuantizedTensor | FloatTensor
 
 
 def plan(captured: Captured, backend: Backend, recipe: Recipe, *, choose: ChooseActivations | None = None) -> Plan:
-    """What of a captured model is quantized on `backend` under `recipe`, how, and why the rest is not.
+    """Decide which tensors of a captured model are quantized, how, and why the others stay float.
 
     Every tensor of real numbers is in the Plan once, save those inside a fused chain. Everything that cannot work is
     refused here, before a model is touched: a rule that matches nothing, a scheme the backend does not have, a method
-    that has no meaning for it, a recipe or stubs that leave nothing, a network of nothing to quantize. A network with
+    that has no meaning for it, a recipe or stubs that leave nothing, a network with nothing to quantize. A network with
     operations that this backend alone does not take has a Plan in which all is float. `choose` has the last word on
     which activations are quantized.
     """

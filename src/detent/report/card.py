@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from detent.report.facts import Facts
 from detent.report.summary import accuracies, on_cpus
 from detent.report.text import byte_size, decibels, percent
+from detent.targets import TARGETS
 
 __all__ = ["model_card"]
-
-_LIBRARIES = {"onnxruntime": "onnx", "openvino": "openvino", "litert": "litert"}
 
 
 def model_card(facts: Facts) -> str:
@@ -23,7 +22,7 @@ def model_card(facts: Facts) -> str:
 def _front(facts: Facts) -> Iterator[str]:
     """YAML, of which JSON is a part: every text is quoted."""
     yield "---"
-    yield f"library_name: {_LIBRARIES.get(facts.backend, 'onnx')}"
+    yield f"library_name: {TARGETS[facts.backend].library if facts.backend in TARGETS else 'onnx'}"
     yield "tags:"
     yield from (f"- {json.dumps(tag)}" for tag in ("quantized", "detent", facts.backend, *facts.bits.lower().split()))
     accuracy = dict(accuracies(facts))

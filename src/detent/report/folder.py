@@ -12,6 +12,7 @@ from detent.report.facts import Facts, Node, RunsAs, TensorFacts
 from detent.report.histograms import bits_of, histogram
 from detent.report.reference import name_of
 from detent.targets.arithmetics import ARITHMETICS
+from detent.targets.formats import size_to_load
 from detent.twin import Arithmetic, OnnxSpec, Step, Twin
 
 __all__ = ["read_folder", "twin_of"]
@@ -34,7 +35,7 @@ def read_folder(package: Package) -> Facts:
         folder=str(package.folder),
         manifest=manifest,
         files=sizes,
-        size=_size_to_load(sizes),
+        size=size_to_load(package),
         float_size=4 * parameters,
         parameters=parameters,
         inputs=tuple(network.inputs),
@@ -48,13 +49,6 @@ def read_folder(package: Package) -> Facts:
 
 def _is_parameter(network: Network, name: str) -> bool:
     return name in network.coded or network.constants[name].dtype.kind == "f"
-
-
-def _size_to_load(sizes: Mapping[str, int]) -> int:
-    """Of the smallest file that holds the weights: the one the engine loads."""
-    kinds = (".onnx", ".tflite", ".bin", ".safetensors", ".pte", ".mnn")
-    held = [size for name, size in sizes.items() if name.endswith(kinds)]
-    return min(held, default=sum(sizes.values()))
 
 
 def _nodes(package: Package) -> Iterator[Node]:

@@ -16,20 +16,22 @@ __all__ = ["ORIGINAL", "Original"]
 
 ORIGINAL = "detent.form"
 """The key in the metadata of an operation that keeps what it was."""
+_REWRITE = "form"  # what rewrites are called in files
 
 
 @dataclass(frozen=True)
 class Original:
-    """The rewrite (`form`), and the attributes, the shape of the weights and the size of the images before it."""
+    """The name of the rewrite, and the attributes, the shape of the weights and the size of the images before it."""
 
-    form: str
+    rewrite: str
     attributes: Mapping[str, Any]
     weight: tuple[int, ...]
     image: tuple[int, ...]
 
     @property
     def metadata(self) -> dict[str, str]:
-        return {ORIGINAL: json.dumps(asdict(self))}
+        kept = asdict(self)
+        return {ORIGINAL: json.dumps({_REWRITE: kept.pop("rewrite"), **kept})}
 
     @classmethod
     def of(cls, op: Op) -> Original | None:
@@ -37,7 +39,7 @@ class Original:
         if ORIGINAL not in op.metadata:
             return None
         said = json.loads(op.metadata[ORIGINAL])
-        return cls(said["form"], said["attributes"], tuple(said["weight"]), tuple(said["image"]))
+        return cls(said[_REWRITE], said["attributes"], tuple(said["weight"]), tuple(said["image"]))
 
     def gathered(
         self, spread: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], weights: npt.NDArray[Any]

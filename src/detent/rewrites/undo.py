@@ -33,11 +33,11 @@ def undo(network: Network) -> Network:
         original = Original.of(op)
         if original is None:
             continue
-        if original.form not in _UNDO:
+        if original.rewrite not in _UNDO:
             raise OnnxError(
-                f"undo the rewrite {original.form!r} of {op.name or op.outputs[0]!r}",
+                f"undo the rewrite {original.rewrite!r} of {op.name or op.outputs[0]!r}",
                 f"this release undoes {', '.join(_UNDO)}",
                 "use the release of Detent that wrote the file",
             )
-        _UNDO[original.form](editor, op, original)
+        _UNDO[original.rewrite](editor, op, original)
     return editor.finished()

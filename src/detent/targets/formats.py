@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from detent.errors import RegistrationError
+from detent.ir import Package
 from detent.targets import TARGETS
 from detent.targets.base import Deployment, Format, Written
 from detent.targets.base.format import Roles
 from detent.targets.base.qdq_file import QDQ_FILE, OnnxFormat
 
-__all__ = ["FORMATS", "QDQ_FILE", "OnnxFormat", "find_format", "register"]
+__all__ = ["FORMATS", "QDQ_FILE", "OnnxFormat", "find_format", "register", "size_to_load"]
 
 FORMATS = TARGETS.formats
 """Formats by name: those of all targets, and those that belong to none."""
@@ -21,6 +22,13 @@ FORMATS = TARGETS.formats
 def find_format(name: str) -> Format:
     """The format of a name."""
     return FORMATS[name]
+
+
+def size_to_load(package: Package) -> int:
+    """Bytes of the smallest file that holds the weights, which is the one that an engine loads."""
+    formats = [FORMATS[name] for name in package.manifest["formats"] if name in FORMATS]
+    held = {QDQ_FILE, *(each.weights for each in formats if each.weights is not None)}
+    return min((package.folder / name).stat().st_size for name in package.manifest["files"] if name in held)
 
 
 def register(own: Format | str, write: Callable[[Deployment], Mapping[str, bytes]] | None = None) -> None:

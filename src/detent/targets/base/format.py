@@ -50,12 +50,14 @@ class Format(ABC):
     - `name`: what a backend calls it in `files`.
     - `files`: the names of its files. For one that `facts` reads, the roles of the tensors that it must all speak of
       (perhaps none); None for one that is not compared with the manifest, or that is read together with another.
+    - `weights`: the file that an engine loads the weights from; None if the format holds parameters alone.
     - `operators`: the ONNX operators that it can hold; None if any, as a file that is ONNX, or has parameters alone.
     - `requires`: the package that writing needs, and the extra that installs it.
     """
 
     name: str
     files: Mapping[str, Roles | None]
+    weights: str | None = None
     operators: Collection[str] | None = None
     requires: tuple[str, str] | None = None
 

@@ -17,6 +17,7 @@ class OnnxFormat(Format):
 
     name = "onnx"
     files: Mapping[str, Roles | None] = {QDQ_FILE: None}
+    weights = QDQ_FILE
 
     def write(self, deployment: Deployment) -> Written:
         return Written({QDQ_FILE: deployment.model.SerializeToString(deterministic=True)})

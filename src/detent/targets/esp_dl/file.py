@@ -29,6 +29,7 @@ _FILE = "model.espdl"
 class EspdlFormat(Format):
     name = "espdl"
     files: Mapping[str, Roles | None] = {_FILE: (), ppq_json.PPQ_FILE: EVERY_ROLE, FLOAT_MODEL: ()}
+    weights = _FILE
     operators = KNOWN
 
     def write(self, deployment: Deployment) -> Written:

@@ -30,9 +30,7 @@ __all__ = [
 WEIGHTED = ops_with(Trait.WEIGHTED) - {"ConvTranspose"}  # which is not written
 POOLS = ops_with(Trait.POOL)
 PAIRS = ops_with(Trait.ARITHMETIC)
-TABLES = ops_with(Trait.CLIPS) | frozenset(
-    ("Sigmoid", "Tanh", "HardSwish", "HardSigmoid", "Elu", "Gelu", "LeakyRelu", "Exp", "Sqrt", "Abs")
-)
+TABLES = ops_with(Trait.CLIPS) | ops_with(Trait.ACTIVATION) - {"Mish", "Softplus"} | {"Abs", "Exp", "Sqrt"}
 """Activation functions: a table of 256 codes each."""
 
 CLIPS = ops_with(Trait.CLIPS)

@@ -16,7 +16,7 @@ __all__ = ["ON_INTEGERS", "runs_on_integers", "would_mistake"]
 
 f32 = np.float32
 
-_ONE_GRID = ops_with(Trait.RESHAPES) | {"Clip", "Concat", "MaxPool", "Relu", "Slice", "Split", "Transpose"}
+_ONE_GRID = ops_with(Trait.RESHAPES) | ops_with(Trait.CLIPS) | {"Concat", "MaxPool", "Slice", "Split", "Transpose"}
 """They have one grid for all they read and give. On which side of a conversion they run changes no number."""
 
 _FUSING = {"Add": ("Relu",), **dict.fromkeys(ops_with(Trait.WEIGHTED), ops_with(Trait.CLIPS))}
@@ -43,7 +43,7 @@ def runs_on_integers(graph: Network, ops: Sequence[Op]) -> bool:
         return False
     if op.type in _ONE_GRID:
         others = [graph.grid_of(name) for name in op.outputs if name]
-        return len(ops) == 1 and all(_same(each, grid) for each in (*others, *(read.encoding for read in reads)))
+        return len(ops) == 1 and all(each == grid for each in (*others, *(read.encoding for read in reads)))
     if op.type in ("Add", "Sub"):
         fits = all(_within(_ADD, _scale(read), grid) for read in reads)
         return fits and all(each.type in _FUSING.get(op.type, ()) for each in ops[1:])
@@ -129,7 +129,3 @@ def _scale(read: Operand) -> np.float32:
 
 def _within(bounds: tuple[float, float], scale: np.float32, grid: Encoding) -> bool:
     return bounds[0] <= float(scale / f32(grid.scale)) < bounds[1]
-
-
-def _same(one: Encoding | None, other: Encoding) -> bool:
-    return one == other

@@ -40,6 +40,7 @@ class ExecutorchFormat(Format):
 
     name = "pte"
     files: Mapping[str, Roles | None] = {PTE_FILE: None, PLACES_FILE: None}
+    weights = PTE_FILE
     operators = frozenset(FUNCTIONS)
     requires = ("executorch", "executorch")
 

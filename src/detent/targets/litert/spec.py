@@ -83,6 +83,7 @@ TARGET = Target(
         "xnnpack": "detent.targets.litert.arithmetic.xnnpack:Xnnpack",
         "ruy": "detent.targets.litert.arithmetic.ruy:Ruy",
     },
+    library="litert",
 )
 
 # The reference kernels round twice, half away from zero. Many ports have one scale for FULLY_CONNECTED.

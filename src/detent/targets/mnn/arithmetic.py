@@ -163,7 +163,7 @@ def _dense(acc: Accumulator, bias: Floats | None, output: Encoding) -> Callable[
 
 
 def _bias(graph: Network, unit: MnnUnit) -> Floats | None:
-    """Of the operation, or the constant that is added to a matrix product."""
+    """The bias of the operation, or the constant that is added to a matrix product."""
     added = next((each for each in unit.ops[1:] if each.type == "Add"), None)
     if added is None:
         return bias_values(graph, unit.head)
@@ -188,7 +188,7 @@ def _binary(known: MnnScales, graph: Network, op: Op) -> Step | None:
 
 
 def _moved(known: MnnScales, graph: Network, op: Op) -> Step | None:
-    """Codes go where they go, and are read on the grid of where they are then."""
+    """Data movement on codes, which are read on the grid of the output."""
     unit = known.on_integers.get(op.outputs[0])
     if unit is None:
         return None

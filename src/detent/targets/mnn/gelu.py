@@ -52,14 +52,14 @@ def _spelled_out(graph: Network, made: Mapping[str, Op], op: Op) -> list[tuple[O
 
 
 def _before(graph: Network, made: Mapping[str, Op], op: Op, kind: str, number: float) -> Op | None:
-    """What makes the first of two inputs, if the second is that number."""
+    """The producer of the first of two inputs, if the second is that number."""
     if op.type != kind or op.inputs[0] is None or not _is(graph, op, number):
         return None
     return _only(graph, made, op.inputs[0])
 
 
 def _only(graph: Network, made: Mapping[str, Op], read: Operand) -> Op | None:
-    """What makes a tensor that is read once, in float."""
+    """The producer of a tensor that has one reader, in float."""
     return None if sole_float_reader(graph, read.tensor) is None else made.get(read.tensor)
 
 

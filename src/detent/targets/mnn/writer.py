@@ -36,6 +36,7 @@ class MnnFormat(Format):
 
     name = "mnn_compression"
     files: Mapping[str, Roles | None] = {MODEL: None, BINARY: (), TEXT: ()}
+    weights = MODEL
 
     def write(self, deployment: Deployment) -> Written:
         for op in deployment.graph.ops:

@@ -147,14 +147,14 @@ def _linear(graph: Network, op: Op) -> Step | None:
 
 
 def _unit(acc: Accumulator) -> Tensor:
-    """The real number of one step of each output channel's sum, as ncnn computes it from the factors it stores."""
+    """The scale of each output channel's integer sums, as ncnn computes it from the factors it stores."""
     weight = (np.float32(1) / acc.weight.scale).astype(np.float32)
     product = (_factor(acc.input) * weight).astype(np.float32)
     return per_channel(np.broadcast_to(np.float32(1) / product, (len(acc.weights),)), acc.channels)
 
 
 def _float_kernel(op: Op, kernel: Kernel) -> Step | None:
-    """A step that reads and gives floats; none for one that somebody wants on a grid, which ncnn does not have."""
+    """A float step; None if its output is read on a grid, for which ncnn has no kernel."""
     if any(read is not None and read.encoding is not None for read in op.inputs):
         return None
     return Step((op,), op.inputs, (Operand(op.outputs[0]),), kernel, "float")

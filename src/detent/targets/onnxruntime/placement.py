@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
@@ -17,12 +18,13 @@ _MOVES = ops_with(Trait.MOVES_VALUES) - {"DepthToSpace", "GatherElements", "Iden
     "MaxPool",
     "Resize",
 }
-_KERNELS = (
-    "Conv", "Gemm", "MatMul", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "ReduceMean",
-    "LeakyRelu", "Sigmoid", "Softmax", "Where", *_MOVES,
-)  # fmt: skip
-_OPERANDS = {**dict.fromkeys(("Conv", "Gemm", "MatMul", "Add", "Mul"), 2), "Where": 3, "Concat": None}
-"""How many of its inputs a kernel takes as codes, if not one; None is all."""
+_KERNELS: Mapping[str, int | None] = {
+    **dict.fromkeys(_MOVES | {"AveragePool", "GlobalAveragePool", "LeakyRelu", "ReduceMean", "Sigmoid", "Softmax"}, 1),
+    **dict.fromkeys(ops_with(Trait.WEIGHTED) - {"ConvTranspose"} | {"Add", "Mul"}, 2),
+    "Where": 3,
+    "Concat": None,
+}
+"""Operators with a kernel on codes, and how many of its inputs it takes as codes; None is all."""
 _ACTIVATIONS = ops_with(Trait.CLIPS)
 _BARRIERS = ops_with(Trait.WEIGHTED) | {"Reshape", "Flatten", "LayerNormalization"}
 """No Transpose is moved to their other side."""
@@ -47,7 +49,7 @@ class FusedGraph:
             self._made_by[name].name: node for node in without_name for name in node.output if name in self._made_by
         }
         self._kept = {name for node in fused.graph.node for name in node.output}
-        self._turned = _behind_moved_transposes(original.graph, fused.graph)
+        self._reordered = _behind_moved_transposes(original.graph, fused.graph)
 
     def ran_as(self, op: str) -> Literal["integer", "float", "folded"]:
         node = self._nodes.get(op) or self._written_out.get(op)
@@ -68,7 +70,7 @@ class FusedGraph:
                 tensor = self._made_by[tensor].input[0]
             codes = self._codes_behind(node)
             # What still has its own name is in its own order: the Transpose that was moved behind it gives it now.
-            if codes is None or (tensor in self._turned and codes != node.output[0]):
+            if codes is None or (tensor in self._reordered and codes != node.output[0]):
                 continue
             if tensor in grids:
                 found.setdefault(tensor, (codes, grids[tensor]))
@@ -117,12 +119,12 @@ def _behind_moved_transposes(original: onnx.GraphProto, fused: onnx.GraphProto) 
     """Tensors that a Transpose gives which is gone or permutes otherwise now, and all that is computed from them as far
     as a Transpose can be moved: what nodes give there may be in another order than the model has it."""
     now = {node.name: node.attribute for node in fused.node if node.op_type == "Transpose"}
-    turned: set[str] = set()
+    reordered: set[str] = set()
     for node in original.node:
         moved = node.op_type == "Transpose" and list(now.get(node.name, ())) != list(node.attribute)
-        if moved or (node.op_type not in _BARRIERS and turned.intersection(node.input)):
-            turned.update(node.output)
-    return turned
+        if moved or (node.op_type not in _BARRIERS and reordered.intersection(node.input)):
+            reordered.update(node.output)
+    return reordered
 
 
 def why_float(graph: Network, op: Op) -> str:
@@ -131,7 +133,7 @@ def why_float(graph: Network, op: Op) -> str:
         return _why_not_dropped(graph, op)
     if op.type not in _KERNELS:
         return f"there is no integer kernel for {op.type}"
-    for read in op.inputs[: _OPERANDS.get(op.type, 1)]:
+    for read in op.inputs[: _KERNELS[op.type]]:
         if read is not None and read.encoding is None:
             what = "constant" if read.tensor in graph.constants else "input"
             return f"its {what} {read.tensor!r} is not quantized"

@@ -33,6 +33,7 @@ class MatMulNBits(Format):
     """`accuracy_level` is the operator's attribute: 0 computes on real numbers, 4 on activations of 8 bits."""
 
     files: Mapping[str, Roles | None] = {FILE: ("weight",)}
+    weights = FILE
 
     def __init__(self, name: str, accuracy_level: int):
         self.name, self._level = name, accuracy_level

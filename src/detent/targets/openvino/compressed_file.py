@@ -38,6 +38,7 @@ _TYPES = {"i4": (4, -8), "u4": (4, 0), "i8": (8, -128), "u8": (8, 0)}
 class CompressedIrFormat(Format):
     name = _NAME
     files: Mapping[str, Roles | None] = {LAYERS: ("weight",), CONSTANTS: None}
+    weights = CONSTANTS
     requires = ("openvino", "openvino")
 
     def write(self, deployment: Deployment) -> Written:

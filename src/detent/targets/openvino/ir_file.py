@@ -45,6 +45,7 @@ class OpenvinoIrFormat(Format):
 
     name = "openvino_ir"
     files: Mapping[str, Roles | None] = {LAYERS: (), CONSTANTS: None}
+    weights = CONSTANTS
     requires = ("openvino", "openvino")
 
     def write(self, deployment: Deployment) -> Written:

@@ -93,6 +93,7 @@ TARGET = Target(
     formats={"openvino_ir": "detent.targets.openvino.ir_file:FORMAT"},
     engine="detent.targets.openvino.engine:OpenVino",
     arithmetics={"openvino": "detent.targets.openvino.arithmetic.openvino:OpenVino"},
+    library="openvino",
 )
 
 OPENVINO_LLM = Backend(

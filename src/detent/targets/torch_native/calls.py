@@ -1,5 +1,4 @@
-"""How a maker adds the call of an integer kernel: with the activation function behind the operation, on the grid of
-what comes out."""
+"""Adds the call of an integer kernel to a program, with the activation function that is fused into it."""
 
 from __future__ import annotations
 
@@ -34,6 +33,7 @@ def add_call(
     attributes: dict[str, Any],
     constants: tuple[str | None, ...] = (),
 ) -> None:
+    """Add the call of a kernel whose output is on `grid`, and its clamp where the codes are not all of uint8."""
     kernel = f"{call}_relu" if relu and call != "quantized.conv_transpose2d" else call
     least, greatest = grid.qmin, grid.qmax
     if clip is not None or (kernel == call and relu):

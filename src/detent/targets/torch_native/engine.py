@@ -176,23 +176,23 @@ def _clamped(value: Tensor, low: float, high: float) -> Tensor:
 def _kernel(
     step: ProgramStep, grid: ProgramGrid | None, tensors: Values, arrays: Mapping[str, npt.NDArray[Any]]
 ) -> Run:
-    room, _, name = step.call.partition(".")
-    if room == "onnx":
+    namespace, _, name = step.call.partition(".")
+    if namespace == "onnx":
         return _onnx(step, name, arrays)
-    if room == "dequantize":
+    if namespace == "dequantize":
         return lambda values: values[_only(step)].dequantize()
     if grid is None:
         raise EngineError(f"run the step {step.call}", "what it gives has no grid", "deploy the model again")
     scale, zero_point = grid.scale, grid.zero_point
-    if room == "quantize":
+    if namespace == "quantize":
         dtype = _QTYPES[grid.dtype]
         return lambda values: torch.quantize_per_tensor(values[_only(step)], scale, zero_point, dtype)
-    if room == "clamp":
+    if namespace == "clamp":
         return lambda values: values[_only(step)]
-    if room == "aten" and name in ("hardsigmoid", "tanh"):
+    if namespace == "aten" and name in ("hardsigmoid", "tanh"):
         function = torch.tanh if name == "tanh" else torch.nn.functional.hardsigmoid
         return lambda values: function(values[_only(step)])
-    if room == "quantized" and name.removesuffix("_relu") in ("conv1d", "conv2d", "conv_transpose2d", "linear"):
+    if namespace == "quantized" and name.removesuffix("_relu") in ("conv1d", "conv2d", "conv_transpose2d", "linear"):
         return _weighted(step, name, scale, zero_point, tensors)
     operator = getattr(torch.ops.quantized, name)
     names = [value for value in step.inputs if value is not None]

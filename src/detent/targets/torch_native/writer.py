@@ -21,6 +21,7 @@ class TorchNativeFormat(Format):
 
     name = "torch"
     files: Mapping[str, Roles | None] = {JSON_FILE: (), TENSOR_FILE: ()}
+    weights = TENSOR_FILE
 
     def write(self, deployment: Deployment) -> Written:
         program = lower(deployment.graph).program

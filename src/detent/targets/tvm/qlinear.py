@@ -52,6 +52,7 @@ class QLinearModel:
 class OnnxQlinearFormat(Format):
     name = _NAME
     files: Mapping[str, Roles | None] = {_FILE: ()}
+    weights = _FILE
 
     def write(self, deployment: Deployment) -> Written:
         builder = QLinearBuilder(deployment.graph, _KERNELS)

@@ -162,7 +162,7 @@ def _weighted(graph: Network, op: Op) -> Step | None:
 
 
 def _pair(combine: Callable[[Tensor, Tensor], Tensor]) -> Maker:
-    """Add and Mul: of codes at one position, or of codes as they are."""
+    """Add aligns the codes to one position first; Mul multiplies them as they are."""
 
     def make(graph: Network, op: Op) -> Step | None:
         reads = [read for read in op.inputs if read is not None and read.encoding is not None]
@@ -219,7 +219,7 @@ def _clipped(graph: Network, op: Op) -> Step | None:
 
 
 def _moved(graph: Network, op: Op) -> Step | None:
-    """On the codes; to another grid by a shift."""
+    """Data movement on codes; requantizing to another grid is a shift."""
     step = move_step(graph, op)
     data = op.inputs[0]
     if step is not None or data is None or data.encoding is None or len(op.outputs) != 1:

@@ -48,10 +48,10 @@ def expand_fake_quantize(model: ModelProto) -> ModelProto:
     for node in model.graph.node:
         if node.op_type == "Constant":
             constants.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
-    turned = {node.input[1] for node in model.graph.node if node.op_type == "ConvTranspose"}
+    transposed = {node.input[1] for node in model.graph.node if node.op_type == "ConvTranspose"}
     made = without_initializers(model)
     made.graph.initializer.extend(model.graph.initializer)
-    nodes = [one for node in model.graph.node for one in _written(node, constants, turned)]
+    nodes = [one for node in model.graph.node for one in _written(node, constants, transposed)]
     del made.graph.node[:]
     made.graph.node.extend(nodes)
     return made
@@ -61,12 +61,12 @@ def _is_fake(node: NodeProto) -> bool:
     return node.op_type in _AFFINE or (node.op_type == "FakeQuantize" and node.domain == "org.openvinotoolkit")
 
 
-def _written(node: NodeProto, constants: Mapping[str, TensorProto], turned: set[str]) -> Iterator[NodeProto]:
+def _written(node: NodeProto, constants: Mapping[str, TensorProto], transposed: set[str]) -> Iterator[NodeProto]:
     if not _is_fake(node):
         yield node
         return
     held = [_array(name, node, constants) for name in node.input[1:]]
-    grid = _of_affine(node, held, turned) if node.op_type in _AFFINE else _of_levels(node, held)
+    grid = _of_affine(node, held, transposed) if node.op_type in _AFFINE else _of_levels(node, held)
     signed, wide = grid.low < 0, grid.high - grid.low > 255
     dtype = np.dtype(f"{'int' if signed else 'uint'}{16 if wide else 8}")
     given = node.output[0]
@@ -95,11 +95,11 @@ def _refuse(node: NodeProto, found: str, to_do: str) -> NoReturn:
     raise OnnxError(f"import the {node.op_type} node {label(node)!r}", found, to_do)
 
 
-def _of_affine(node: NodeProto, held: list[npt.NDArray[Any]], turned: set[str]) -> _Grid:
+def _of_affine(node: NodeProto, held: list[npt.NDArray[Any]], transposed: set[str]) -> _Grid:
     """Inputs are scale, zero point, for some the axis, and the ends, which may be attributes instead."""
     said = {attribute.name: attribute.i for attribute in node.attribute}
     scale, zero, *rest = held
-    axis = 1 if node.output[0] in turned else 0
+    axis = 1 if node.output[0] in transposed else 0
     if _AFFINE[node.op_type] and len(rest) in (1, 3):
         axis, rest = int(rest[0].reshape(())), rest[1:]
     low, high = (int(end.reshape(())) for end in rest) if rest else (said["quant_min"], said["quant_max"])

@@ -71,8 +71,7 @@ def fixed_requantizer(
 
 
 def _by_sample(kernel: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """What is computed number by number, for one sample after the other: the 64-bit integers of a whole batch do not
-    fit in a cache."""
+    """Run an elementwise kernel one sample at a time: the 64-bit integers of a whole batch do not fit in the cache."""
 
     def one_by_one(*tensors: Tensor) -> Tensor:
         samples = {tensor.shape[0] if tensor.ndim > 1 else 1 for tensor in tensors}
@@ -91,7 +90,8 @@ def convert_kernel(x: Encoding, y: Encoding, rounding: Multiply = multiply) -> K
 
 
 def in_lanes(a: Integers, integer: Integers | int, shift: Integers | int) -> Integers:
-    """Whole groups of 16, in the order of the file, round as vector instructions do, the rest as the scalar code."""
+    """Multiply as the vector code does in whole groups of 16 elements, in the memory order of the file, and as the
+    scalar code does in the rest."""
     if a.size % 16 == 0:
         return ruy_multiply(a, integer, shift)
     fast = in_groups(a.shape, 16)
@@ -112,7 +112,7 @@ def in_channel_groups(size: int) -> Multiply:
 
 
 def in_groups(shape: tuple[int, ...], size: int) -> npt.NDArray[np.bool_]:
-    """Which elements are in whole groups; the file has the channels of images last."""
+    """A mask of the elements in whole groups, in the memory order of the file, where channels are last."""
     turned = (shape[0], *shape[2:], shape[1]) if len(shape) == 4 else shape
     total = int(np.prod(shape))
     fast = (np.arange(total) < total // size * size).reshape(turned)

@@ -1,4 +1,5 @@
-"""What LiteRT has different kernels for: one set for 8-bit codes in each of its ways to run, one for 16-bit codes."""
+"""The interface of a set of LiteRT kernels: one set for 8-bit codes in XNNPACK, ruy and the reference kernels each, and
+one for 16-bit codes."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ class TfliteKernels(ABC):
 
     @abstractmethod
     def table(self, op: Op, x: Encoding, y: Encoding, bounds: tuple[float, float] | None) -> Integers | None:
-        """What each code of `x`, from the least, becomes under a function; `bounds` are those of a Clip."""
+        """The lookup table of a function: the output code of every code of `x`, smallest first. `bounds` are those of a
+        Clip."""
 
     @abstractmethod
     def softmax(self, x: Encoding, y: Encoding) -> Kernel:

@@ -1,4 +1,4 @@
-"""Steps of LiteRT that do not depend on how its kernels round: moves, pools, tables, and what is known beforehand."""
+"""Steps that all of LiteRT's kernels compute alike: data movement, pooling, table lookup, integer biases."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def shift_of(encoding: Encoding) -> int:
 
 
 def table_kernel(table: Integers, x: Encoding) -> Kernel:
-    """A look-up."""
+    """Look every code up in `table`."""
     held = torch.from_numpy(table.astype(np.float32))
     return lambda codes: held[(codes - x.qmin).long()]
 
@@ -53,7 +53,7 @@ def accumulator_bias(graph: Network, node: Node, acc: Accumulator) -> Integers |
 
 
 def move(graph: Network, op: Op, x: Encoding) -> Step | None:
-    """On codes, whatever grid they are read on behind it; what is padded with is put on the grid."""
+    """Data movement on codes: readers requantize if they use another grid. A padding value is quantized first."""
     writes = tuple(Operand(name, x) for name in op.outputs if name)
     if op.type != "Pad":
         return Step((op,), op.inputs, writes, float_kernel(graph, op), "moved")

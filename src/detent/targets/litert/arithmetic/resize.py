@@ -19,8 +19,8 @@ f32 = np.float32
 _BITS, _OWN_BITS = 11, 10
 
 
-def _way(graph: Network, op: Op) -> tuple[int, int, str] | None:
-    """Rows and columns of the result and where its pixels lie; None if that is another way, or not known."""
+def _linear_resize(graph: Network, op: Op) -> tuple[int, int, str] | None:
+    """The output rows and columns of a bilinear Resize, its coordinate mode; None for other modes and free sizes."""
     sizes = graph.shapes.get(op.outputs[0], ())[2:]
     where = str(op.attribute("coordinate_transformation_mode"))
     known = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
@@ -31,15 +31,15 @@ def _way(graph: Network, op: Op) -> tuple[int, int, str] | None:
 
 
 def xnnpack_resize(graph: Network, op: Op) -> Kernel | None:
-    way = _way(graph, op)
-    if way is None:
+    found = _linear_resize(graph, op)
+    if found is None:
         return None
-    rows, columns, where = way
+    rows, columns, where = found
 
     def kernel(codes: Tensor) -> Tensor:
         x = codes.to(torch.int64).numpy()
-        top, bottom, down = _places(x.shape[2], rows, where)
-        left, right, across = _places(x.shape[3], columns, where)
+        top, bottom, down = _neighbors(x.shape[2], rows, where)
+        left, right, across = _neighbors(x.shape[3], columns, where)
         upper, lower = x[:, :, top], x[:, :, bottom]
         first = (upper[..., left] << _BITS) + (upper[..., right] - upper[..., left]) * across
         second = (lower[..., left] << _BITS) + (lower[..., right] - lower[..., left]) * across
@@ -49,8 +49,8 @@ def xnnpack_resize(graph: Network, op: Op) -> Kernel | None:
     return kernel
 
 
-def _places(size: int, count: int, where: str) -> tuple[Integers, Integers, Integers]:
-    """For each new row the rows before and behind it, and how far it is behind the first, in 11 bits."""
+def _neighbors(size: int, count: int, where: str) -> tuple[Integers, Integers, Integers]:
+    """For each output row: the two input rows it lies between, its distance from the first with 11 fractional bits."""
     if where == "align_corners":
         scale = f32(size - 1) / f32(count - 1) if count > 1 else f32(0)
     else:
@@ -65,16 +65,16 @@ def _places(size: int, count: int, where: str) -> tuple[Integers, Integers, Inte
 
 
 def own_resize(graph: Network, op: Op, x: Encoding) -> Kernel | None:
-    way = _way(graph, op)
-    if way is None:
+    found = _linear_resize(graph, op)
+    if found is None:
         return None
-    rows, columns, where = way
+    rows, columns, where = found
     shift = shift_of(x)
 
     def kernel(codes: Tensor) -> Tensor:
         raw = codes.to(torch.int64).numpy() - shift
-        top, bottom, down = _own_places(raw.shape[2], rows, where)
-        left, right, across = _own_places(raw.shape[3], columns, where)
+        top, bottom, down = _own_neighbors(raw.shape[2], rows, where)
+        left, right, across = _own_neighbors(raw.shape[3], columns, where)
         unit = 1 << _OWN_BITS
         upper, lower = raw[:, :, top], raw[:, :, bottom]
         first = upper[..., left] * (unit - across) + upper[..., right] * across
@@ -87,7 +87,7 @@ def own_resize(graph: Network, op: Op, x: Encoding) -> Kernel | None:
     return kernel
 
 
-def _own_places(size: int, count: int, where: str) -> tuple[Integers, Integers, Integers]:
+def _own_neighbors(size: int, count: int, where: str) -> tuple[Integers, Integers, Integers]:
     unit = 1 << _OWN_BITS
     if where == "align_corners" and count > 1:
         scale = (unit * (size - 1) + (count - 1) // 2) // (count - 1)

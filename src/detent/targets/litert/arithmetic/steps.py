@@ -43,16 +43,17 @@ _WIDE = WideKernels()
 _FUNCTIONS = ((0.0, np.inf), (0.0, 6.0), (-1.0, 1.0))
 """Bounds that LiteRT has an operator for; the last one not for 16 bits."""
 
-_ON_CODES = ("Pad", "ReduceMax", "ReduceMin")
-"""They run on codes as what moves values does."""
+_ON_CODES = ops_with(Trait.EXTREME | Trait.REDUCES) | {"Pad"}
+"""Run on codes as data movement does."""
 _BINARY = ops_with(Trait.ARITHMETIC) - {"Div"}  # which has no kernel for codes
 _MEANS = ("GlobalAveragePool", "ReduceMean")
-_TABLES = (*ops_with(Trait.CLIPS), "HardSwish", "Sigmoid", "Tanh", "LeakyRelu", "Elu", "Gelu")
+_TABLES = ops_with(Trait.CLIPS) | ops_with(Trait.ACTIVATION) - {"HardSigmoid", "Mish", "Softplus"}
 
 
 class TfliteFamily(Arithmetic, TfliteKernels):
-    """LiteRT with one set of kernels for 8-bit codes, which is itself; most for 16 bits are always the same.
-    `short_sums`: whether its files have biases of 32 bits where convolutions of 16-bit codes need no more."""
+    """LiteRT with one set of 8-bit kernels, which the subclass implements; most 16-bit kernels are the same.
+
+    `short_sums`: whether its files have biases of 32 bits for convolutions of 16-bit codes that need no more."""
 
     short_sums: ClassVar[bool] = True
 

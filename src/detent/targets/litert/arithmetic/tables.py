@@ -1,4 +1,4 @@
-"""Functions of one code, as tables of all 256: how LiteRT's kernels and XNNPACK's compute them.
+"""Lookup tables of 256 codes for elementwise functions, as LiteRT's own kernels and XNNPACK's compute them.
 
 A table has one entry for each code of `x` from the least to the greatest.
 """

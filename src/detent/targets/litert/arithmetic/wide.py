@@ -35,7 +35,7 @@ class WideKernels(TfliteKernels):
     - convolutions that need 64 bits for their sums, and products of two activations: a multiplier of 16 bits, half up;
       linear layers: a product in double precision, half away from zero.
     - conversions between grids, products, means, ReLU, leaky ReLU: gemmlowp's multiplier, which rounds twice.
-    - sigmoid, tanh, GELU, softmax: tables of a few hundred numbers, with straight lines between them.
+    - sigmoid, tanh, GELU, softmax: linear interpolation in tables of 513 entries.
     """
 
     def product(self, op: Op, acc: Accumulator, y: Encoding, bounds: Bounds) -> Requantizer:

@@ -1,6 +1,6 @@
-"""Functions of one 16-bit code: tables of a few hundred numbers, between which LiteRT draws straight lines.
+"""Elementwise functions of 16-bit codes: LiteRT interpolates linearly in a table of 513 entries.
 
-The numbers are moved by about half of what a line is off in its middle.
+Each entry is corrected by about half of the interpolation error in the middle of its interval.
 """
 
 from __future__ import annotations

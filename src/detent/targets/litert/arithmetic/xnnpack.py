@@ -146,8 +146,8 @@ class Xnnpack(TfliteFamily):
 
 
 def _takes_int4(op: Op, acc: Accumulator) -> bool:
-    """Of weights of four bits, those of linear layers with an even number of inputs; those of transposed convolutions
-    are held in eight."""
+    """Whether XNNPACK has a kernel for 4-bit weights: of linear layers with an even number of inputs it has. The 4-bit
+    weights of transposed convolutions are stored in 8 bits."""
     return op.type == "ConvTranspose" or (op.type != "Conv" and acc.weights.shape[1] % 2 == 0)
 
 

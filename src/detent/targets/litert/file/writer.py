@@ -78,6 +78,7 @@ class TfliteFormat(Format):
     """`short_sums`: whether biases of 16-bit activations have 32 bits, as in `model_to_tflite`."""
 
     files: Mapping[str, Roles | None] = {_FILE: ()}
+    weights = _FILE
     operators = frozenset(_LOWERERS)
     requires = ("ai_edge_litert", "litert")
 

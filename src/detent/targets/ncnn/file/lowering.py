@@ -18,7 +18,7 @@ import numpy.typing as npt
 import onnx
 
 from detent.errors import DeployError
-from detent.ir import Network, Op, Operand, constant_values, is_output, sole_float_reader
+from detent.ir import Network, Op, Operand, Trait, constant_values, is_output, ops_with, sole_float_reader
 from detent.ir.free_sizes import Known, known_sizes
 from detent.targets.ncnn.file.model import NcnnLayer, NcnnModel, Value
 
@@ -34,7 +34,7 @@ _MOST_DIMS = 4
 _SIZE_KEYS: dict[int, tuple[int, ...]] = {1: (0,), 2: (1, 0), 3: (2, 1, 0), 4: (2, 11, 1, 0)}
 """Parameter ids of the sizes of Input, MemoryData and Reshape, outermost first, by the number of dimensions."""
 
-_SAME_NUMBERS = ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Cast")
+_SAME_NUMBERS = ops_with(Trait.RESHAPES) | {"Cast"}
 """Of integers that name rows: a cast is from integers to integers, and they are not many enough to overflow."""
 
 

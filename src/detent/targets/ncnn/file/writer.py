@@ -94,6 +94,7 @@ class NcnnFormat(Format):
 
     name = "ncnn"
     files: Mapping[str, Roles | None] = {PARAM: None, BIN: ()}
+    weights = BIN
     operators = frozenset(RULES)
 
     def write(self, deployment: Deployment) -> Written:

@@ -46,7 +46,7 @@ class HeldGrid:
 
     @property
     def zero_point(self) -> int:
-        """Of the codes as the model has them."""
+        """The zero point of the codes in the model, before the lift."""
         return int(self.encoding.zero_point)
 
     @property
@@ -71,7 +71,7 @@ def integer_bias(op: Op) -> bool:
 
 
 def factor(op: Op) -> np.float32:
-    """Of a Gemm; 1 of others."""
+    """The `alpha` of a Gemm; 1 for other operations."""
     alpha: np.float32 = np.float32(op.attribute("alpha") if op.type == "Gemm" else 1.0)
     return alpha
 
@@ -134,7 +134,7 @@ class Fusion:
         return Group(found, tuple(read for read in reads if read is not None), output)
 
     def ends_in_float(self, graph: Network, op: Op) -> bool:
-        """Whether nothing quantizes what `op` gives, nor a Relu or Clip that alone reads it is in the way."""
+        """Whether the output of `op` is read as float, with no fused Relu or Clip in between."""
         return graph.encodings(op.outputs[0]) == (None,) and len(chain(graph, op, _CLIPS, most=1).ops) == 1
 
     def takes(self, graph: Network, read: Operand | None) -> bool:

@@ -42,7 +42,7 @@ SumsOf = Callable[[Network, Op], "Accumulator | None"]
 
 
 class OpenVino(Arithmetic):
-    """Exact sums, but for pairs of products that saturate on a CPU without VNNI (`openvino_pairs`), and float32 scales.
+    """Exact sums, but for pairs of products that saturate on a CPU without VNNI (`pairs`), and float32 scales.
     A convolution before a residual add that it is fused with is clamped, not rounded; a Clip of codes has whole codes
     for bounds.
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detent.ir import Encoding, Network, Op, constant_values
+from detent.ir import Encoding, Network, Op, Trait, constant_values, ops_with
 from detent.ir.qparams import BOUNDS
 from detent.targets.openvino.arithmetic.ranges import CLIPS, Carried, Floats, Range, kept_grid, without_nothing
 from detent.targets.openvino.arithmetic.stored import is_int8
@@ -19,9 +19,7 @@ from detent.twin.requantize import clamp_bounds
 __all__ = ["OutputRequantization", "read_on_reals", "snippet"]
 
 _f32 = np.float32
-_ON_REALS = frozenset(
-    {"Elu", "Gelu", "HardSigmoid", "HardSwish", "Max", "Min", "Mish", "Sigmoid", "Softmax", "Softplus", "Tanh"}
-)
+_ON_REALS = ops_with(Trait.ACTIVATION) - {"LeakyRelu"} | {"Max", "Min", "Softmax"}
 _ALIGNED = 1e-4  # a shift of int8 that is less than this from 128 is left out
 
 

@@ -25,7 +25,7 @@ __all__ = [
     "taken_in",
 ]
 
-FUNCTIONS = ("Elu", "Gelu", "HardSwish", "LeakyRelu", "Mish", "Sigmoid", "Softplus", "Tanh")
+FUNCTIONS = ops_with(Trait.ACTIVATION) - {"HardSigmoid"}  # which neither takes in
 _FUNCTIONS = frozenset({*CLIPS, *FUNCTIONS})
 """What a convolution takes in, and what is put together into one kernel where there is none."""
 _OF_TWO = ops_with(Trait.ARITHMETIC)

@@ -14,8 +14,9 @@ _EXTREMES = ops_with(Trait.EXTREME | Trait.REDUCES) | {"GlobalMaxPool"}
 _TAKEN_IN = (
     ops_with(Trait.ARITHMETIC)
     | ops_with(Trait.RESHAPES)
-    | {"Abs", "Clip", "Elu", "Exp", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "PRelu", "Relu", "Round"}
-    | {"Sigmoid", "Softplus", "Sqrt", "Tanh"}
+    | ops_with(Trait.CLIPS)
+    | ops_with(Trait.ACTIVATION)
+    | {"Abs", "Exp", "PRelu", "Round", "Sqrt"}
 )
 
 

@@ -12,10 +12,7 @@ from detent.targets.openvino.rewrites.fusion_barrier import fusion_barrier
 __all__ = ["barrier_before_channel_constants"]
 
 _OF_TWO = ops_with(Trait.ARITHMETIC) | {"PRelu"}
-_FUNCTIONS = frozenset(
-    {"Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Mish", "Relu", "Sigmoid", "Softplus"}
-    | {"Tanh"}
-)
+_FUNCTIONS = ops_with(Trait.CLIPS) | ops_with(Trait.ACTIVATION) | {"Identity"}
 
 
 @rewrite(

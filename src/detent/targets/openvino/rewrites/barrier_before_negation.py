@@ -12,7 +12,7 @@ from detent.targets.openvino.rewrites.integers import KEEP_INTEGERS
 
 __all__ = ["TAKEN_THROUGH", "barrier_before_negation", "is_scaled_later", "is_sum_without_biases"]
 
-TAKEN_THROUGH = KEEP_INTEGERS | {"GlobalAveragePool", "GlobalMaxPool", "LeakyRelu", "PRelu"}
+TAKEN_THROUGH = KEEP_INTEGERS | ops_with(Trait.POOL) | {"LeakyRelu", "PRelu"}
 _SUMS = ops_with(Trait.WEIGHTED) - {"ConvTranspose"}
 
 

@@ -1,6 +1,6 @@
 """Qualcomm's Hexagon tensor processor (HTP), as its emulator computes; nothing of that is published.
 
-The formulas are in `htp_fixed` for 8 bits and `htp_wide` for 16, which operations they belong to in `htp_steps`.
+`fixed` has the formulas for 8 bits and `wide` those for 16; `steps` says which operations use them.
 """
 
 from __future__ import annotations

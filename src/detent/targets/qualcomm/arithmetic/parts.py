@@ -23,10 +23,10 @@ from detent.twin.lowering import chain
 __all__ = ["CUT", "FITTED", "PARTS", "WIDE", "PartKernel", "bias_behind", "grid_of", "number_of"]
 
 CUT = 1 / 8
-"""Of a step: what is lost at most where 3 bits behind the point are kept, the fewest that any formula has."""
+"""The largest error of truncating to 3 fractional bits, the fewest of any formula, in units of the output's scale."""
 
 FITTED = 1.0
-"""What an operation is off by of which no more is known than that codes are within 1 LSB."""
+"""The error of operations that are only known to be within 1 LSB."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ def _twice(op: Op) -> bool:
 
 AVERAGES = ops_with(Trait.POOL) - ops_with(Trait.EXTREME)
 WIDE = ops_with(Trait.WEIGHTED) | AVERAGES | {"Add", "Sub"}
-"""What is computed on 16-bit codes as well."""
+"""Operators with a kernel for 16-bit codes too."""
 
 PARTS: dict[str, Callable[[Network, Op, Encoding, Bounds], PartKernel | None]] = {
     **dict.fromkeys(ops_with(Trait.WEIGHTED), _weighted),

@@ -1,4 +1,4 @@
-"""What the HTP runs for each operation of a network: a part on integers (`htp_parts`), a table, or float."""
+"""What the HTP runs for each operation of a network: an integer kernel (`parts`), a table, or float."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def _is_rounded_later(graph: Network, read: Operand | None) -> bool:
 
 
 def _concat(graph: Network, op: Op) -> Step | None:
-    """Everything comes on the grid of the result at once: what computes an input computes it for that grid, without
-    the rounding to the grid that others read the input on."""
+    """Every input is computed on the output's grid at once: its kernel requantizes straight to that grid, without the
+    rounding to the grid on which others read the input."""
     output = grid_of(Operand(op.outputs[0], graph.grid_of(op.outputs[0])), "uint16")
     if output is None or any(grid_of(read, output.dtype) is None for read in op.inputs):
         return None
@@ -108,19 +108,19 @@ def _clips(graph: Network, maker: Op | None) -> bool:
 _IN_FLOAT = ops_with(Trait.ARITHMETIC) | {"Max", "Min", "Pow"}
 """Run in float if one of their inputs is no integer, a constant among them."""
 
-_TABLES = ("Elu", "Gelu", "HardSigmoid", "HardSwish", "Relu", "Sigmoid", "Tanh")
-"""Functions of one code, computed once for all."""
+_TABLES = ops_with(Trait.ACTIVATION) - {"LeakyRelu", "Mish", "Softplus"} | {"Relu"}
+"""Elementwise functions that are lookup tables."""
 
 
 _WITH_NUMBERS = ("Add", "Max", "Min", "Sub")
-"""Such a function too if one of their inputs is a number on a grid."""
+"""Lookup tables too if one input is a quantized scalar constant."""
 
 _FUNCTIONS = ("Clip", "Div", "LeakyRelu", "Mul", "PRelu")
-"""Computed for each element, by multiplying or cutting it."""
+"""Elementwise integer kernels that multiply or clip."""
 
 
 INTEGER_OPERATORS = MOVES | PARTS.keys() | {"Concat", *_TABLES, *_WITH_NUMBERS, *_FUNCTIONS}
-"""What is computed on codes, and known better than a fit (`FITTED`)."""
+"""Operators with an integer kernel whose formula is known, and not only fitted to within 1 LSB (`FITTED`)."""
 
 
 def _other(graph: Network, op: Op) -> Step:
@@ -157,7 +157,7 @@ def _as_given(graph: Network, read: Operand | None) -> Operand | None:
 
 
 def _misread(graph: Network, op: Op, kernel: Kernel) -> Kernel:
-    """An operation in float takes codes that the HTP has just computed for others (`htp_fixed.misread`); not those of
+    """An operation in float takes codes that the HTP has just computed for others (`fixed.misread`); not those of
     the network's inputs, or that were moved before."""
     grids = [grid_of(read) if read is not None and _is_computed(graph, read.tensor) else None for read in op.inputs]
 

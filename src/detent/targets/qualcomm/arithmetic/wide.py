@@ -1,7 +1,7 @@
 """The HTP's formulas for 16 bits, found like those of `fixed` for 8.
 
-The unit for products of matrices takes bytes: it has the upper and the lower bytes of the activations, and of what the
-lower ones add it keeps what is above 8 bits.
+The matrix unit multiplies bytes: the upper and the lower bytes of the activations separately. Of the lower bytes' sum
+it drops the last 8 bits.
 """
 
 from __future__ import annotations

@@ -219,13 +219,13 @@ class AtenArithmetic(TorchArithmetic):
 
 
 def in_blocks(codes: Tensor, grid: Encoding) -> Tensor:
-    """Codes to real numbers as vectors do: `fma(s, q, f32(-s * z))`."""
+    """Dequantize as ATen's vector code does: `fma(s, q, f32(-s * z))`."""
     scale = torch.tensor(np.float32(grid.scale))
     return fma(codes, scale, -(scale * float(grid.zero_point)))
 
 
 def last_in_memory(shape: tuple[int, ...], block: int) -> tuple[Any, ...] | None:
-    """Where the elements are that fill no block at the end of a tensor: one index for each dimension.
+    """The indices, one for each dimension, of the elements at the end of a tensor that fill no whole block.
 
     >>> last_in_memory((1, 3, 1, 22), 64)
     (tensor([0, 0]), tensor([1, 2]), tensor([0, 0]), tensor([21, 21]))
@@ -248,7 +248,7 @@ def _clamped(kernel: Kernel, low: int, high: int) -> Kernel:
 
 
 def _multiplied(grids: list[Encoding], output: Encoding) -> Kernel:
-    """In integers: both libraries multiply shifted codes."""
+    """The kernel of a product: both libraries multiply codes less their zero points, in integers."""
     a, b = grids
     factor = float(np.float32(np.float32(a.scale) * np.float32(b.scale)) * np.float32(inverse(output.scale)))
 
