@@ -82,6 +82,7 @@ def test_markdown_and_json(tmp_path):
     for title in ("# Mine", "## Not there", "## Academic and hardware", "## Batch norm", "## Initialization"):
         assert f"{title}\n" in text
     assert len(json.loads(data.read_text())["rows"]) == 8
+    assert "<script>" not in text
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from detent.bench import Results, load_grid, run_here, run_on_ray, run_tasks, todo_of
+from detent.bench.results import Result
 from detent.bench.slurm import write_slurm
 from detent.bench.worker import compute
 from detent.errors import ArtifactError, RecipeError
@@ -86,6 +87,16 @@ def test_what_fails_says_why_and_stops_nothing(grid, tmp_path):
     assert run(grid, results) == [], "a failure is a result"
     assert len(run(grid, results, again=True)) == 2
     assert all(result.error is None for result in results)
+
+
+def test_a_cell_that_failed_is_not_taken_for_its_next_try(grid_file, tmp_path):
+    """Whose worker is killed: the file of the last time is no result of this one."""
+    results = Results(tmp_path / "results")
+    cell = load_grid(grid_file, overrides=["seeds=[1]"])
+    (task,) = todo_of(cell, results).left
+    results.write(Result(task, {}, "of the last time"))
+    (found,) = run(cell, results, on_workers("killed_once"), again=True)
+    assert (found.error, found.tries) == (None, 2)
 
 
 def test_parts_are_disjoint_and_are_all(grid, tmp_path):

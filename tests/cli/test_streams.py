@@ -44,6 +44,12 @@ def test_a_letter_that_the_terminal_lacks_is_printed_as_its_code() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, rb"gr\xf6\xdfe\u2192 True" + b"\n", b"")
 
 
+def test_a_terminal_does_not_obey_what_is_printed() -> None:
+    """A name in a file might be a command to clear the screen, or to turn the direction of text."""
+    done = said("SAY $'a\\e[2J\\a\\342\\200\\256b\\tc'", PYTHONUTF8="1")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"a\\x1b[2J\\x07\\u202eb\tc True\n", b"")
+
+
 def test_output_that_nobody_reads_has_the_exit_code_of_a_shell() -> None:
     """Not 1, which says that a verdict does not hold."""
     done = said("exec 3> >(:); wait $!; SAY a >&3")

@@ -1,6 +1,8 @@
 """A folder of Hugging Face's `save_pretrained`, from the command line to the engine."""
 
 import json
+import os
+import re
 import sys
 
 import numpy as np
@@ -92,4 +94,40 @@ def test_weights_must_be_safetensors(llama, tmp_path):
     (tmp_path / "config.json").write_bytes((llama / "config.json").read_bytes())
     (tmp_path / "pytorch_model.bin").write_bytes(b"pickle")
     with pytest.raises(CaptureError, match=r"it has no \.safetensors file"):
+        load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "found"),
+    [
+        ("config.json", {"architectures": 5}, "TypeError"),
+        ("config.json", {"hidden_size": 64}, "RuntimeError"),
+        ("config.json", {"num_hidden_layers": 10**9}, "num_hidden_layers: 1,000,000,000, and the files hold 12"),
+        ("config.json", {"num_labels": 10**9}, "num_labels: 1,000,000,000"),
+        ("config.json", {"num_hidden_layers": 2}, "it lacks 9 weights of LlamaForCausalLM"),
+        ("config.json", {"head_dim": 0}, "ZeroDivisionError"),
+        ("config.json", b"[" * 100_000, "RecursionError"),
+        ("config.json", b" " * 2**23, "at most 4,194,304 are read"),
+        ("model.safetensors", b"\xff" * 99, "SafetensorError"),
+        ("model.safetensors.index.json", {"weight_map": {"w": "../model.safetensors"}}, "a file elsewhere"),
+        ("model.safetensors.index.json", {"weight_map": {"w": 5}}, "TypeError"),
+    ],
+    ids=lambda value: None if isinstance(value, bytes) else str(value)[:40],
+)
+def test_damaged_folders_are_refused(llama, tmp_path, file, content, found):
+    """Missing weights would be random ones, and a model of many layers is built for hours."""
+    config = json.loads((llama / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").write_bytes((llama / "model.safetensors").read_bytes())
+    if isinstance(content, dict):
+        content = json.dumps({**config, **content} if file == "config.json" else content).encode()
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(CaptureError, match=re.escape(found)):
+        load_checkpoint(tmp_path)
+
+
+def test_pipes_in_a_folder_are_not_waited_for(llama, tmp_path):
+    os.mkfifo(tmp_path / "config.json")
+    (tmp_path / "model.safetensors").write_bytes((llama / "model.safetensors").read_bytes())
+    with pytest.raises(CaptureError, match="it is no regular file"):
         load_checkpoint(tmp_path)

@@ -107,3 +107,14 @@ def test_a_model_that_is_none_is_one_line(tmp_path):
     for read in (lambda: package.model, lambda: package.graph):
         with pytest.raises(ArtifactError, match="read"):
             read()
+
+
+def test_names_are_printed_in_one_line(tmp_path):
+    """An output that is called so would be read as a verdict."""
+    name = "y\nPASS: all outputs are equal"
+    ports = [helper.make_tensor_value_info(port, TensorProto.FLOAT, [2]) for port in ("x", name)]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], [name])], "net", ports[:1], ports[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    package = Package.load(folder(tmp_path, **{"model.onnx": model.SerializeToString()}))
+    with pytest.raises(ArtifactError, match="has a line break"):
+        _ = package.graph

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -242,3 +244,18 @@ def test_labels_of_no_class_meet_no_goal(
     measure = accuracy([(torch.tensor([[1.0, 2.0], [4.0, 3.0]]), labels)])
     with refuses(error, asked=asked):
         measure(lambda inputs: inputs)
+
+
+def test_a_folder_that_somebody_else_writes_is_left_to_them(
+    tmp_path: Path, refuses: Callable[..., AbstractContextManager[None]]
+) -> None:
+    """Before anything is computed."""
+    program = "import sys\nfrom detent.files import reserved\nwith reserved(sys.argv[1], ''):\n"
+    program += "    print('held', flush=True)\n    sys.stdin.read()"
+    command = [sys.executable, "-c", program, str(tmp_path / "out")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with refuses(ArtifactError, asked="tune into", found=f"in use by process {holder.pid} since 2"):
+            tuned(tmp_path / "out", drop=20.0, report=pytest.fail)
+        holder.communicate(timeout=60)

@@ -63,6 +63,7 @@ def run_here(
     """
     waiting = deque(tasks)
     tried: dict[str, int] = {}
+    before = {task.key: results.read(task.key) for task in tasks}  # of cells that failed, and are computed again
     results.cells.mkdir(parents=True, exist_ok=True)
     log = results.folder / "workers.log"
     running: list[_Worker] = []
@@ -89,7 +90,7 @@ def run_here(
             lost, worker.task = worker.task, None
             if lost is not None:
                 written = results.read(lost.key)
-                if written is not None:  # it died between the file and the word of it
+                if written != before[lost.key] and written is not None:  # it died between the file and the word of it
                     done(written)
                 elif tried[lost.key] < tries:
                     waiting.appendleft(lost)

@@ -42,11 +42,11 @@ def html_page(rows: Sequence[Row], results: Sequence[Result], title: str) -> str
 
 def markdown_page(rows: Sequence[Row], results: Sequence[Result], title: str) -> str:
     """The same tables, for a repository."""
-    lines = [f"# {title}", "", *_setting(results), "", *_markdown(_HEAD, [_cells(one) for one in rows])]
+    lines = [f"# {title}", "", *map(_plain, _setting(results)), "", *_markdown(_HEAD, [_cells(one) for one in rows])]
     failed = [one for one in rows if one.errors]
     if failed:
         lines += ["", "## Not there", ""]
-        lines += [f"- {_words(one)}: {'; '.join(one.errors)}" for one in failed]
+        lines += [f"- {_plain(_words(one))}: {_plain('; '.join(one.errors))}" for one in failed]
     if academic_against_hardware(rows):
         lines += ["", "## Academic and hardware", "", *_markdown(*_against_table(rows))]
     for axis, (name, _) in _ABLATIONS.items():
@@ -192,9 +192,18 @@ def _number(value: float | None) -> str:
     return _DASH if value is None else f"{value:.2f}"
 
 
+def _plain(text: str) -> str:
+    """Of names in a file of results: one line, and nothing but text.
+
+    >>> _plain("a | b <script>")
+    'a / b &lt;script>'
+    """
+    return " ".join(text.split()).replace("|", "/").replace("<", "&lt;")
+
+
 def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
     def line(cells: Sequence[str]) -> str:
-        return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+        return f"| {' | '.join(map(_plain, cells))} |"
 
     rule = "|" + "|".join("---:" if title.endswith("#") else "---" for title in head) + "|"
     return [line([title.rstrip("#") for title in head]), rule, *map(line, lines)]

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 
-from detent.errors import CaptureError, install_hint
+from detent.errors import CaptureError, install_hint, refusing
+from detent.files import read_bytes
 
 __all__ = ["Checkpoint", "load_checkpoint"]
+
+_INDEX = "model.safetensors.index.json"
+_TO_DO = "give a folder that save_pretrained wrote"
+_MOST_CONFIG, _MOST_INDEX = 2**22, 2**26  # bytes
+_MOST_COUNT = 2**20
+_LAYERS = re.compile(r"^(num|n)_.*(layer|block)|layers$|^depth$")
+_COUNT = re.compile(r"^(num|n)_")
 
 
 class Checkpoint(nn.Module):
@@ -23,7 +32,7 @@ class Checkpoint(nn.Module):
         self.model, self.words = model, words
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        made = self.model(input_ids=ids, attention_mask=mask, use_cache=False)
+        made = self.model(input_ids=ids, attention_mask=mask, use_cache=False, return_dict=True)
         logits = getattr(made, "logits", None)
         out: Tensor = made.last_hidden_state if logits is None else logits
         return out
@@ -36,22 +45,25 @@ class Checkpoint(nn.Module):
 
 
 def load_checkpoint(folder: Path) -> Checkpoint:
-    """The model that config.json names, if it is a class of transformers and its weights are safetensors."""
+    """The model that config.json names, if it is a class of transformers and its weights are safetensors.
+
+    The folder may be a stranger's: its code is not run, an index names files of the folder alone, a model of more
+    layers than there are tensors is not built, and weights that are missing are not made up.
+    """
     asked = f"load {folder}"
     try:
         import transformers
     except ImportError:
         raise CaptureError(asked, "transformers is not installed", install_hint("transformers")) from None
-    if not list(folder.glob("*.safetensors")):
-        raise CaptureError(asked, "it has no .safetensors file", "save the model again with save_pretrained")
-    with _refusing(asked):
+    with refusing(CaptureError, asked, _TO_DO):
+        tensors = _count_tensors(folder, asked)
+        _check_counts(json.loads(read_bytes(folder / "config.json", most=_MOST_CONFIG)), tensors, asked)
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    named = (config.architectures or [""])[0]
-    kind: Any = getattr(transformers, named, None) if named else None
-    if not _is_subclass(kind, transformers.PreTrainedModel):
-        raise CaptureError(asked, f"its architecture is {named or 'not named'}", "use one of transformers itself")
-    with _refusing(asked):
-        model = kind.from_pretrained(
+        named = str([*(config.architectures or ()), ""][0])
+        kind: Any = getattr(transformers, named, None) if named else None
+        if not _is_subclass(kind, transformers.PreTrainedModel):
+            raise CaptureError(asked, f"its architecture is {named or 'not named'}", "use one of transformers itself")
+        model, told = kind.from_pretrained(
             folder,
             config=config,
             local_files_only=True,
@@ -59,18 +71,47 @@ def load_checkpoint(folder: Path) -> Checkpoint:
             trust_remote_code=False,
             dtype=torch.float32,
             attn_implementation="eager",
+            output_loading_info=True,
         )
-    return Checkpoint(model.eval(), int(config.vocab_size)).eval()
+        if told["missing_keys"]:
+            missing = sorted(told["missing_keys"])
+            raise CaptureError(asked, f"it lacks {len(missing)} weights of {named}, as {missing[0]}", _TO_DO)
+        return Checkpoint(model.eval(), int(config.vocab_size)).eval()
+
+
+def _count_tensors(folder: Path, asked: str) -> int:
+    """Those in files of weights. An index that names a file elsewhere is refused."""
+    files = [path for path in sorted(folder.glob("*.safetensors")) if path.is_file()]
+    if not files:
+        raise CaptureError(asked, "it has no .safetensors file", "save the model again with save_pretrained")
+    if (index := folder / _INDEX).exists():
+        for name in json.loads(read_bytes(index, most=_MOST_INDEX))["weight_map"].values():
+            if Path(name).name != name:
+                raise CaptureError(asked, f"{_INDEX} names {name}, a file elsewhere", _TO_DO)
+    count = 0
+    for path in files:
+        with safe_open(path, "pt") as held:
+            count += len(held.keys())
+    return count
+
+
+def _check_counts(config: Any, tensors: int, asked: str) -> None:
+    """Building a model takes time and memory by its layers and labels: before any is built, their numbers are looked
+    at. A layer has a tensor."""
+    waiting = [config]
+    while waiting:
+        held = waiting.pop()
+        if isinstance(held, list):
+            waiting += held
+        if not isinstance(held, dict):
+            continue
+        waiting += held.values()
+        for name, value in held.items():
+            most = tensors if _LAYERS.search(name) else _MOST_COUNT if _COUNT.match(name) else None
+            if most is not None and isinstance(value, int) and value > most:
+                found = f"config.json says {name}: {value:,}, and the files hold {tensors:,} tensors"
+                raise CaptureError(asked, found, _TO_DO)
 
 
 def _is_subclass(found: object, base: type) -> bool:
     return isinstance(found, type) and issubclass(found, base)
-
-
-@contextmanager
-def _refusing(asked: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError, KeyError) as error:
-        found = (str(error).strip() or type(error).__name__).split("\n")[0]
-        raise CaptureError(asked, found, "give a folder that save_pretrained wrote") from None

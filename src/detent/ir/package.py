@@ -83,13 +83,24 @@ class Package:
         """The QDQ ONNX model."""
         path = self.path("model.onnx")
         with refusing(ArtifactError, f"read {path}", "deploy the model again"):
-            return onnx.load_model(str(path))
+            model = onnx.load_model(str(path))
+            _check_names(model.graph)
+            return model
 
     @cached_property
     def graph(self) -> Network:
         """The same with Q and DQ folded into operands."""
         with refusing(ArtifactError, f"read the network of {self.folder}", "deploy the model again"):
             return read_qdq(self.model)
+
+
+def _check_names(graph: onnx.GraphProto) -> None:
+    """They are printed, each in a line."""
+    names = [port.name for port in (*graph.input, *graph.output)]
+    names += [name for node in graph.node for name in (node.name, *node.output)]
+    broken = next((name for name in names if len(name.splitlines()) > 1), None)
+    if broken is not None:
+        raise ValueError(f"the name {broken!r} has a line break")
 
 
 def _bytes_of(path: Path) -> bytes | None:

@@ -76,7 +76,10 @@ def _rows(facts: Facts) -> Iterator[tuple[str, str]]:
         yield "latency, one thread, median", f"{figures}, ratio {speed.median_ratio:.2f}"
     yield "the same integers on", ", ".join(name for name, yes in on_cpus(facts).items() if yes) or "not known"
     yield "recipe", _code(str(facts.manifest.get("plan", {}).get("recipe", "")))
-    yield "made with", ", ".join(f"{name} {version}" for name, version in facts.manifest.get("versions", {}).items())
+    yield (
+        "made with",
+        _plain(", ".join(f"{name} {version}" for name, version in facts.manifest.get("versions", {}).items())),
+    )
 
 
 def _code(text: str) -> str:

@@ -14,7 +14,7 @@ from torch import nn
 from detent.artifact import Artifact, require_writable
 from detent.deployment.atomic_folder import place, target_of
 from detent.errors import RecipeError
-from detent.files import temporary_folder
+from detent.files import reserved, temporary_folder
 from detent.ir import Package
 from detent.loading import load
 from detent.planning import Backend
@@ -57,7 +57,7 @@ def tune(
     network = model if isinstance(model, nn.Module) else load(model)
     request = find(recipe)
     data = list(islice(as_tensors(batches), steps or request.calibration.batches or STEPS))
-    with temporary_folder() as scratch:
+    with reserved(final, f"tune into {final}"), temporary_folder() as scratch:
         search = Search(network, data, target, metric, drop, cpu, scratch, report)
         best = search.run(request)
         made = best.artifact.folder

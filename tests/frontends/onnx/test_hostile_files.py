@@ -405,6 +405,16 @@ def mutated_model(content: bytes, dice: random.Random) -> bytes:
     return model.SerializeToString()
 
 
+@pytest.mark.parametrize("name", ["y\nPASS: all outputs are equal", "y\x1b[2J", "y\u2028z"])
+def test_names_that_command_a_terminal(name: str) -> None:
+    """They are printed by commands, where a line of the file must not look like one of Detent's."""
+    ports = [helper.make_tensor_value_info(port, 1, [2]) for port in ("x", name)]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], [name])], "g", ports[:1], ports[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(OnnxError, match="has a control character"):
+        load(model)
+
+
 @pytest.mark.parametrize("where", ["name", "size"])
 def test_names_that_are_no_text(where: str) -> None:
     """protobuf hands them out as bytes, which have no place among the others."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ __all__ = ["all_graphs", "check_text", "read_model"]
 
 _DEPTH = 16  # subgraphs in subgraphs
 _MOST = 2**31 - 1  # bytes protobuf can parse
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _REPEATS = 8  # how often a file of external data may be read in all: tensors may share their data
 
 
@@ -56,7 +58,8 @@ def all_graphs(graph: GraphProto, depth: int = 0) -> Iterator[GraphProto]:
 
 
 def check_text(model: ModelProto) -> None:
-    """Names are text: protobuf hands out bytes that are not UTF-8 as they are."""
+    """Names are text, and none has a line break or another control character: a command that prints it would print what
+    the file says. Protobuf hands out bytes that are not UTF-8 as they are."""
     texts: list[Any] = [entry.domain for entry in model.opset_import]
     for graph in all_graphs(model.graph):
         texts += [graph.name, *(part.name for part in (*graph.initializer, *graph.input, *graph.output))]
@@ -69,6 +72,10 @@ def check_text(model: ModelProto) -> None:
         raise OnnxError(
             "load an ONNX model", f"the name {broken[:40]!r} is no text", "the file is damaged: get it again"
         )
+    hidden = next((text for text in texts if not text.isprintable() and _CONTROL.search(text)), None)
+    if hidden is not None:
+        found = f"the name {hidden[:40]!r} has a control character"
+        raise OnnxError("load an ONNX model", found, "rename it where the file is made")
 
 
 def _tensors(model: ModelProto) -> Iterator[TensorProto]:
