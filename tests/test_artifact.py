@@ -121,7 +121,7 @@ def test_a_manifest_of_version_1_reads_as_one_of_today(tmp_path):
 )
 def test_a_file_that_is_no_manifest_is_refused(artifact, text):
     (artifact.folder / MANIFEST).write_text(text)
-    with pytest.raises(ArtifactError, match="it is no manifest"):
+    with pytest.raises(ArtifactError, match="it is not a manifest"):
         Artifact.load(artifact.folder)
 
 

@@ -72,7 +72,7 @@ def test_a_function_and_a_folder_of_arrays_are_taken(tmp_path):
 
 def test_data_that_is_no_batches_is_an_error(tmp_path):
     for data in (3, lambda: 3):
-        with pytest.raises(RangeError, match="a int, which is no batches"):
+        with pytest.raises(RangeError, match="a int, which is not a list of batches"):
             detent.quantize(file_of_a_network(), data, backend="onnxruntime", folder=tmp_path / "out")
 
 

@@ -149,7 +149,7 @@ def test_an_unknown_name_suggests_the_nearest(animals):
     with pytest.raises(UnknownNameError) as caught:
         animals["dgo"]
     assert caught.value.asked == "animal 'dgo'"
-    assert caught.value.found == "known are cat, dog"
+    assert caught.value.found == "not one of cat, dog"
     assert caught.value.to_do == "did you mean 'dog'?"
 
 
@@ -157,7 +157,7 @@ def test_an_unknown_name_that_is_near_nothing_suggests_nothing(animals):
     with pytest.raises(UnknownNameError) as caught:
         animals["xylophone"]
     assert "did you mean" not in caught.value.to_do
-    assert caught.value.found == "known are cat, dog"
+    assert caught.value.found == "not one of cat, dog"
 
 
 def test_an_entry_point_is_loaded_when_its_name_is_first_asked_for(animals, offered):

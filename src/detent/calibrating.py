@@ -93,7 +93,9 @@ def _require_batches(prepared: nn.Module, batches: Any) -> None:
     gone_through = hasattr(batches, "__iter__") or hasattr(batches, "__getitem__")
     if isinstance(batches, (torch.Tensor, np.ndarray, Mapping, str)) or not gone_through:
         raise DataError(
-            f"calibrate with a {type(batches).__name__}", "it holds no batches", "give a list, or a loader, of batches"
+            f"calibrate with a {type(batches).__name__}",
+            "it contains no batches",
+            "give a list, or a loader, of batches",
         )
 
 

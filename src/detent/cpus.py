@@ -65,7 +65,7 @@ def find(cpu: str | Cpu | None = None) -> Cpu:
     if cpu not in CPUS:
         near = difflib.get_close_matches(cpu, CPUS, n=1)
         advice = f"did you mean {near[0]!r}?" if near else "use one of these"
-        raise UnknownNameError(f"CPU {cpu!r}", f"known are {', '.join(CPUS)}", advice)
+        raise UnknownNameError(f"CPU {cpu!r}", f"not one of {', '.join(CPUS)}", advice)
     return CPUS[cpu]
 
 

@@ -55,7 +55,7 @@ def read_bytes(path: str | os.PathLike[str], *, most: int | None = None) -> byte
         if stat.S_ISDIR(state.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), where)
         if not stat.S_ISREG(state.st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", where)
+            raise OSError(errno.EINVAL, "it is not a regular file", where)
         if most is not None and state.st_size > most:
             raise OSError(errno.EFBIG, f"it has {state.st_size:,} bytes, and at most {most:,} are read", where)
         return file.read()
@@ -67,7 +67,7 @@ def write_bytes(path: str | os.PathLike[str], content: bytes, *, mode: int = 0o6
     target = Path(path)
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISREG(target.stat().st_mode) and not target.is_dir():  # a folder: the system refuses it
-            raise OSError(errno.EINVAL, "it is no regular file", str(target))
+            raise OSError(errno.EINVAL, "it is not a regular file", str(target))
     _sweep_partial(target)
     # A name of its own: two processes that write one file must not write into one another's.
     partial = target.with_name(f".{target.name}.{os.getpid()}-{next(_count)}{PARTIAL}")
@@ -171,7 +171,7 @@ def _open_lock(path: Path) -> TextIO:
     descriptor = os.open(path, flags, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return os.fdopen(descriptor, "a+", encoding="utf-8")
 
 

@@ -172,7 +172,7 @@ def _batches(given: Any, network: nn.Module) -> Iterable[Any]:
     if not isinstance(found, Iterable):
         raise RangeError(
             "quantize with data",
-            f"a {type(found).__name__}, which is no batches",
+            f"a {type(found).__name__}, which is not a list of batches",
             "give batches, or a function of them",
         )
     return found
@@ -201,7 +201,7 @@ def _required(batch: Any) -> Any:
     if batch is None or isinstance(batch, (str, bytes)):
         raise DataError(
             f"quantize with a batch that is {batch!r}",
-            "it holds no numbers",
+            "it contains no numbers",
             "give arrays or tensors, tuples of them in the order of the inputs, or dicts by their names",
         )
     return batch

@@ -30,7 +30,7 @@ def unknown_name(kind: str, name: object, known: Iterable[str], own: str | None 
     near = difflib.get_close_matches(str(name), names, n=1)
     own = own or f"register your own {kind} first"
     to_do = f"did you mean {near[0]!r}?" if near else f"use one of these, or {own}"
-    return UnknownNameError(f"{kind} {name!r}", f"known are {', '.join(names)}", to_do)
+    return UnknownNameError(f"{kind} {name!r}", f"not one of {', '.join(names)}", to_do)
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Registry(Table[type[T]], Generic[T]):
     >>> numbers["flog"]
     Traceback (most recent call last):
     detent.errors.UnknownNameError: asked: number 'flog'
-    found: known are flag
+    found: not one of flag
     to do: did you mean 'flag'?
     """
 

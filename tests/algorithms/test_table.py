@@ -28,7 +28,7 @@ def test_a_mistake_is_refused_before_anything_runs(refuses):
     with refuses(
         UnknownNameError,
         "algorithm 'adaruond'",
-        f"known are {', '.join(sorted(ALGORITHMS))}",
+        f"not one of {', '.join(sorted(ALGORITHMS))}",
         "did you mean 'adaround'?",
     ):
         prepared_with({"name": "adaruond"})

@@ -114,7 +114,7 @@ def test_quantize_takes_batches_from_a_function(folder, monkeypatch, capsys):
         ({"--steps": "513"}, "less than or equal to 512"),
         ({"--crop": "0"}, "greater than or equal to 1"),
         ({"--exclude": "/haed/*"}, "matches nothing"),
-        ({"--recipe": "absent"}, "known are"),
+        ({"--recipe": "absent"}, "not one of"),
         ({"--data": "mine.py:batches"}, "mine.py: no such file"),
         ({"--backend": "executorch_xnnpack"}, "executorch is not installed; pip install 'detent[executorch]'"),
         ({"-o": "net.onnx/out"}, "it cannot be written there"),
@@ -123,7 +123,7 @@ def test_quantize_takes_batches_from_a_function(folder, monkeypatch, capsys):
         ({"--data": "given.py:batches", "--batch-size": "4"}, "--batch-size is for files"),
         ({"--data": "given.py:batches", "--crop": "4"}, "--crop is for files"),
         ({"--data": "given.py:batches"}, "RuntimeError: out of pictures (line 2 of"),
-        ({"--data": "given.py:nothing"}, "a batch that is None: it holds no numbers"),
+        ({"--data": "given.py:nothing"}, "a batch that is None: it contains no numbers"),
     ],
     ids=[
         "data",

@@ -59,7 +59,7 @@ def test_a_missing_file_is_one_line_before_torch_is_loaded(words: tuple[str, ...
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("plan", "c.yaml", "--backend", "openvino"), "load 'c.yaml': it is no ONNX file, or a damaged one"),
+        (("plan", "c.yaml", "--backend", "openvino"), "load 'c.yaml': it is not an ONNX file, or it is damaged"),
         (("plan", "net.onnx", "--backend", "openvin"), "did you mean 'openvino'?"),
         (("plan", "net.onnx", "--backend", "openvino", "--recipe", "ptqq"), "did you mean 'ptq'?"),
         (("plan", "net.onnx", "--backend", "openvino", "--recipe", "zzz"), "or the path of a .yaml"),

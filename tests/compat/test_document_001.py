@@ -332,7 +332,7 @@ def test_001_19_the_maxmin_block_of_the_document(tmp_path):
     """The maxmin block of JSON as it is printed: its full-width comma is answered with the line and the remedy."""
     file = tmp_path / "cfg.json"
     file.write_text(UNLEARNABLE, encoding="utf-8")
-    with pytest.raises(RecipeError, match="it is no JSON") as error:
+    with pytest.raises(RecipeError, match="it is not JSON") as error:
         QatProcessor(Residual().eval(), batches(1)[0][0], config_file=file)
     assert error.value.to_do == "line 7 has the full-width '\uff0c': write ','"
     file.write_text(UNLEARNABLE.replace("\uff0c", ","))

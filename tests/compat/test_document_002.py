@@ -539,7 +539,7 @@ def test_002_21_register_network_quantizer(model_path):
     assert type(Quantizer(TargetPlatform.PPL_CUDA_INT8, graph)) is not MyQuantizer
     register_network_quantizer(MyQuantizer, TargetPlatform.PPL_CUDA_INT8)
     assert type(Quantizer(TargetPlatform.PPL_CUDA_INT8, graph)) is MyQuantizer
-    with pytest.raises(RegistrationError, match="it is no BaseQuantizer"):
+    with pytest.raises(RegistrationError, match="it is not a BaseQuantizer"):
         register_network_quantizer(dict, TargetPlatform.PPL_CUDA_INT8)
 
 

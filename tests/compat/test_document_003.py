@@ -521,7 +521,7 @@ def test_003_22_the_documents_yaml(tmp_path):
         ("backend: academic", "backend: tpu", "allowed are academic, tensorrt"),
         ("backend: academic", "backend: {symetry: true}", "allowed are ada_sign, symmetry"),
         ("bit: 4", "bits: 4", "allowed are w_method, a_method, bit"),
-        ("w_method: lsq", "w_method: lsk", "known are lsq"),
+        ("w_method: lsq", "w_method: lsk", "not one of lsq"),
     ],
 )
 def test_003_23_yaml_mistakes(old, new, said, tmp_path, capsys):

@@ -165,7 +165,7 @@ def test_pipelines_that_quantize_nothing_are_refused(file):
     graph, executor = dispatched(file)
     with pytest.raises(RecipeError, match="add RuntimeCalibrationPass"):
         ppq.Pipeline([ppq.QuantizeFusionPass()]).optimize(graph, batches(), executor)
-    with pytest.raises(RecipeError, match="it is no QuantizationOptimizationPass"):
+    with pytest.raises(RecipeError, match="it is not a QuantizationOptimizationPass"):
         ppq.Pipeline([print])
     with pytest.raises(RecipeError, match="it is dispatched to none"):
         ppq.Pipeline([ppq.RuntimeCalibrationPass()]).optimize(ppq.load_onnx_graph(file), batches(), executor)

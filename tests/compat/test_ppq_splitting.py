@@ -117,7 +117,7 @@ def test_a_split_network_is_exported(path, setting, tmp_path):
         (weights("conv9"), "the layers are conv1, conv2, conv3"),
         (weights("conv2", threshold=100.0), "its largest weight is"),
         (channels("conv1", directions=["up", "down"]), "there are 1 interested_layers"),
-        (channels("conv1", directions=["left"]), "known are up, down"),
+        (channels("conv1", directions=["left"]), "not one of up, down"),
         (channels("relu1"), "the layers are conv1"),
     ],
     ids=["none", "unknown", "threshold", "directions", "direction", "no-layer"],

@@ -52,7 +52,7 @@ def test_a_weight_and_a_scale_too(tmp_path: Path, refuses: Callable[..., Abstrac
 
 
 class Masked(nn.Module):
-    """A buffer of -inf is how attention leaves positions out: it is no parameter."""
+    """A buffer of -inf is how attention leaves positions out: it is not a parameter."""
 
     mask: Tensor
 

@@ -42,7 +42,7 @@ OTHERS = {
     "a row is left out": lambda n, x: F.linear(x, n.w[0:2]) + F.linear(x, n.w[2:4]),
     "a row is read twice": lambda n, x: torch.cat([F.linear(x, n.w[0:4]), F.linear(x, n.w[2:6])], 1),
     "it is read whole too": lambda n, x: torch.cat([F.linear(x, n.w), F.linear(x, n.w[0:2]), F.linear(x, n.w[2:6])], 1),
-    "it is no weight": lambda n, x: F.linear(x, n.w[0:2]) + n.w[2:6].sum(),
+    "it is not a weight": lambda n, x: F.linear(x, n.w[0:2]) + n.w[2:6].sum(),
 }
 
 

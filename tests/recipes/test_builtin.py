@@ -11,7 +11,7 @@ from detent.recipes import BUILTIN, Recipe, TensorRequest, find
 
 ROOT = Path(__file__).resolve().parents[2]
 KNOWN = (
-    "known are adaround, apot, brecq, dorefa, dsq, equalize, fp8, gptq, kl, lsq, lsq_plus, mse, mxfp4, mxfp8, nf4, "
+    "not one of adaround, apot, brecq, dorefa, dsq, equalize, fp8, gptq, kl, lsq, lsq_plus, mse, mxfp4, mxfp8, nf4, "
     "nvfp4, pact, percentile, ptq, qdrop, qil, smoothquant, tqt, w4g128, w4g32, w4g32_gptq, w8"
 )
 
@@ -151,7 +151,7 @@ def test_a_path_is_never_a_name(tmp_path, refuses):
     with refuses(
         RecipeError,
         f"read the recipe {tmp_path / 'lsq'}",
-        "the suffix ''; known are .yaml, .yml, .json, .toml",
+        "the suffix '' is not one of .yaml, .yml, .json, .toml",
         "name the file by its format",
     ):
         find(tmp_path / "lsq")

@@ -178,18 +178,18 @@ WRITE_KEYS = "write keys and values, as in 'name: mine'"
         pytest.param(
             "a.txt",
             b"name: mine",
-            "the suffix '.txt'; known are .yaml, .yml, .json, .toml",
+            "the suffix '.txt' is not one of .yaml, .yml, .json, .toml",
             "name the file by its format",
             id="unknown-suffix",
         ),
         pytest.param(
             "a.yamll",
             b"name: mine",
-            "the suffix '.yamll'; known are .yaml, .yml, .json, .toml",
+            "the suffix '.yamll' is not one of .yaml, .yml, .json, .toml",
             "did you mean '.yaml'?",
             id="misspelt-suffix",
         ),
-        pytest.param("a", b"", "the suffix ''; known are .yaml, .yml, .json, .toml", "name the file by its format"),
+        pytest.param("a", b"", "the suffix '' is not one of .yaml, .yml, .json, .toml", "name the file by its format"),
         # ---- keys that are there twice ----
         pytest.param(
             "a.yaml",
@@ -320,7 +320,7 @@ def test_a_path_that_cannot_be_written_is_refused(tmp_path, monkeypatch, refuses
     with refuses(
         RecipeError,
         "write the recipe a.ini",
-        "the suffix '.ini'; known are .yaml, .yml, .json, .toml",
+        "the suffix '.ini' is not one of .yaml, .yml, .json, .toml",
         "name the file by its format",
     ):
         MINE.save("a.ini")

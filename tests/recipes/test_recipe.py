@@ -105,11 +105,11 @@ def test_it_prints_as_yaml():
     ("error", "given", "asked", "found", "to_do"),
     [
         pytest.param(
-            RecipeError, {"wieghts": {}}, "wieghts = {}", f"no such key; known are {KEYS}", "did you mean 'weight'?",
+            RecipeError, {"wieghts": {}}, "wieghts = {}", f"no such key; known: {KEYS}", "did you mean 'weight'?",
             id="misspelt-key",
         ),
         pytest.param(
-            RecipeError, {8: {}}, "8 = {}", f"no such key; known are {KEYS}", "remove it", id="key-that-is-a-number"
+            RecipeError, {8: {}}, "8 = {}", f"no such key; known: {KEYS}", "remove it", id="key-that-is-a-number"
         ),
         pytest.param(
             RecipeError, {"weight": [4]}, "weight = [4]", "it is a list",
@@ -140,7 +140,7 @@ def test_it_prints_as_yaml():
         ),
         pytest.param(
             RecipeError, {"batch_norm": {"freeze_epoch": 5}}, "batch_norm.freeze_epoch = 5",
-            "no such key; known are strategy, freeze_at_epoch", "did you mean 'freeze_at_epoch'?", id="batch-norm-key",
+            "no such key; known: strategy, freeze_at_epoch", "did you mean 'freeze_at_epoch'?", id="batch-norm-key",
         ),
         pytest.param(
             RecipeError, {"calibration": {"batches": 0}}, "calibration.batches = 0", "allowed are 1 to 512",
@@ -166,7 +166,7 @@ def test_it_prints_as_yaml():
         pytest.param(
             RecipeError, {"rules": [{"match": {"name": "a"}}, {"match": {"name": "b"}, "weight": {"bit": 4}}]},
             "rules[1].weight.bit = 4",
-            "no such key; known are quantizer, quantizer_options, observer, observer_options, bits, grid, signed, "
+            "no such key; known: quantizer, quantizer_options, observer, observer_options, bits, grid, signed, "
             "narrow, symmetric, granularity, scale, rounding, quantize",
             "did you mean 'bits'?", id="deep-key",
         ),
@@ -222,7 +222,7 @@ def test_a_mistake_is_refused_with_its_path(error, given, asked, found, to_do, r
 
 
 def test_a_misspelt_required_key_is_told_before_the_missing_one(refuses):
-    with refuses(RecipeError, "Recipe: nmae = 'mine'", f"no such key; known are {KEYS}", "did you mean 'name'?"):
+    with refuses(RecipeError, "Recipe: nmae = 'mine'", f"no such key; known: {KEYS}", "did you mean 'name'?"):
         Recipe(nmae="mine")
     with refuses(RecipeError, "Recipe: name", "it is missing", "add it"):
         Recipe()

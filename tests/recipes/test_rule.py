@@ -60,7 +60,7 @@ def test_quantize_of_a_rule_speaks_for_every_tensor_that_does_not_say_otherwise(
         pytest.param(
             {"match": {"nmae": "fc"}},
             "match.nmae = 'fc'",
-            "no such key; known are name, kind",
+            "no such key; known: name, kind",
             "did you mean 'name'?",
             id="misspelt-name",
         ),
@@ -71,7 +71,7 @@ def test_quantize_of_a_rule_speaks_for_every_tensor_that_does_not_say_otherwise(
         pytest.param(
             {"match": {"name": "fc"}, "wieght": {}},
             "wieght = {}",
-            "no such key; known are match, weight, activation, bias, quantize",
+            "no such key; known: match, weight, activation, bias, quantize",
             "did you mean 'weight'?",
             id="misspelt-role",
         ),

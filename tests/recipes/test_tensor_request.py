@@ -109,9 +109,9 @@ def refused(identity, error, given, asked, found, to_do):
     [
         refused(
             "misspelt-key", RecipeError, {"obsrver": "kl"},
-            "obsrver = 'kl'", f"no such key; known are {KEYS}", "did you mean 'observer'?",
+            "obsrver = 'kl'", f"no such key; known: {KEYS}", "did you mean 'observer'?",
         ),
-        refused("unknown-key", RecipeError, {"qqq": 1}, "qqq = 1", f"no such key; known are {KEYS}", "remove it"),
+        refused("unknown-key", RecipeError, {"qqq": 1}, "qqq = 1", f"no such key; known: {KEYS}", "remove it"),
         refused("bits-text", RecipeError, {"bits": "8"}, "bits = '8'", "it is a str", "give an integer"),
         refused("bits-float", RecipeError, {"bits": 8.0}, "bits = 8.0", "it is a float", "give an integer"),
         refused("bits-bool", RecipeError, {"bits": True}, "bits = True", "it is a bool", "give an integer"),
@@ -177,7 +177,7 @@ def refused(identity, error, given, asked, found, to_do):
         ),
         refused(
             "group-key", RecipeError, {"granularity": {"per_groop": 32}},
-            "granularity = {'per_groop': 32}", "no such key; known are per_group", "did you mean 'per_group'?",
+            "granularity = {'per_groop': 32}", "no such key; known: per_group", "did you mean 'per_group'?",
         ),
         refused(
             "group-of-0", RecipeError, {"granularity": {"per_group": 0}},
@@ -292,7 +292,7 @@ def test_a_mistake_is_refused(error, given, asked, found, to_do, refuses):
     [("observer", OBSERVERS, "percentil", "percentile"), ("quantizer", QUANTIZERS, "lsqplus", "lsq_plus")],
 )
 def test_an_unknown_method_answers_with_the_nearest(key, table, given, near, refuses):
-    known = f"known are {', '.join(sorted(table))}"
+    known = f"not one of {', '.join(sorted(table))}"
     with refuses(UnknownNameError, f"TensorRequest: {key} = {given!r}", known, f"did you mean {near!r}?"):
         TensorRequest(**{key: given})
 

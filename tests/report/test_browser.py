@@ -19,7 +19,7 @@ def page(facts, tmp_path_factory):
 
 def test_an_operation_is_chosen_by_a_click(browser, page):
     browser.open(page)
-    assert "Choose an operation" in browser.run(PANEL)
+    assert "Click an operation" in browser.run(PANEL)
     browser.click("#node-0")
     told = browser.run(PANEL)
     assert browser.run(CHOSEN) == "node-0"
@@ -30,7 +30,7 @@ def test_an_operation_is_chosen_by_a_click(browser, page):
     assert browser.run("return document.querySelectorAll('.edge.near').length") == 2
     browser.press("Escape")
     assert browser.run(CHOSEN) is None
-    assert "Choose an operation" in browser.run(PANEL)
+    assert "Click an operation" in browser.run(PANEL)
     assert not browser.log()
 
 

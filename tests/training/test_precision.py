@@ -112,7 +112,7 @@ def test_kernels_that_end_the_process_are_refused(monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_unknown_precision_is_refused() -> None:
-    with pytest.raises(RecipeError, match="known are 32, bf16, 16"):
+    with pytest.raises(RecipeError, match="not one of 32, bf16, 16"):
         Precision("64", torch.device("cpu"))  # type: ignore[arg-type]
 
 

@@ -121,7 +121,7 @@ def test_a_softmax_over_several_axes_is_refused(body: str) -> None:
     [
         ("nowhere.onnx", "there is no such file"),
         ("nowhere.tflite", "there is no such file"),
-        ("notes.txt", "it is no ONNX file"),
+        ("notes.txt", "it is not an ONNX file"),
         ("notes.tflite", "it begins with b'no netwo'"),
     ],
 )

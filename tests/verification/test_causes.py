@@ -111,7 +111,7 @@ def test_ties(tensors, tmp_path, monkeypatch):
     (cause,) = verdict.causes
     assert cause.what.startswith("ties: relu2 (")
     assert cause.to_do.startswith("nothing: ")
-    assert "as far as that is promised" in verdict.line
+    assert "within the guarantee" in verdict.line
 
 
 @openvino

@@ -91,7 +91,7 @@ def test_what_it_refuses_is_refused_here(loaded: detent.Artifact) -> None:
     # A child that has answered reads no more batches: these have no end.
     with pytest.raises(TensorError, match=r"of shape \(1, 3, 9, 9\)"):
         loaded.verify((torch.zeros(1, 3, 9, 9) for _ in itertools.count()), isolate=True)
-    with pytest.raises(TensorError, match="it holds no batches"):
+    with pytest.raises(TensorError, match="it contains no batches"):
         loaded.verify(5, isolate=True)  # type: ignore[arg-type]
 
     def failing() -> Iterator[torch.Tensor]:

@@ -194,7 +194,7 @@ def test_one_code_of_an_operation_in_float_is_caught(deployed, tmp_path, monkeyp
     monkeypatch.setattr(engine, "tensors", moved)
     verdict = artifact.verify([inputs], latency=False)
     assert verdict.problems[0] == (
-        "hardsigmoid: twin vs engine: 1 of 16 differ (0.062), most 1 LSB, more than float32 arithmetic explains"
+        "hardsigmoid: twin vs engine: 1 of 16 differ (0.062), at most 1 LSB, more than float32 arithmetic explains"
     )
 
 
@@ -383,7 +383,9 @@ def test_what_a_target_computes_otherwise_than_simulated_is_said(tmp_path):
     verdict = detent.deploy(prepared, tmp_path / "out").verify([inputs], latency=False)
     assert verdict.holds
     assert "depthwise" in [difference.tensor for difference in verdict.unlike]
-    assert verdict.line.endswith("; but one operation is not as simulated on this target, most 12 LSB (depthwise)")
+    assert verdict.line.endswith(
+        "; but one operation differs from the simulation on this target, by at most 12 LSB (depthwise)"
+    )
 
 
 def test_a_file_that_cannot_be_run_is_a_verdict_if_it_is_known_to_be_wrong(deployed, tmp_path):
@@ -391,7 +393,7 @@ def test_a_file_that_cannot_be_run_is_a_verdict_if_it_is_known_to_be_wrong(deplo
     verdict = changed(artifact, number("relu3_scale", 0, up)).verify([inputs])
     assert verdict.line.startswith("FAIL: relu3: model.onnx has ")
     assert verdict.notes[0].startswith(
-        "nothing was computed: compute 'relu3' as a DPU: it has a scale that is no power"
+        "nothing was computed: compute 'relu3' as a DPU: it has a scale that is not a power"
     )
     assert json.loads(json.dumps(verdict.to_dict()))["holds"] is False
 

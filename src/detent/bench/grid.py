@@ -46,7 +46,7 @@ _MOST_SEED = 2**31 - 1
 
 def _width(text: str) -> str:
     if _WIDTH.fullmatch(text) is None:
-        raise RefusalError("it is no width", "write W4A8 for weights of 4 bits and activations of 8")
+        raise RefusalError("it is not a width", "write W4A8 for weights of 4 bits and activations of 8")
     return text
 
 

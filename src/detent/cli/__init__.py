@@ -131,5 +131,5 @@ def main() -> None:
         raise SystemExit(2) from None
     except Exception:
         traceback.print_exc()
-        print("detent: this is a mistake of Detent's own; please report what is above", file=sys.stderr)
+        print("detent: this is a bug in Detent; please report the traceback above", file=sys.stderr)
         raise SystemExit(3) from None

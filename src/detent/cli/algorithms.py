@@ -14,9 +14,9 @@ __all__ = ["algorithms"]
 def algorithms(
     json: AsJson = False,
 ) -> None:
-    """List observers (how a range is found), quantizers (how it is simulated and trained) and what improves on them.
+    """List observers (find ranges), quantizers (simulate and train) and algorithms (improve without training).
 
-    The third table is of the algorithms that need no training: a recipe lists them under "algorithms".
+    A recipe lists the algorithms to apply under "algorithms".
 
     Example: detent algorithms --json
     """
@@ -30,7 +30,7 @@ def algorithms(
             name: {
                 **_facts(cls),
                 "roles": list(cls.roles),
-                "default observer": cls.default_observer or "the target's, start to 6 bits",
+                "default observer": cls.default_observer or "the target's; `start` up to 6 bits",
             }
             for name, cls in sorted(QUANTIZERS.items())
         },

@@ -29,7 +29,12 @@ __all__ = [
 ]
 
 OnnxFile = Annotated[Path, typer.Argument(help="An ONNX file.", callback=require_onnx)]
-DeployedFolder = Annotated[Path, typer.Argument(help="A folder that deploy wrote.", callback=require_deployed)]
+DeployedFolder = Annotated[
+    Path,
+    typer.Argument(
+        help="A deployed folder: what quantize, tune, train, deploy or retarget wrote.", callback=require_deployed
+    ),
+]
 Backend = Annotated[str, typer.Option(help="The target; `detent backends` lists them.", callback=require_backend)]
 _CALIBRATION = typer.Option(
     help="Calibration data: .npy, .npz, a folder of these or of images, or file.py:function.", callback=require_data
@@ -42,24 +47,24 @@ RecipeName = Annotated[
 ]
 Steps = Annotated[int, typer.Option(min=1, max=512, help="Calibrate with at most this many batches.")]
 BatchSize = Annotated[
-    int | None, typer.Option(min=1, help="Samples in a batch that is read from files.", show_default="8")
+    int | None, typer.Option(min=1, help="Samples per batch, if the data is read from files.", show_default="8")
 ]
 BatchSizeToCheck = Annotated[
-    int | None, typer.Option(min=1, help="Samples in a batch that is read from files.", show_default="32")
+    int | None, typer.Option(min=1, help="Samples per batch, if the data is read from files.", show_default="32")
 ]
 Exclude = Annotated[
-    list[str] | None, typer.Option(help="Keep float: a node's name (a glob) or type, or a kind; may be repeated.")
+    list[str] | None, typer.Option(help="Keep in float: a node name (glob), a node type or a kind; may be repeated.")
 ]
 Cpu = Annotated[
     str | None,
     typer.Option(
-        help="The kind of CPU it will run on: 'vnni' keeps 8-bit weights whole.",
+        help="The kind of CPU it will run on; 'vnni' allows the full range of 8-bit weights.",
         show_default="any",
         callback=require_cpu,
     ),
 ]
 MaxTensorBytes = Annotated[
-    int, typer.Option(min=1, help="Refuse a network that makes a larger tensor, before it runs.")
+    int, typer.Option(min=1, help="Refuse a network with a larger tensor than this, before it runs.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 MOST_BYTES = 4 * 2**30

@@ -16,7 +16,9 @@ __all__ = ["backends"]
 def backends(
     json: AsJson = False,
 ) -> None:
-    """List the hardware targets: what they store, what they quantize, and what runs them here.
+    """List the hardware targets, and the engines that run them here.
+
+    --json adds bits, files and the operations that each target quantizes.
 
     Example: detent backends --json
     """
@@ -73,8 +75,9 @@ def _print_table(rows: dict[str, dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(title="backends", title_justify="left", title_style="bold")
-    for column in ("name", "about", "runs here on", "quantizes"):
+    table.add_column("name", no_wrap=True)
+    for column in ("about", "runs here on"):
         table.add_column(column, overflow="fold")
     for name, facts in rows.items():
-        table.add_row(name, escape(facts["about"]), escape(_runs_on(facts)), ", ".join(facts["quantizes"]))
+        table.add_row(name, escape(facts["about"]), escape(_runs_on(facts)))
     Console().print(table)

@@ -38,7 +38,7 @@ class EngineName(StrEnum):
 def _part(text: str) -> tuple[int, int]:
     number, slash, of = text.partition("/")
     if not (slash and number.isdigit() and of.isdigit()):
-        raise typer.BadParameter(f"{text}: say 2/5 for the second of five parts")
+        raise typer.BadParameter(f"{text}: write 2/5 for the second of five parts")
     return int(number), int(of)
 
 
@@ -48,18 +48,20 @@ def run(
     grid: Annotated[Path, typer.Argument(help="A .yaml, .json or .toml file.", callback=require_path)],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Values in place of the grid's: train.epochs=2"),
+        typer.Argument(metavar="[KEY=VALUE]...", help="Override values of the grid: train.epochs=2"),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder of results.")] = Path("results"),
     engine: Annotated[EngineName, typer.Option(help="Where cells are computed; slurm writes scripts.")] = (
         EngineName.local
     ),
     workers: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Processes, or jobs of Slurm.", show_default="1; slurm: 16")
+        int | None, typer.Option(min=1, max=1024, help="Processes, or Slurm jobs.", show_default="1; slurm: 16")
     ] = None,
-    tries: Annotated[int, typer.Option(min=1, max=100, help="How often a cell is begun whose process dies.")] = 3,
-    again: Annotated[bool, typer.Option("--again", help="Compute cells that failed again.")] = False,
-    part: Annotated[str, typer.Option(help="Compute only a part, as 2/5: for several machines.")] = "1/1",
+    tries: Annotated[int, typer.Option(min=1, max=100, help="Attempts at a cell whose process dies.")] = 3,
+    again: Annotated[bool, typer.Option("--again", help="Retry failed cells.")] = False,
+    part: Annotated[
+        str, typer.Option(help="Compute one part only, such as 2/5, to share a grid among machines.")
+    ] = "1/1",
     address: Annotated[
         str | None, typer.Option(help="The Ray cluster.", show_default="RAY_ADDRESS, or a new one here")
     ] = None,
@@ -67,11 +69,11 @@ def run(
         False
     ),
     allow_imports: AllowImports = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Compute the cells of a grid that are not in the folder of results yet; exit code 1 if one failed.
+    """Compute the cells of a grid that have no result yet; exit code 1 if one failed.
 
-    A run that was killed goes on where it was: the same command again.
+    To continue a run that was stopped, run the same command again.
 
     Example: detent bench run grid.yaml -o results/ --workers 2
     """
@@ -96,7 +98,7 @@ def run(
         if engine is EngineName.ray
         else partial(run_here, workers=workers or 1, tries=tries, allow_imports=allow_imports)
     )
-    with on_interrupt(lambda: f"finished cells are in {results.cells}; the same command goes on"):
+    with on_interrupt(lambda: f"finished cells are in {results.cells}; run the same command to continue"):
         found = run_tasks(todo, results, where, part=share)
     failed = [result for result in (*todo.there, *found) if result.error is not None]
     if json:
@@ -120,7 +122,7 @@ def _show_todo(todo: Todo, workers: int, *, json: bool) -> None:
     for task in todo.left:
         print(f"{task.key[:12]}  {task.cell}")
     if seconds is None:
-        print("no cell is there yet, so there is no estimate: run one", file=sys.stderr)
+        print("no estimate: no cell has been computed yet", file=sys.stderr)
     else:
         left = timedelta(seconds=round(seconds / workers))
         print(f"about {left} on {workers} workers, by the cells that are there", file=sys.stderr)

@@ -23,7 +23,7 @@ def demo(
     json: AsJson = False,
     out: Annotated[Path | None, typer.Option(help="Keep the artifacts in this folder.")] = None,
 ) -> None:
-    """Quantize a small trained network for several targets, deploy it, run it on the engines that are installed.
+    """Quantize a small trained network for several targets and run it in the engines that are installed.
 
     For each target: the top-1 accuracy on 1,000 Fashion-MNIST images in float, simulated, on the integer twin and on
     the real engine; the size of the file; int8 to float latency in the same engine; and whether engine and twin agree

@@ -21,12 +21,12 @@ def deploy(
     config: Annotated[Path, typer.Option(help="The config it was trained with.", callback=require_path)],
     out: OutFolder,
     data: Annotated[
-        Path | None, typer.Option(help="The folder of the data set, in place of the config's.", callback=require_path)
+        Path | None, typer.Option(help="The folder of the data set; overrides the config.", callback=require_path)
     ] = None,
     allow_imports: AllowImports = False,
     json: AsJson = False,
 ) -> None:
-    """Deploy a checkpoint and verify what was deployed; exit code 1 if it is not what was simulated.
+    """Deploy a checkpoint and verify it; exit code 1 if the engine does not compute what was simulated.
 
     Example: detent deploy --checkpoint runs/lsq/best.safetensors --config runs/lsq/config.yaml -o out/
     """

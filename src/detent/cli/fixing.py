@@ -53,7 +53,7 @@ def _pairs(given: Sequence[str] | None) -> dict[str, str]:
 
 
 def _checked(parse: Callable[[list[str]], object]) -> Callable[[list[str] | None], list[str] | None]:
-    """What is given, as it is, if it can be parsed: said before anything is loaded."""
+    """Returns what is given, unchanged, after a check that it can be parsed: before anything is loaded."""
 
     def check(given: list[str] | None) -> list[str] | None:
         parse(given or [])
@@ -66,7 +66,7 @@ Size = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=SIZE",
-        help="Fix a size that the file leaves free; may be repeated.",
+        help="Fix a dynamic dimension; may be repeated.",
         callback=_checked(parse_sizes),
     ),
 ]
@@ -74,7 +74,7 @@ StandInSize = Annotated[
     list[str] | None,
     typer.Option(
         metavar="[NAME=]SIZE",
-        help="Stands in for sizes that the file leaves free, or for that one.",
+        help="A value for all dynamic dimensions, or for the one named.",
         show_default="1",
         callback=_checked(parse_free_sizes),
     ),
@@ -84,7 +84,7 @@ Set = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=NUMBER",
-        help="Fix an input of one number, as sr=16000; may be repeated.",
+        help="Fix a scalar input, such as sr=16000; may be repeated.",
         callback=_checked(parse_values),
     ),
 ]

@@ -19,7 +19,7 @@ _AGAIN = 0.5  # seconds until an interrupt that got lost is raised again
 
 
 def nothing_written() -> str:
-    return "nothing was written; give the same command to start again"
+    return "nothing was written; run the same command to start again"
 
 
 @contextmanager

@@ -23,7 +23,9 @@ def require_onnx(path: Path) -> Path:
     """The same for an ONNX file, which is refused if it is none; a folder is left to the command."""
     require_path(path)
     if path.is_file() and not looks_like_onnx(path):
-        raise OnnxError(f"load {str(path)!r}", "it is no ONNX file, or a damaged one", "get it, or export it, again")
+        raise OnnxError(
+            f"load {str(path)!r}", "it is not an ONNX file, or it is damaged", "export or download it again"
+        )
     return path
 
 
@@ -31,7 +33,9 @@ def require_deployed(folder: Path) -> Path:
     """The same for a folder that deploy wrote, which holds a manifest."""
     require_path(folder)
     if not (folder / "manifest.json").is_file():
-        raise ArtifactError(f"load {folder}", "there is no manifest.json in it", "give a folder that deploy wrote")
+        raise ArtifactError(
+            f"load {folder}", "there is no manifest.json in it", "give a folder that quantize or deploy wrote"
+        )
     return folder
 
 

@@ -25,7 +25,7 @@ def plan(
     max_tensor_bytes: MaxTensorBytes = MOST_BYTES,
     json: AsJson = False,
 ) -> None:
-    """Print the plan of an ONNX model: each tensor, its scheme, or why it is float; then how each operation runs.
+    """Print the plan of an ONNX model: the scheme of each tensor, or why it stays float, and how each operation runs.
 
     Example: detent plan model.onnx --backend tensorrt --exclude '/head/*' --exclude Softmax
     """
@@ -49,7 +49,7 @@ def plan(
         if not free:
             raise
         say = " ".join(f"--size {name}=64" for name in free)
-        raise RunError(error.asked, error.found, f"say sizes that the network takes, as {say}") from None
+        raise RunError(error.asked, error.found, f"give sizes that the network accepts, such as {say}") from None
     if json:
         print(json_format.dumps(prepared.plan.to_dict(), indent=2))
     else:

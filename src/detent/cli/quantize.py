@@ -42,7 +42,9 @@ _LENGTH = 64
 
 @on_interrupt(nothing_written)
 def quantize(
-    model: Annotated[Path, typer.Argument(help="An ONNX file, or a folder of save_pretrained.", callback=require_onnx)],
+    model: Annotated[
+        Path, typer.Argument(help="An ONNX file, or a folder that save_pretrained wrote.", callback=require_onnx)
+    ],
     backend: Backend,
     out: OutFolder,
     data: OptionalCalibrationData = None,
@@ -59,13 +61,14 @@ def quantize(
     std: Std = None,
     layout: Layout = None,
     max_tensor_bytes: MaxTensorBytes = MOST_BYTES,
+    report: Annotated[bool, typer.Option("--report", help="Also write report.html, measured on --data.")] = False,
     json: AsJson = False,
 ) -> None:
     """Quantize an ONNX model and deploy it.
 
     Images need --crop; they are resized, cropped and normalized as (pixel / 255 - mean) / std.
 
-    A Hugging Face folder takes ids and mask; weights that are rounded to nearest need no data.
+    The data for a Hugging Face folder is `ids` and `mask`. Recipes that only round weights need no data.
 
     Example: detent quantize model.onnx --backend onnxruntime --data calib/ -o out/
     """
@@ -77,14 +80,15 @@ def quantize(
 
     request = without(find(recipe), exclude or ())
     network, ports, types = _load(model, size, values)
-    batches: Any
-    if data is None:
-        batches = _without_data(network, request)
-    else:
-        batches = batches_of(data, ports, types, batch_size=batch_size, usual_size=BATCH_SIZE, how=how)
+
+    def batches() -> Any:
+        if data is None:
+            return _without_data(network, request)
+        return batches_of(data, ports, types, batch_size=batch_size, usual_size=BATCH_SIZE, how=how)
+
     artifact = run(
         network,
-        batches,
+        batches(),
         backend=backend,
         recipe=request,
         folder=out,
@@ -93,8 +97,14 @@ def quantize(
         max_tensor_bytes=max_tensor_bytes,
         inplace=True,
     )
+    if report:
+        page = artifact.report(data=None if data is None else batches())
     show_artifact(artifact, json=json)
-    if json or data is None:
+    if json:
+        return
+    if report:
+        print(page)
+    if data is None:
         return
     asked = {"resize": resize, "crop": crop, "mean": mean, "std": std, "layout": layout}
     options = [part for name, value in asked.items() if value is not None for part in (f"--{name}", str(value))]
@@ -113,7 +123,7 @@ def _load(model: Path, size: list[str] | None, values: list[str] | None) -> tupl
 
     if size or values:
         given = "--size" if size else "--set"
-        raise DataError(f"{given} with {model}", "it is for ONNX files", "leave it out: the data has the length")
+        raise DataError(f"{given} with {model}", "it is for ONNX files only", "leave it out: the data sets the length")
     names = ("ids", "mask")
     return load_checkpoint(model), dict.fromkeys(names, ("batch", "length")), dict.fromkeys(names, "int64")
 
@@ -122,6 +132,6 @@ def _without_data(network: Any, recipe: Recipe) -> list[Any]:
     """One batch of words at random, for a recipe whose result does not depend on it."""
     example = getattr(network, "example", None)
     if example is None or recipe.algorithms or recipe.activation.quantize is not False:
-        found = "it was not given, and the recipe measures what the network computes on it"
+        found = "the recipe measures ranges on it"
         raise DataError("quantize without --data", found, "give --data, or a Hugging Face folder and --recipe w4g32")
     return [example(1, _LENGTH)]

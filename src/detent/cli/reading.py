@@ -14,19 +14,20 @@ __all__ = ["Crop", "Layout", "Mean", "Resize", "Std", "batches_of", "preprocessi
 
 _MEAN, _STD = "0.485,0.456,0.406", "0.229,0.224,0.225"  # ImageNet's
 
-Resize = Annotated[int | None, typer.Option(min=1, help="Images: length of the shorter side.")]
-Crop = Annotated[int | None, typer.Option(min=1, help="Images: side of the square that is cut from the center.")]
+Resize = Annotated[int | None, typer.Option(min=1, help="Images: resize the shorter side to this length.")]
+Crop = Annotated[int | None, typer.Option(min=1, help="Images: side of the center crop.")]
 Mean = Annotated[
-    str | None, typer.Option(help="Images: mean of pixels / 255, by channel.", show_default=f"ImageNet's, {_MEAN}")
+    str | None, typer.Option(help="Images: mean of pixels / 255, per channel.", show_default=f"ImageNet's, {_MEAN}")
 ]
 Std = Annotated[
-    str | None, typer.Option(help="Images: deviation of pixels / 255, by channel.", show_default=f"ImageNet's, {_STD}")
+    str | None,
+    typer.Option(help="Images: standard deviation of pixels / 255, per channel.", show_default=f"ImageNet's, {_STD}"),
 ]
 
 
 Layout = Annotated[
     str | None,
-    typer.Option(help="Images: 'nchw' or 'nhwc', channels last.", show_default="by the shape of the input"),
+    typer.Option(help="Images: 'nchw', or 'nhwc' (channels last).", show_default="from the input shape"),
 ]
 
 
@@ -96,4 +97,4 @@ def _numbers(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no list of numbers such as 0.5,0.5,0.5") from None
+        raise typer.BadParameter(f"{text!r} is not a list of numbers such as 0.5,0.5,0.5") from None

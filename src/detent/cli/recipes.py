@@ -12,9 +12,9 @@ __all__ = ["recipes"]
 def recipes(
     json: AsJson = False,
 ) -> None:
-    """List the recipes that come with Detent: what --recipe and the `recipe` of a config may name.
+    """List the built-in recipes: names for --recipe and for `recipe` in a config.
 
-    --json prints all that they say. A recipe of your own is a file with the same keys.
+    --json prints their content. Your own recipe is a file with the same keys.
 
     Example: detent recipes --json
     """

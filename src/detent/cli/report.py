@@ -27,10 +27,10 @@ _BATCH_SIZE = 32
 def report(
     folders: Annotated[
         list[Path],
-        typer.Argument(help="A folder that deploy wrote; several are compared.", callback=require_all_deployed),
+        typer.Argument(help="A deployed folder; several are compared.", callback=require_all_deployed),
     ],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The page.", show_default="report.html in the folder")
+        Path | None, typer.Option("--out", "-o", help="The page to write.", show_default="report.html in the folder")
     ] = None,
     data: Annotated[
         str | None,
@@ -41,10 +41,10 @@ def report(
     ] = None,
     float_model: Annotated[
         Path | None,
-        typer.Option("--float", help="The ONNX file that was quantized, to compare with.", callback=require_path),
+        typer.Option("--float", help="The float ONNX file, to compare with.", callback=require_path),
     ] = None,
     log: Annotated[
-        Path | None, typer.Option(help="The log.csv of training, or the folder of the run.", callback=require_path)
+        Path | None, typer.Option(help="The log.csv of a training run, or its folder.", callback=require_path)
     ] = None,
     batches: Annotated[int, typer.Option(min=1, help="Use at most this many batches.")] = 8,
     batch_size: BatchSizeToCheck = None,
@@ -53,7 +53,7 @@ def report(
     mean: Mean = None,
     std: Std = None,
     layout: Layout = None,
-    latency: Annotated[bool, typer.Option(help="Measure int8 against float.")] = True,
+    latency: Annotated[bool, typer.Option(help="Measure latency against the float model.")] = True,
     model_explorer: Annotated[
         Path | None, typer.Option(help="Write node data for Model Explorer: nodes.json -> nodes.bits.json, ...")
     ] = None,
@@ -62,7 +62,7 @@ def report(
     ] = False,
     card: Annotated[bool, typer.Option("--card", help="Write a model card, README.md, into the folder.")] = False,
 ) -> None:
-    """Write a page that shows what was deployed, what it computes and what it costs; it opens offline.
+    """Write an HTML page about a deployed model: accuracy, error by layer, latency. It needs no network.
 
     With several folders the page compares them.
 
@@ -74,10 +74,10 @@ def report(
         {"--log": log, "--model-explorer": model_explorer, "--annotate": annotate or None, "--card": card or None}
         if len(folders) > 1
         else {},
-        "for one folder: name one",
+        "only for one folder: give one",
     )
     of_data = {"--float": float_model, "--batch-size": batch_size, "--crop": crop, "--resize": resize, "--mean": mean}
-    _require_fit({} if data else {**of_data, "--std": std, "--layout": layout}, "of no use without --data: say it too")
+    _require_fit({} if data else {**of_data, "--std": std, "--layout": layout}, "only used with --data: give it too")
     how = preprocessing(resize, crop, mean, std, layout)
     go_on_in_child(f"report on {', '.join(map(str, folders))}")
     from detent.artifact import Artifact

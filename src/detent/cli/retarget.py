@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -20,20 +21,23 @@ __all__ = ["retarget"]
 def retarget(
     folder: DeployedFolder,
     backend: Annotated[
-        str, typer.Option(help="The other target; `detent backends` lists them.", callback=require_backend)
+        str, typer.Option(help="The new target; `detent backends` lists them.", callback=require_backend)
     ],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The folder to write; by default FOLDER-BACKEND.")
+        Path | None, typer.Option("--out", "-o", help="The folder to write.", show_default="FOLDER-BACKEND")
     ] = None,
     json: AsJson = False,
 ) -> None:
     """Deploy the weights and scales of a deployed model for another target, without calibrating again.
 
-    What the other target cannot hold is refused, with the tensor named.
+    If the other target cannot store a tensor, the command fails and names it.
 
     Example: detent retarget out/ --backend litert -o out-litert/
     """
     go_on_in_child(f"retarget {folder}")
     from detent.artifact import Artifact
 
-    show_artifact(Artifact.load(folder).retarget(backend, out), json=json)
+    artifact = Artifact.load(folder).retarget(backend, out)
+    show_artifact(artifact, json=json)
+    if not json:
+        print("next:", shlex.join(["detent", "verify", str(artifact.folder), "--data", "DATA"]))

@@ -26,31 +26,31 @@ def train(
     config: Annotated[
         Path,
         typer.Argument(
-            help="A .yaml, .json or .toml file; the source has some in examples/configs.", callback=require_path
+            help="A .yaml, .json or .toml file; examples/configs in the source tree has some.", callback=require_path
         ),
     ],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Values in place of the config's: optimizer.lr=0.01"),
+        typer.Argument(metavar="[KEY=VALUE]...", help="Override values of the config: optimizer.lr=0.01"),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The folder of the run; by default runs/NAME.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint of the folder.")] = False,
     data: Annotated[
-        Path | None, typer.Option(help="The folder of the data set, in place of the config's.", callback=require_path)
+        Path | None, typer.Option(help="The folder of the data set; overrides the config.", callback=require_path)
     ] = None,
     pretrained: Annotated[
         Path | None,
         typer.Option(
-            help="A file of float weights (torchvision, timm or ours), in place of the config's.", callback=require_path
+            help="A file of float weights (torchvision, timm or ours); overrides the config.", callback=require_path
         ),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs, in place of the config's.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Number of epochs; overrides the config.")] = None,
     allow_imports: AllowImports = False,
     json: AsJson = False,
 ) -> None:
-    """Train what a config file says, evaluate it beside the float model, deploy it, and verify what was deployed.
+    """Train as a config file says, compare with the float model, deploy, and verify the deployed model.
 
     Several processes: torchrun --nproc-per-node 2 -m detent train config.yaml
 
@@ -76,7 +76,7 @@ def _what_is_kept(folder: Path) -> str:
     command = [word for word in sys.argv[1:] if word != "--resume"]
     if not (folder / LAST).exists():
         return f"there is no checkpoint yet; start again: {shlex.join(['detent', *command])}"
-    return f"the last checkpoint is {folder / LAST}; go on from it: {shlex.join(['detent', *command, '--resume'])}"
+    return f"the last checkpoint is {folder / LAST}; to continue: {shlex.join(['detent', *command, '--resume'])}"
 
 
 def show_outcome(outcome: Outcome, *, json: bool) -> None:

@@ -42,12 +42,12 @@ def tune(
     data: CalibrationData,
     out: OutFolder,
     drop: Annotated[
-        float, typer.Option(min=0, help="The most of the metric that may be lost; of accuracy, in points.")
+        float, typer.Option(min=0, help="How much of the metric may be lost; for accuracy, in percentage points.")
     ],
     validation: Annotated[
         str | None,
         typer.Option(
-            help="What the metric is measured on, with labels; as --data.",
+            help="Data with labels to measure the metric on; same formats as --data.",
             show_default="--data",
             callback=require_data,
         ),
@@ -55,13 +55,11 @@ def tune(
     metric: Annotated[
         str,
         typer.Option(
-            help="'accuracy', or file.py:function, which takes a network and returns a number, greater if better."
+            help="'accuracy', or file.py:function, which takes a network and returns a number (higher is better)."
         ),
     ] = ACCURACY,
     recipe: RecipeName = "ptq",
-    save_recipe: Annotated[
-        Path | None, typer.Option(help="Write the recipe that was found: .yaml, .json or .toml.")
-    ] = None,
+    save_recipe: Annotated[Path | None, typer.Option(help="Write the recipe it found: .yaml, .json or .toml.")] = None,
     cpu: Cpu = None,
     steps: Steps = 64,
     batch_size: BatchSize = None,
@@ -76,9 +74,9 @@ def tune(
 ) -> None:
     """Quantize an ONNX model, and change the recipe until the engine loses no more than --drop.
 
-    Exit code 1 if nothing is good enough; the best that was found is written then.
+    If nothing is good enough, the best model found is written and the exit code is 1.
 
-    What costs the device nothing is tried first; then more bits, and at last float, for as few operations as possible.
+    Changes that cost nothing at run time are tried first, then more bits, then float for as few operations as possible.
 
     Example: detent tune model.onnx --backend openvino --data calib/ --validation val.npz --drop 0.5 -o out/
     """

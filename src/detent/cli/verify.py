@@ -29,8 +29,8 @@ def verify(
             callback=require_data,
         ),
     ],
-    engine: Annotated[str | None, typer.Option(help="Run this engine, not the backend's own.")] = None,
-    arithmetic: Annotated[str | None, typer.Option(help="The arithmetic of the twin, if not the engine's.")] = None,
+    engine: Annotated[str | None, typer.Option(help="The engine to run instead of the backend's own.")] = None,
+    arithmetic: Annotated[str | None, typer.Option(help="The arithmetic of the twin instead of the engine's.")] = None,
     cpu: Annotated[
         list[str] | None,
         typer.Option(
@@ -45,8 +45,8 @@ def verify(
     mean: Mean = None,
     std: Std = None,
     layout: Layout = None,
-    tensors: Annotated[bool, typer.Option(help="Compare the tensors inside too.")] = True,
-    latency: Annotated[bool, typer.Option(help="Measure int8 against float.")] = True,
+    tensors: Annotated[bool, typer.Option(help="Compare intermediate tensors too.")] = True,
+    latency: Annotated[bool, typer.Option(help="Measure latency against the float model.")] = True,
     json: AsJson = False,
 ) -> None:
     """Check that the engine computes what was simulated; exit code 1 if it does not.

@@ -85,14 +85,16 @@ def _opened(path: Path) -> Any:
     try:
         return np.load(_checked(path), allow_pickle=False, mmap_mode="r")
     except Exception as error:  # what numpy and zipfile raise has no end
-        raise DataError(f"read {path}", f"it is no numpy file: {error}", "save it with numpy.save or savez") from None
+        raise DataError(
+            f"read {path}", f"it is not a numpy file: {error}", "save it with numpy.save or savez"
+        ) from None
 
 
 def _checked(path: Path) -> Path:
     """What numpy would take for a zip file is one: it leaves others open. Anything else it takes for a pickle, and
     says how to load that unsafely."""
     if not path.is_file():
-        raise ValueError("it is no regular file")
+        raise ValueError("it is not a regular file")
     with path.open("rb") as stream:
         begins = stream.read(len(_NPY))
     if begins != _NPY and not begins.startswith(b"PK"):

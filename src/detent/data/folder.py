@@ -58,7 +58,7 @@ class Folder:
         self.files = [file for file in found if file.suffix.lower() in known]
         if not self.files:
             raise DataError(
-                f"read data from {self.path}", "it holds no data", f"give files that end in {', '.join(known)}"
+                f"read data from {self.path}", "it contains no data", f"give files that end in {', '.join(known)}"
             )
         if preprocessing is None and self.images:
             raise DataError(

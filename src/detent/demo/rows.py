@@ -142,4 +142,4 @@ def _exactness(engine: list[Any]) -> str:
     if differing == 0:
         return "yes"
     worst = max(engine, key=lambda difference: difference.most)
-    return f"no: {differing} of {sum(d.elements for d in engine):,}, most {worst.most:.1g} {worst.unit}"
+    return f"no: {differing} of {sum(d.elements for d in engine):,}, at most {worst.most:.1g} {worst.unit}"

@@ -29,7 +29,7 @@ def _refuse_arguments(model: Any, example_inputs: Any) -> None:
     if not isinstance(model, nn.Module):
         raise CaptureError(
             f"capture a {type(model).__name__}",
-            "it is no nn.Module",
+            "it is not an nn.Module",
             "give a model; read an ONNX file with detent.load",
         )
     if isinstance(example_inputs, (Tensor, Mapping, str)) or not isinstance(example_inputs, Sequence):

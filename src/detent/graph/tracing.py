@@ -71,7 +71,7 @@ class Tracer(fx.Tracer):
             graph = self._by_custom_tracer(module, constants)
         for node in graph.nodes:
             if not is_wrapped_function(node.target):
-                node.meta.pop("is_wrapped", None)  # what such a function gave, which is no call of it
+                node.meta.pop("is_wrapped", None)  # what such a function gave, which is not a call of it
         del self._deciding  # and with it what the example gave inside
         _drop_constant_inputs(graph, module, constants)
         self.in_place |= write_out_of_place(graph, module, owns_inputs=not self._path)

@@ -117,7 +117,7 @@ def _read(path: Path, content: bytes) -> dict[str, Any]:
         manifest: dict[str, Any] = _upgraded(json.loads(content))
         version, _ = manifest["manifest_version"], dict(manifest["files"])
     except (AttributeError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ArtifactError(f"load {path}", f"it is no manifest: {error}", "deploy the model again") from None
+        raise ArtifactError(f"load {path}", f"it is not a manifest: {error}", "deploy the model again") from None
     if version != VERSION:
         to_do = f"use a Detent that reads it, or deploy the model again: this one reads versions 1 and {VERSION}"
         raise ArtifactError(f"load {path}", f"manifest version {version}", to_do)
@@ -135,7 +135,7 @@ def _read(path: Path, content: bytes) -> dict[str, Any]:
             for row in rows:
                 row.update({key: _unpacked(row[key]) for key in ("scale", "zero_point") if key in row})
     except (AttributeError, TypeError, ValueError) as error:
-        raise ArtifactError(f"load {path}", f"it is no manifest: {error}", "deploy the model again") from None
+        raise ArtifactError(f"load {path}", f"it is not a manifest: {error}", "deploy the model again") from None
     return manifest
 
 

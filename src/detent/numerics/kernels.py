@@ -88,7 +88,7 @@ def fused_fake_quantize(
     ([1.0, 1.0, 0.0], 0.4)
     """
     if not x.is_floating_point():
-        raise TensorError(f"fake-quantize a tensor of dtype {x.dtype}", "it holds no real numbers", "give floats")
+        raise TensorError(f"fake-quantize a tensor of dtype {x.dtype}", "it contains no real numbers", "give floats")
     for name, given in (("scale", scale), ("lo", lo), ("hi", hi)):
         _require_shape(name, given, x, granularity, scalar=name != "scale")
     how = _How(granularity, rounding, inside)

@@ -48,7 +48,7 @@ class Observer(ABC):
     def observe(self, x: Tensor) -> None:
         """Take one batch into account. Empty batches count for nothing."""
         if not x.is_floating_point():
-            raise TensorError(f"observe {self.name!r} of dtype {x.dtype}", "it holds no real numbers", "give floats")
+            raise TensorError(f"observe {self.name!r} of dtype {x.dtype}", "it contains no real numbers", "give floats")
         if x.numel() == 0:
             return
         x = x.detach().to(torch.float32)

@@ -172,7 +172,7 @@ class QuantizerPlacement:
         chosen = dict.fromkeys(choose(runner, nodes))
         for node in chosen:
             if node.op == "output" or not self._view.is_tensor(node):
-                raise RecipeError(f"quantize what {node} gives", "it is no tensor of real numbers", "leave it out")
+                raise RecipeError(f"quantize what {node} gives", "it is not a tensor of real numbers", "leave it out")
             if self._view.is_inside(node):
                 self._view.break_chain(node)
         self._notes.update({node: "the backend's own rule leaves it out" for node in nodes if node not in chosen})

@@ -145,7 +145,9 @@ class Quantizer(nn.Module, ABC):
         """`x` on the grid, in its own dtype, in any mode; an error if the quantizer is not calibrated."""
         self._require_calibrated(f"quantize {self.name!r}")
         if not x.is_floating_point():
-            raise TensorError(f"quantize {self.name!r} of dtype {x.dtype}", "it holds no real numbers", "give floats")
+            raise TensorError(
+                f"quantize {self.name!r} of dtype {x.dtype}", "it contains no real numbers", "give floats"
+            )
         return self.simulate(x)
 
     def simulate(self, x: Tensor) -> Tensor:

@@ -67,7 +67,7 @@ def write(data: dict[str, Any], path: str | PathLike[str]) -> None:
 
 def _format(path: Path, asked: str) -> Format:
     if path.suffix.lower() not in FORMATS:
-        found = f"the suffix {path.suffix!r}; known are {', '.join(FORMATS)}"
+        found = f"the suffix {path.suffix!r} is not one of {', '.join(FORMATS)}"
         raise RecipeError(asked, found, nearest(path.suffix, FORMATS, "name the file by its format"))
     return FORMATS[path.suffix.lower()]
 

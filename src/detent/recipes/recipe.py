@@ -33,7 +33,7 @@ _MOST = 2**63 - 1  # what TOML and torch.manual_seed can hold
 
 def _known_cpu(name: str | None) -> str | None:
     if name is not None and name not in CPUS:
-        raise RefusalError(f"known are {', '.join(CPUS)}", nearest(name, CPUS, "use one of these"))
+        raise RefusalError(f"not one of {', '.join(CPUS)}", nearest(name, CPUS, "use one of these"))
     return name
 
 

@@ -90,7 +90,7 @@ class Section(BaseModel, frozen=True, strict=True, extra="forbid"):
         for key, value in data.items():
             if key not in cls.model_fields:
                 advice = nearest(key, cls.model_fields, "remove it")
-                raise RefusalError(f"no such key; known are {keys}", advice, at=(str(key),), value=value)
+                raise RefusalError(f"no such key; known: {keys}", advice, at=(str(key),), value=value)
         return dict(data)
 
 

@@ -72,7 +72,7 @@ def _rows(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "size", f"{byte_size(facts.size)}, {facts.parameters:,} parameters"
     speed = None if facts.verdict is None else facts.verdict.speed
     if speed is not None:
-        figures = f"{speed.int8_median_ms:.2f} ms on integers, {speed.float_median_ms:.2f} ms in float"
+        figures = f"{speed.int8_median_ms:.2f} ms quantized, {speed.float_median_ms:.2f} ms float"
         yield "latency, one thread, median", f"{figures}, ratio {speed.median_ratio:.2f}"
     yield "the same integers on", ", ".join(name for name, yes in on_cpus(facts).items() if yes) or "not known"
     yield "recipe", _code(str(facts.manifest.get("plan", {}).get("recipe", "")))

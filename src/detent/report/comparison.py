@@ -54,7 +54,7 @@ def _summary(artifacts: Sequence[Facts], names: Sequence[str]) -> Html:
     rows.append(
         ("latency", _marked([None if one is None else one.int8_median_ms for one in speeds], _milliseconds, min))
     )
-    rows.append(("latency, integers : float", [_DASH if s is None else f"{s.median_ratio:.2f} : 1" for s in speeds]))
+    rows.append(("latency, quantized : float", [_DASH if s is None else f"{s.median_ratio:.2f} : 1" for s in speeds]))
     rows.append(("bits", [facts.bits or "float" for facts in artifacts]))
     rows.append(("operations in float", [str(len(facts.in_float)) for facts in artifacts]))
     rows.append(("exact on", [", ".join(c for c, yes in on_cpus(f).items() if yes) or _DASH for f in artifacts]))
@@ -103,7 +103,7 @@ def _layers(artifacts: Sequence[Facts], names: Sequence[str]) -> Html:
         cells = [cell for node in nodes for cell in (_width(node), _loss(node))]
         rows.append(row(head, (code(layer), kind, *cells), data_text=f"{layer} {kind}".lower()))
     about = (
-        "Layers of the same name: the bits that each artifact has for it, and the SQNR of its result against the float "
+        "Layers with the same name: their bits in each artifact, and the SQNR of their results against the float "
         "network."
     )
     return tag(

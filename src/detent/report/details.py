@@ -57,4 +57,4 @@ def _placement(node: Node) -> str | None:
 def _difference(differing: int, elements: int, most: float, unit: str) -> str:
     if not differing:
         return f"equal in all {elements:,}"
-    return f"{differing:,} of {elements:,} ({share(differing / elements)}), most {most:.3g} {unit}"
+    return f"{differing:,} of {elements:,} ({share(differing / elements)}), at most {most:.3g} {unit}"

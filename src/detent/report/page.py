@@ -36,7 +36,7 @@ def page_of(facts: Facts) -> str:
             tag("div", draw_graph(facts), id="canvas"),
             tag(
                 "aside",
-                tag("p", "Choose an operation: click it, or press Tab and the arrow keys.", class_="hint"),
+                tag("p", "Click an operation, or use Tab and the arrow keys.", class_="hint"),
                 id="panel",
                 aria_live="polite",
             ),

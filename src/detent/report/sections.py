@@ -64,11 +64,11 @@ def sensitivity(facts: Facts) -> Html | None:
         for number, node in ranked
     ]
     left_out = sum(bool(node.tensors) for _, node in numbered) - len(measured)
-    more = f" {left_out} layers, whose grids change their inputs least, were not tried." if left_out > 0 else ""
+    more = f" {left_out} layers that quantization changes least were not measured alone." if left_out > 0 else ""
     about = (
-        f"On {facts.samples} samples. The result of a layer is compared with the float network after all that comes "
-        "before it; the last column quantizes the operands of one layer and nothing else. "
-        f"A longer bar is more noise.{more}"
+        f"Measured on {facts.samples} samples. The first SQNR compares the result of a layer with the float network, "
+        "with all layers quantized. The second compares the outputs, with only the operands of this layer quantized. "
+        f"A longer bar means more noise.{more}"
     )
     return _section(
         "Sensitivity",
@@ -94,9 +94,8 @@ def distributions(facts: Facts) -> Html | None:
     figures = [_figure(tensor, number >= _SHOWN) for number, tensor in enumerate(ordered)]
     more = len(figures) - _SHOWN
     about = (
-        "Numbers in steps of their grid; the height is the square root of the count. Between the two lines is the "
-        "grid, and what lies in the shaded zones is clipped to its ends. A red bar at a line is the share of codes "
-        "there."
+        "Values in steps of their grid; the height is the square root of the count. The grid is between the two lines; "
+        "values in the shaded zones are clipped to its ends. A red bar at a line is the share of codes at that end."
     )
     return _section(
         "Distributions",
@@ -161,7 +160,7 @@ def plan(facts: Facts) -> Html | None:
     notes = [tag("li", note) for note in held.get("notes", ())]
     return _section(
         "Plan",
-        f"What {facts.backend} quantizes and how, as the recipe {held.get('recipe', '')} asked for it, and why.",
+        f"What {facts.backend} quantizes with the recipe {held.get('recipe', '')}, how, and why.",
         tag("div", *buttons, class_="segments", id="roles", role="group", aria_label="which tensors"),
         table(head, rows, class_="sortable", id="planned"),
         tag("ul", *notes, class_="notes") if notes else None,
@@ -186,7 +185,7 @@ def differences(facts: Facts) -> Html | None:
     if verdict is None or not verdict.outputs:
         return None
     ends = table(
-        ("output", "compared", "differing#", "of#", "most#"),
+        ("output", "compared", "differing#", "of#", "largest difference#"),
         [(code(d.tensor), d.what, f"{d.differing:,}", f"{d.elements:,}", _most(d)) for d in verdict.outputs],
     )
     kinds = list(dict.fromkeys(found.what for found in verdict.tensors))
@@ -199,12 +198,12 @@ def differences(facts: Facts) -> Html | None:
         for name, held in by_tensor.items()
     ]
     about = (
-        "Outputs are compared from end to end. Inside, each operation starts from the same inputs on both sides, so "
-        "that a difference does not spread. LSB: one step of the tensor's grid. "
-        f"The twin computes as {verdict.arithmetic}; promised of it: {verdict.claim}."
+        "Outputs are compared end to end. Operation by operation, both sides get the same inputs, so differences do "
+        "not accumulate. LSB: one step of the tensor's grid. "
+        f"The twin computes as {verdict.arithmetic}; guarantee: {verdict.claim}."
     )
     if not verdict.simulated:
-        about += " File: model.onnx in float, as ONNX defines it, in place of the simulation."
+        about += " File: model.onnx computed in float, as ONNX defines it, in place of the simulation."
     inside = (tag("h3", "Operation by operation"), table(head, rows, class_="sortable")) if rows else ()
     return _section("Simulation, twin, engine", about, ends, *inside)
 
@@ -237,7 +236,7 @@ def in_float(facts: Facts) -> Html | None:
         for number, node in enumerate(facts.nodes)
         if node.runs == "float"
     ]
-    return _section("In float", f"Operations that {engine} computes on real numbers.", table(head, rows))
+    return _section("In float", f"Operations that {engine} computes in float.", table(head, rows))
 
 
 def training(facts: Facts) -> Html | None:
@@ -247,7 +246,7 @@ def training(facts: Facts) -> Html | None:
         tag("figure", tag("figcaption", code(curve.name), tag("span", f"{curve.points[-1][1]:.4g}")), draw_curve(curve))
         for curve in facts.curves
     ]
-    return _section("Training", "What the run wrote into its log.", tag("div", *figures, class_="figures"))
+    return _section("Training", "The curves in the log of the run.", tag("div", *figures, class_="figures"))
 
 
 def manifest(facts: Facts) -> Html:
@@ -259,6 +258,6 @@ def manifest(facts: Facts) -> Html:
     )
     rest = {key: value for key, value in held.items() if key not in ("tensors", "ranges", "plan", "names", "files")}
     text = json.dumps(rest, indent=2, ensure_ascii=False)
-    about = f"{facts.folder}: files, and how they were made."
-    raw = tag("details", tag("summary", "manifest.json, but for its tensors and its Plan"), tag("pre", text))
+    about = f"The files in {facts.folder}, and how they were made."
+    raw = tag("details", tag("summary", "manifest.json without its tensors and its Plan"), tag("pre", text))
     return _section("Manifest", about, files, raw)

@@ -46,7 +46,7 @@ def verdict_banner(facts: Facts) -> Html:
         kind, word, line = (
             "unknown",
             "Not verified",
-            "Nothing was run: give data to compare simulation, twin and engine.",
+            "Nothing was run. Give data to compare simulation, twin and engine.",
         )
     else:
         word, _, line = verdict.line.partition(": ")
@@ -110,11 +110,11 @@ def _latency(facts: Facts) -> Html | None:
     most = max(speed.int8_median_ms, speed.float_median_ms)
     rows = [
         tag("div", tag("span", who), bar(value, most), tag("b", f"{value:.2f} ms"), class_="measure")
-        for who, value in (("integers", speed.int8_median_ms), ("float", speed.float_median_ms))
+        for who, value in (("quantized", speed.int8_median_ms), ("float", speed.float_median_ms))
     ]
-    note = "median of one run, one thread, both in turns in one process"
+    note = "median time of a run, one thread; the two alternate"
     ratio = tag("p", f"{speed.median_ratio:.2f} : 1", class_="big")
-    return _tile("Latency, integers to float", ratio, *rows, tag("p", note, class_="note"))
+    return _tile("Latency, quantized : float", ratio, *rows, tag("p", note, class_="note"))
 
 
 def on_cpus(facts: Facts) -> dict[str, bool | None]:
@@ -143,9 +143,9 @@ def _cpus(facts: Facts) -> Html:
         )
         for name, exact in known.items()
     ]
-    note = "CPUs on which the file gives the same integers, by manifest and twin"
+    note = "CPUs that compute the same integers, according to manifest and twin"
     if all(exact is None for exact in known.values()):
-        note = "not known: no engine of this target depends on the CPU, or none was run"
+        note = "not known: the engine does not depend on the CPU, or it was not run"
     return _tile("Exact on", tag("ul", *chips, class_="chips"), tag("p", note, class_="note"))
 
 

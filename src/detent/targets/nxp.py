@@ -88,7 +88,7 @@ def read_nxp(content: bytes) -> dict[str, NxpRange]:
     try:
         model = onnx.load_model_from_string(content)
     except Exception as error:
-        raise unreadable(_NAME, f"it is no ONNX model: {error}") from None
+        raise unreadable(_NAME, f"it is not an ONNX model: {error}") from None
     inputs = {value.name for value in model.graph.input}
     values = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer if t.name in inputs}
     return {

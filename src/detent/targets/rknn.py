@@ -113,7 +113,7 @@ def read_rknn(content: bytes) -> dict[str, RknnGrid]:
             for name, entry in entries.items()
         }
     except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
-        raise unreadable(_NAME, f"it is no quantization file: {error}") from None
+        raise unreadable(_NAME, f"it is not a quantization file: {error}") from None
 
 
 def _entry(tensor: DeployedTensor) -> dict[str, Any]:

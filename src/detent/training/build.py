@@ -262,14 +262,14 @@ def _check_options(make: Any, where: str, options: Mapping[str, Any]) -> None:
     known = [parameter.name for parameter in taken if parameter.kind is Parameter.KEYWORD_ONLY]
     for key, value in options.items():
         if key not in known:
-            found = f"known are {', '.join(known)}" if known else "there are no options"
+            found = f"not one of {', '.join(known)}" if known else "there are no options"
             raise RecipeError(f"{where}.{key} = {value!r}", found, nearest(key, known, "remove it"))
 
 
 def _known(table: Mapping[str, Any], what: str, name: str) -> Any:
     if name not in table:
         advice = nearest(name, table, "use one of these, or package.module:Name for your own")
-        raise RecipeError(f"{what} {name!r}", f"known are {', '.join(sorted(table))}", advice)
+        raise RecipeError(f"{what} {name!r}", f"not one of {', '.join(sorted(table))}", advice)
     return table[name]
 
 

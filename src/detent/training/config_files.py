@@ -85,7 +85,7 @@ def _with_bases(path: Path, above: tuple[Path, ...], seen: list[Path]) -> dict[s
     bases = own.pop(_BASE, None) or []
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
-        raise RecipeError(f"{path}: {_BASE} = {bases!r}", "it is no path", "give a path or a list of paths")
+        raise RecipeError(f"{path}: {_BASE} = {bases!r}", "it is not a path", "give a path or a list of paths")
     merged: dict[str, Any] = {}
     for base in bases:
         merged = laid_over(merged, _with_bases(path.parent / base, (*above, here), seen))

@@ -45,7 +45,7 @@ def import_object(path: str, what: str, *, allowed: bool) -> Any:
     """What the path names; modules of the current folder can be named too."""
     asked = f"the {what} {path!r}"
     if not is_import_path(path):
-        raise RecipeError(asked, "it is no import path", "write package.module:Name")
+        raise RecipeError(asked, "it is not an import path", "write package.module:Name")
     if not allowed:
         raise refuse_import(what, path)
     module_name, _, inside = path.partition(":")

@@ -41,7 +41,7 @@ class Objective:
         if logits is None or not isinstance(labels, Tensor):
             raise TensorError(
                 f"a loss of outputs of type {type(outputs).__name__} and labels of type {type(labels).__name__}",
-                "the model is no classifier, and gives no loss",
+                "the model is not a classifier, and gives no loss",
                 "let it return its loss, or a dict with 'loss', or name a loss function of (outputs, batch)",
             )
         loss = F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)

@@ -44,7 +44,7 @@ class Precision:
     def __init__(self, name: PrecisionName = "32", device: torch.device = torch.device("cpu")):
         if name not in get_args(PrecisionName):
             raise RecipeError(
-                f"precision {name!r}", f"known are {', '.join(get_args(PrecisionName))}", "use one of these"
+                f"precision {name!r}", f"not one of {', '.join(get_args(PrecisionName))}", "use one of these"
             )
         self.name, self.device = name, device
         self._dtype = _DTYPES.get(name)

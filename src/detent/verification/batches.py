@@ -31,7 +31,7 @@ class Batch:
 def require_batches(batches: Iterable[Any] | object) -> None:
     if not isinstance(batches, Iterable):
         kind = type(batches).__name__
-        raise TensorError(f"verify on a {kind}", "it holds no batches", "give a list, or a loader, of batches")
+        raise TensorError(f"verify on a {kind}", "it contains no batches", "give a list, or a loader, of batches")
 
 
 def unpack_batches(batches: Iterable[Any] | object, ports: Mapping[str, Port], positions: int) -> Iterator[Batch]:

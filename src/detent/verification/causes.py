@@ -38,15 +38,14 @@ def causes(verdict: Verdict, twin: Twin, computes_as: str | None) -> Iterator[Ca
     if in_float:
         yield Cause(
             f"operations in float: {layers(in_float)}",
-            "the order in which float32 numbers are added is not fixed, so that a number near the edge between two "
-            "codes goes either way",
-            "nothing: it is within what is claimed; what follows may differ by more than 1 LSB",
+            "the order of float32 sums is not fixed, so a number near the edge between two codes can go either way",
+            "nothing: it is within the guarantee; later tensors may differ by more than 1 LSB",
         )
     if on_ties:
         yield Cause(
             f"ties: {layers(on_ties)}",
             "numbers lie halfway between two codes, within the rounding of a float32, and the engine may take either",
-            "nothing: it is within what is claimed; what follows may differ by more than 1 LSB",
+            "nothing: it is within the guarantee; later tensors may differ by more than 1 LSB",
         )
 
 
@@ -72,7 +71,7 @@ def _of_engine(twin: Twin, engine: str, wrong: Sequence[Difference], computes_as
     if computes_as is not None:
         return Cause(
             f"{engine} computes as on another CPU ({computes_as}): {layers(wrong)}",
-            f"the twin took this CPU for {cpu.name}; the twin of {computes_as} has the engine's numbers",
+            f"the twin took this CPU for {cpu.name}; the twin of {computes_as} matches the engine",
             "check environment variables that choose instructions; weights prepared for any CPU are the same on both",
         )
     ops = step.ops if step is not None else ()

@@ -84,12 +84,12 @@ class Tally:
         if allowed is None:
             # A number that is rounded to 16 bits may be rounded to the next one.
             step = float(np.finfo(np.float16).eps) if np.float16 in (ours.dtype, theirs.dtype) else 0.0
-            self.add(name, distance > max(_FLOAT_TOLERANCE, step), distance, "of the largest")
+            self.add(name, distance > max(_FLOAT_TOLERANCE, step), distance, "of the largest value")
         else:
             differ = distance > 0
             if differ.any():
                 differ &= ~allowed()
-            self.add(name, differ, distance, "of the largest", lambda: ~differ)
+            self.add(name, differ, distance, "of the largest value", lambda: ~differ)
 
     def add(self, name: str, differ: Array, distance: Array, unit: str, allowed: Allowed | None = None) -> None:
         """Count what differs, and of it what is not `allowed`; nothing is if there is no such answer."""

@@ -26,10 +26,14 @@ def verdict_line(verdict: Verdict) -> str:
         return _found(verdict)
     worst = max(saturating or unlike, key=lambda difference: difference.most)
     count = len(saturating or unlike)
-    but = f"{'one operation is' if count == 1 else f'{count} operations are'} not as simulated on this target"
+    but = (
+        f"{'one operation differs' if count == 1 else f'{count} operations differ'} from the simulation on this target"
+    )
     if saturating:
-        but = f"products saturate on this CPU ({verdict.cpu}) in {count} layer{'s' * (count != 1)}, not as simulated"
-    return f"{_found(verdict)}; but {but}, most {worst.most:.3g} {worst.unit} ({worst.tensor})"
+        but = (
+            f"products saturate on this CPU ({verdict.cpu}) in {count} layer{'s' * (count != 1)}, not in the simulation"
+        )
+    return f"{_found(verdict)}; but {but}, by at most {worst.most:.3g} {worst.unit} ({worst.tensor})"
 
 
 def _found(verdict: Verdict) -> str:
@@ -37,10 +41,13 @@ def _found(verdict: Verdict) -> str:
         more = f" (and {len(verdict.problems) - 1} more)" if len(verdict.problems) > 1 else ""
         return f"FAIL: {verdict.problems[0]}{more}"
     if verdict.engine is None:
-        found = "the files hold what was simulated" if verdict.simulated else "the files hold what the manifest says"
+        found = (
+            "the files contain what was simulated" if verdict.simulated else "the files contain what the manifest says"
+        )
         if verdict.unsaid:
             count = len(verdict.unsaid)
-            found = f"model.onnx is not what was simulated: ONNX cannot say the grids of {count} tensors, float there"
+            float_there = f"ONNX cannot express the grids of {count} tensors, which are float there"
+            found = f"model.onnx is not what was simulated: {float_there}"
         return f"PASS without an engine: {found}; no engine ran, its numbers are predicted ({verdict.arithmetic})"
     against = [d for d in verdict.outputs if d.what == "twin vs engine"]
     elements, differing = sum(d.elements for d in against), sum(d.differing for d in against)
@@ -49,7 +56,7 @@ def _found(verdict: Verdict) -> str:
         return f"PASS: {verdict.engine} computes what was predicted: all {elements:,} outputs of {samples} are equal"
     worst = max(against, key=lambda difference: difference.most)
     return (
-        f"PASS: {verdict.engine} computes what was predicted, as far as that is promised: "
+        f"PASS: {verdict.engine} computes what was predicted, within the guarantee: "
         f"{differing:,} of {elements:,} outputs of {samples} differ, by at most {worst.most:.3g} {worst.unit}"
     )
 
@@ -72,12 +79,12 @@ def verdict_text(verdict: Verdict) -> Iterator[str]:
     first = "simulation" if verdict.simulated else "file"
     differs = any(not d.equal for d in verdict.outputs if d.what.startswith(first))
     if verdict.holds and differs and not verdict.unsaid:
-        why = "single roundings that differ, and spread"
+        why = "single roundings differ, and later layers spread the difference"
         if verdict.saturating:
             why = "products saturate on this CPU"
         elif verdict.unlike:
-            why = "the target computes some operations otherwise, by more than a rounding"
-        yield f"{first} and twin: {why}; detent.bit_exact(prepared) computes as the twin"
+            why = "the target computes some operations differently, by more than a rounding"
+        yield f"{first} vs twin: {why}; detent.bit_exact(prepared) computes exactly what the twin does"
     yield from _placed(verdict)
     if verdict.accuracy:
         parts = {first: verdict.accuracy.simulation, "twin": verdict.accuracy.twin, "engine": verdict.accuracy.engine}
@@ -88,21 +95,21 @@ def verdict_text(verdict: Verdict) -> Iterator[str]:
     if verdict.speed:
         speed = verdict.speed
         yield (
-            f"latency, one thread: {speed.int8_ms:.2f} ms on integers, {speed.float_ms:.2f} ms in float, "
+            f"latency, one thread: {speed.int8_ms:.2f} ms quantized, {speed.float_ms:.2f} ms float, "
             f"ratio {speed.ratio:.2f}"
         )
     yield from on_cpus(verdict)
-    yield f"twin: the engine's integer arithmetic, emulated ({verdict.arithmetic}); promised of it: {verdict.claim}"
+    yield f"twin: the engine's integer arithmetic, emulated ({verdict.arithmetic}); guarantee: {verdict.claim}"
     yield "LSB: one step of a quantized number; op by op: each operation alone, from the same inputs"
     if not verdict.simulated:
-        yield "file: model.onnx in float, as ONNX defines it; the folder does not hold the simulated model itself"
+        yield "file: model.onnx computed in float, as ONNX defines it; the folder does not contain the simulated model"
     yield from (f"problem: {problem}" for problem in verdict.problems)
     yield from (f"note: {note}" for note in verdict.notes)
 
 
 def _table(verdict: Verdict) -> Iterator[str]:
     """A row for each output and comparison; inside, one for each tensor that differs, and one for the others."""
-    rows: list[tuple[str, ...]] = [("compared", "tensor", "differing", "of", "rate", "most")]
+    rows: list[tuple[str, ...]] = [("compared", "tensor", "differing", "of", "rate", "largest difference")]
     rows += [_row(difference) for difference in verdict.outputs]
     for what in dict.fromkeys(difference.what for difference in verdict.tensors):
         inside = [difference for difference in verdict.tensors if difference.what == what]
@@ -137,7 +144,7 @@ def _placed(verdict: Verdict) -> Iterator[str]:
     if not verdict.placements:
         return
     ran = sum(placed["ran_as"] == "integer" for placed in verdict.placements)
-    yield f"ran on integers: {ran} operations; in float: {len(verdict.in_float) or 'none'}"
+    yield f"operations that ran on integers: {ran}; in float: {len(verdict.in_float) or 'none'}"
     reasons: dict[str, list[str]] = {}
     for placed in verdict.placements:
         if placed["ran_as"] == "float":

@@ -46,7 +46,7 @@ class Difference:
         judged = self.impossible and not self.must_equal
         more = f", {of_them}more than float32 arithmetic explains" if judged else ""
         counts = f"{self.differing:,} of {self.elements:,} differ ({self.rate:.2g})"
-        return f"{self.tensor}: {self.what}: {counts}, most {most}{more}"
+        return f"{self.tensor}: {self.what}: {counts}, at most {most}{more}"
 
 
 @dataclass(frozen=True)

@@ -34,12 +34,12 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         )
     except Exception as error:  # a pickle that is cut off raises anything
         reason = str(error).splitlines()[0] if str(error) else repr(error)
-        raise DataError(asked, f"it holds no plain tensors: {reason}", "save a state dict of tensors") from None
+        raise DataError(asked, f"it contains no plain tensors: {reason}", "save a state dict of tensors") from None
     for key in _WRAPPERS:
         if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
             found = found[key]
     if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
-        raise DataError(asked, "it is no mapping of names to tensors", "save a state dict")
+        raise DataError(asked, "it is not a mapping of names to tensors", "save a state dict")
     return {str(name).removeprefix(_PREFIX): value for name, value in found.items()}
 
 

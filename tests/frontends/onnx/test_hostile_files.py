@@ -424,7 +424,7 @@ def test_names_that_are_no_text(where: str) -> None:
     )
     content = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
     old, new = (b"QQQQ", b"Q\xff\xfeQ") if where == "name" else (b"size of QQQQ", b"size of Q\xff\xfeQ")
-    with pytest.raises(OnnxError, match="is no text"):
+    with pytest.raises(OnnxError, match="is not text"):
         load(onnx.load_from_string(content.replace(old, new)))
 
 

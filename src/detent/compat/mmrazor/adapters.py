@@ -42,7 +42,9 @@ def quantizer_name(cls: type, observer: type, options: Mapping[str, Any]) -> str
 
 
 def _foreign(cls: type, base: str) -> RegistrationError:
-    return RegistrationError(f"use {cls.__name__}", f"it is no {base}", f"derive it from detent.compat.mmrazor.{base}")
+    return RegistrationError(
+        f"use {cls.__name__}", f"it is not a {base}", f"derive it from detent.compat.mmrazor.{base}"
+    )
 
 
 def _name(table: Registry[Any], cls: type, adapted: Any) -> str:

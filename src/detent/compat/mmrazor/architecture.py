@@ -118,7 +118,7 @@ class MMArchitectureQuant(nn.Module):
         model, quantizer = self.__dict__["architecture"], self.quantizer
         if not isinstance(quantizer.tracer, CustomTracer):
             kind = type(quantizer.tracer).__name__
-            raise RegistrationError(f"trace with {kind}", "it is no CustomTracer", "derive it from CustomTracer")
+            raise RegistrationError(f"trace with {kind}", "it is not a CustomTracer", "derive it from CustomTracer")
         prepared = quantizer.prepare(model, quantizer.tracer.trace_modes(model, (example, *further_inputs), **options))
         if not isinstance(prepared, PreparedModel):
             code = type(quantizer).prepare.__code__

@@ -95,7 +95,7 @@ class CIFAR10:
             if name not in _TAKES or set(step) - {"type", *_TAKES[name]}:
                 raise DataError(
                     f"the transform {dict(step)!r} of a pipeline",
-                    f"known are {', '.join(_TAKES)}",
+                    f"not one of {', '.join(_TAKES)}",
                     "leave it out, or give the data as objects to Runner.from_cfg",
                 )
 

@@ -117,7 +117,7 @@ def _named(entry: str, given: Mapping[str, Any], known: Mapping[str, str]) -> tu
     name = str(given[entry]["type"]).rpartition(".")[2]
     own = MODELS.registered(name)
     if own is None and name not in known:
-        raise RecipeError(f"{entry} {name!r}", f"known are {', '.join(known)}", "@MODELS.register_module() it")
+        raise RecipeError(f"{entry} {name!r}", f"not one of {', '.join(known)}", "@MODELS.register_module() it")
     return name, own
 
 

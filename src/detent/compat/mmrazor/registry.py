@@ -55,7 +55,7 @@ class Registry:
         near = get_close_matches(name.rpartition(".")[2], known, n=1)
         raise UnknownNameError(
             f"{name!r} in {self.name}",
-            f"known are {', '.join(known)}",
+            f"not one of {', '.join(known)}",
             f"did you mean {near[0]!r}?" if near else f"@{self.name}.register_module() it",
         )
 

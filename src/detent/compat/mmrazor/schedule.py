@@ -46,7 +46,7 @@ def _part(scheduler: Mapping[str, Any], lr: float, steps_per_epoch: int) -> tupl
     if unknown:
         raise RecipeError(
             f"param_scheduler {dict(scheduler)!r}",
-            f"known are {', '.join(_TAKES)} with their arguments, and not {', '.join(unknown)}",
+            f"supported are {', '.join(_TAKES)} with their arguments, not {', '.join(unknown)}",
             "use one of these, or Detent's loops with a Schedule",
         )
     begin, end = scheduler.get("begin", 0), scheduler.get("end", math.inf)

@@ -140,7 +140,7 @@ def kind_named(target: Any) -> str:
     kind = _kind_of(target)
     if kind is None:
         name = getattr(target, "__name__", str(target))
-        raise RecipeError(f"exclude {name}", "it is no operation that backends speak of", "exclude it by its name")
+        raise RecipeError(f"exclude {name}", "it is not an operation that backends speak of", "exclude it by its name")
     return kind
 
 

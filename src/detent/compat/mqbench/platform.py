@@ -94,7 +94,7 @@ def target_of(backend: Any) -> Backend:
         return graphs[str(name)]
     if name not in BACKENDS:
         known = ", ".join([*(f"BackendType.{one.name}" for one in BackendType), *_OWN])
-        raise UnknownNameError(f"backend {backend!r}", f"known are {known}", "use one, or register_backend your own")
+        raise UnknownNameError(f"backend {backend!r}", f"not one of {known}", "use one, or register_backend your own")
     return BACKENDS[str(name)]
 
 

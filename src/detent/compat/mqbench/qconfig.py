@@ -121,7 +121,7 @@ def _by_method(key: str, method: str, observer: str | None) -> TensorRequest:
         return TensorRequest(quantizer=quantizer, observer=measured)
     if method not in _METHODS:
         known = ", ".join((*_METHODS, *_OWN_METHODS))
-        raise UnknownNameError(f"{key} {method!r}", f"known are {known}", "use one of these")
+        raise UnknownNameError(f"{key} {method!r}", f"not one of {known}", "use one of these")
     request = TensorRequest(quantizer=_METHODS[method])
     if method == "apot":
         request = request.replace(grid="apot")
@@ -158,7 +158,7 @@ def _request(said: Mapping[str, Any], side: str) -> TensorRequest:
     if fake is not None:
         if fake not in FAKE_QUANTIZERS:
             raise UnknownNameError(
-                f"{side}_fakequantize {fake!r}", f"known are {', '.join(FAKE_QUANTIZERS)}", "use one"
+                f"{side}_fakequantize {fake!r}", f"not one of {', '.join(FAKE_QUANTIZERS)}", "use one"
             )
         found["quantizer"] = FAKE_QUANTIZERS[fake]
         # MQBench learns the zero point too, where there is one.
@@ -173,6 +173,6 @@ def _request(said: Mapping[str, Any], side: str) -> TensorRequest:
 
 def _observer(key: str, name: Any) -> dict[str, Any]:
     if name not in OBSERVERS:
-        raise UnknownNameError(f"{key} {name!r}", f"known are {', '.join(OBSERVERS)}", "use one of these")
+        raise UnknownNameError(f"{key} {name!r}", f"not one of {', '.join(OBSERVERS)}", "use one of these")
     observer, options = OBSERVERS[name]
     return {"observer": observer, "observer_options": dict(options)}

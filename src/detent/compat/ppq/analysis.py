@@ -71,7 +71,7 @@ def _analysed(
 
 def _check_method(method: str, known: tuple[str, ...]) -> None:
     if method not in known:
-        raise UnknownNameError(f"the method {method!r}", f"known are {', '.join(known)}", "use one of these")
+        raise UnknownNameError(f"the method {method!r}", f"not one of {', '.join(known)}", "use one of these")
 
 
 def _shown(found: dict[str, float], title: str, verbose: bool) -> dict[str, float]:

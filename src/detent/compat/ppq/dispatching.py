@@ -17,7 +17,7 @@ def dispatched(graph: BaseGraph, types: Collection[str], dispatcher: str) -> Nam
     choose = DISPATCHERS.get(dispatcher.lower())
     if choose is None:
         raise UnknownNameError(
-            f"the dispatcher {dispatcher!r}", f"known are {', '.join(DISPATCHERS)}", "use one of these"
+            f"the dispatcher {dispatcher!r}", f"not one of {', '.join(DISPATCHERS)}", "use one of these"
         )
     can = frozenset(one.name for one in graph.operations.values() if one.type in types and one.kind)
     return choose(_Flow(graph), can) & can

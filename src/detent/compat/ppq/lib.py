@@ -50,7 +50,7 @@ class Dispatcher:
 
     def __init__(self, graph: BaseGraph, method: str = "conservative"):
         if method.lower() not in DISPATCHERS:
-            raise UnknownNameError(f"the dispatcher {method!r}", f"known are {', '.join(DISPATCHERS)}", "use one")
+            raise UnknownNameError(f"the dispatcher {method!r}", f"not one of {', '.join(DISPATCHERS)}", "use one")
         self.graph, self.method = graph, method
 
     def dispatch(

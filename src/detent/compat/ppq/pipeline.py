@@ -119,7 +119,9 @@ class QuantizationOptimizationPipeline:
         self.passes = list(passes)
         for one in self.passes:
             if not isinstance(one, QuantizationOptimizationPass):
-                raise RecipeError(f"the pass {one!r}", "it is no QuantizationOptimizationPass", "derive it from that")
+                raise RecipeError(
+                    f"the pass {one!r}", "it is not a QuantizationOptimizationPass", "derive it from that"
+                )
 
     def append_optimization_to_pipeline(self, optim_pass: QuantizationOptimizationPass, at_front: bool = False) -> None:
         self.passes.insert(0 if at_front else len(self.passes), optim_pass)

@@ -184,7 +184,7 @@ _QUANTIZERS: dict[TargetPlatform, type[BaseQuantizer]] = {}
 def register_network_quantizer(quantizer: type[BaseQuantizer], platform: TargetPlatform) -> None:
     """Use `quantizer` for `platform`, in place of what there was."""
     if not (isinstance(quantizer, type) and issubclass(quantizer, BaseQuantizer)):
-        raise RegistrationError(f"register {quantizer!r}", "it is no BaseQuantizer", "derive it from BaseQuantizer")
+        raise RegistrationError(f"register {quantizer!r}", "it is not a BaseQuantizer", "derive it from BaseQuantizer")
     _QUANTIZERS[platform] = quantizer
 
 

@@ -68,7 +68,7 @@ def _with_channels(graph: BaseGraph, setting: ChannelSplitSetting, example: Sequ
         )
     directions = setting.search_directions or ["down"] * len(setting.interested_layers)
     if unknown := set(directions) - {"up", "down"}:
-        raise UnknownNameError(f"the direction {unknown.pop()!r}", "known are up, down", "use one of these")
+        raise UnknownNameError(f"the direction {unknown.pop()!r}", "not one of up, down", "use one of these")
     chosen = set(zip(_layers(graph, setting.interested_layers), directions, strict=True))
 
     def between(first: str, second: str) -> bool:

@@ -68,7 +68,7 @@ class VitisConfig:
         except OSError as error:
             raise RecipeError(f"config_file {file}", error.strerror or str(error), "give a JSON file") from None
         except (ValueError, RecursionError) as error:
-            raise RecipeError(f"config_file {file}", f"it is no JSON: {error}", _correction(file)) from None
+            raise RecipeError(f"config_file {file}", f"it is not JSON: {error}", _correction(file)) from None
         with refusing(RecipeError, f"config_file {file}", "give a config of the form that Vitis AI describes"):
             return cls.from_dict(data, source=file.name)
 

@@ -57,7 +57,7 @@ class BatchStatistic(Observer):
         super().__init__(scheme, name=name)
         if statistic not in (*_COMBINED, "moving"):
             raise RangeError(
-                f"statistic {statistic!r}", f"known are {', '.join(_COMBINED)}, moving", "use one of these"
+                f"statistic {statistic!r}", f"not one of {', '.join(_COMBINED)}, moving", "use one of these"
             )
         self._method, self._statistic = method, statistic
         self._options = {"percentile": percentile} if method == "percentile" else {}

@@ -172,7 +172,7 @@ def _read_blobs(file: Path) -> dict[str, list[Tensor]]:
     except OnnxError:
         raise
     except Exception as error:
-        raise OnnxError(f"load {str(file)!r}", f"it is no .caffemodel ({error})", "get it again") from None
+        raise OnnxError(f"load {str(file)!r}", f"it is not a .caffemodel ({error})", "get it again") from None
     layers = [*net.layer, *net.layers]
     return {str(layer.name): [_tensor(blob, layer.name) for blob in layer.blobs] for layer in layers if layer.blobs}
 

@@ -31,7 +31,7 @@ def parse_json(content: bytes, format_name: str) -> dict[str, Any]:
     try:
         found = json.loads(content)
     except ValueError as error:
-        raise unreadable(format_name, f"it is no JSON: {error}") from None
+        raise unreadable(format_name, f"it is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise unreadable(format_name, f"it holds a {type(found).__name__}, not an object")
     return found

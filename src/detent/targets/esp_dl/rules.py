@@ -46,7 +46,7 @@ def exponents(encoding: Encoding, tensor: str) -> tuple[int, ...]:
     """`e` where the scales are `2**e`."""
     mantissa, exponent = np.frexp(encoding.scale)
     if not encoding.symmetric or encoding.block is not None or not np.all(mantissa == 0.5):
-        raise refusal(f"the tensor {tensor!r}", "its scale is no power of two, or it has a zero point")
+        raise refusal(f"the tensor {tensor!r}", "its scale is not a power of two, or it has a zero point")
     return tuple((np.atleast_1d(exponent) - 1).tolist())
 
 

@@ -107,7 +107,7 @@ def read_nbits(content: bytes) -> list[Blocks]:
     try:
         graph = onnx.load_model_from_string(content).graph
     except Exception as error:
-        raise unreadable("matmul_nbits", f"it is no ONNX model: {error}") from None
+        raise unreadable("matmul_nbits", f"it is not an ONNX model: {error}") from None
     arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     found: dict[str, Blocks] = {}
     for node in graph.node:

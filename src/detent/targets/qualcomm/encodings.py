@@ -128,7 +128,7 @@ def read_overrides(content: bytes) -> Overrides:
     readers: dict[str, Callable[[Any], dict[str, QualcommEncoding]]] = {"0.6.1": _from_0_6_1, "1.0.0": _from_1_0_0}
     read = readers.get(str(version))
     if read is None:
-        raise unreadable(_NAME, f"its version is {version!r}, known are 0.6.1 and 1.0.0")
+        raise unreadable(_NAME, f"its version is {version!r}; Detent reads 0.6.1 and 1.0.0")
     try:
         return Overrides(str(version), read(held["activation_encodings"]), read(held["param_encodings"]))
     except (KeyError, TypeError, IndexError) as error:

@@ -77,7 +77,7 @@ def read_qlinear(content: bytes) -> QLinearModel:
     try:
         graph = onnx.load_model_from_string(content).graph
     except Exception as error:
-        raise unreadable(_NAME, f"it is no ONNX model: {error}") from None
+        raise unreadable(_NAME, f"it is not an ONNX model: {error}") from None
     arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     grids: dict[str, QLinearGrid] = {}
     for node in graph.node:

@@ -98,7 +98,7 @@ def _check(graph: Network) -> None:
         if mantissa != 0.5 or not encoding.symmetric:
             raise DeployError(
                 f"compute {read.tensor!r} as a DPU",
-                "it has a scale that is no power of two, several scales, or a zero point",
+                "it has a scale that is not a power of two, several scales, or a zero point",
                 "deploy for the backend vitis",
             )
 

@@ -78,7 +78,7 @@ def _members(path: Path, names: tuple[str, ...], suffix: str) -> list[tuple[str,
                 if held is not None:
                     wanted[stem] = held.read(_MOST)
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise DataError(f"read {path}", f"it is no whole archive: {error}", "get it again") from None
+        raise DataError(f"read {path}", f"it is not a complete archive: {error}", "get it again") from None
     missing = [name for name in names if f"{name}{suffix}" not in wanted]
     if missing:
         raise DataError(f"read {path}", f"it has no {', '.join(missing)}", "get it again")
@@ -99,7 +99,7 @@ def _python(content: bytes, where: str) -> _Part:
         held = _PlainArrays(io.BytesIO(content), encoding="bytes").load()
         data, labels = np.asarray(held[b"data"]), np.asarray(held[b"labels"])
     except Exception as error:  # a pickle that is damaged raises anything
-        raise DataError(f"read {where}", f"it is no CIFAR-10 batch: {error}", "get it again") from None
+        raise DataError(f"read {where}", f"it is not a CIFAR-10 batch: {error}", "get it again") from None
     if data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != _BYTES:
         raise DataError(f"read {where}", f"its data is {data.dtype}{list(data.shape)}", "get it again")
     return _upright(data), labels

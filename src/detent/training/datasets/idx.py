@@ -35,7 +35,7 @@ def read_idx(path: Path) -> npt.NDArray[np.uint8]:
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(asked, f"it cannot be read: {error}", "get the file again") from None
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] != _UINT8 or not content[3]:
-        raise DataError(asked, "it is no idx file of bytes", "get the file again")
+        raise DataError(asked, "it is not an idx file of bytes", "get the file again")
     rank, start = content[3], 4 + 4 * content[3]
     sizes = struct.unpack(f">{rank}I", content[4:start]) if len(content) >= start else ()
     if not sizes or len(content) != start + int(np.prod(sizes, dtype=np.int64)):

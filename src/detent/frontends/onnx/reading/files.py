@@ -29,7 +29,7 @@ def read_model(path: str | os.PathLike[str]) -> ModelProto:
     if not file.is_file():
         raise OnnxError(asked, "there is no such file", "give the path of an .onnx file")
     if file.stat().st_size == 0:
-        raise OnnxError(asked, "the file is empty", "get it, or export it, again")
+        raise OnnxError(asked, "the file is empty", "export or download it again")
     if file.stat().st_size > _MOST:
         raise OnnxError(asked, "the file is larger than 2 GB", "save the weights as external data")
     model = ModelProto()
@@ -37,7 +37,7 @@ def read_model(path: str | os.PathLike[str]) -> ModelProto:
         model.ParseFromString(file.read_bytes())
     except Exception as error:  # protobuf's own, and what it lets through
         raise OnnxError(
-            asked, f"it is no ONNX file, or a damaged one ({error})", "get it, or export it, again"
+            asked, f"it is not an ONNX file, or it is damaged ({error})", "export or download it again"
         ) from None
     outside = _External(file.resolve().parent, asked)
     for tensor in _tensors(model):
@@ -70,7 +70,7 @@ def check_text(model: ModelProto) -> None:
     broken = next((text for text in texts if not isinstance(text, str)), None)
     if broken is not None:
         raise OnnxError(
-            "load an ONNX model", f"the name {broken[:40]!r} is no text", "the file is damaged: get it again"
+            "load an ONNX model", f"the name {broken[:40]!r} is not text", "the file is damaged: get it again"
         )
     hidden = next((text for text in texts if not text.isprintable() and _CONTROL.search(text)), None)
     if hidden is not None:
@@ -139,7 +139,7 @@ def _opened(file: Path, asked: str) -> BinaryIO:
         raise _outside(asked, f"{file.name!r} cannot be read: {error.strerror}") from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise _outside(asked, f"{file.name!r}, which is no plain file")
+        raise _outside(asked, f"{file.name!r}, which is not a plain file")
     return os.fdopen(descriptor, "rb")
 
 
