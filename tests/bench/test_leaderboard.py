@@ -64,7 +64,34 @@ def test_ablations_differ_in_one_axis():
     assert (found["algorithm"], found["by"]) == ("lsq", {"0": 90.0, "4": 70.0})
 
 
+def test_hardware_stands_there_with_the_strategy_that_most_of_its_rows_have():
+    rows = rows_of(
+        [
+            result(),
+            result(algorithm="dsq", simulated=88.0),
+            result(target="tensorrt", batch_norm=4, simulated=80.0),
+            result(target="tensorrt", batch_norm=0, simulated=10.0),
+            result(algorithm="dsq", target="tensorrt", batch_norm=4, simulated=81.0),
+        ]
+    )
+    found = {entry["algorithm"]: entry["by_target"] for entry in academic_against_hardware(rows)}
+    assert found == {
+        "lsq": {"academic": 90.0, "tensorrt": 80.0},
+        "dsq": {"academic": 88.0, "tensorrt": 81.0},
+    }
+
+
+def test_graphs_are_told_apart_from_targets():
+    graphs = [result(target=f"detent.compat.mqbench.hardware:GRAPH_{n}", simulated=80.0 + n) for n in (2, 3)]
+    rows = rows_of([result(), result(target="tensorrt", simulated=70.0), *graphs])
+    (found,) = ablation(rows, "graph")
+    assert (found["target"], found["by"]) == ("", {"1": 90.0, "2": 82.0, "3": 83.0})
+    (against,) = academic_against_hardware(rows)
+    assert against["by_target"] == {"academic": 90.0, "tensorrt": 70.0}
+
+
 RESULTS = [
+    result(target="detent.compat.mqbench.hardware:GRAPH_2", simulated=83.0),
     result(0), result(1), result(target="tensorrt", simulated=80.0), result(algorithm="dsq", simulated=85.0),
     result(algorithm="<script>alert(1)</script>", error="refused"),
     result(batch_norm=0), result(batch_norm=4, simulated=70.0),
@@ -79,9 +106,16 @@ def test_markdown_and_json(tmp_path):
         "| resnet20 | lsq | academic | W4A4 | \N{EN DASH} | \N{EN DASH} | 2 | 92.00 ± 0.00 | 90.50 ± 0.71 | 1.50 |"
         in text
     )
-    for title in ("# Mine", "## Not there", "## Academic and hardware", "## Batch norm", "## Initialization"):
+    for title in (
+        "# Mine",
+        "## Not there",
+        "## Academic and hardware",
+        "## Batch norm",
+        "## Initialization",
+        "## Graph",
+    ):
         assert f"{title}\n" in text
-    assert len(json.loads(data.read_text())["rows"]) == 8
+    assert len(json.loads(data.read_text())["rows"]) == 9
     assert "<script>" not in text
 
 
@@ -89,8 +123,8 @@ def test_markdown_and_json(tmp_path):
 def test_the_page_is_sorted_filtered_and_linked(browser, tmp_path):
     page, *_ = write_leaderboard(RESULTS, tmp_path)
     browser.open(page)
-    assert browser.run(SHOWN) == 8
-    assert browser.run("return document.querySelectorAll('main section').length") == 5
+    assert browser.run(SHOWN) == 9
+    assert browser.run("return document.querySelectorAll('main section').length") == 6
     browser.press("/", "tensorrt")
     assert browser.run(SHOWN) == 1
     browser.press("Escape")
@@ -104,7 +138,7 @@ def test_the_page_is_sorted_filtered_and_linked(browser, tmp_path):
     )
     link = browser.run("return location.href")
     browser.open(page)
-    assert browser.run(SHOWN) == 8
+    assert browser.run(SHOWN) == 9
     browser.run("location.href = arguments[0]; location.reload()", link)
     browser.run("return new Promise(d => document.readyState === 'complete' ? d() : addEventListener('load', d))")
     assert browser.run(SHOWN) == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from detent.errors import DataError
-from detent.training.import_paths import is_import_path
+from detent.training.import_paths import file_of_import, is_import_path
 
 __all__ = ["FORMAT", "Cell", "Hashes"]
 
@@ -75,7 +74,7 @@ class Hashes:
         named = {"network": config["model"]["name"], "data set": config["data"]["name"], "backend": config["backend"]}
         for what, name in named.items():
             if is_import_path(name) and not name.startswith("detent."):
-                found[what] = self._of_module(name.partition(":")[0])
+                found[what] = self._of_module(name, what)
         return found
 
     def _of_path(self, path: str) -> str:
@@ -91,13 +90,9 @@ class Hashes:
             self._known[path] = whole.hexdigest()
         return self._known[path]
 
-    def _of_module(self, name: str) -> str | None:
-        if name not in self._known:
-            found = importlib.util.find_spec(name)
-            if found is None or found.origin is None or not Path(found.origin).is_file():
-                return None
-            self._known[name] = _of_file(Path(found.origin))
-        return self._known[name]
+    def _of_module(self, name: str, what: str) -> str | None:
+        file = file_of_import(name, what)
+        return None if file is None else self._of_path(str(file))
 
 
 def _of_file(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from detent.bench.results import Result
+from detent.compat.mqbench import hardware
 from detent.errors import ArtifactError, refusing
 from detent.files import write_bytes
 
@@ -17,6 +19,8 @@ __all__ = ["Row", "Spread", "rows_of", "write_leaderboard"]
 
 _SEEDLESS = ("network", "algorithm", "target", "bits", "batch_norm", "initialization")
 ACADEMIC = "academic"
+GRAPH_TARGETS = {ACADEMIC: 1, **{f"{hardware.__name__}:GRAPH_{number}": number for number in (2, 3)}}
+"""The benchmark's graphs with one kind of numbers: what is quantized is all that differs. Its code has these three."""
 
 
 @dataclass(frozen=True)
@@ -138,13 +142,25 @@ def _row(group: Sequence[Result]) -> Row:
 
 
 def academic_against_hardware(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """For each network, width and algorithm: its accuracy by target, where `academic` and another are there."""
+    """For each network, width and algorithm: its accuracy by target, where `academic` and another are there.
+
+    Of a target that was run with several batch-norm strategies, the one that most algorithms have counts. The graphs
+    of the benchmark are no hardware: see `graphs`.
+    """
+    plain = [row for row in rows if row.simulated is not None and row.axes["initialization"] is None]
+    plain = [row for row in plain if row.axes["target"] not in GRAPH_TARGETS or row.axes["target"] == ACADEMIC]
+    usual: dict[str, Any] = {}
+    for target in dict.fromkeys(row.axes["target"] for row in plain):
+        held = {(row.axes["algorithm"], row.axes["batch_norm"]) for row in plain if row.axes["target"] == target}
+        counts = Counter(strategy for _, strategy in held)
+        usual[target] = max(counts, key=lambda strategy: (counts[strategy], strategy is None))
     found: dict[tuple[Any, ...], dict[str, float]] = {}
-    for row in rows:
-        if row.simulated is None or row.axes["batch_norm"] is not None or row.axes["initialization"] is not None:
-            continue
-        where = (row.axes["network"], row.axes["bits"], row.axes["algorithm"])
-        found.setdefault(where, {})[row.axes["target"]] = row.simulated.mean
+    for row in plain:
+        target = row.axes["target"]
+        if row.axes["batch_norm"] == usual[target]:
+            where = (row.axes["network"], row.axes["bits"], row.axes["algorithm"])
+            assert row.simulated is not None
+            found.setdefault(where, {})[target] = row.simulated.mean
     return [
         {"network": network, "bits": bits, "algorithm": algorithm, "by_target": by_target}
         for (network, bits, algorithm), by_target in found.items()
@@ -153,15 +169,17 @@ def academic_against_hardware(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def ablation(rows: Sequence[Row], axis: str) -> list[dict[str, Any]]:
-    """Rows that differ in one axis alone, side by side: `batch_norm`, `initialization`, or `target` for graphs."""
-    others = [one for one in _SEEDLESS if one != axis]
+    """Rows that differ in one axis alone, side by side: `batch_norm`, `initialization`, or `graph`, where targets are
+    those of `GRAPH_TARGETS` and their graphs are what differs."""
+    others = [one for one in _SEEDLESS if one != ("target" if axis == "graph" else axis)]
     found: dict[str, dict[str, Any]] = {}
     for row in rows:
-        if row.simulated is None:
+        if row.simulated is None or (axis == "graph" and row.axes["target"] not in GRAPH_TARGETS):
             continue
         where = {one: row.axes[one] for one in others}
-        entry = found.setdefault(json.dumps(where), {**where, "by": {}})
-        entry["by"][str(row.axes[axis]) if row.axes[axis] is not None else "default"] = row.simulated.mean
+        entry = found.setdefault(json.dumps(where), {"target": "", **where, "by": {}})
+        value = GRAPH_TARGETS[row.axes["target"]] if axis == "graph" else row.axes[axis]
+        entry["by"]["default" if value is None else str(value)] = row.simulated.mean
     return [entry for entry in found.values() if len(entry["by"]) > 1]
 
 

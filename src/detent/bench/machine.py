@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -18,6 +19,12 @@ _PACKAGES = ("detent", "torch", "numpy", "onnx", "onnxruntime", "openvino", "ai-
 
 def machine_facts() -> dict[str, object]:
     """Plain JSON: the versions of what computes, the CPU and its kind, the number of threads."""
+    return {**_lasting_facts(), "threads": torch.get_num_threads()}
+
+
+@cache
+def _lasting_facts() -> dict[str, object]:
+    """Those that stay as they are while a process runs: a worker asks for them with every cell."""
     versions = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:
@@ -28,7 +35,6 @@ def machine_facts() -> dict[str, object]:
         "versions": versions,
         "cpu": _cpu_name(),
         "cpu_kind": here().name,
-        "threads": torch.get_num_threads(),
         "cores": os.cpu_count(),
         "system": platform.platform(),
     }

@@ -45,7 +45,7 @@ def measure_cell(data: Mapping[str, Any], *, allow_imports: bool = False) -> dic
     with run.ema.in_place() if run.ema is not None else nullcontext():
         figures = {
             "accuracy": {
-                "float": _float_accuracy(json.dumps(dict(cell.config)), cell.measure.get("batches"), allow_imports),
+                "float": _float_accuracy(_float_config(cell), cell.measure.get("batches"), allow_imports),
                 "simulated": _accuracy(prepared, _test(config, cell.measure.get("batches"), allow_imports)),
             },
             "parameter_bytes": _parameter_bytes(prepared),
@@ -64,9 +64,15 @@ def _test(config: Config, limit: int | None, allow_imports: bool) -> Iterable[An
     return batches_of(config, samples, Processes(), limit=limit)
 
 
+def _float_config(cell: Cell) -> str:
+    """The cell's config without what the float network does not depend on, the same text for all such cells."""
+    said = {key: cell.config[key] for key in ("model", "data")}
+    return json.dumps({"name": "float", "backend": "academic", "recipe": {"name": "float"}, **said}, sort_keys=True)
+
+
 @cache
 def _float_accuracy(told: str, batches: int | None, allow_imports: bool) -> float | None:
-    """Of the network before anything was done to it; the text is the cell's config."""
+    """Of the network before anything was done to it, computed once by each worker."""
     config = Config.from_dict(json.loads(told))
     return _accuracy(float_model(config, allow_imports=allow_imports).eval(), _test(config, batches, allow_imports))
 

@@ -11,15 +11,25 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
 from detent.errors import DetentError, RecipeError
 from detent.recipes.refusal import nearest
 
-__all__ = ["import_class", "import_function", "import_maker", "import_object", "is_import_path", "refuse_import"]
+__all__ = [
+    "file_of_import",
+    "import_class",
+    "import_function",
+    "import_maker",
+    "import_object",
+    "is_import_path",
+    "refuse_import",
+]
 
 _FORM = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -49,28 +59,45 @@ def import_object(path: str, what: str, *, allowed: bool) -> Any:
     if not allowed:
         raise refuse_import(what, path)
     module_name, _, inside = path.partition(":")
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
-    try:
+    with _importing(asked):
         found: Any = import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise RecipeError(
-            asked, f"there is no module {error.name}", "install it, or run in the folder it is in"
-        ) from None
-    except DetentError:
-        raise
-    except (Exception, SystemExit) as error:  # whatever the module does
-        raise RecipeError(
-            asked, f"importing it raised {type(error).__name__}: {error}", "correct the module"
-        ) from error
-    finally:
-        sys.path.remove(here)
     for part in inside.split("."):
         if not hasattr(found, part):
             advice = nearest(part, dir(found), "give a name that it has")
             raise RecipeError(asked, f"{module_name} has no {part!r}", advice)
         found = getattr(found, part)
     return found
+
+
+@contextmanager
+def _importing(asked: str) -> Iterator[None]:
+    """Modules of the current folder are found too, and whatever a module does is a `RecipeError`."""
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise RecipeError(
+            asked, f"there is no module {error.name}", "install it, or run in the folder it is in"
+        ) from None
+    except DetentError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise RecipeError(
+            asked, f"importing it raised {type(error).__name__}: {error}", "correct the module"
+        ) from error
+    finally:
+        sys.path.remove(here)
+
+
+def file_of_import(path: str, what: str) -> Path | None:
+    """The file of the module that an allowed path names, None if it has none; packages around it are imported."""
+    module_name = path.partition(":")[0]
+    with _importing(f"the {what} {path!r}"):
+        found = find_spec(module_name)
+        if found is None:
+            raise ModuleNotFoundError(name=module_name)
+    return None if found.origin is None or not Path(found.origin).is_file() else Path(found.origin)
 
 
 def import_class(path: str, what: str, base: type, *, allowed: bool) -> type:
