@@ -100,12 +100,16 @@ def _on_grid(
         _laid_out(t.to(weight.dtype), scheme, weight).reshape(shape) for t in (qparams.scale, qparams.zero_point)
     )
     lo, hi = scheme.grid.qmin - zero, scheme.grid.qmax - zero
+    offset = torch.zeros_like(scale)
+    if qparams.offset is not None:
+        offset = _laid_out(qparams.offset.to(weight.dtype), scheme, weight).reshape(shape)
 
     def of_group(group: int) -> Callable[[Tensor, Tensor], Tensor]:
         def to_grid(values: Tensor, columns: Tensor) -> Tensor:
             step = scale[group][:, columns]
-            code = torch.round(values / step)
-            return torch.clamp(code, lo[group][:, columns], hi[group][:, columns]) * step
+            moved = offset[group][:, columns]
+            code = torch.round((values + moved) / step)
+            return torch.clamp(code, lo[group][:, columns], hi[group][:, columns]) * step - moved
 
         return to_grid
 

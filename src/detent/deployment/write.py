@@ -31,6 +31,7 @@ from detent.frontends.onnx import is_imported
 from detent.frontends.torch import export
 from detent.graph import PreparedModel, eval_mode, other_real, quantizers_of
 from detent.ir import DeployedTensor, write_qdq
+from detent.ir.offsets import note_offsets
 from detent.ir.package import MANIFEST, VERSION, digest
 from detent.ir.packed_numbers import pack_numbers
 from detent.ir.saturation import saturating_layers
@@ -64,6 +65,7 @@ def deployment_of(prepared: PreparedModel, *, dynamic_batch: bool = True, mode: 
     network = pool_planes(exported.network, on_grids="global_avgpool" in prepared.backend.rules)
     network = write_functions_in_steps(network)
     network = replace(legalize(network, prepared.backend.rewrites), name=exported.network.name or "model")
+    network = note_offsets(network, exported.tensors)
     return Deployment(
         name=network.name,
         backend=prepared.backend,
@@ -73,6 +75,7 @@ def deployment_of(prepared: PreparedModel, *, dynamic_batch: bool = True, mode: 
         notes=(*_of_float(prepared), *exported.notes),
         names=exported.names,
         saturating=saturating_layers(network) if prepared.backend.saturates_on else (),
+        config=_config(prepared),
     )
 
 
@@ -156,6 +159,16 @@ def _written(one: Format, deployment: Deployment) -> Written:
         raise DeployError(
             f"write the format {one.name!r}", f"its library needs a folder for a moment: {error}", to_do
         ) from error
+
+
+def _config(prepared: PreparedModel) -> Mapping[str, Any] | None:
+    """What a model of transformers says of itself: of the outermost that has a config."""
+    for module in prepared.modules():
+        say = getattr(getattr(module, "config", None), "to_dict", None)
+        if callable(say):
+            said: Mapping[str, Any] = say()
+            return said
+    return None
 
 
 def _of_float(prepared: PreparedModel) -> list[str]:

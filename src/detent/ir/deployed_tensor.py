@@ -20,7 +20,7 @@ class DeployedTensor:
     `tensor` is its name in the ONNX graph too: for an activation the tensor that is quantized, for a weight or bias
     the parameter (`conv1.weight`). `op` is the ONNX node that gives the activation ("" for an input of the network)
     or that takes the parameter. `users` are the nodes that read the quantized value. `scale` and `zero_point` are
-    0-d, or 1-d along the channel axis of the scheme's granularity.
+    0-d, or 1-d along the channel axis of the scheme's granularity. `offset` is what a scheme with an offset has.
     """
 
     tensor: str
@@ -32,6 +32,7 @@ class DeployedTensor:
     zero_point: npt.NDArray[np.int64]
     users: tuple[str, ...] = ()
     shares: str | None = None
+    offset: npt.NDArray[np.float32] | None = None
 
     @property
     def minimum(self) -> npt.NDArray[np.float32]:

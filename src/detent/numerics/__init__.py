@@ -18,18 +18,21 @@ from detent.numerics.reference import (
 from detent.numerics.requirement import Requirement
 from detent.numerics.rounding import Rounding, round_to_integer
 from detent.numerics.scales import (
+    SUPER_BLOCKS,
     ScaleType,
     block_scales,
     covering_scale,
     nearest_power_of_two,
     nearest_scale,
     next_power_of_two,
+    super_block_scales,
 )
 from detent.numerics.scheme import Scheme
 
 __all__ = [
     "GRIDS",
     "PAIR_LIMIT",
+    "SUPER_BLOCKS",
     "ApotGrid",
     "E2M1Grid",
     "E4M3Grid",
@@ -65,5 +68,6 @@ __all__ = [
     "refuse_negative",
     "round_to_integer",
     "scale_gradient",
+    "super_block_scales",
     "with_scale",
 ]

@@ -16,11 +16,13 @@ __all__ = ["QParams"]
 class QParams:
     """`real = scale * (code - zero_point)`, both of the shape the granularity gives.
 
-    Invariants: scales are finite and positive; zero points are integers (int64), so real zero has a code.
+    Invariants: scales are finite and positive; zero points are integers (int64), so real zero has a code. Schemes with
+    an offset have `real = scale * code - offset`, and zero points of 0.
     """
 
     scale: Tensor
     zero_point: Tensor
+    offset: Tensor | None = None
 
     def __post_init__(self) -> None:
         if not self.scale.is_floating_point():

@@ -17,7 +17,7 @@ from torch import Tensor
 from detent.errors import RangeError, SchemeError, TensorError
 from detent.numerics.granularity import PerChannel, PerGroup
 from detent.numerics.qparams import QParams
-from detent.numerics.scales import covering_scale, floor_power_of_two, nearest_scale
+from detent.numerics.scales import covering_scale, floor_power_of_two, nearest_scale, super_block_scales
 from detent.numerics.scheme import Scheme
 
 __all__ = [
@@ -52,6 +52,8 @@ def choose_qparams(low: Tensor, high: Tensor, scheme: Scheme) -> QParams:
     refuse_negative(low, scheme)
     low, high = low.clamp_max(0), high.clamp_min(0)
     scale = _revive(_from_range(low, high, scheme), scheme)
+    if scheme.has_offset:
+        return _with_offset(nearest_scale(scale, scheme.scale), low)
     return _qparams(covering_scale(scale, scheme.scale), low, scheme)
 
 
@@ -66,6 +68,8 @@ def with_scale(scale: Tensor, low: Tensor, scheme: Scheme) -> QParams:
     """
     refuse_negative(low, scheme)
     scale = _revive(scale.detach().double(), scheme)
+    if scheme.has_offset:
+        return _with_offset(nearest_scale(scale, scheme.scale), low)
     return _qparams(nearest_scale(scale, scheme.scale), low, scheme)
 
 
@@ -159,18 +163,32 @@ def _qparams(scale: Tensor, low: Tensor, scheme: Scheme) -> QParams:
     return QParams(scale, zero_point.clamp(grid.qmin, grid.qmax).to(torch.int64))
 
 
+def _with_offset(scale: Tensor, low: Tensor) -> QParams:
+    """Offsets are whole multiples of a float16, as scales are, and may be 0."""
+    multiples, factor = super_block_scales(-low.clamp_max(0).to(torch.float32), "super6", least=0)
+    offset = (multiples * factor).flatten(-2)
+    scale = scale.to(torch.float32)
+    return QParams(scale, torch.zeros(scale.shape, dtype=torch.int64, device=scale.device), offset)
+
+
 def _encode(x: Tensor, qparams: QParams, scheme: Scheme) -> Tensor:
     """Codes as floats, in the blocked shape."""
     if not x.is_floating_point():
         raise TensorError(f"quantize a tensor of dtype {x.dtype}", "only real numbers are quantized", "give floats")
     scale, zero_point = _expanded(x, qparams, scheme, scheme.grid.compute_dtype(x.dtype))
-    values = scheme.granularity.blocked(x.to(scale.dtype)) / scale
+    values = scheme.granularity.blocked(x.to(scale.dtype))
+    if qparams.offset is not None:
+        values = values + scheme.granularity.expand(qparams.offset, x.ndim).to(scale.dtype)
+    values = values / scale
     return scheme.grid.encode(values, zero_point, scheme.rounding)
 
 
 def _decode(codes: Tensor, qparams: QParams, scheme: Scheme, like: Tensor) -> Tensor:
     scale, zero_point = _expanded(like, qparams, scheme, codes.dtype)
-    return (scheme.grid.decode(codes, zero_point) * scale).reshape(like.shape)
+    values = scheme.grid.decode(codes, zero_point) * scale
+    if qparams.offset is not None:
+        values = values - scheme.granularity.expand(qparams.offset, like.ndim).to(values.dtype)
+    return values.reshape(like.shape)
 
 
 def _expanded(x: Tensor, qparams: QParams, scheme: Scheme, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -31,6 +31,7 @@ class Requirement:
     symmetric: bool | None = None
     scale: ScaleType | None = None
     most_bits: int = 32
+    offset: bool = False
     because: str = "its formula is made for these"
 
     def check(self, method: str, scheme: Scheme) -> None:
@@ -69,6 +70,8 @@ class Requirement:
             return f"{'a symmetric' if self.symmetric else 'an affine'} scheme"
         if self.scale is not None and scheme.scale != self.scale:
             return f"a {self.scale.replace('_', '-')} scale"
+        if scheme.has_offset and not self.offset:
+            return "zero points that are codes"
         if scheme.grid.bits > self.most_bits:
             return f"at most {self.most_bits} bits"
         return None

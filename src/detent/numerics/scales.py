@@ -6,6 +6,9 @@
 | `power_of_two` | 2^n                                                                                     |
 | `e8m0`         | 2^n with n from -127 to 127, chosen from a range as OCP's microscaling formats do       |
 | `e4m3`         | a number of E4M3 times one float32 for the whole tensor, so that the greatest has 448   |
+| `float16`      | any float16                                                                             |
+| `super6`       | 1 to 63 times one float16 for each 8 neighbors: of a super-block of 256, in groups of 32 |
+| `super8`       | 1 to 127 times one float16 for each 16 neighbors: of a super-block of 256, groups of 16 |
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from detent.numerics.float_grids import E4M3Grid
 from detent.numerics.rounding import Rounding
 
 __all__ = [
+    "SUPER_BLOCKS",
     "ScaleType",
     "block_scales",
     "covering_scale",
@@ -26,9 +30,13 @@ __all__ = [
     "nearest_power_of_two",
     "nearest_scale",
     "next_power_of_two",
+    "super_block_scales",
 ]
 
-ScaleType = Literal["float", "power_of_two", "e8m0", "e4m3"]
+ScaleType = Literal["float", "power_of_two", "e8m0", "e4m3", "float16", "super6", "super8"]
+
+SUPER_BLOCKS: dict[str, tuple[int, int]] = {"super6": (8, 63), "super8": (16, 127)}
+"""Of scales with a common factor: how many neighbors along the last axis share it, and the greatest multiple."""
 
 _E8M0 = (2.0**-127, 2.0**127)
 _TOP = E4M3Grid.binary_float.top
@@ -72,6 +80,11 @@ def nearest_scale(scale: Tensor, kind: ScaleType) -> Tensor:
         return (blocks * whole).to(scale.dtype)
     if kind == "e8m0":
         return nearest_power_of_two(scale).clamp(*_E8M0)
+    if kind == "float16":
+        return _nearest_half(scale)
+    if kind in SUPER_BLOCKS:
+        multiples, factor = super_block_scales(scale, kind)
+        return (multiples * factor).flatten(-2).to(scale.dtype)
     return nearest_power_of_two(scale) if kind == "power_of_two" else scale
 
 
@@ -101,3 +114,36 @@ def block_scales(scale: Tensor) -> tuple[Tensor, Tensor]:
         if torch.equal(blocks * other, scale):
             return blocks, other
     return blocks, whole
+
+
+def super_block_scales(scale: Tensor, kind: ScaleType, *, least: int = 1) -> tuple[Tensor, Tensor]:
+    """Scales (..., groups) as whole multiples (..., super-blocks, groups of one) of one float16 for each super-block:
+    how K-quants hold them. The product of the two is exact in float32. Scales that are such products come back as such.
+
+    >>> multiples, factor = super_block_scales(torch.tensor([0.5] + [0.25] * 7), "super6")
+    >>> multiples[0, :2].tolist(), round(factor.item(), 5)
+    ([63.0, 32.0], 0.00793)
+    """
+    count, most = SUPER_BLOCKS[kind]
+    grouped = scale.to(torch.float32).unflatten(-1, (-1, count))
+    factor = _nearest_half(grouped.amax(-1, keepdim=True).double() / most).to(torch.float32)
+    multiples = torch.round(grouped.double() / factor.double()).clamp(least, most).to(torch.float32)
+    wrong = (multiples * factor != grouped).any(-1, keepdim=True)
+    if wrong.any():  # the greatest of them may be another multiple of the factor than the greatest that there is
+        for other in range(most - 1, 0, -1):
+            halves = (grouped.amax(-1, keepdim=True).double() / other).half().float()
+            found = torch.round(grouped.double() / halves.double().clamp_min(_LEAST_HALF)).float()
+            fits = wrong & (halves > 0) & ((found * halves == grouped) & (found >= least)).all(-1, keepdim=True)
+            multiples, factor = torch.where(fits, found, multiples), torch.where(fits, halves, factor)
+            wrong &= ~fits
+            if not wrong.any():
+                break
+    return multiples, factor
+
+
+_LEAST_HALF = 2.0**-24
+
+
+def _nearest_half(scale: Tensor) -> Tensor:
+    """The nearest float16 above 0; its greatest is 65504."""
+    return scale.clamp(_LEAST_HALF, 65504.0).half().to(scale.dtype)

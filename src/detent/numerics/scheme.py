@@ -11,7 +11,7 @@ from detent.numerics.granularity import Granularity, PerChannel, PerGroup, PerTe
 from detent.numerics.grid import Grid
 from detent.numerics.grids import GRIDS
 from detent.numerics.rounding import Rounding
-from detent.numerics.scales import ScaleType
+from detent.numerics.scales import SUPER_BLOCKS, ScaleType
 
 __all__ = ["Scheme"]
 
@@ -60,11 +60,33 @@ class Scheme:
             raise SchemeError(
                 f"an affine scheme on {self.grid}", f"{kind} has no room for a zero point", "use symmetric=True"
             )
-        if not self.symmetric and self.scale in ("e8m0", "e4m3"):
+        if not self.symmetric and self.scale in ("e8m0", "e4m3", "super8"):
             raise SchemeError(
                 f"an affine scheme with {self.scale} scales", "their formats have no zero points", "use symmetric=True"
             )
+        if self.scale in SUPER_BLOCKS:
+            self._check_super_blocks()
         self.grid.check(scale=self.scale, rounding=self.rounding)
+
+    def _check_super_blocks(self) -> None:
+        size = 256 // SUPER_BLOCKS[self.scale][0]
+        if self.granularity != PerGroup(1, size):
+            found = f"a super-block of {self.scale} scales has 256 neighbors in groups of {size}"
+            raise SchemeError(f"{_describe(self.granularity)} {self.scale} scales", found, f"use groups of {size}")
+        if not self.symmetric and self.grid.signed:
+            raise SchemeError(f"signed affine codes with {self.scale} scales", "they have none", "use unsigned ones")
+
+    @property
+    def has_offset(self) -> bool:
+        """Whether the code 0 stands for a real number of each group, `-offset`, in place of codes with a zero point."""
+        return self.scale == "super6" and not self.symmetric
+
+    @property
+    def group(self) -> int:
+        """How many neighbors a file holds together: those of a group, or of a super-block."""
+        if self.scale in SUPER_BLOCKS:
+            return 256
+        return self.granularity.size if isinstance(self.granularity, PerGroup) else 1
 
     def __str__(self) -> str:
         parts = [self.grid.name, "symmetric" if self.symmetric else "affine", _describe(self.granularity)]

@@ -15,6 +15,7 @@ def rounding_cost(values: Tensor, weights: Tensor, qparams: QParams, scheme: Sch
     `values` and `weights` are (rows, points), `qparams` has an entry for each row. Clipping is included.
     """
     scale, zero_point = qparams.scale.to(values.dtype)[:, None], qparams.zero_point.to(values.dtype)[:, None]
-    codes = scheme.grid.encode(values / scale, zero_point, scheme.rounding.without_chance())
-    error = (values - scheme.grid.decode(codes, zero_point) * scale).abs_()
+    offset = 0.0 if qparams.offset is None else qparams.offset.to(values.dtype)[:, None]
+    codes = scheme.grid.encode((values + offset) / scale, zero_point, scheme.rounding.without_chance())
+    error = (values + offset - scheme.grid.decode(codes, zero_point) * scale).abs_()
     return (weights * (error.square_() if norm == 2 else error.pow_(norm))).sum(1)

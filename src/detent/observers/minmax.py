@@ -13,7 +13,7 @@ __all__ = ["MinMax"]
 class MinMax(Observer):
     """Nothing seen is clipped. One outlier decides the step for everybody."""
 
-    requires = Requirement(grids=(Grid,))
+    requires = Requirement(grids=(Grid,), offset=True)
 
     def _observe(self, x: Tensor, low: Tensor, high: Tensor) -> None:
         pass  # the base keeps the extremes

@@ -28,7 +28,7 @@ class Mse(HistogramObserver):
     grid is used in the search: all `levels` codes for an affine scheme, both sides for a signed symmetric one.
     """
 
-    requires = Requirement(grids=(Grid,))
+    requires = Requirement(grids=(Grid,), offset=True)
 
     def __init__(self, scheme: Scheme, *, name: str = "tensor", norm: float = 2.0, bins: int | None = None):
         super().__init__(scheme, name=name, bins=bins)

@@ -121,6 +121,8 @@ class Backend:
     - `arbitrary_qdq_placement`: whether the engine computes Q and DQ wherever they stand, if need be in float: then
       those of an ONNX file that was quantized before stay where they are, whatever the rules say. `file_weight` and
       `file_activation` are schemes that such a file may have and a recipe not ask for, because they run in float.
+    - `mix`: the place ("module:function") of the target's own rules for which weight gets what, for a recipe that names
+      one of its mixes: from that name and the weights (`planning.mixes.MixedWeight`) to rules of a recipe.
     - `arithmetic`, `files` and `engine` name what the twin computes with, what is written, and what runs it.
     """
 
@@ -157,6 +159,7 @@ class Backend:
     arithmetic: str = "onnx_spec"
     files: tuple[str, ...] = ("onnx",)
     engine: str | None = None
+    mix: str | None = None
 
     def __post_init__(self) -> None:
         named = {

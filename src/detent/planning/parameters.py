@@ -13,9 +13,12 @@ from detent.planning.context import Context
 from detent.planning.methods import choose
 from detent.recipes import TensorRequest
 
-__all__ = ["parameters"]
+__all__ = ["OF_GROUPS", "parameters"]
 
 Entry = QuantizedTensor | FloatTensor
+
+OF_GROUPS = "inputs do not divide into groups of"
+"""In the reason why a weight stays float, between two numbers."""
 
 
 def parameters(node: fx.Node, context: Context, *, calls: int) -> Iterator[Entry]:
@@ -80,7 +83,7 @@ def _why_no_groups(module: nn.Module, name: str, scheme: Scheme) -> str | None:
     if not isinstance(granularity, PerGroup) or weight is None:
         return None
     size = weight.shape[granularity.axis] if weight.ndim > granularity.axis else 1
-    return f"{size} inputs do not divide into groups of {granularity.size}" if size % granularity.size else None
+    return f"{size} {OF_GROUPS} {scheme.group}" if size % scheme.group else None
 
 
 def _may_saturate(scheme: Scheme) -> bool:

@@ -14,7 +14,8 @@ from detent.planning.aliases import in_names_of_layers
 from detent.planning.backend import Backend
 from detent.planning.context import Context
 from detent.planning.ends import end_layers
-from detent.planning.parameters import parameters
+from detent.planning.mixes import with_mix
+from detent.planning.parameters import OF_GROUPS, parameters
 from detent.planning.placement import ChooseActivations, QuantizerPlacement
 from detent.planning.requests import Requests
 from detent.planning.scope import scopes
@@ -37,7 +38,7 @@ def plan(captured: Captured, backend: Backend, recipe: Recipe, *, choose: Choose
     which activations are quantized.
     """
     seen = views(captured, backend.fusions)
-    recipe = in_names_of_layers(recipe, seen)
+    recipe = with_mix(in_names_of_layers(recipe, seen), backend, seen)
     _refuse_unmatched(recipe, seen)
     entries: dict[str, Entry] = {}
     contexts: list[Context] = []
@@ -86,17 +87,25 @@ def _refuse_empty(
     recipe: Recipe,
 ) -> None:
     """Nothing is quantized. That may be the target's doing, which is no mistake; a recipe's or the model's is."""
-    reasons = sorted({entry.reason for entry in found if isinstance(entry, FloatTensor)})
+    reasons = sorted({entry.reason for entry in found if isinstance(entry, FloatTensor)}, key=_last_unless_of_groups)
     asked = f"quantize a model for {backend.name!r} with recipe {recipe.name!r}"
     why = f"nothing in it would be quantized: {'; '.join(reasons[:4]) or 'it has no operations'}"
     if not any(kind.name in MULTIPLYING for view in seen for kind in view.kinds.values()):
         raise RecipeError(asked, why, "give a model that multiplies by weights, or keep this one float")
+    if any(OF_GROUPS in reason for reason in reasons):
+        to_do = "ask for groups that divide the inputs (granularity: {per_group: 16}), or make the layers wider"
+        raise RecipeError(asked, why, to_do)
     for view, scope in zip(seen, in_scope, strict=True):
         for node, kind in view.kinds.items():
             if kind.name in backend.rules and _is_left_out(
                 view.layer(node), kind.name, recipe, outside=node not in scope
             ):
                 raise RecipeError(asked, why, "exclude less, or move the stubs")
+
+
+def _last_unless_of_groups(reason: str) -> tuple[bool, str]:
+    """The first reasons are told, and what comes of groups must be among them."""
+    return OF_GROUPS not in reason, reason
 
 
 def _is_left_out(layer: str, kind: str, recipe: Recipe, *, outside: bool) -> bool:

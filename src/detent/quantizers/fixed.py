@@ -39,24 +39,37 @@ __all__ = ["Fixed"]
 class Fixed(Quantizer):
     """Clipped straight-through estimator with constant qparams; the plain choice for post-training work."""
 
-    requires = Requirement(grids=(IntGrid, FloatGrid, Nf4Grid), because="the others have a method of their own")
+    requires = Requirement(
+        grids=(IntGrid, FloatGrid, Nf4Grid), offset=True, because="the others have a method of their own"
+    )
     repeatable = True
     plain = True
 
     scale: Tensor
     zero_point: Tensor
+    offset: Tensor | None
 
     def __init__(self, scheme: Scheme, shape: Sequence[int], *, role: Role = "activation", name: str = "tensor"):
         super().__init__(scheme, shape, role=role, name=name)
         self.register_buffer("scale", self._unset())
         self.register_buffer("zero_point", torch.zeros(self.scale_shape, dtype=torch.int64))
+        self.register_buffer("offset", self._unset() if scheme.has_offset else None)
 
     def qparams(self) -> QParams:
-        return QParams(self.scale, self.zero_point)
+        return QParams(self.scale, self.zero_point, self.offset)
 
     def _initialize(self, observed: QParams) -> None:
         self.scale.copy_(observed.scale)
         self.zero_point.copy_(observed.zero_point)
+        if self.offset is not None:
+            assert observed.offset is not None
+            self.offset.copy_(observed.offset)
 
     def _fake_quantize(self, x: Tensor) -> Tensor:
-        return on_grid(x, self.scale, self.zero_point, self.scheme)
+        if self.offset is None:
+            return on_grid(x, self.scale, self.zero_point, self.scheme)
+        granularity = self.scheme.granularity
+        offset = granularity.expand(self.offset, x.ndim).to(x.dtype)
+        moved = (granularity.blocked(x) + offset).reshape(x.shape)
+        codes = on_grid(moved, self.scale, self.zero_point, self.scheme)
+        return (granularity.blocked(codes) - offset).reshape(x.shape)

@@ -72,7 +72,8 @@ class Recipe(Section, frozen=True):
     Everything but the name may be left out; None is the backend's or the method's own default. Of `rules` the
     first that matches a layer counts, and only what it says is laid over the recipe's own requests. What
     `exclude` matches stays float, whatever the rules say. `algorithms` run, in their order, when the model is
-    calibrated. `cpu` names the one kind of CPU that the model will run on (`detent.cpus.CPUS`); without it, weights are
+    calibrated. `mix` names one of the target's own mixes of formats, which decides on the weights that no rule matches.
+    `cpu` names the one kind of CPU that the model will run on (`detent.cpus.CPUS`); without it, weights are
     such that engines compute the same integers on every kind.
 
     Invariant: what the rules make of the requests is as possible as the requests themselves.
@@ -98,6 +99,7 @@ class Recipe(Section, frozen=True):
     rules: Annotated[tuple[Rule, ...], a_list] = ()
     exclude: Annotated[tuple[Text, ...], a_list] = ()
     cpu: Annotated[str | None, AfterValidator(_known_cpu)] = None
+    mix: Text | None = None
     seed: Annotated[int, within(0, _MOST)] = 0
 
     @classmethod

@@ -45,6 +45,7 @@ PLACES = {
     "rknn": "detent.targets.rknn:TARGET",
     "stpu": "detent.targets.stpu:TARGET",
     "metax": "detent.targets.metax:TARGET",
+    "gguf": "detent.targets.gguf.spec:TARGET",
     "esp_dl": "detent.targets.esp_dl.spec:TARGET",
     "academic": "detent.targets.academic:TARGET",
     "academic_nlp": "detent.targets.academic:NLP_TARGET",

@@ -86,6 +86,7 @@ class Grids:
                 scheme=entry.scheme,
                 scale=qparams.scale.detach().cpu().float().numpy(),
                 zero_point=qparams.zero_point.detach().cpu().long().numpy(),
+                offset=None if qparams.offset is None else qparams.offset.detach().cpu().float().numpy(),
                 users=tuple(users),
                 shares=None if entry.shares is None else names.get(entry.shares, entry.shares),
             )

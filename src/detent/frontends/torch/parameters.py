@@ -95,7 +95,7 @@ def stored(module: nn.Module, which: str, *, int4: bool = False) -> Stored | Non
         codes, scheme = quantizer.codes(value), quantizer.scheme
     else:
         qparams, scheme = quantizer.qparams(), quantizer.scheme
-        if scheme.grid.onnx_dtype() is None:
+        if scheme.grid.onnx_dtype() is None or scheme.has_offset:
             return Stored(_on_grid(quantizer, value), quantizer=quantizer, qparams=qparams)
         codes = quantizer.codes(value)
     encoding = encoding_of(scheme, qparams, int4=int4)

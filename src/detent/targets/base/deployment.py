@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import onnx
 
@@ -18,7 +19,8 @@ __all__ = ["DeployedTensor", "Deployment"]
 class Deployment:
     """The network as QDQ ONNX, for a backend. `tensors` is in the order of the Plan; `ranges` are of float tensors, as
     they would be on a grid, which only retargeting looks at; `names` are of nodes of the torch model whose result is
-    called otherwise here; `saturating` are the layers whose pairs of products leave 16 bits."""
+    called otherwise here; `saturating` are the layers whose pairs of products leave 16 bits; `config` is that of a model
+    of transformers (config.json)."""
 
     name: str
     backend: Backend
@@ -28,6 +30,7 @@ class Deployment:
     notes: Sequence[str] = ()
     names: Mapping[str, str] = field(default_factory=dict)
     saturating: tuple[str, ...] = ()
+    config: Mapping[str, Any] | None = None
 
     @cached_property
     def graph(self) -> Network:
