@@ -2,7 +2,7 @@
 
     python benchmarks/qat_accuracy.py    [--networks resnet20] [--quantizers lsq pact] [--widths W4A4 W3A3 W2A4]
                                          [--images 10000] [--epochs 10] [--test 10000] [--ptq brecq] [--json]
-                                         [--rate 0.02] [--mix] [--checkpoints FOLDER]
+                                         [--rate 0.02] [--mix] [--reestimate-bn] [--checkpoints FOLDER]
 
 CIFAR-10 ResNets on the backend `academic`: weights per channel, inputs of layers per tensor, first and last layer with
 8 bits. Every quantizer is trained in the same way, from the same weights:
@@ -13,7 +13,7 @@ CIFAR-10 ResNets on the backend `academic`: weights per channel, inputs of layer
     optimizer       SGD with momentum 0.9, batches of 128, learning rate `--rate` for weights and scales, one epoch of
                     warm-up, then half a cosine to 0; weight decay 1e-4 on weights, none on scales, norms and biases
     loss            Kullback-Leibler divergence from the float network's answer, temperature 4; no labels are used
-    batch norms     trained
+    batch norms     trained; with `--reestimate-bn`, their statistics are measured again at the end, on 512 images
 
 `--ptq` names the recipe beside it, learned on 1,024 of the same images; "none" leaves it out. With `--epochs 0` nothing
 is trained. "start" is the signal to noise ratio of the ten scores after calibration, against the float network, in dB.
@@ -46,7 +46,7 @@ from detent.training.objective import Objective
 from detent.training.schedules import Schedule
 from ptq_data import Task, load, missing, training_images
 
-QUANTIZERS = ("lsq", "lsq_plus", "pact", "dorefa", "dsq", "qil")
+QUANTIZERS = ("lsq", "lsq_plus", "pact", "dorefa", "dsq", "qil", "tqt", "apot")
 WIDTHS = {"W8A8": (8, 8), "W4A4": (4, 4), "W3A3": (3, 3), "W2A4": (2, 4)}
 NETWORKS = ("resnet20", "resnet56")
 MOST_IMAGES = 10_000
@@ -107,7 +107,8 @@ def train(
     if run.last is not None:
         run.resume(run.last)
     learns = any(True for quantizer in quantizers_of(prepared) for _ in quantizer.parameters(recurse=False))
-    (LSQEpochLoop if learns else QATEpochLoop)(run, max_epochs=epochs, val_begin=epochs).run()
+    kind = LSQEpochLoop if learns else QATEpochLoop
+    kind(run, max_epochs=epochs, val_begin=epochs, reestimate_bn=given.reestimate_bn).run()
     prepared.eval()
 
 
@@ -165,6 +166,7 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--rate", type=float, default=0.02, help="learning rate after the warm-up")
     parser.add_argument("--mix", action="store_true", help="train on weighted means of two images")
+    parser.add_argument("--reestimate-bn", action="store_true", help="measure batch norms again after training")
     parser.add_argument("--checkpoints", type=Path, help="folder to keep the state of training in")
     parser.add_argument("--test", type=int, default=10_000, help="how many images to measure on")
     parser.add_argument("--ptq", default="brecq", help="the recipe beside it, or none")

@@ -29,8 +29,11 @@ from detent.training import (
     Schedule,
     checkpoint,
     parameter_groups,
+    reestimate_batch_norms,
     validate,
 )
+from detent.training.batch import ModelInputs
+from detent.training.run import Run
 from tests.training.jobs import Net, make_run
 
 MOVING = Recipe(
@@ -329,3 +332,49 @@ def test_what_was_trained_can_be_retargeted(loop: Any, recipe: str, ema: float |
     again = make_run(recipe=recipe, backend="onnxruntime", strategy=None)
     checkpoint.load_model(tmp_path / "run" / "last.safetensors", again.prepared)
     assert torch.equal(retargeted(again.prepared.eval(), "qnn")(images), moved(images))
+
+
+def statistics(run: Run) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in run.prepared.named_buffers() if "running_" in name}
+
+
+@pytest.mark.parametrize("strategy", [-1, 2, 3, 4])
+def test_statistics_of_batch_norms_are_measured_again(strategy: int) -> None:
+    run = make_run(strategy=strategy)
+    detent.calibrate(run.prepared, ModelInputs(run.calibration))
+    halves = list(ModelInputs(run.calibration))
+    whole = torch.cat([inputs[0] for inputs in halves])
+    before = {name: value.clone() for name, value in run.prepared.state_dict().items()}
+    reestimate_batch_norms(run.prepared, [(whole,)])
+    at_once = statistics(run)
+    if strategy == -1:  # where the weight of the file does not depend on them, what comes out is normalized
+        y = run.prepared.eval().get_submodule("bn1")(run.prepared.get_submodule("conv1")(whole)).detach()
+        assert y.mean((0, 2, 3)).abs().max() < 0.05  # the input of the real network is quantized, this one is not
+        torch.testing.assert_close(y.var((0, 2, 3)), torch.ones(8), rtol=0.05, atol=0)
+    run.prepared.load_state_dict(before)
+    reestimate_batch_norms(run.prepared, halves)
+    for name, value in statistics(run).items():
+        if name.startswith(("bn1", "conv1")):  # later layers see two batches, each normalized by itself
+            torch.testing.assert_close(value, at_once[name], rtol=5e-3, atol=1e-6)
+    changed = {name for name, value in run.prepared.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed == set(at_once)
+
+
+def test_batch_norms_that_stand_still_are_not_measured_again() -> None:
+    run = make_run(strategy=1)
+    detent.calibrate(run.prepared, ModelInputs(run.calibration))
+    before = statistics(run)
+    reestimate_batch_norms(run.prepared, ModelInputs(run.calibration))
+    assert all(torch.equal(value, before[name]) for name, value in statistics(run).items())
+
+
+@pytest.mark.parametrize("freeze", [None, 2])
+def test_a_loop_measures_batch_norms_again_for_the_averaged_weights(freeze: int | None) -> None:
+    run = make_run(strategy=-1, ema=0.9)
+    LSQEpochLoop(run, max_epochs=2, val_begin=2, reestimate_bn=True, freeze_bn_begin=freeze).run()
+    after = statistics(run)
+    assert run.ema is not None
+    with run.ema.in_place():
+        reestimate_batch_norms(run.prepared, ModelInputs(run.calibration))
+    same = all(torch.equal(value, after[name]) for name, value in statistics(run).items())
+    assert same == (freeze is None)

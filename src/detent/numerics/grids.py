@@ -241,7 +241,7 @@ class ApotGrid(Grid):
         middles = (levels[1:] + levels[:-1]) / 2
         magnitude = values.double().abs() if self.signed else values.double().clamp_min(0)
         # bucketize puts a value that lies on a middle below it: ties go to the smaller magnitude.
-        rank = torch.bucketize(magnitude, middles).to(values.dtype)
+        rank = torch.bucketize(magnitude.contiguous(), middles).to(values.dtype)
         code = rank * torch.sign(values) if self.signed else rank
         return torch.where(values.isnan(), math.nan, code)
 

@@ -1,6 +1,7 @@
 """Training: loops, checkpoints, several processes, config files."""
 
 from detent.training.batches import Batches, Samples
+from detent.training.bn_reestimation import reestimate_batch_norms
 from detent.training.ema import Ema
 from detent.training.epoch_loop import EpochLoop
 from detent.training.log import Log
@@ -33,6 +34,7 @@ __all__ = [
     "Schedule",
     "joined_processes",
     "parameter_groups",
+    "reestimate_batch_norms",
     "seed_everything",
     "validate",
 ]

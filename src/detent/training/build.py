@@ -164,6 +164,7 @@ def loop_of(config: Config, run: Run) -> PTQLoop | QATEpochLoop | LSQEpochLoop:
         "val_begin": asked.val_begin,
         "val_interval": asked.val_interval,
         "freeze_bn_begin": freeze,
+        "reestimate_bn": asked.reestimate_bn,
         "dynamic_intervals": asked.dynamic_intervals,
     }
     match asked.loop:

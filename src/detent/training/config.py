@@ -110,6 +110,7 @@ class TrainConfig(Section, frozen=True):
     val_interval: _Count = 1
     dynamic_intervals: Annotated[tuple[tuple[int, int], ...], BeforeValidator(_pairs)] = ()
     freeze_bn_begin: _Count | None = None
+    reestimate_bn: bool = False
     stop_observing_begin: _Count | None = None
     checkpoint_interval: _Count | None = None
     ema: Annotated[float, _between(0, 1)] | None = None

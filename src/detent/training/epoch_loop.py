@@ -18,6 +18,7 @@ from detent.graph import FoldedBatchNorm, quantizers_of
 from detent.progress import progress
 from detent.training.batch import ModelInputs
 from detent.training.batches import Batches
+from detent.training.bn_reestimation import reestimate_batch_norms
 from detent.training.metrics import score
 from detent.training.run import BEST, Progress, Run
 from detent.training.synced_norms import batch_norms_of, synced_batch_norms
@@ -34,6 +35,8 @@ class EpochLoop(ABC):
     - `dynamic_intervals`: pairs (epoch, interval); from that epoch on it is the interval. The last epoch is always
       validated.
     - `freeze_bn_begin`: from that epoch on batch norms keep their statistics.
+    - `reestimate_bn`: each validation first measures the statistics of batch norms that are not frozen again, on the
+      calibration batches, with the weights as they are then.
 
     A loop of another kind says what happens before an epoch (`prepare_for_run_epoch`), and may have another
     `run_epoch`, which calls `run_iter` for the batches of `dataloader`, or another `prepare_for_val`.
@@ -47,15 +50,19 @@ class EpochLoop(ABC):
         val_begin: int = 1,
         val_interval: int = 1,
         freeze_bn_begin: int | None = None,
+        reestimate_bn: bool = False,
         dynamic_intervals: Sequence[tuple[int, int]] = (),
     ):
         for name, value in (("max_epochs", max_epochs), ("val_begin", val_begin), ("val_interval", val_interval)):
             if value < 1:
                 raise RecipeError(f"{name} {value}", "epochs are counted from 1", "choose 1 or more")
         _refuse_uneven(run.train)
+        if reestimate_bn:
+            _refuse_uneven(run.calibration)
         self.work, self.max_epochs = run, max_epochs
         self.val_begin, self.val_interval = val_begin, val_interval
         self.freeze_bn_begin, self.dynamic_intervals = freeze_bn_begin, sorted(dynamic_intervals)
+        self.reestimate_bn = reestimate_bn
         self._model: nn.Module | None = None
 
     @property
@@ -119,6 +126,8 @@ class EpochLoop(ABC):
         """Validate the model, with averaged weights where there are some, which it is deployed with as well."""
         run = self.work
         with run.ema.in_place() if run.ema is not None else nullcontext():
+            if self.reestimate_bn and not self._freezes():
+                reestimate_batch_norms(run.prepared, ModelInputs(run.calibration), ranks=run.processes.count)
             measure_float_ranges(run.prepared, ModelInputs(run.calibration))
             return run.validate()
 
@@ -134,7 +143,7 @@ class EpochLoop(ABC):
         """Training mode, with batch norms frozen if it is time; a change of that needs another parallel wrapper."""
         prepared = self.work.prepared
         prepared.train()
-        frozen = self.freeze_bn_begin is not None and self.epoch >= self.freeze_bn_begin
+        frozen = self._freezes()
         for module in prepared.modules():
             if isinstance(module, FoldedBatchNorm) and module.frozen != frozen:
                 module.frozen, self._model = frozen, None
@@ -145,6 +154,10 @@ class EpochLoop(ABC):
 
     def calibrated(self) -> bool:
         return all(quantizer.calibrated for quantizer in quantizers_of(self.work.prepared))
+
+    def _freezes(self) -> bool:
+        """Whether batch norms keep their statistics in this epoch; behind the last one, whether they did in it."""
+        return self.freeze_bn_begin is not None and min(self.epoch, self.max_epochs) >= self.freeze_bn_begin
 
     def _refuse_no_steps(self) -> None:
         if self.work.progress.batch:

@@ -66,6 +66,7 @@ class QATEpochLoop(EpochLoop):
         val_begin: int = 1,
         val_interval: int = 1,
         freeze_bn_begin: int | None = None,
+        reestimate_bn: bool = False,
         stop_observing_begin: int | None = None,
         dynamic_intervals: Sequence[tuple[int, int]] = (),
     ):
@@ -75,6 +76,7 @@ class QATEpochLoop(EpochLoop):
             val_begin=val_begin,
             val_interval=val_interval,
             freeze_bn_begin=freeze_bn_begin,
+            reestimate_bn=reestimate_bn,
             dynamic_intervals=dynamic_intervals,
         )
         self.stop_observing_begin = stop_observing_begin
