@@ -39,7 +39,10 @@ def copied(model: nn.Module) -> nn.Module:
         ) from error
     for module in made.modules():
         for place in (vars(module), *(value for value in vars(module).values() if isinstance(value, dict))):
-            place.update({name: _following(value, known) for name, value in place.items() if inspect.isfunction(value)})
+            functions = [(name, value) for name, value in place.items() if inspect.isfunction(value)]
+            for name, function in functions:  # a configuration may be a dictionary that refuses every change
+                if (following := _following(function, known)) is not function:
+                    place[name] = following
     for original, duplicate in zip(model.modules(), made.modules(), strict=True):
         for name in (vars(duplicate).keys() & duplicate._modules.keys()) - vars(original).keys():
             del vars(duplicate)[name]  # nn.TransformerDecoderLayer puts ReLU before an activation that is a module
