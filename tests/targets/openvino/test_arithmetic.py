@@ -361,6 +361,13 @@ INPUTS_ON_TIES = {
     "sum-and-first": lambda layer, q, k: layer(q + k) + layer(q),
     "sum-and-second": lambda layer, q, k: layer(q + k) + layer(k),
     "sum-with-moved": lambda layer, q, k: layer(q + k.transpose(1, 2)),
+    "sum-and-both": lambda layer, q, k: (q + k, layer(q), layer(k)),
+    "factors": lambda _, q, k: q * k,
+    "factors-and-sum": lambda _, q, k: (q * k, q + k),
+    "factors-and-first": lambda layer, q, k: (q * k, layer(q)),
+    "factors-and-second": lambda layer, q, k: layer(q * k) + layer(k),
+    "gate": lambda layer, q, k: q * torch.sigmoid(layer(k)),
+    "gated": lambda layer, q, k: layer(q) * layer(k).relu(),
 }
 
 

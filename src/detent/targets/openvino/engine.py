@@ -89,7 +89,8 @@ class OpenVino(Engine):
         real numbers that products with compressed weights read and give.
 
         Not of those that an Add reads, times a constant or not: shown, they would no longer be fused into the
-        convolution, and other numbers would come out of the network. Empty for a network without quantization.
+        convolution, and other numbers would come out of the network. Nor of those that are multiplied with another
+        activation: shown, they would be stored, and rounded otherwise. Empty for a network without quantization.
         """
         if self._as_float:
             return {}
@@ -215,7 +216,7 @@ def _shown(package: Package) -> list[_Shown]:
         source = quantized.get(node.input[0], "") if node.op_type == "DequantizeLinear" else ""
         for tensor in (source, clipped.get(source, "")):
             encoding = graph.grid_of(tensor) or outputs.get(tensor)
-            if encoding is not None and not _is_added(graph, tensor):
+            if encoding is not None and not _is_added(graph, tensor) and not _is_factor(graph, tensor):
                 found.setdefault(tensor, _Shown(tensor, node.output[0], encoding))
     for op in graph.ops if is_weight_only(graph) else ():
         if weight_in_blocks(graph, op) is not None:
@@ -230,6 +231,12 @@ def _is_added(graph: Network, tensor: str) -> bool:
     scaled = [op for op in readers if op.type == "Mul" and any(read.tensor in graph.constants for read in op.reads)]
     readers += [op for product in scaled for op, _ in graph.readers(product.outputs[0])]
     return any(op.type == "Add" for op in readers)
+
+
+def _is_factor(graph: Network, tensor: str) -> bool:
+    """Whether a product of two activations reads a tensor."""
+    products = [op for op, _ in graph.readers(tensor) if op.type == "Mul"]
+    return any(all(read.tensor not in graph.constants for read in op.reads) for op in products)
 
 
 # --- what really ran -----------------------------------------------------------------------------------------

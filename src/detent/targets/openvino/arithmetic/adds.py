@@ -34,7 +34,7 @@ from detent.twin.accumulate import Accumulator
 from detent.twin.lowering import Chain, chain
 from detent.twin.requantize import clamp_bounds, fma, per_channel
 
-__all__ = ["added_in_float", "fused_add", "moved_low", "moving", "plain_add", "read_once"]
+__all__ = ["added_in_float", "fused_add", "is_real_factor", "moved_low", "moving", "plain_add", "read_once"]
 
 _f32 = np.float32
 _SAME_SCALE = 2.0**-22  # a product that is rounded to float32
@@ -169,6 +169,16 @@ def moved_low(carried: Carried, graph: Network, tensor: str) -> int:
     if pair is None or not pair.in_range or pair.reads[pair.moving].tensor != tensor:
         return 0
     return int(pair.moved.low) if pair.moved.step == 1 and pair.moved.low.is_integer() else 0
+
+
+def is_real_factor(carried: Carried, graph: Network, tensor: str) -> bool:
+    """Whether a product of two activations alone reads a tensor, and multiplies its real numbers with the codes of the
+    other: the grid that makes it gives these."""
+    found = sole_reader(graph, tensor)
+    reads = () if found is None or found[0].type != "Mul" else tuple(read for read in found[0].inputs if read)
+    if len(reads) != 2 or not all(is_activation(graph, read) for read in reads) or not read_once(graph, tensor):
+        return False
+    return reads[moving(carried, graph, [read.tensor for read in reads])].tensor == tensor
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from detent.ir import Network, Op
+from detent.ir import Network, Op, Operand
 from detent.targets.openvino.arithmetic.adds import moving, read_once
 from detent.targets.openvino.arithmetic.outputs import OutputRequantization, read_on_reals, snippet
 from detent.targets.openvino.arithmetic.ranges import CLIPS, Carried, Range
@@ -69,12 +69,12 @@ def on_reals(carried: Carried, graph: Network, op: Op) -> Step:
 
 
 def multiplied(carried: Carried, graph: Network, op: Op) -> Step | None:
-    """A product of two activations. The one that a sum would leave where it is is taken as it
-    is stored if its zero is at 0, and its scale goes into the grid of the other; else both are real numbers."""
+    """A product of two activations, on a grid or real numbers. The one that a sum would leave where it is is taken as
+    it is stored if its zero is at 0, and its scale goes into the grid of the other; else both are real numbers."""
     reads = tuple(read for read in op.inputs if read is not None)
     made = chain(graph, op, CLIPS)
     target = OutputRequantization.of(graph, made, carried, composed=False)
-    if target is None or len(reads) != 2 or reads[0].tensor == reads[1].tensor:
+    if len(reads) != 2 or reads[0].tensor == reads[1].tensor or (target is None and made.encoding is not None):
         return None
     if not all(is_activation(graph, read) for read in reads):
         return None
@@ -90,13 +90,15 @@ def multiplied(carried: Carried, graph: Network, op: Op) -> Step | None:
     ]
     if base.zero == 0:
         values[1 - moved] = lambda codes: codes - base.offset
+
+    def real(first: Tensor, second: Tensor) -> Tensor:
+        return values[0](first) * values[1](second)
+
+    if target is None:
+        return Step((op,), reads, (Operand(op.outputs[0]),), real, "float")
     beside = any(out_of_convolution(graph, read.tensor) for read in reads)
     finish = _in_kernel(target) if beside else _in_own_kernel(target)
-
-    def kernel(first: Tensor, second: Tensor) -> Tensor:
-        return finish(values[0](first) * values[1](second))
-
-    return Step(made.ops, reads, made.writes, kernel)
+    return Step(made.ops, reads, made.writes, lambda first, second: finish(real(first, second)))
 
 
 def _in_units(source: StoredCodes, unit: float) -> Callable[[Tensor], Tensor]:

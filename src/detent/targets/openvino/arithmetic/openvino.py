@@ -15,7 +15,7 @@ from torch import Tensor
 
 from detent.cpus import Cpu
 from detent.ir import Encoding, Network, Op, Operand
-from detent.targets.openvino.arithmetic.adds import added_in_float, fused_add, plain_add
+from detent.targets.openvino.arithmetic.adds import added_in_float, fused_add, is_real_factor, plain_add, read_once
 from detent.targets.openvino.arithmetic.codes import clipped, joined, moved, rectified, scaled
 from detent.targets.openvino.arithmetic.constants import folded, known_before
 from detent.targets.openvino.arithmetic.cpu import lessened
@@ -125,9 +125,9 @@ class OpenVino(Arithmetic):
 
 def _entered(carried: Carried, graph: Network) -> list[Step]:
     """Inputs of the network that are stored as int8. `quantize` knows what the others go through."""
-    real = {_kept_real(graph, op) for op in graph.ops if op.type in ("Add", "Mul")}
+    real = {_kept_real(graph, op) for op in graph.ops if op.type == "Add"} | graph.coded
     steps = []
-    for name in [name for name in graph.inputs if name not in graph.coded and name not in real]:
+    for name in [name for name in graph.inputs if name not in real and not is_real_factor(carried, graph, name)]:
         target = OutputRequantization.of(graph, Chain((), name, graph.grid_of(name)), carried, stored=True)
         if target is not None and target.as_int8:
             grid = Range.of(target.encoding)
@@ -137,13 +137,12 @@ def _entered(carried: Carried, graph: Network) -> list[Step]:
 
 
 def _kept_real(graph: Network, op: Op) -> str | None:
-    """What the plugin leaves in float of two tensors that are put on grids to be added or multiplied, which are no
-    products: the first, or the second where others read the first."""
+    """What the plugin leaves in float of two tensors that are put on grids to be added, which are no products: the
+    first that nothing else reads."""
     read = [each.tensor for each in op.inputs if each is not None and each.encoding is not None]
     if len(read) != 2 or any(taken_in(graph, name) is not None for name in read):
         return None
-    first, second = read
-    return second if len(graph.readers(first)) > 1 and len(graph.readers(second)) == 1 else first
+    return next((name for name in read if read_once(graph, name)), None)
 
 
 def _taken(known: frozenset[str], maker: Maker | None, graph: Network, op: Op) -> Step | None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from detent.ir import Network, Op, Operand
-from detent.targets.openvino.arithmetic.adds import moved_low
+from detent.targets.openvino.arithmetic.adds import is_real_factor, moved_low
 from detent.targets.openvino.arithmetic.outputs import OutputRequantization
 from detent.targets.openvino.arithmetic.ranges import Carried, Floats, Range, divided, one_shift, real_sums, unit_of
 from detent.twin import Step
@@ -41,6 +41,8 @@ def product(
     if target is None:
         return _in_float(sums, bias, made.ops[0])
     target = replace(target, moved_low=moved_low(carried, graph, made.output))
+    if is_real_factor(carried, graph, made.output):
+        target = replace(target, given=True, as_int8=False)
     codes_of = finish(target, sums, bias)
 
     def kernel(codes: Tensor) -> Tensor:
