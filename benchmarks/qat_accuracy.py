@@ -10,8 +10,9 @@ CIFAR-10 ResNets on the backend `academic`: weights per channel, inputs of layer
     calibration     512 of the training images
     images          the first 10,000 of CIFAR-10's training images, moved by up to 4 pixels and mirrored; with `--mix`,
                     each is a weighted mean of two of them (Zhang et al., "mixup", 2018), which a teacher can answer
-    optimizer       SGD with momentum 0.9, batches of 128, learning rate `--rate` for weights and scales, one epoch of
-                    warm-up, then half a cosine to 0; weight decay 1e-4 on weights, none on scales, norms and biases
+    optimizer       SGD with momentum 0.9, batches of 128, learning rate `--rate` for weights and scales (a hundredth of
+                    it for the intervals of QIL, whose gradients are sums over all values), one epoch of warm-up, then
+                    half a cosine to 0; weight decay 1e-4 on weights, none on scales, norms and biases
     loss            Kullback-Leibler divergence from the float network's answer, temperature 4; no labels are used
     batch norms     trained; with `--reestimate-bn`, their statistics are measured again at the end, on 512 images
 
@@ -51,6 +52,7 @@ WIDTHS = {"W8A8": (8, 8), "W4A4": (4, 4), "W3A3": (3, 3), "W2A4": (2, 4)}
 NETWORKS = ("resnet20", "resnet56")
 MOST_IMAGES = 10_000
 BATCH, CALIBRATION, DECAY, TEMPERATURE = 128, 512, 1e-4, 4.0
+SCALE_RATES = {"qil": 0.01}  # of the rate; others have the rate itself
 
 
 def recipe_of(
@@ -93,10 +95,11 @@ def train(
     """The schedule above; what learns no range has it measured again before each epoch."""
     torch.manual_seed(0)
     epochs, rate = given.epochs, given.rate
+    scale_rate = rate * SCALE_RATES.get(prepared.recipe.name, 1.0)
     batches = Batches(data, BATCH, shuffle=True, augment=mixed_with(data.tensors[0]) if given.mix else crop_and_flip)
     run = Run(
         prepared,
-        torch.optim.SGD(parameter_groups(prepared, lr=rate, weight_decay=DECAY), momentum=0.9),
+        torch.optim.SGD(parameter_groups(prepared, lr=rate, weight_decay=DECAY, scale_lr=scale_rate), momentum=0.9),
         batches,
         Batches(TensorDataset(task.images[:BATCH], task.labels[:BATCH]), BATCH),  # the whole test set is measured after
         Batches(data, BATCH, limit=CALIBRATION // BATCH),

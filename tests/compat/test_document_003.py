@@ -331,14 +331,15 @@ def test_003_15_apot():
 
 
 def test_003_16_gradient_of_lsq():
-    """LSQ's gradient of the scale is the paper's: codes less positions inside, the ends outside, over sqrt(N Qp)."""
+    """LSQ's gradient of the scale: codes less positions inside, the ends outside, over sqrt(N Qp), or bounded."""
     scheme = prepared(small()).prepared.plan["3.weight"].scheme
-    quantizer = QUANTIZERS["lsq"](scheme, (4,), role="weight")
-    quantizer.initialize(QParams.symmetric(torch.tensor(0.5)))
     x = torch.tensor([0.3, 0.8, -9.0, 9.0])
-    quantizer(x).sum().backward()
-    expected = ((1 - 0.6) + (2 - 1.6) - 8 + 7) / (4 * 7) ** 0.5
-    assert quantizer.scale.grad.item() == pytest.approx(expected)
+    terms = (1 - 0.6) + (2 - 1.6) - 8 + 7
+    for choice, expected in (("lsq", terms / (4 * 7) ** 0.5), ("bounded", terms / 7**2)):
+        quantizer = QUANTIZERS["lsq"](scheme, (4,), role="weight", gradient_scale=choice)
+        quantizer.initialize(QParams.symmetric(torch.tensor(0.5)))
+        quantizer(x).sum().backward()
+        assert quantizer.scale.grad.item() == pytest.approx(expected)
 
 
 # ---- 17-19: hardware ----

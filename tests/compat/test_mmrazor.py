@@ -16,6 +16,7 @@ from detent.compat.mmrazor import (
     LOOPS,
     MODELS,
     Config,
+    FakeQuantizeBase,
     HistogramObserver,
     LearnableFakeQuantize,
     LSQEpochBasedLoop,
@@ -30,6 +31,7 @@ from detent.compat.mmrazor import (
     disable_observer,
     enable_observer,
 )
+from detent.compat.mmrazor.adapters import quantizer_name
 from detent.compat.mmrazor.checkpoint import load_float_checkpoint
 from detent.compat.mmrazor.own_loss import total_loss
 from detent.compat.mmrazor.qconfig import recipe_of
@@ -37,6 +39,7 @@ from detent.compat.mmrazor.schedule import schedule_of
 from detent.errors import (
     DataError,
     DetentError,
+    RangeError,
     RecipeError,
     RegistrationError,
     SchemeError,
@@ -44,6 +47,7 @@ from detent.errors import (
     UnknownNameError,
 )
 from detent.graph import quantizers_of
+from detent.numerics import IntGrid, QParams, Scheme
 from detent.quantizers import QUANTIZERS
 from detent.targets.engines import ENGINES
 from tests.compat.mmrazor_job import trained as trained_alone
@@ -472,3 +476,21 @@ def test_a_damaged_float_checkpoint_is_an_error(content, tmp_path):
     torch.save({"state_dict": {"other": torch.zeros(2)}}, tmp_path / "w.pth")
     with pytest.raises(DataError, match=r"Error\(s\) in loading"):
         load_float_checkpoint(torch.nn.Linear(2, 2), tmp_path / "w.pth")
+
+
+def test_a_scale_that_training_made_negative_is_refused_by_name():
+    class Signed(FakeQuantizeBase):
+        def __init__(self, observer, **options):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(1))
+            self.register_buffer("zero_point", torch.zeros(1))
+
+        def calculate_qparams(self):
+            return self.scale.detach(), self.zero_point
+
+    quantizer = QUANTIZERS[quantizer_name(Signed, MinMaxObserver, {})](Scheme(IntGrid(8)), (4,), name="x")
+    quantizer.initialize(QParams.symmetric(torch.tensor(0.5)))
+    with torch.no_grad():
+        quantizer.scale.neg_()
+    with pytest.raises(RangeError, match=r"Signed.calculate_qparams for 'x' gives the scale -0\.5"):
+        quantizer.qparams()

@@ -103,6 +103,17 @@ class TestGradientFactor:
         found = self.factor(Scheme(IntGrid(8), granularity=PerGroup(1, 4)), (2, 8), "activation")
         assert found.tolist() == pytest.approx([1 / math.sqrt(4 * 127)] * 4)
 
+    @pytest.mark.parametrize(("bits", "expected"), [(3, 1 / math.sqrt(64 * 3)), (4, 1 / 49), (8, 1 / 127**2)])
+    def test_bounded_a_clipped_weight_moves_no_faster_than_one_that_is_not(self, bits, expected):
+        scheme = Scheme(IntGrid(bits), granularity=PerChannel(0))
+        q = calibrated(scheme, QParams.symmetric(torch.ones(1)), (1, 64), role="weight")
+        x = torch.zeros(1, 64)
+        x[0, 0] = 1e4
+        q(x).sum().backward()
+        qmax = scheme.grid.qmax
+        assert q.scale.grad.item() == pytest.approx(qmax * expected)
+        assert qmax * q.scale.grad.item() < 1 + 1e-6  # a step of 1 moves the clipped weight by so much, others by 1
+
     def test_another_word_is_refused(self, refuses):
         with refuses(SchemeError, asked="lqs", found="", to_do="lsq"):
             Lsq(Scheme(IntGrid(8)), (4,), gradient_scale="lqs")

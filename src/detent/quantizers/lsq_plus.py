@@ -9,7 +9,7 @@
 n and p are the ends of the grid. Hardware has an integer zero point, so the offset is used as the multiple of s
 nearest to it, z = round(-b / s), in training too: what is simulated is what is deployed. The snap passes
 gradients straight through, which leaves the formulas above as published. Scale and offset start as calibrated; the
-observer `lsq_plus` has the paper's start.
+observer `lsq_plus` has the paper's start. The gradient of s is scaled as in `lsq`.
 
 >>> from detent.numerics import IntGrid
 >>> q = LsqPlus(Scheme(IntGrid(2, signed=False), symmetric=False), (3,), role="weight", gradient_scale="none")
@@ -53,7 +53,7 @@ class LsqPlus(Quantizer):
         *,
         role: Role = "activation",
         name: str = "tensor",
-        gradient_scale: GradientScale = "lsq",
+        gradient_scale: GradientScale = "bounded",
     ):
         super().__init__(scheme, shape, role=role, name=name)
         self.gradient_scale = checked_gradient_scale(gradient_scale, name)
@@ -73,9 +73,10 @@ class LsqPlus(Quantizer):
 
     def _fake_quantize(self, x: Tensor) -> Tensor:
         scale, offset = positive_scale(self.scale, self.scheme), self.offset
-        if self.gradient_scale == "lsq":
-            factor = lsq_gradient_scale(x, self.scheme, self.role)
-            scale, offset = scale_gradient(scale, factor), scale_gradient(offset, factor)
+        if self.gradient_scale != "none":
+            factor = lsq_gradient_scale(x, self.scheme, self.role, bounded=self.gradient_scale == "bounded")
+            scale = scale_gradient(scale, factor)
+            offset = scale_gradient(offset, lsq_gradient_scale(x, self.scheme, self.role))
         return on_grid(x, scale, self._zero_point(scale, offset), self.scheme, Inside.BY_VALUE)
 
     def _zero_point(self, scale: Tensor, offset: Tensor) -> Tensor:

@@ -76,6 +76,10 @@ def elements_per_scale(x: Tensor, scheme: Scheme, role: Role) -> float:
     return max(1.0, elements / max(x.shape[0], 1) if batched else elements)
 
 
-def lsq_gradient_scale(x: Tensor, scheme: Scheme, role: Role) -> float:
-    """`1 / sqrt(N * qmax)`: makes the update of a step as large, relative to it, as that of a weight (LSQ, 2.2)."""
-    return 1.0 / math.sqrt(elements_per_scale(x, scheme, role) * scheme.grid.qmax)
+def lsq_gradient_scale(x: Tensor, scheme: Scheme, role: Role, *, bounded: bool = False) -> float:
+    """`1 / sqrt(N * qmax)`: makes the update of a step as large, relative to it, as that of a weight (LSQ, 2.2).
+
+    Bounded, at most `1 / qmax**2`: a clipped value, which is qmax steps, is not updated faster than a weight.
+    """
+    factor = 1.0 / math.sqrt(elements_per_scale(x, scheme, role) * scheme.grid.qmax)
+    return min(factor, 1.0 / scheme.grid.qmax**2) if bounded else factor

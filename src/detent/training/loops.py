@@ -97,6 +97,10 @@ class QATEpochLoop(EpochLoop):
 class LSQEpochLoop(EpochLoop):
     """The first batch sets the scales from statistics; from then on they are learned with the weights.
 
+    It does so in evaluation mode, as every calibration: the ranges are those of the network that is deployed, and no
+    statistics move. In training mode a trained ResNet-20 starts within 0.1 dB of it. A network that was never trained
+    is up to 4 dB nearer to float in its first step then, with 8 bits, and up to 14 dB farther in evaluation.
+
     A resumed run has calibrated quantizers, so nothing is set a second time.
     """
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from detent.compat.mmrazor.modules import FakeQuantizeBase
 from detent.compat.mmrazor.observers import MinMaxObserver, arguments_of, sync_tensor
-from detent.errors import RegistrationError
+from detent.errors import RangeError, RegistrationError
 from detent.numerics import QParams, Scheme
 from detent.observers import OBSERVERS, Observer
 from detent.quantizers import QUANTIZERS, Quantizer, Role
@@ -100,6 +100,12 @@ class _AdaptedQuantizer(Quantizer):
 
     def qparams(self) -> QParams:
         scale, zero_point = self._with_our_tensors().calculate_qparams()
+        if bool((scale <= 0).any()):
+            raise RangeError(
+                f"{self.theirs.__name__}.calculate_qparams for {self.name!r} gives the scale {float(scale.min()):g}",
+                "scales are positive; a step of the optimizer has changed the sign",
+                "begin it, and forward, with self.scale.data.abs_().clamp_(min=1e-8)",
+            )
         zeros = zero_point.detach().round().to(torch.int64)
         return QParams(_shaped(scale.detach(), self.scale_shape), _shaped(zeros, self.scale_shape))
 
