@@ -472,7 +472,8 @@ FOLLOW_TORCH = {
     "targets/torch_native/engine.py": "calls torch.ops.quantized",
 }
 _FOLLOWS = re.compile(
-    r"\bmock\.patch|\.__class__ = |\btorch\.onnx\.export\(|\btorch\.export\.\w+\(|\bTorchFunctionMode\)|\btorch\.ops\.quantized\."
+    r"\bmock\.patch|\.__class__ = |\bTorchFunctionMode\)"
+    r"|\btorch\.onnx\.export\(|\btorch\.export\.\w+\(|\btorch\.ops\.quantized\."
 )
 
 
