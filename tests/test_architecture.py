@@ -295,7 +295,7 @@ LOOK_INTO_MODELS = {
     "targets/openvino/engine.py": "names of Q and DQ in the file that OpenVINO loads",
     "targets/openvino/ir_file.py": "names of Q and DQ in the file that OpenVINO reads",
     "targets/qualcomm/engine.py": "the file that ONNX Runtime loads, with sizes fixed",
-    "targets/qualcomm/parts.py": "the file that ONNX Runtime loads, in parts",
+    "targets/qualcomm/partition.py": "the file that ONNX Runtime loads, in parts",
     "targets/tvm/qlinear_graph.py": "writes QLinear operators, which a Network does not have",
     "twin/foreign.py": "a model of one operation, for ONNX Runtime",
 }
@@ -472,7 +472,8 @@ FOLLOW_TORCH = {
     "targets/torch_native/engine.py": "calls torch.ops.quantized",
 }
 _FOLLOWS = re.compile(
-    r"\bmock\.patch|\.__class__ = |\btorch\.onnx\.export\(|\btorch\.export\.\w+\(|\bTorchFunctionMode\)|\btorch\.ops\.quantized\."
+    r"\bmock\.patch|\.__class__ = |\bTorchFunctionMode\)"
+    r"|\btorch\.onnx\.export\(|\btorch\.export\.\w+\(|\btorch\.ops\.quantized\."
 )
 
 

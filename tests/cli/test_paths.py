@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from detent.cli.names import RECIPES, require_backend, require_recipe
+from detent.cli.onnx_header import looks_like_onnx
 from detent.cli.paths import require_data, require_path
-from detent.cli.wire import looks_like_onnx
 from detent.recipes import BUILTIN
 from detent.targets import BACKENDS, PLACES
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a shell closes 
 PROGRAM = """
 import os, sys, typer
 import detent.cli
-from detent.cli.guarding import go_on_in_child
+from detent.cli.crash_guard import go_on_in_child
 
 @detent.cli._app.command()
 def say(text: str):

@@ -6,7 +6,7 @@ import inspect
 import json as json_format
 from typing import Any
 
-from detent.cli.asking import AsJson
+from detent.cli.options import AsJson
 
 __all__ = ["algorithms"]
 

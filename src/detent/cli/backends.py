@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as json_format
 from typing import TYPE_CHECKING, Any
 
-from detent.cli.asking import AsJson
+from detent.cli.options import AsJson
 
 if TYPE_CHECKING:
     from detent.planning import Backend, SupportedSchemes

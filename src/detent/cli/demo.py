@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from detent.cli.asking import AsJson
-from detent.cli.interrupting import on_interrupt
+from detent.cli.interrupts import on_interrupt
+from detent.cli.options import AsJson
 
 if TYPE_CHECKING:
     from detent.demo import Row

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from detent.cli.asking import AsJson, OutFolder
-from detent.cli.importing import AllowImports
-from detent.cli.interrupting import nothing_written, on_interrupt
+from detent.cli.allow_imports import AllowImports
+from detent.cli.interrupts import nothing_written, on_interrupt
+from detent.cli.options import AsJson, OutFolder
 from detent.cli.paths import require_path
 
 __all__ = ["deploy"]

@@ -6,7 +6,7 @@ import difflib
 import errno
 from pathlib import Path
 
-from detent.cli.wire import looks_like_onnx
+from detent.cli.onnx_header import looks_like_onnx
 from detent.errors import ArtifactError, OnnxError
 
 __all__ = ["require_all_deployed", "require_data", "require_deployed", "require_onnx", "require_path"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json as json_format
 
-from detent.cli.asking import MOST_BYTES, AsJson, Backend, Cpu, Exclude, MaxTensorBytes, OnnxFile, RecipeName
-from detent.cli.excluding import without
-from detent.cli.fixing import Set, StandInSize, parse_free_sizes, parse_values
-from detent.cli.guarding import go_on_in_child
-from detent.cli.interrupting import nothing_written, on_interrupt
+from detent.cli.crash_guard import go_on_in_child
+from detent.cli.exclude import without
+from detent.cli.input_options import Set, StandInSize, parse_free_sizes, parse_values
+from detent.cli.interrupts import nothing_written, on_interrupt
+from detent.cli.options import MOST_BYTES, AsJson, Backend, Cpu, Exclude, MaxTensorBytes, OnnxFile, RecipeName
 
 __all__ = ["plan"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_format
 
-from detent.cli.asking import AsJson
+from detent.cli.options import AsJson
 
 __all__ = ["recipes"]
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from detent.cli.asking import BatchSizeToCheck
-from detent.cli.guarding import go_on_in_child
-from detent.cli.interrupting import nothing_written, on_interrupt
+from detent.cli.crash_guard import go_on_in_child
+from detent.cli.image_options import Crop, Layout, Mean, Resize, Std, batches_of, preprocessing
+from detent.cli.interrupts import nothing_written, on_interrupt
+from detent.cli.options import BatchSizeToCheck
 from detent.cli.paths import require_all_deployed, require_data, require_path
-from detent.cli.reading import Crop, Layout, Mean, Resize, Std, batches_of, preprocessing
 
 if TYPE_CHECKING:
     from detent.artifact import Artifact

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from detent.cli.asking import AsJson, DeployedFolder
-from detent.cli.guarding import go_on_in_child
-from detent.cli.interrupting import nothing_written, on_interrupt
+from detent.cli.artifact_output import show_artifact
+from detent.cli.crash_guard import go_on_in_child
+from detent.cli.interrupts import nothing_written, on_interrupt
 from detent.cli.names import require_backend
-from detent.cli.showing import show_artifact
+from detent.cli.options import AsJson, DeployedFolder
 
 __all__ = ["retarget"]
 

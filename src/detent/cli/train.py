@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from detent.cli.asking import AsJson
-from detent.cli.importing import AllowImports
-from detent.cli.interrupting import nothing_written, on_interrupt
+from detent.cli.allow_imports import AllowImports
+from detent.cli.interrupts import nothing_written, on_interrupt
+from detent.cli.options import AsJson
 from detent.cli.paths import require_path
 
 if TYPE_CHECKING:

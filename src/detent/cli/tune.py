@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from detent.cli.asking import (
+from detent.cli.crash_guard import go_on_in_child
+from detent.cli.image_options import Crop, Layout, Mean, Resize, Std, batches_of, preprocessing
+from detent.cli.input_options import Set, Size, parse_sizes, parse_values
+from detent.cli.interrupts import nothing_written, on_interrupt
+from detent.cli.options import (
     AsJson,
     Backend,
     BatchSize,
@@ -21,11 +25,7 @@ from detent.cli.asking import (
     RecipeName,
     Steps,
 )
-from detent.cli.fixing import Set, Size, parse_sizes, parse_values
-from detent.cli.guarding import go_on_in_child
-from detent.cli.interrupting import nothing_written, on_interrupt
 from detent.cli.paths import require_data
-from detent.cli.reading import Crop, Layout, Mean, Resize, Std, batches_of, preprocessing
 
 if TYPE_CHECKING:
     from detent.tuning import Trial

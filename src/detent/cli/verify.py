@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from detent.cli.asking import AsJson, BatchSizeToCheck, DeployedFolder
-from detent.cli.guarding import go_on_in_child
-from detent.cli.interrupting import nothing_written, on_interrupt
+from detent.cli.crash_guard import go_on_in_child
+from detent.cli.image_options import Crop, Layout, Mean, Resize, Std, batches_of, preprocessing
+from detent.cli.interrupts import nothing_written, on_interrupt
 from detent.cli.names import require_cpus
+from detent.cli.options import AsJson, BatchSizeToCheck, DeployedFolder
 from detent.cli.paths import require_data
-from detent.cli.reading import Crop, Layout, Mean, Resize, Std, batches_of, preprocessing
 
 __all__ = ["verify"]
 

@@ -17,7 +17,7 @@ from detent.ir import Encoding, Network, Package
 from detent.rewrites import float_model
 from detent.targets.base import Engine, Placement
 from detent.targets.base.ports import given, real
-from detent.targets.qualcomm.parts import PartModel, Segment, network_ops, parts, segments
+from detent.targets.qualcomm.partition import PartModel, Segment, network_ops, parts, segments
 
 __all__ = ["Qnn"]
 

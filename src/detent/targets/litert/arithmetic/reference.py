@@ -7,6 +7,7 @@ from torch import Tensor
 
 from detent.cpus import CPUS
 from detent.ir import Encoding, Network, Op
+from detent.targets.litert.arithmetic.common_steps import shift_of
 from detent.targets.litert.arithmetic.fixed import (
     add_kernel,
     convert_kernel,
@@ -19,7 +20,6 @@ from detent.targets.litert.arithmetic.fixed import (
 )
 from detent.targets.litert.arithmetic.gemmlowp import half_away_multiply, multiply
 from detent.targets.litert.arithmetic.kernels import Bounds, Integers
-from detent.targets.litert.arithmetic.pieces import shift_of
 from detent.targets.litert.arithmetic.resize import own_resize
 from detent.targets.litert.arithmetic.steps import TfliteFamily
 from detent.targets.litert.arithmetic.tables import fixed_table, reference_table

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from detent.ir import Encoding, Network, Op
-from detent.targets.litert.arithmetic.pieces import shift_of
+from detent.targets.litert.arithmetic.common_steps import shift_of
 from detent.twin.arithmetic import Kernel
 
 __all__ = ["own_resize", "xnnpack_resize"]

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from detent.cpus import CPUS
 from detent.ir import Encoding, Network, Op
+from detent.targets.litert.arithmetic.common_steps import shift_of
 from detent.targets.litert.arithmetic.fixed import (
     Multiply,
     add_kernel,
@@ -25,7 +26,6 @@ from detent.targets.litert.arithmetic.fixed import (
 )
 from detent.targets.litert.arithmetic.gemmlowp import multiply, neon_multiply, ruy_multiply
 from detent.targets.litert.arithmetic.kernels import Bounds, Integers
-from detent.targets.litert.arithmetic.pieces import shift_of
 from detent.targets.litert.arithmetic.reference import half_away_quantize
 from detent.targets.litert.arithmetic.resize import own_resize
 from detent.targets.litert.arithmetic.steps import TfliteFamily

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from detent.ir import Encoding, Network, Op, Operand, Trait, clip_bounds, ops_with
-from detent.targets.litert.arithmetic.kernels import Bounds, TfliteKernels
-from detent.targets.litert.arithmetic.pieces import (
+from detent.targets.litert.arithmetic.common_steps import (
     accumulator_bias,
     along_axis,
     average,
@@ -26,6 +25,7 @@ from detent.targets.litert.arithmetic.pieces import (
     shift_of,
     table_kernel,
 )
+from detent.targets.litert.arithmetic.kernels import Bounds, TfliteKernels
 from detent.targets.litert.arithmetic.wide import WideKernels
 from detent.targets.litert.file.fusing import Node, fused
 from detent.targets.litert.file.kernels import SHORT_SUMS, has_kernel, has_short_sums, is_wide, sums_fit

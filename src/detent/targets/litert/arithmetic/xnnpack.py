@@ -10,10 +10,10 @@ from torch import Tensor
 
 from detent.cpus import CPUS, Cpu
 from detent.ir import Encoding, Network, Op
+from detent.targets.litert.arithmetic.common_steps import shift_of
 from detent.targets.litert.arithmetic.fixed import multiply_kernel
 from detent.targets.litert.arithmetic.gemmlowp import neon_multiply
 from detent.targets.litert.arithmetic.kernels import Bounds, Integers
-from detent.targets.litert.arithmetic.pieces import shift_of
 from detent.targets.litert.arithmetic.resize import xnnpack_resize
 from detent.targets.litert.arithmetic.ruy import Ruy
 from detent.targets.litert.arithmetic.steps import TfliteFamily

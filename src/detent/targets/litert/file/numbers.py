@@ -11,6 +11,8 @@ import numpy.typing as npt
 from detent.errors import DeployError
 from detent.ir import Encoding
 from detent.ir.qparams import BOUNDS
+from detent.numerics import IntGrid
+from detent.targets.litert.spec import LITERT
 
 __all__ = ["activation_encoding", "bias_codes", "is_held", "weight_codes"]
 
@@ -18,6 +20,9 @@ Array = npt.NDArray[Any]
 
 _SHIFT = 128
 """From the codes of uint8 to those of int8."""
+
+_WEIGHTS = IntGrid(8, narrow=all(LITERT.weight.narrow))
+"""The codes that weights may have, which is the planner's choice too."""
 
 
 def is_held(encoding: Encoding) -> bool:
@@ -44,7 +49,7 @@ def activation_encoding(encoding: Encoding, tensor: str) -> Encoding:
 
 
 def weight_codes(codes: Array, encoding: Encoding, name: str, *, int4: bool = False) -> tuple[Array, Encoding]:
-    """Codes -127 to 127 with zero point 0, of one scale or one per channel. Narrower weights are held in int8 too,
+    """Codes of `_WEIGHTS` with zero point 0, of one scale or one per channel. Narrower weights are held in int8 too,
     those of four bits in int4 where an operator takes that."""
     shift = _SHIFT if encoding.dtype == "uint8" else 0
     codes, zero_point = codes.astype(np.int64) - shift, encoding.zero_point - shift
@@ -55,15 +60,16 @@ def weight_codes(codes: Array, encoding: Encoding, name: str, *, int4: bool = Fa
         if encoding.dtype in ("int16", "uint16", "int32")
         else "a zero point that is not 0"
         if zero_point.any()
-        else "the code -128"
-        if codes.min(initial=0) < -127
+        else f"the code {codes.min()}"
+        if codes.min(initial=0) < _WEIGHTS.qmin
         else None
     )
     if fault is not None:
         raise DeployError(
             f"write the weight {name!r} as .tflite",
             f"it has {fault}",
-            "quantize weights symmetrically to 8 bits or fewer, -127 to 127, per tensor or per channel",
+            f"quantize weights symmetrically to 8 bits or fewer, {_WEIGHTS.qmin} to {_WEIGHTS.qmax}, per tensor or per "
+            "channel",
         )
     dtype = "int4" if int4 and encoding.dtype == "int4" else "int8"
     return codes.astype(np.int8), Encoding(encoding.scale, zero_point, dtype, encoding.axis)

@@ -1,4 +1,4 @@
-"""What the HTP runs for each operation of a network: an integer kernel (`parts`), a table, or float."""
+"""What the HTP runs for each operation of a network: an integer kernel (`kernels`), a table, or float."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from detent.ir import Encoding, Network, Op, Operand, Trait, ops_with
 from detent.targets.qualcomm.arithmetic import fixed as htp_fixed
-from detent.targets.qualcomm.arithmetic.parts import (
+from detent.targets.qualcomm.arithmetic.kernels import (
     CUT,
     FITTED,
     PARTS,

@@ -57,8 +57,8 @@ def test_a_signal_during_the_fork_reaches_the_child(name: str) -> None:
     code = f"""
 import os, signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from detent.cli.guarding import go_on_in_child
-from detent.cli.interrupting import on_interrupt
+from detent.cli.crash_guard import go_on_in_child
+from detent.cli.interrupts import on_interrupt
 
 fork, parent = os.fork, os.getpid()
 

@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from types import FrameType
 
-from detent.cli.interrupting import INTERRUPTED
+from detent.cli.interrupts import INTERRUPTED
 from detent.errors import EngineError
 from detent.processes import how_it_ended
 

@@ -126,7 +126,7 @@ def script(code: str, folder: Path, *, signals: int = 1, group: bool = False) ->
     """Exit code and stderr of a program that takes milliseconds to start: it gets SIGINT for each line that it prints,
     up to `signals`."""
     begin = "import itertools, os, signal, sys, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    begin += "from detent.cli.guarding import go_on_in_child\nfrom detent.cli.interrupting import on_interrupt\n"
+    begin += "from detent.cli.crash_guard import go_on_in_child\nfrom detent.cli.interrupts import on_interrupt\n"
     process = subprocess.Popen(
         [sys.executable, "-u", "-c", begin + textwrap.dedent(code)],
         cwd=folder,
@@ -269,7 +269,7 @@ def test_the_signals_are_as_they_were_afterwards(tmp_path: Path) -> None:
             "-c",
             "import signal\n"
             "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-            "from detent.cli.interrupting import on_interrupt\n"
+            "from detent.cli.interrupts import on_interrupt\n"
             "with on_interrupt(str):\n"
             "    assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler\n"
             "    with on_interrupt(str):\n"

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
-from detent.targets.qualcomm.parts import PartModel, Segment, network_ops, parts, segments
+from detent.targets.qualcomm.partition import PartModel, Segment, network_ops, parts, segments
 
 
 def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
