@@ -13,10 +13,12 @@ from typing import Any
 from detent.errors import DataError
 from detent.training.import_paths import is_import_path
 
-__all__ = ["FORMAT", "Cell", "Hashes"]
+__all__ = ["AXES", "FORMAT", "Cell", "Hashes"]
 
 FORMAT = 1
 """Of cells and their results. A cell of another format has another name, and is computed anew."""
+
+AXES = ("network", "algorithm", "target", "bits", "batch_norm", "initialization", "seed")
 
 _CHUNK = 2**20
 
@@ -47,7 +49,12 @@ class Cell:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Cell:
-        return cls(data["axes"], data["config"], data["measure"])
+        axes, config, measure = data["axes"], data["config"], data["measure"]
+        if not all(isinstance(held, dict) for held in (axes, config, measure)):
+            raise TypeError("axes, config and measure are mappings")
+        if set(axes) != set(AXES) or not all(value is None or isinstance(value, str | int) for value in axes.values()):
+            raise ValueError(f"axes are {', '.join(AXES)}, each a name or a number")
+        return cls(axes, config, measure)
 
     def __str__(self) -> str:
         said = [self.axes["network"], self.axes["algorithm"], self.axes["bits"], self.axes["target"]]
