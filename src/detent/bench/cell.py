@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,8 +109,14 @@ class Hashes:
 
 
 def _of_file(path: Path) -> str:
+    """A file of /proc on which a reader would wait is refused."""
     found = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        while chunk := os.read(descriptor, _CHUNK):
             found.update(chunk)
+    except OSError as error:
+        raise DataError(f"read {path}", error.strerror or str(error), "correct the grid") from None
+    finally:
+        os.close(descriptor)
     return found.hexdigest()
