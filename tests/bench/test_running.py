@@ -116,6 +116,23 @@ def test_damaged_results_are_refused_by_name(grid, tmp_path):
         todo_of(grid, results)
 
 
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [("axes", {}), ("axes", 5), ("algorithm", []), ("seconds", float("nan")), ("seconds", 1e300), ("config", None)],
+    ids=str,
+)
+def test_results_of_another_form_are_refused(grid, tmp_path, where, value):
+    """An estimate is computed of them, and a page."""
+    results = Results(tmp_path / "results")
+    (done, *_) = run(grid, results)
+    told = json.loads(results.path(done.task.key).read_text())
+    place = {"seconds": told, "algorithm": told["cell"]["axes"]}.get(where, told["cell"])
+    place[where] = value
+    results.path(done.task.key).write_text(json.dumps(told))
+    with pytest.raises(ArtifactError, match="remove the file"):
+        todo_of(grid, results)
+
+
 def test_an_estimate_is_by_what_is_there(grid, tmp_path):
     results = Results(tmp_path / "results")
     assert todo_of(grid, results).seconds() is None

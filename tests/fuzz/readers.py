@@ -20,7 +20,7 @@ from safetensors.torch import save as save_tensors
 from torch import nn
 
 import detent
-from detent.bench import Results, load_grid, write_leaderboard
+from detent.bench import Results, Todo, load_grid, write_leaderboard
 from detent.compat.mmrazor.checkpoint import load_float_checkpoint
 from detent.compat.mmrazor.config import Config as MMRazorConfig
 from detent.compat.vitis import VitisConfig
@@ -32,16 +32,20 @@ from detent.targets import BACKENDS
 from detent.targets.formats import find_format
 from detent.training import Log, checkpoint
 from detent.training.config_files import load_config
-from detent.training.datasets import ListedImages, cifar10, read_idx
+from detent.training.datasets import ListedImages, Npz, cifar10, read_idx
 from detent.twin.interpreter import graph_of
 from detent.zoo.pretrained import read_weights
 from tests.frontends.caffe.test_caffe import layer, numbers, save
 from tests.fuzz.harness import Reader
+from tests.targets.weights_in_blocks import TOKENS, deployed
 
 __all__ = ["ARTIFACTS", "installed", "readers"]
 
 ARTIFACTS = ("onnxruntime", "openvino", "litert", "ncnn", "torch_x86")
 """Backends whose files an engine runs here."""
+
+IN_BLOCKS = (("onnxruntime_genai", "w4g32"), ("onnxruntime_genai", "w8"), ("openvino_llm", "w4g32"))
+"""Backends of language models, with recipes whose files hold weights in blocks."""
 
 _ROOT = Path(__file__).resolve().parents[2]
 _X = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
@@ -55,6 +59,10 @@ def readers(folder: Path, *, every_backend: bool) -> Iterator[Reader]:
     yield from _of_training(folder)
     for backend in sorted(BACKENDS) if every_backend else ARTIFACTS:
         yield from _of_artifact(folder / backend, backend)
+    if every_backend:
+        yield from _of_hugging_face(folder)
+        for backend, recipe in IN_BLOCKS:
+            yield from _of_blocks(folder / f"{backend} {recipe}", backend, recipe)
 
 
 def _placed(folder: Path, name: str, content: bytes) -> Path:
@@ -106,7 +114,9 @@ def _of_text(folder: Path) -> Iterator[Reader]:
 
 
 def _show_results(path: Path) -> object:
-    return write_leaderboard(list(Results(path.parents[1])), path.parents[1])
+    """As a page, and as an estimate of what it would take to compute them again."""
+    found = tuple(Results(path.parents[1]))
+    return write_leaderboard(found, path.parents[1]), Todo(tuple(one.task for one in found), found).seconds()
 
 
 def _of_models(folder: Path) -> Iterator[Reader]:
@@ -200,6 +210,21 @@ def _of_data(folder: Path) -> Iterator[Reader]:
     held = pickle.dumps({b"data": rows[:, 1:].copy(), b"labels": [0, 1]}, protocol=2)
     yield _reader(folder, "test_batch", held, read, "cifar python")
 
+    read_sheet: Callable[[Path], object] = lambda path: cifar10(path.parent, "test")  # noqa: E731
+    stream = io.BytesIO()
+    Image.new("RGB", (1024, 2), (9, 99, 200)).save(stream, "PNG")
+    for title, name, content in (
+        ("sheet", "test.png", stream.getvalue()),
+        ("labels of a sheet", "test_labels.json", b"[0, 1]"),
+    ):
+        _placed(folder / title, "test.png", stream.getvalue())
+        _placed(folder / title, "test_labels.json", b"[0, 1]")
+        yield _reader(folder, name, content, read_sheet, title)
+    packed_arrays = io.BytesIO()
+    np.savez(packed_arrays, x=arrays, labels=np.zeros(4, int))
+    samples = lambda path: [Npz(path.parent, "train")[0]]  # noqa: E731
+    yield _reader(folder, "train.npz", packed_arrays.getvalue(), samples, "data set npz")
+
     def listed(path: Path) -> object:
         files = {
             f"{split}_{what}": str(at)
@@ -238,13 +263,40 @@ def installed(name: str) -> bool:
     return needed is None or find_spec(needed[0]) is not None
 
 
+def _of_hugging_face(folder: Path) -> Iterator[Reader]:
+    """Of a folder of `save_pretrained`, in two files of weights with an index."""
+    if find_spec("transformers") is None:
+        return
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from detent.frontends.hugging_face import load_checkpoint
+
+    sizes = {"vocab_size": 48, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+    saved = folder / "hugging face"
+    LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4)).save_pretrained(saved, max_shard_size="20KB")
+    for path in sorted(saved.iterdir()):
+        where = folder / f"hugging face {path.name}"
+        for other in saved.iterdir():
+            _placed(where, other.name, other.read_bytes())
+        read = lambda at: load_checkpoint(at.parent)  # noqa: E731
+        yield Reader(f"hugging face {path.name}", where / path.name, path.read_bytes(), read, isolated=True)
+
+
 def _of_artifact(folder: Path, backend: str) -> Iterator[Reader]:
-    """The manifest, and each file with a manifest that knows its hash."""
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(16, 3))
     prepared = detent.prepare(net, (_X,), backend=backend, recipe="ptq")
     detent.calibrate(prepared, [_X])
     files = [name for name in BACKENDS[backend].files if installed(name)]
     out = detent.deploy(prepared, folder, files=files).folder
+    yield from _of_files(out, backend, _X)
+
+
+def _of_blocks(folder: Path, backend: str, recipe: str) -> Iterator[Reader]:
+    yield from _of_files(deployed(folder, backend, recipe).folder, f"{backend} {recipe}", TOKENS)
+
+
+def _of_files(out: Path, backend: str, given: torch.Tensor) -> Iterator[Reader]:
+    """The manifest, and each file with a manifest that knows its hash."""
     contents = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
 
     def verify(path: Path) -> object:
@@ -256,15 +308,15 @@ def _of_artifact(folder: Path, backend: str) -> Iterator[Reader]:
             manifest: dict[str, Any] = json.loads(contents[MANIFEST])
             manifest["files"][path.name] = digest(path.read_bytes())
             (out / MANIFEST).write_text(json.dumps(manifest))
-        return detent.Artifact.load(out).verify([_X.numpy()], isolate=False, latency=False)
+        return detent.Artifact.load(out).verify([given.numpy()], isolate=False, latency=False)
 
     for name, content in contents.items():
         yield Reader(f"{backend} {name}", out / name, content, verify, isolated=True)
     if backend == "litert":
         for name in ("model.tflite", "model.onnx"):
-            yield _reader(folder.parent, name, contents[name], graph_of, f"twin of {name}")
+            yield _reader(out.parent, name, contents[name], graph_of, f"twin of {name}")
     if backend == "onnxruntime":
-        path = _placed(folder.parent / "retarget", MANIFEST, contents[MANIFEST])
+        path = _placed(out.parent / "retarget", MANIFEST, contents[MANIFEST])
         for name, content in contents.items():
             _placed(path.parent, name, content)
         move = lambda at: detent.Artifact.load(at.parent).retarget("litert")  # noqa: E731

@@ -65,6 +65,14 @@ def test_what_is_no_plain_value_is_refused(text: str, found: str) -> None:
     assert raised.value.found.startswith(found)
 
 
+@pytest.mark.parametrize(
+    ("text", "found"), [(f"a{'.a' * 3000}=1", "3001 keys"), (f"a=0x{'f' * 5000}", "an integer of 20000 bits")]
+)
+def test_what_cannot_be_nested_or_printed_is_refused(text: str, found: str) -> None:
+    with pytest.raises(RecipeError, match=found):
+        parse_override(text)
+
+
 def test_they_are_laid_over_the_file_in_their_order(file: Path) -> None:
     given = ("optimizer.lr=0.5", "optimizer.lr=0.25", "train.epochs=3", "model.options.width=0.5", "data.options=")
     config = load_config(file, overrides=given)

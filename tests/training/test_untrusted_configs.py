@@ -237,10 +237,13 @@ def test_what_would_take_minutes_or_gigabytes_is_refused(tmp_path: Path, name: s
     [
         {"model": {"name": "resnet20", "options": {"classes": -1}}},
         {"model": {"name": "resnet20", "options": {"classes": 10**12}}},
+        {"model": {"name": "resnet20", "options": {"depth": 10**9}}},
         {"data": {"name": "made_up", "options": {"count": 10**12}}},
         {"data": {"name": "made_up", "options": {"classes": 0}}},
+        {"data": {"name": "made_up", "options": {"count": 0}}},
+        {"backend": "detent.cli.__main__:main"},
     ],
-    ids=["negative", "many classes", "many images", "no class"],
+    ids=["negative", "many classes", "many layers", "many images", "no class", "no image", "a program"],
 )
 def test_options_that_cannot_be_are_told(tmp_path: Path, change: dict[str, Any]) -> None:
     with pytest.raises(DetentError):

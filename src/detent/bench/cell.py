@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,12 @@ from typing import Any
 from detent.errors import DataError
 from detent.training.import_paths import file_of_import, is_import_path
 
-__all__ = ["FORMAT", "Cell", "Hashes"]
+__all__ = ["AXES", "FORMAT", "Cell", "Hashes"]
 
 FORMAT = 1
 """Of cells and their results. A cell of another format has another name, and is computed anew."""
+
+AXES = ("network", "algorithm", "target", "bits", "batch_norm", "initialization", "seed")
 
 _CHUNK = 2**20
 
@@ -46,7 +49,12 @@ class Cell:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Cell:
-        return cls(data["axes"], data["config"], data["measure"])
+        axes, config, measure = data["axes"], data["config"], data["measure"]
+        if not all(isinstance(held, dict) for held in (axes, config, measure)):
+            raise TypeError("axes, config and measure are mappings")
+        if set(axes) != set(AXES) or not all(value is None or isinstance(value, str | int) for value in axes.values()):
+            raise ValueError(f"axes are {', '.join(AXES)}, each a name or a number")
+        return cls(axes, config, measure)
 
     def __str__(self) -> str:
         said = [self.axes["network"], self.axes["algorithm"], self.axes["bits"], self.axes["target"]]
@@ -96,8 +104,14 @@ class Hashes:
 
 
 def _of_file(path: Path) -> str:
+    """A file of /proc on which a reader would wait is refused."""
     found = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        while chunk := os.read(descriptor, _CHUNK):
             found.update(chunk)
+    except OSError as error:
+        raise DataError(f"read {path}", error.strerror or str(error), "correct the grid") from None
+    finally:
+        os.close(descriptor)
     return found.hexdigest()

@@ -15,6 +15,7 @@ from detent.files import read_bytes, write_bytes
 __all__ = ["Result", "Results", "Task"]
 
 _MOST = 2**24  # bytes: a result has about 4 KB
+_MOST_SECONDS = 1e9  # thirty years
 _NAME = 32  # letters of the key, 128 bits
 
 
@@ -64,13 +65,16 @@ class Result:
         figures, machine = data["figures"], data["machine"]
         if not isinstance(figures, dict) or not isinstance(machine, dict):
             raise TypeError("figures and machine are mappings")
+        seconds = float(data["seconds"])
+        if not 0 <= seconds < _MOST_SECONDS:
+            raise ValueError(f"it took {seconds} seconds")
         return cls(
             Task.from_dict(data),
             figures,
             None if data["error"] is None else str(data["error"]),
             machine,
             str(data["began"]),
-            float(data["seconds"]),
+            seconds,
             int(data["tries"]),
         )
 

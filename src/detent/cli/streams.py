@@ -45,14 +45,19 @@ def _secured(stream: TextIO) -> TextIO:
     """A stream of the same file, if it is Python's own: those of tests and notebooks stay."""
     if type(stream) is not io.TextIOWrapper:
         return stream
-    stream.flush()
-    return _Visible(
-        stream.buffer,
-        encoding=stream.encoding,
-        errors="backslashreplace" if stream.errors == "strict" else stream.errors,
-        line_buffering=stream.line_buffering,
-        write_through=stream.write_through,
-    )
+    errors = "backslashreplace" if stream.errors == "strict" else stream.errors
+    try:
+        stream.flush()
+        return _Visible(
+            stream.buffer,
+            encoding=stream.encoding,
+            errors=errors,
+            line_buffering=stream.line_buffering,
+            write_through=stream.write_through,
+        )
+    except OSError:  # its file was replaced by a pipe, which has no place to go on from
+        stream.reconfigure(errors=errors)
+        return stream
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from detent.files import read_bytes, write_bytes
 from detent.recipes import json_text, toml_text, yaml_text
 from detent.recipes.refusal import RefusalError, nearest
 
-__all__ = ["FORMATS", "read", "write"]
+__all__ = ["FORMATS", "read", "refuse_long_numbers", "write"]
 
 _MOST = 256 * 1024  # bytes: the largest that comes with Detent has 1.6 KB, and a YAML list of 2 MB was read for 99 s
 _LONGEST_KEY = 1000  # dots of a TOML key: its reader takes time and memory with their square
@@ -48,7 +48,7 @@ def read(path: str | PathLike[str]) -> dict[str, Any]:
         raise RecipeError(asked, "it is nested too deeply", "a recipe is a few levels deep") from None
     except ValueError as error:
         raise RecipeError(asked, str(error), f"make it valid {path.suffix[1:]}") from None
-    _refuse_long_numbers(data, asked)
+    refuse_long_numbers(data, asked)
     if not isinstance(data, dict):
         raise RecipeError(asked, f"it holds a {type(data).__name__}", "write keys and values, as in 'name: mine'")
     return data
@@ -86,7 +86,7 @@ def _text(path: Path, asked: str) -> str:
     return text
 
 
-def _refuse_long_numbers(data: Any, asked: str) -> None:
+def refuse_long_numbers(data: Any, asked: str) -> None:
     """Integers past 64 bits have no use in a recipe, and Python refuses to print those of thousands of digits."""
     waiting = [data]
     while waiting:

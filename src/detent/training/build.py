@@ -83,12 +83,17 @@ def samples_of(config: Config, split: str, *, allow_imports: bool = False) -> Sa
     folder = None if asked.folder is None else Path(asked.folder)
     if is_import_path(asked.name):
         own = import_maker(asked.name, "data set", Dataset, allowed=allow_imports)
-        found: Samples = _called(own, f"data set {asked.name}", folder, split, **asked.options)
-        return found
+        return _some(_called(own, f"data set {asked.name}", folder, split, **asked.options), asked.name, split)
     make = _known(_DATA_SETS, "the data set", asked.name)
     if folder is None and asked.name not in _WITHOUT_FOLDER:
         raise DataError(f"the data set {asked.name}", "no folder is given", "add data.folder, or say --data FOLDER")
-    return _called(make, f"data set {asked.name}", folder, split, **asked.options)  # type: ignore[no-any-return]
+    return _some(_called(make, f"data set {asked.name}", folder, split, **asked.options), asked.name, split)
+
+
+def _some(samples: Samples, name: str, split: str) -> Samples:
+    if len(samples) == 0:
+        raise DataError(f"the data set {name}", f"its split {split!r} has no samples", "give it some")
+    return samples
 
 
 def prepared_model(config: Config, model: nn.Module, samples: Samples, *, allow_imports: bool = False) -> PreparedModel:
@@ -232,6 +237,7 @@ _DATA_SETS: dict[str, Callable[..., Any]] = {
     "listed_images": ListedImages,
     "npz": Npz,
 }
+_MOST_BLOCKS = 1000  # of a stage: deeper networks are not trained
 _WITHOUT_FOLDER = ("made_up", "listed_images")
 
 
@@ -265,6 +271,8 @@ def _check_options(make: Any, where: str, options: Mapping[str, Any]) -> None:
         if key not in known:
             found = f"not one of {', '.join(known)}" if known else "there are no options"
             raise RecipeError(f"{where}.{key} = {value!r}", found, nearest(key, known, "remove it"))
+        if key == "depth" and isinstance(value, int) and value > _MOST_BLOCKS:  # which are built one by one
+            raise RecipeError(f"{where}.{key} = {value!r}", "so many blocks", f"ask for at most {_MOST_BLOCKS:,}")
 
 
 def _known(table: Mapping[str, Any], what: str, name: str) -> Any:
