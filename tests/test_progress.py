@@ -33,10 +33,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_a_bar_says_how_far_it_is_and_what_is_left(clock: list[float]) -> None:
     bar = Bar("calibrating", 64)
-    assert str(bar) == "calibrating: 0/64, 0:00:00 passed"
+    assert str(bar) == "calibrating: 0/64, 0:00:00 elapsed"
     clock[0] = 30
     bar.advance(16)
-    assert str(bar) == "calibrating: 16/64, 0:00:30 passed, 0:01:30 left"
+    assert str(bar) == "calibrating: 16/64, 0:00:30 elapsed, 0:01:30 left"
     bar.advance(facts="conv1")
     assert (bar.done, bar.facts) == (17, "conv1")
 
@@ -45,15 +45,15 @@ def test_what_was_done_before_has_no_say_in_the_time_left(clock: list[float]) ->
     bar = Bar("epoch 2/3", 100, done=50)
     clock[0] = 10
     bar.advance(75, facts="loss 0.5")
-    assert str(bar) == "epoch 2/3: 75/100, loss 0.5, 0:00:10 passed, 0:00:10 left"
+    assert str(bar) == "epoch 2/3: 75/100, loss 0.5, 0:00:10 elapsed, 0:00:10 left"
 
 
 def test_without_a_total_it_counts(clock: list[float]) -> None:
     bar = Bar("preparing")
     clock[0] = 4000
-    assert str(bar) == "preparing, 1:06:40 passed"
+    assert str(bar) == "preparing, 1:06:40 elapsed"
     bar.advance()
-    assert (str(bar), bar.left) == ("preparing: 1, 1:06:40 passed", "-:--:--")
+    assert (str(bar), bar.left) == ("preparing: 1, 1:06:40 elapsed", "-:--:--")
 
 
 def test_counts() -> None:

@@ -68,7 +68,7 @@ class Bar:
         began = f"{self.title}: {self.count}" if self.total or self.done else self.title
         facts = f", {self.facts}" if self.facts else ""
         left = f", {self.left} left" if self.total and self.done > self._first else ""
-        return f"{began}{facts}, {self.elapsed} passed{left}"
+        return f"{began}{facts}, {self.elapsed} elapsed{left}"
 
 
 class AtMost(Generic[T]):

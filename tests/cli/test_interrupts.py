@@ -72,11 +72,11 @@ def test_train_names_the_checkpoint_and_the_command_that_goes_on(tmp_path: Path)
     code, said = interrupted(words, tmp_path, (tmp_path / "run" / "last.safetensors").exists)
     assert code == 130
     assert said[-1] == (
-        "detent: interrupted; the last checkpoint is run/last.safetensors; go on from it: "
+        "detent: interrupted; the last checkpoint is run/last.safetensors; to continue: "
         "detent train 'my config.yaml' optimizer.lr=0.001 -o run --resume"
     )
     before = (tmp_path / "run" / "last.safetensors").stat().st_mtime_ns
-    again = shlex.split(said[-1].partition("go on from it: detent ")[2])
+    again = shlex.split(said[-1].partition("to continue: detent ")[2])
     code, said = interrupted(
         again, tmp_path, lambda: (tmp_path / "run" / "last.safetensors").stat().st_mtime_ns > before
     )
@@ -117,7 +117,7 @@ def test_quantize_leaves_nothing(group: bool, tmp_path: Path) -> None:
     words = ["quantize", "net.onnx", "--backend", "onnxruntime", "--data", "mine.py:batches", "-o", "out"]
     code, said = interrupted(words, tmp_path, (tmp_path / "calibrating").exists, group=group)
     assert code == 130
-    assert said[-1] == "detent: interrupted; nothing was written; give the same command to start again"
+    assert said[-1] == "detent: interrupted; nothing was written; run the same command to start again"
     left = {path.name for path in tmp_path.iterdir()}
     assert left - {"__pycache__"} == {"net.onnx", "mine.py", "calibrating"}
 

@@ -68,7 +68,7 @@ def test_a_missing_file_is_one_line_before_torch_is_loaded(words: tuple[str, ...
         (("plan", "net.onnx", "--backend", "openvino", "--set", "a=b"), "'--set': a=b: give numbers"),
         (("quantize", "net.onnx", "--data", "calib", "--steps", "0", *OPTIONS), "'--steps'"),
         (("quantize", "net.onnx", "--data", "calib", "--crop", "8", "--layout", "chw", *OPTIONS), "--layout chw"),
-        (("quantize", "net.onnx", "--data", "calib", "--crop", "8", "--std", "a", *OPTIONS), "no list of numbers"),
+        (("quantize", "net.onnx", "--data", "calib", "--crop", "8", "--std", "a", *OPTIONS), "not a list of numbers"),
         (("verify", "calib", "--data", "calib"), "load calib: there is no manifest.json in it"),
         (("verify", "out", "--data", "calib", "--cpu", "vnn"), "did you mean 'vnni'?"),
         (("report", "out", "calib"), "load calib: there is no manifest.json in it"),

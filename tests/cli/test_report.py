@@ -57,8 +57,8 @@ def test_several_folders_are_compared(run, folder):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("out", "out", "--card"), "--card: for one folder: name one"),
-        (("out", "--float", "out/model.onnx"), "--float: of no use without --data: say it too"),
+        (("out", "out", "--card"), "--card: only for one folder: give one"),
+        (("out", "--float", "out/model.onnx"), "--float: only used with --data: give it too"),
         ((".",), "there is no manifest.json in it"),
         (("nowhere",), "nowhere: no such file or folder"),
         (("out", "-o", "nowhere/page.html"), "No such file or directory"),

@@ -129,7 +129,7 @@ def test_a_path_that_does_not_exist_and_a_folder_without_data_are_refused(tmp_pa
     with pytest.raises(DataError, match="no such file"):
         Folder(tmp_path / "nowhere", IMAGE)
     (tmp_path / "readme.txt").write_text("nothing")
-    with pytest.raises(DataError, match="holds no data"):
+    with pytest.raises(DataError, match="contains no data"):
         Folder(tmp_path, IMAGE)
 
 

@@ -62,24 +62,32 @@ def markdown_page(rows: Sequence[Row], results: Sequence[Result], title: str) ->
 
 def _board(rows: Sequence[Row]) -> Html:
     about = (
-        "Means over seeds, with the standard deviation where there are several. Twin and engine are on the samples "
-        "that were verified. Size is the share of the float parameters' bytes; seconds are those of calibrating and "
-        "training; latency is that of integers over that of float, on the engine."
+        "Means over seeds, with the standard deviation if there are several. Twin and engine are measured on the "
+        "verified samples only. Latency and size are relative to the float network; latency is that of the engine. "
+        "Seconds are for calibration and training."
     )
+    cells = [[*_cells(one)[:-1], _verdict(one)] for one in rows]
+    optional = ("batch norm", "start")  # axes that many grids leave to the target and the recipe
+    columns = [
+        number
+        for number, title in enumerate(_HEAD)
+        if title not in optional or any(line[number] != _DASH for line in cells)
+    ]
+    head = [_HEAD[number] for number in columns]
     lines = [
         row(
-            _HEAD,
-            [*_cells(one)[:-1], _verdict(one)],
+            head,
+            [line[number] for number in columns],
             data_text=_words(one).lower(),
             title="; ".join(one.errors) or None,
         )
-        for one in rows
+        for one, line in zip(rows, cells, strict=True)
     ]
     return tag(
         "div",
         tag("h2", "Leaderboard"),
         tag("p", about, class_="about"),
-        table(_HEAD, lines, class_="sortable compared"),
+        table(head, lines, class_="sortable compared"),
     )
 
 

@@ -29,8 +29,8 @@ def _of_node(node: Node, facts: Facts) -> Iterator[Html]:
         ("reason", node.why or node.planned or None),
         ("shape", None if node.shape is None else " \N{MULTIPLICATION SIGN} ".join(map(str, node.shape))),
         ("result", code(node.result)),
-        ("SQNR of its result", None if node.sqnr is None else decibels(node.sqnr)),
-        ("outputs, if it alone is quantized", None if node.alone is None else decibels(node.alone)),
+        ("SQNR of the result", None if node.sqnr is None else decibels(node.sqnr)),
+        ("SQNR of the outputs, alone", None if node.alone is None else decibels(node.alone)),
     ]
     pairs += [(what, _difference(*found)) for what, found in node.differences.items()]
     for name in node.tensors:

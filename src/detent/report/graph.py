@@ -87,7 +87,7 @@ def _operation(key: str, node: Node, drawing: Drawing, links: Mapping[str, str |
         tag("title", f"{node.op}: {node.name}"),
         tag("rect", width=WIDTH, height=HEIGHT, rx=7),
         tag("rect", class_="strip", width=5, height=HEIGHT - 12, x=6, y=6, rx=2.5),
-        tag("text", short(node.op, 16), class_="op", x=18, y=17),
+        tag("text", short(node.op, 13), class_="op", x=18, y=17),
         *values,
         tag("text", short(node.name, 25), class_="name", x=18, y=31),
         id=key,

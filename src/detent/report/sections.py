@@ -41,9 +41,9 @@ def sensitivity(facts: Facts) -> Html | None:
         "layer",
         "operation",
         "bits",
-        "SQNR of its result#",
+        "SQNR of the result#",
         "",
-        "SQNR of the outputs if it alone is quantized#",
+        "SQNR of the outputs, alone#",
         "",
     )
     ranked = sorted(measured, key=lambda pair: pair[1].alone if pair[1].alone is not None else 0.0)
@@ -109,7 +109,8 @@ def _figure(tensor: TensorFacts, late: bool) -> Html:
     held = tensor.histogram
     assert held is not None
     clipped, ends = held.below + held.above, held.at_least + held.at_most
-    facts = [f"{tensor.dtype}, {tensor.bits} bits", f"{share(ends)} at the ends", f"{share(clipped)} clipped"]
+    kind = tensor.dtype if tensor.dtype.endswith(f"int{tensor.bits}") else f"{tensor.dtype}, {tensor.bits} bits"
+    facts = [kind, f"{share(ends)} at the ends", f"{share(clipped)} clipped"]
     if tensor.sqnr is not None:
         facts.insert(1, decibels(tensor.sqnr))
     return tag(
@@ -123,12 +124,19 @@ def _figure(tensor: TensorFacts, late: bool) -> Html:
             tag("span", tensor.qmax),
             class_="axis",
         ),
-        tag("p", " \N{MIDDLE DOT} ".join(facts), class_="note"),
+        tag("p", *_joined(facts), class_="note"),
         tag("p", _scale_text(tensor), class_="note"),
         class_="late" if late else None,
         data_tensor=tensor.name,
         data_text=f"{tensor.name} {tensor.role}".lower(),
     )
+
+
+def _joined(facts: Sequence[str]) -> Iterator[object]:
+    """With dots between them; a line breaks only there."""
+    for number, fact in enumerate(facts):
+        yield " \N{MIDDLE DOT} " if number else ""
+        yield tag("span", fact, class_="nowrap")
 
 
 def _scale_text(tensor: TensorFacts) -> str:
