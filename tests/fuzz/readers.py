@@ -30,6 +30,8 @@ from detent.recipes import Recipe
 from detent.report.curves import read_curves
 from detent.targets import BACKENDS
 from detent.targets.formats import find_format
+from detent.targets.gguf.container import Container, Held, write
+from detent.targets.gguf.file import PARAMETERS, read_gguf
 from detent.training import Log, checkpoint
 from detent.training.config_files import load_config
 from detent.training.datasets import ListedImages, Npz, cifar10, read_idx
@@ -57,7 +59,7 @@ def readers(folder: Path, *, every_backend: bool) -> Iterator[Reader]:
     yield from _of_models(folder)
     yield from _of_data(folder)
     yield from _of_training(folder)
-    for backend in sorted(BACKENDS) if every_backend else ARTIFACTS:
+    for backend in sorted(set(BACKENDS) - {"gguf"}) if every_backend else ARTIFACTS:
         yield from _of_artifact(folder / backend, backend)
     if every_backend:
         yield from _of_hugging_face(folder)
@@ -136,6 +138,10 @@ def _of_models(folder: Path) -> Iterator[Reader]:
 
     content = onnx.parser.parse_model(_FLOAT).SerializeToString()
     yield _reader(folder, "model.onnx", content, quantize, "quantize .onnx", isolated=True)
+    rows = Held((2, 32), 2, bytes(36))
+    values = {"general.architecture": "llama", "llama.attention.head_count": 1, PARAMETERS: ["layers.0.q.weight"]}
+    content = write(Container(values, {"blk.0.attn_q.weight": rows}))
+    yield _reader(folder, "model.gguf", content, lambda path: list(read_gguf(path.read_bytes())))
     for name in ("net.prototxt", "net.caffemodel"):
         where = folder / f"caffe {name}"
         where.mkdir(parents=True)

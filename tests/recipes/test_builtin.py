@@ -12,7 +12,8 @@ from detent.recipes import BUILTIN, Recipe, TensorRequest, find
 ROOT = Path(__file__).resolve().parents[2]
 KNOWN = (
     "not one of adaround, apot, brecq, dorefa, dsq, equalize, fp8, gptq, kl, lsq, lsq_plus, mse, mxfp4, mxfp8, nf4, "
-    "nvfp4, pact, percentile, ptq, qdrop, qil, smoothquant, tqt, w4g128, w4g32, w4g32_gptq, w8"
+    "nvfp4, pact, percentile, ptq, q4_0, q4_k_m, q6_k, q8_0, qdrop, qil, smoothquant, tqt, w4g128, w4g32, "
+    "w4g32_gptq, w8"
 )
 
 # name: (weight quantizer, its observer, activation quantizer, its observer)
@@ -30,6 +31,7 @@ TABLE = {
     "w4g128": ("fixed", None, None, None),
     "w8": ("fixed", None, None, None),
     "w4g32_gptq": ("fixed", "mse", None, None),
+    **dict.fromkeys(("q8_0", "q6_k", "q4_k_m", "q4_0"), ("fixed", None, None, None)),
     "nf4": ("fixed", None, None, None),
     "mxfp4": ("fixed", None, None, None),
     "mxfp8": ("fixed", None, None, None),
@@ -85,7 +87,8 @@ def test_each_is_named_described_and_says_only_what_it_must(name):
     assert "\n" not in BUILTIN[name].description
     algorithms = {"algorithms"} if name in ALGORITHMS else set()
     calibration = {"calibration"} if name in ("ptq", "percentile", "kl", "mse") else set()
-    assert recipe.to_dict().keys() == {"name", "weight", "activation"} | algorithms | calibration
+    mix = {"mix"} if name in ("q8_0", "q6_k", "q4_k_m", "q4_0") else set()
+    assert recipe.to_dict().keys() == {"name", "weight", "activation"} | algorithms | calibration | mix
     assert Recipe.from_dict(recipe.to_dict()) == recipe
 
 

@@ -30,8 +30,8 @@ from detent.verification.vendor_files import unchecked_files, vendor_disagreemen
 from tests.models import MODELS
 
 Change = Callable[[bytes], bytes]
-HEAVY = ("executorch_xnnpack",)
-"""Lowered by a library of its own, in an environment of its own."""
+HEAVY = ("executorch_xnnpack", "gguf")
+"""Lowered by a library of its own, in an environment of its own; for language models alone (tests/targets/gguf)."""
 
 
 @pytest.fixture(scope="module")

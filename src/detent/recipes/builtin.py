@@ -35,6 +35,12 @@ def _weights_only(name: str, description: str, weight: dict[str, Any], *algorith
     return _entry(name, description, request, TensorRequest(quantize=False), *algorithms)
 
 
+def _mixed(name: str, description: str) -> Builtin:
+    """A mix of formats that the target itself decides on."""
+    request = TensorRequest(quantizer="fixed")
+    return Builtin(description, Recipe(name=name, weight=request, activation=TensorRequest(quantize=False), mix=name))
+
+
 def _calibrated(name: str, description: str, weight: TensorRequest, activation: TensorRequest) -> Builtin:
     """Deployed as it is calibrated: nothing that comes after makes up for the mean errors of weights."""
     calibration = Calibration(correct_biases=True, choose_ranges=None if activation.observer else True)
@@ -89,6 +95,10 @@ _ENTRIES = (
     _weights_only("w4g128", "weights of 4 bits in groups of 128, rounded to nearest", _W4G128),
     _weights_only("w8", "weights of 8 bits in groups of 32, rounded to nearest", _W8),
     _weights_only("w4g32_gptq", "weights of 4 bits in groups of 32, by GPTQ", {**_W4G32, "observer": "mse"}, "gptq"),
+    _mixed("q8_0", "llama.cpp's Q8_0: weights of 8 bits in blocks of 32"),
+    _mixed("q6_k", "llama.cpp's Q6_K: weights of 6 bits in super-blocks of 256"),
+    _mixed("q4_k_m", "llama.cpp's Q4_K_M: weights of 4 bits in super-blocks of 256, some of 6 bits"),
+    _mixed("q4_0", "llama.cpp's Q4_0: weights of 4 bits in blocks of 32"),
     _weights_only("nf4", "weights in NormalFloat of 4 bits, groups of 64 (Dettmers et al., NeurIPS 2023)", _NF4),
     _weights_only("mxfp4", "weights in floats of 4 bits, blocks of 32 with power-of-two scales (OCP MX)", _MXFP4),
     _weights_only("mxfp8", "weights in floats of 8 bits, blocks of 32 with power-of-two scales (OCP MX)", _MXFP8),

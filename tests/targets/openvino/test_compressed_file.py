@@ -31,7 +31,7 @@ TYPES = {"w4g32": "i4", "w8": "i8", "w4g16-affine": "u4", "w8g64-affine": "u8"} 
 def test_engine_and_twin_agree_on_compressed_kernels(tmp_path, recipe):
     artifact = deployed(tmp_path / "out", "openvino_llm", RECIPES[recipe])
     verdict = artifact.verify([TOKENS], latency=False)
-    assert verdict, str(verdict)
+    assert verdict.holds, str(verdict)
     compared = {found.tensor for found in verdict.tensors if found.what == "twin vs engine"}
     assert {"table", "up.matmul", "words"} <= compared
     assert {placed["ran_as"] for placed in verdict.placements} == {"float", "folded"}

@@ -19,8 +19,8 @@ __all__ = ["DeployedTensor", "Deployment"]
 class Deployment:
     """The network as QDQ ONNX, for a backend. `tensors` is in the order of the Plan; `ranges` are of float tensors, as
     they would be on a grid, which only retargeting looks at; `names` are of nodes of the torch model whose result is
-    called otherwise here; `saturating` are the layers whose pairs of products leave 16 bits; `config` is that of a model
-    of transformers (config.json)."""
+    called otherwise here; `saturating` are the layers whose pairs of products leave 16 bits; `config` is that of a
+    model of transformers (config.json)."""
 
     name: str
     backend: Backend

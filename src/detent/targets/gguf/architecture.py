@@ -53,7 +53,9 @@ def values_of(config: Mapping[str, Any] | None, *, words: int) -> dict[str, Any]
     family = _FAMILIES.get(str(config.get("model_type")))
     if family is None:
         known = ", ".join(_FAMILIES)
-        raise DeployError(asked, f"the model is a {config.get('model_type')}, and known are {known}", "use another target")
+        raise DeployError(
+            asked, f"the model is a {config.get('model_type')}, and known are {known}", "use another target"
+        )
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     kind = rope.get("rope_type", "default")
     unknown = {

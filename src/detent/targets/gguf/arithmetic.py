@@ -120,7 +120,9 @@ class Ggml(Arithmetic):
             constants[largest.tensor] = np.ascontiguousarray(reach.T.astype(np.float32))
             turned = int(op.type == "Gemm" and bool(op.attribute("transB")))
             attributes = {"block": block, "transB": turned}
-            ops.append(replace(op, type=_TYPE, domain="ggml", inputs=(op.inputs[0], weight, largest), attributes=attributes))
+            ops.append(
+                replace(op, type=_TYPE, domain="ggml", inputs=(op.inputs[0], weight, largest), attributes=attributes)
+            )
         return replace(graph, ops=tuple(ops), constants=constants)
 
     def lower(self, graph: Network) -> list[Step]:

@@ -16,7 +16,19 @@ __all__ = ["Container", "Held", "damaged", "read", "write"]
 
 _ALIGNMENT = 32
 _UINT32, _FLOAT32, _BOOL, _STRING, _ARRAY, _INT32 = 4, 6, 7, 8, 9, 5
-_PLAIN = {0: "B", 1: "b", 2: "H", 3: "h", _UINT32: "I", _INT32: "i", _FLOAT32: "f", _BOOL: "?", 10: "Q", 11: "q", 12: "d"}
+_PLAIN = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    _UINT32: "I",
+    _INT32: "i",
+    _FLOAT32: "f",
+    _BOOL: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
 
 
 @dataclass(frozen=True, eq=False)

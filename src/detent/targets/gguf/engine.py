@@ -153,13 +153,15 @@ class LlamaCpp(Engine):
         ids, *masks = given(ports, inputs, engine=self.name).values()
         if any((mask != 1).any() for mask in masks):
             raise EngineError(f"run on {self.name}", "the mask leaves tokens out", "give sequences without padding")
-        if ids.size and not (0 <= ids.min() and ids.max() < self._words):
+        if ids.size and not (ids.min() >= 0 and ids.max() < self._words):
             raise EngineError(f"run on {self.name}", f"a token is not one of {self._words}", "give known token ids")
         length = ids.shape[1]
         tap = _Tap(library, set(wanted))
         context = library.llama_init_from_model(self._model, self._parameters(library, length, tap))
         if not context:
-            raise EngineError(f"run on {self.name}", f"it makes no context of {length} tokens", "give shorter sequences")
+            raise EngineError(
+                f"run on {self.name}", f"it makes no context of {length} tokens", "give shorter sequences"
+            )
         logits, rows = [], []
         try:
             for row in ids.astype(np.int32):
@@ -201,7 +203,7 @@ class _Tap:
         self._library, self._called = library, _EVALUATE(self._evaluate)
         self.address = ctypes.cast(self._called, ctypes.c_void_p).value
 
-    def _evaluate(self, tensor: int, ask: bool, user: int | None) -> bool:  # noqa: FBT001
+    def _evaluate(self, tensor: int, ask: bool, user: int | None) -> bool:
         """Whether it is wanted, and then, when it is computed, that it goes on."""
         del user
         library = self._library
@@ -224,7 +226,9 @@ def _quiet(level: int, text: bytes, user: int | None) -> None:
 def _library() -> Any:
     """The library of the package, with the types of the functions that are called."""
     found = find_spec("xllamacpp")
-    files = sorted(Path(folder).glob("xllamacpp.*") for folder in (found.submodule_search_locations or ())) if found else []
+    files = (
+        sorted(Path(folder).glob("xllamacpp.*") for folder in (found.submodule_search_locations or ())) if found else []
+    )
     paths = [path for group in files for path in group if path.suffix in (".so", ".pyd", ".dylib")]
     try:
         library = ctypes.CDLL(str(paths[0]))
@@ -250,7 +254,9 @@ def _library() -> Any:
             function = getattr(library, name)
             function.restype, function.argtypes = returned, taken
     except (AttributeError, IndexError, OSError) as error:
-        raise EngineError("run on llama_cpp", f"the library of xllamacpp: {error}", "install xllamacpp 2026.10") from None
+        raise EngineError(
+            "run on llama_cpp", f"the library of xllamacpp: {error}", "install xllamacpp 2026.10"
+        ) from None
     library.llama_log_set(_quiet, None)
     library.llama_backend_init()
     return library

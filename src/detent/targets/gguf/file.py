@@ -21,7 +21,7 @@ from detent.targets.gguf.block_types import F32, TYPES, BlockType, Coded, real_n
 from detent.targets.gguf.container import Container, Held, damaged, read, write
 from detent.targets.gguf.mix import file_type
 
-__all__ = ["FILE", "FORMAT", "SIZES", "GgufFormat", "as_float", "read_gguf"]
+__all__ = ["FILE", "FORMAT", "PARAMETERS", "SIZES", "GgufFormat", "as_float", "read_gguf"]
 
 FILE = "model.gguf"
 PARAMETERS = "detent.parameters"
@@ -122,7 +122,9 @@ def _require_all(tensors: Mapping[str, Held], values: Mapping[str, Any]) -> None
     wanted = ["token_embd", "output_norm", "output", *(f"blk.{i}.{part}" for i in range(layers) for part in parts)]
     absent = [name for name in wanted if f"{name}.weight" not in tensors]
     if absent:
-        raise DeployError(_ASKED, f"the network has no {', '.join(absent[:3])}", "deploy the whole model, with its head")
+        raise DeployError(
+            _ASKED, f"the network has no {', '.join(absent[:3])}", "deploy the whole model, with its head"
+        )
 
 
 def _equal(first: Held, second: Held) -> bool:
