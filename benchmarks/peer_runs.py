@@ -31,6 +31,7 @@ from timing import medians
 
 CALIBRATION = 512
 STEP = 64  # images of a training step
+BATCH = 100  # images of a batch that is judged
 
 
 class Clock:
@@ -277,6 +278,58 @@ def neural_compressor(task: Task, folder: Path, clock: Clock) -> Made:
     return Made("onnxruntime", folder / "model.onnx", _on_onnxruntime(folder / "model.onnx"), converted)
 
 
+def quark(task: Task, folder: Path, clock: Clock) -> Made:
+    """Eager mode, weights and activations of 8 bits, symmetric; the file has a fixed batch."""
+    from quark.torch import ModelQuantizer, export_onnx
+    from quark.torch.quantization.config.config import Int8PerChannelSpec, Int8PerTensorSpec, QConfig, QLayerConfig
+
+    activations = Int8PerTensorSpec(
+        observer_method="min_max", symmetric=True, scale_type="float", round_method="half_even", is_dynamic=False
+    ).to_quantization_spec()
+    weights = Int8PerChannelSpec(
+        symmetric=True, scale_type="float", round_method="half_even", is_dynamic=False, ch_axis=0
+    ).to_quantization_spec()
+    config = QConfig(global_quant_config=QLayerConfig(input_tensors=activations, weight=weights))
+    with clock:
+        maker = ModelQuantizer(config)
+        quantized = maker.quantize_model(copy.deepcopy(task.net), task.calibration)
+        training = copy.deepcopy(quantized)
+        frozen = maker.freeze(quantized).eval()
+        export_onnx(frozen, folder, (torch.cat(task.calibration)[:BATCH],), opset_version=17)
+    (path,) = folder.glob("*.onnx")
+    return Made("onnxruntime", path, _on_onnxruntime(path), frozen, training.train)
+
+
+def aimet(task: Task, folder: Path, clock: Clock) -> Made:
+    """`QuantizationSimModel` with batch norms folded, 8 bits, exported as QDQ."""
+    import aimet_torch
+    from aimet_torch.batch_norm_fold import fold_all_batch_norms
+    from aimet_torch.quantsim import QuantizationSimModel
+
+    example = task.calibration[0][:2]
+
+    def calibrate(net: nn.Module) -> None:
+        with torch.no_grad():
+            for batch in task.calibration:
+                net(batch)
+
+    with clock:
+        folded = copy.deepcopy(task.net)
+        fold_all_batch_norms(folded, tuple(example.shape), example)
+        simulation = QuantizationSimModel(folded, example, default_param_bw=8, default_output_bw=8)
+        simulation.compute_encodings(calibrate)
+        path = folder / "model.onnx"
+        aimet_torch.onnx.export(
+            simulation.model,
+            (example,),
+            str(path),
+            input_names=["x"],
+            dynamic_axes={"x": {0: "batch"}},
+            dynamo=False,
+        )
+    return Made("onnxruntime", path, _on_onnxruntime(path), simulation.model, simulation.model.train)
+
+
 RUNS: dict[str, Callable[[Task, Path, Clock], Made]] = {
     **{f"detent-{target}": partial(detent, target=target) for target in ("onnxruntime", "openvino", "litert")},
     "onnxruntime": onnxruntime_static,
@@ -286,6 +339,8 @@ RUNS: dict[str, Callable[[Task, Path, Clock], Made]] = {
     "ai-edge-quantizer": ai_edge_quantizer,
     "modelopt": modelopt,
     "neural-compressor": neural_compressor,
+    "quark": quark,
+    "aimet": aimet,
 }
 
 

@@ -9,14 +9,20 @@ import torch
 from torch import nn
 
 from detent.bench import experiments, write_zoo
+from detent.calibrating import calibrate
 from detent.compat.mqbench import solver
 from detent.preparing import prepare
 from detent.training.batch import call
-from detent.training.build import prepared_model, samples_of
+from detent.training.build import float_model, prepared_model, samples_of
 from detent.training.config_files import load_config
 from detent.training.import_paths import import_object, is_import_path
 
 EXPERIMENTS = {experiment.folder: experiment.config for experiment in experiments()}
+WRITTEN = {experiment.folder: experiment.text() for experiment in experiments()}
+NARROW = [
+    "model.options={classes: 4, width: 0.125}",
+    "data={name: made_up, folder: null, batch_size: 2, workers: 0, options: {count: 2, size: 32, classes: 4}}",
+]
 SMALL = [
     "data={name: made_up, folder: null, batch_size: 4, workers: 0, train_batches: 1, val_batches: 1, "
     "calibration_batches: 1, options: {count: 8, size: 32}}",
@@ -74,18 +80,13 @@ def test_every_recipe_prepares(folder):
     assert bits <= {config.recipe.weight.bits, 8}
 
 
-@pytest.mark.full
+@pytest.mark.few(5)
 @pytest.mark.parametrize("folder", EXPERIMENTS)
-def test_every_network_steps(folder):
-    """The network of the config itself, on images of 64 pixels."""
-    config = EXPERIMENTS[folder]
-    model = config.model.replace(pretrained=None)
-    options = {"count": 2, "size": 64, "classes": 1000}
-    data = config.data.replace(name="made_up", folder=None, workers=0, batch_size=2, options=options)
-    config = config.replace(model=model, data=data)
-    from detent.calibrating import calibrate
-    from detent.training.build import float_model
-
+def test_every_config_steps(folder, tmp_path):
+    """The file itself, read; its network with an eighth of the channels, on two images of 32 pixels."""
+    (tmp_path / "config.yaml").write_text(WRITTEN[folder])
+    config = load_config(tmp_path / "config.yaml", overrides=NARROW)
+    config = config.replace(model=config.model.replace(pretrained=None))
     samples = samples_of(config, "train")
     prepared = prepared_model(config, float_model(config), samples)
     images = torch.stack([samples[0][0], samples[1][0]])
@@ -95,6 +96,7 @@ def test_every_network_steps(folder):
     call(prepared.train(), (images, torch.tensor([0, 1]))).square().mean().backward()
     optimizer.step()
     assert any(not torch.equal(a, b) for a, b in zip(before, prepared.parameters(), strict=True))
+    assert all(parameter.isfinite().all() for parameter in prepared.parameters())
 
 
 def test_the_commands_of_the_document(tmp_path, monkeypatch, capsys):
