@@ -190,9 +190,9 @@ def _of_data(folder: Path) -> Iterator[Reader]:
         how = Preprocessing(resize=None, crop=(4, 4)) if path.suffix == ".png" else None
         return list(Folder(path, inputs, batch_size=2, preprocessing=how))
 
-    for name, save in (("a.npy", np.save), ("a.npz", lambda file, x: np.savez(file, x=x, labels=np.zeros(4, int)))):
+    for name, into in (("a.npy", np.save), ("a.npz", lambda file, x: np.savez(file, x=x, labels=np.zeros(4, int)))):
         stream = io.BytesIO()
-        save(stream, arrays)
+        into(stream, arrays)
         yield _reader(folder, name, stream.getvalue(), batches, f"data {name[1:]}")
     stream = io.BytesIO()
     Image.new("RGB", (8, 8), (9, 99, 200)).save(stream, "PNG")

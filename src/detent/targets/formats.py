@@ -28,7 +28,8 @@ def size_to_load(package: Package) -> int:
     """Bytes of the smallest file that holds the weights, which is the one that an engine loads."""
     formats = [FORMATS[name] for name in package.manifest["formats"] if name in FORMATS]
     held = {QDQ_FILE, *(each.weights for each in formats if each.weights is not None)}
-    return min((package.folder / name).stat().st_size for name in package.manifest["files"] if name in held)
+    sizes: list[int] = [(package.folder / n).stat().st_size for n in package.manifest["files"] if n in held]
+    return min(sizes)
 
 
 def register(own: Format | str, write: Callable[[Deployment], Mapping[str, bytes]] | None = None) -> None:
