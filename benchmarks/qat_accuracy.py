@@ -3,6 +3,7 @@
     python benchmarks/qat_accuracy.py    [--networks resnet20] [--quantizers lsq pact] [--widths W4A4 W3A3 W2A4]
                                          [--images 10000] [--epochs 10] [--test 10000] [--ptq brecq] [--json]
                                          [--rate 0.02] [--mix] [--reestimate-bn] [--checkpoints FOLDER]
+                                         [--first-step] [--gradient-scale lsq]
 
 CIFAR-10 ResNets on the backend `academic`: weights per channel, inputs of layers per tensor, first and last layer with
 8 bits. Every quantizer is trained in the same way, from the same weights:
@@ -18,7 +19,9 @@ CIFAR-10 ResNets on the backend `academic`: weights per channel, inputs of layer
 
 `--ptq` names the recipe beside it, learned on 1,024 of the same images; "none" leaves it out. With `--epochs 0` nothing
 is trained. "start" is the signal to noise ratio of the ten scores after calibration, against the float network, in dB.
-A choice between observers is made by `--judge-by training`: the last of the training images, not the test images.
+With `--epochs 0 --first-step` it also shows how far a first step at the rate would move weights and their ranges,
+relative to them (the largest of all layers, or channels). A choice between observers is made by `--judge-by training`:
+the last of the training images, not the test images.
 With `--checkpoints`, a run that was ended goes on where it was. Where data and weights come from: ptq_data.py.
 """
 
@@ -56,13 +59,21 @@ SCALE_RATES = {"qil": 0.01}  # of the rate; others have the rate itself
 
 
 def recipe_of(
-    name: str, width: str, *, observer: str | None = None, norm: float | None = None, steps: int = 500
+    name: str,
+    width: str,
+    *,
+    observer: str | None = None,
+    norm: float | None = None,
+    gradient: str | None = None,
+    steps: int = 500,
 ) -> Recipe:
     """A built-in recipe with other bits, and another observer, or norm of the observer, if one is named."""
     data = Recipe.named(name).to_dict()
     named: dict[str, Any] = {} if observer is None else {"observer": observer}
     if norm is not None:
         named |= {"observer": observer or "start", "observer_options": {"norm": norm}}
+    if gradient is not None:
+        named |= {"quantizer_options": {"gradient_scale": gradient}}
     weight_bits, activation_bits = WIDTHS[width]
     data["weight"] = {**data.get("weight", {}), "bits": weight_bits, "granularity": "per_channel", **named}
     data["activation"] = {**data.get("activation", {}), "bits": activation_bits, **named}
@@ -76,6 +87,21 @@ def calibrated(task: Task, recipe: Recipe, batches: list[Tensor]) -> PreparedMod
     prepared = detent.prepare(task.net, (task.images[:2],), backend="academic", recipe=recipe)
     detent.calibrate(prepared, batches)
     return prepared.eval()
+
+
+def first_step(prepared: PreparedModel, task: Task, images: Tensor, rate: float) -> dict[str, float]:
+    """The largest relative change of a weight tensor, and of a range of weights, in a step without momentum."""
+    objective = Objective(teacher=task.net, weight=1.0, temperature=TEMPERATURE)
+    objective(prepared.train()(images), (images, torch.zeros(len(images), dtype=torch.int64))).backward()
+    ranges = [p for q in quantizers_of(prepared) if q.role == "weight" for p in q.parameters(recurse=False)]
+    known = {id(p) for q in quantizers_of(prepared) for p in q.parameters(recurse=False)}
+    weights = [p for p in prepared.parameters() if p.ndim > 1 and id(p) not in known]
+    prepared.eval()
+    moved = [float((rate * p.grad / p.detach()).abs().max()) for p in ranges if p.grad is not None]
+    return {
+        "weights move": max(float(rate * p.grad.norm() / p.detach().norm()) for p in weights if p.grad is not None),
+        "ranges move": max(moved, default=0.0),
+    }
 
 
 def mixed_with(images: Tensor) -> Augment:
@@ -129,9 +155,11 @@ def measured(task: Task, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
             yield {**common, "width": width, "by": given.ptq, **_after(task, exact, scores), "seconds": _since(began)}
         for name in given.quantizers:
             began = time.perf_counter()
-            recipe = recipe_of(name, width, observer=given.observer, norm=given.norm)
+            recipe = recipe_of(name, width, observer=given.observer, norm=given.norm, gradient=given.gradient_scale)
             model = calibrated(task, recipe, list(images[:CALIBRATION].split(64)))
             line = {**common, "width": width, "by": name, **_after(task, exact, task.scores(model))}
+            if given.first_step:
+                line |= first_step(model, task, images[:BATCH], given.rate)
             if given.epochs:
                 folder = given.checkpoints and given.checkpoints / f"{task.name}_{width}_{name}"
                 train(model, task, data, given, folder)
@@ -154,6 +182,10 @@ def _since(began: float) -> float:
 def shown(line: dict[str, Any]) -> str:
     trained = f"{line['trained']:6.2f}" if "trained" in line else "      "
     text = f"{line['network']:<10}{line['width']:<6}{line['by']:<10}float {line['float']:5.2f}  calibrated "
+    if "ranges move" in line:
+        text = (
+            f"{text[:-11]}first step: weights {line['weights move']:.4f}, ranges {line['ranges move']:.4f}  calibrated "
+        )
     return f"{text}{line['calibrated']:5.2f} ({line['start']:4.1f} dB)  trained {trained}  {line['seconds']:6.0f} s"
 
 
@@ -168,6 +200,8 @@ def main() -> int:
     parser.add_argument("--images", type=int, default=MOST_IMAGES, help=f"to train on, at most {MOST_IMAGES:,}")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--rate", type=float, default=0.02, help="learning rate after the warm-up")
+    parser.add_argument("--first-step", action="store_true", help="how far a first step moves what is learned")
+    parser.add_argument("--gradient-scale", help="of lsq and lsq_plus, in place of the default")
     parser.add_argument("--mix", action="store_true", help="train on weighted means of two images")
     parser.add_argument("--reestimate-bn", action="store_true", help="measure batch norms again after training")
     parser.add_argument("--checkpoints", type=Path, help="folder to keep the state of training in")
@@ -176,6 +210,8 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=500, help="of learned rounding, for each block")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
+    if given.first_step and given.epochs:
+        parser.error("--first-step moves batch norms: give --epochs 0 with it")
     for name in given.networks:
         reason = missing(name)
         if reason:

@@ -152,7 +152,7 @@ def test_the_lsq_factor_counts_one_channel(cls):
     gradients = []
     for channels in (1, 64):
         scheme = Scheme(IntGrid(4), granularity=PerChannel(0))
-        q = calibrated(cls, scheme, torch.ones(channels), (channels, 9), role="weight")
+        q = calibrated(cls, scheme, torch.ones(channels), (channels, 9), role="weight", gradient_scale="lsq")
         q(torch.full((channels, 9), 100.0)).sum().backward()
         gradients.append(q.scale.grad[0].item())
     assert gradients[0] == gradients[1] == pytest.approx(9 * 7 / np.sqrt(9 * 7))
