@@ -165,7 +165,7 @@ def _global_mean(_graph: Network, op: Op) -> Step | None:
 
 
 def _reduce_mean(graph: Network, op: Op) -> Step | None:
-    """Of height and width, which ncnn does as a pool."""
+    """A mean over height and width, which ncnn computes as a pool."""
     read = op.inputs[1] if len(op.inputs) > 1 else None
     if read is None or read.tensor not in graph.constants or op.outputs[0] not in graph.shapes:
         return None
@@ -177,7 +177,7 @@ def _reduce_mean(graph: Network, op: Op) -> Step | None:
 
 
 def _mean(x: Tensor) -> Tensor:
-    """Of the last axis: four lanes, (0 + 2) + (1 + 3), then what is left over, times the float32 reciprocal."""
+    """The mean over the last axis: four lanes, (0 + 2) + (1 + 3), then the rest, times the float32 reciprocal."""
     whole = x.shape[-1] // _LANES * _LANES
     lanes = x.new_zeros(*x.shape[:-1], _LANES)
     for start in range(0, whole, _LANES):

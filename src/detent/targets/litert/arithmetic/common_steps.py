@@ -25,7 +25,7 @@ Integers = npt.NDArray[np.int64]
 
 
 def shift_of(encoding: Encoding) -> int:
-    """From the codes of the ONNX network to those of the file, which are int8."""
+    """What is added to the codes of the ONNX network to get those of the file, which are int8."""
     return 128 if encoding.dtype == "uint8" else 0
 
 

@@ -91,7 +91,7 @@ class TfliteFamily(Arithmetic, TfliteKernels):
         return steps
 
     def _conversions(self, graph: Network, step: Step) -> list[Step]:
-        """To the other grids that a tensor is read on, straight from its codes."""
+        """Requantize a tensor from its codes to the other grids that it is read on."""
         return [
             Step((), (made,), (Operand(made.tensor, other),), self._converted(made.encoding, other), "quantize")
             for made in step.writes
