@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detent.ir import Encoding, Network, Op, Operand
+from detent.ir import Encoding, Network, Op, Operand, reduced_axes
 from detent.ir.reference.windows import pool_windows
 from detent.targets.ncnn.file import FUSED, requantized
 from detent.twin import Arithmetic, Step
@@ -166,14 +166,11 @@ def _global_mean(_graph: Network, op: Op) -> Step | None:
 
 def _reduce_mean(graph: Network, op: Op) -> Step | None:
     """A mean over height and width, which ncnn computes as a pool."""
-    read = op.inputs[1] if len(op.inputs) > 1 else None
-    if read is None or read.tensor not in graph.constants or op.outputs[0] not in graph.shapes:
+    keep, given = bool(op.attribute("keepdims")), graph.shapes.get(op.outputs[0])
+    rank = 0 if given is None else len(given) + (0 if keep else 2)
+    if rank != 4 or reduced_axes(graph, op, rank) != (2, 3):
         return None
-    keep = bool(op.attribute("keepdims"))
-    rank = len(graph.shapes[op.outputs[0]]) + (0 if keep else 2)
-    if rank != 4 or sorted(int(axis) % 4 for axis in graph.constants[read.tensor]) != [2, 3]:
-        return None
-    return _float_kernel(op, lambda x, _axes: _mean(x.flatten(2)).reshape(*x.shape[:2], *(1, 1) * keep))
+    return _float_kernel(op, lambda x, *_: _mean(x.flatten(2)).reshape(*x.shape[:2], *(1, 1) * keep))
 
 
 def _mean(x: Tensor) -> Tensor:
