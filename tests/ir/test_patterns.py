@@ -17,6 +17,7 @@ from detent.ir import (
     clip_bounds,
     constant_values,
     is_output,
+    reduced_axes,
     sole_float_reader,
     sole_reader,
 )
@@ -86,3 +87,21 @@ def test_the_numbers_of_a_constant() -> None:
 def test_what_is_clipped_to(op: Op, bounds: tuple[float, float] | None) -> None:
     constants = {"zero": np.array(0.0), "six": np.array(6.0), "two": np.array(2)}
     assert clip_bounds(net(op, output="y", constants=constants), op) == bounds
+
+
+@pytest.mark.parametrize(
+    ("op", "axes"),
+    [
+        (Op("ReduceMean", "", (Operand("x"), Operand("plane")), ("y",)), (2, 3)),
+        (Op("ReduceSum", "", (Operand("x"),), ("y",), {"axes": [-1, 1]}), (1, 3)),
+        (Op("ReduceMax", "", (Operand("x"),), ("y",)), (0, 1, 2, 3)),
+        (Op("ReduceMean", "", (Operand("x"), Operand("none")), ("y",)), (0, 1, 2, 3)),
+        (Op("ReduceMean", "", (Operand("x"), Operand("none")), ("y",), {"noop_with_empty_axes": 1}), ()),
+        (Op("ReduceMean", "", (Operand("x"), Operand("computed")), ("y",)), None),
+        (Op("GlobalAveragePool", "", (Operand("x"),), ("y",)), (2, 3)),
+    ],
+    ids=["input", "attribute", "all", "empty", "noop", "computed", "global-pool"],
+)
+def test_what_is_reduced(op: Op, axes: tuple[int, ...] | None) -> None:
+    constants = {"plane": np.array([-1, 2]), "none": np.array([], np.int64)}
+    assert reduced_axes(net(op, output="y", constants=constants), op, 4) == axes

@@ -59,7 +59,7 @@ def _sqnr(wanted: Tensor, got: Tensor) -> float | None:
 
 
 def _finite(wanted: Tensor, got: Tensor) -> tuple[Tensor, Tensor]:
-    """Without what is infinite in both, as the outputs of masks are."""
+    """Both, with 0 for elements that are the same infinity in both, as masked outputs are."""
     same = wanted == got
     return wanted.masked_fill(same & wanted.isinf(), 0), got.masked_fill(same & got.isinf(), 0)
 

@@ -132,7 +132,7 @@ def _with_sum(walk: Walk, layer: Layer, place: _Place) -> _Place:
 
 
 def _mean_error(walk: Walk, layer: Layer, place: _Place) -> Tensor:
-    """Of each channel, over the data to learn from."""
+    """The mean error of each channel, over the data to learn from."""
     total, count = torch.zeros(layer.channels, dtype=torch.float64), 0
     for wanted, got in pairs(walk, place.nodes, walk.train_calls()):
         rows = _by_channel(got - wanted, layer)

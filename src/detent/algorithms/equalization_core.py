@@ -49,7 +49,7 @@ def ranges_of_inputs(weight: Tensor, *, transposed: bool = False, groups: int = 
 
 
 def equalizing(first: Tensor, second: Tensor) -> Tensor:
-    """By what to divide the outputs of the first layer and to multiply the inputs of the second; 1 for dead channels.
+    """Factors to divide the first layer's outputs by and to multiply the second's inputs by; 1 for dead channels.
 
     >>> equalizing(torch.tensor([4.0, 1.0, 0.0]), torch.tensor([1.0, 4.0, 2.0])).tolist()
     [2.0, 0.5, 1.0]

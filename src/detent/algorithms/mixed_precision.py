@@ -178,7 +178,7 @@ def _is_integer(layer: Layer) -> bool:
 def _noise(
     prepared: PreparedModel, layer: Layer, width: int, data: Sequence[Any], wanted: Sequence[Sequence[Tensor]]
 ) -> float:
-    """At the outputs, with the weight of one layer at another width and all else float."""
+    """The noise at the outputs with the weight of one layer at `width`, and all else float."""
     if width >= FLOAT_BITS:
         return 0.0
     quantizer = layer.quantizer

@@ -173,7 +173,7 @@ def _cached(walk: Walk, block: Block) -> list[Sample]:
 
 
 def _error(walk: Walk, block: Block) -> float:
-    """Of the block's output on held-back data, with its inputs as quantized as they come."""
+    """The error of the block's output on held-back data, given the inputs of the quantized network."""
     deviation = Deviation()
     with torch.no_grad():
         for call in walk.judge_calls():

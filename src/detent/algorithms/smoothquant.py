@@ -183,7 +183,7 @@ def _rows(values: Sequence[Tensor]) -> Tensor | None:
 
 
 def _error(place: _Place, scale: Tensor, learn: Tensor, held: Tensor) -> float:
-    """Of the outputs of the linear layers on `held`, with scales measured on `learn`."""
+    """The error of the linear layers' outputs on `held`, with scales measured on `learn`."""
     deviation = Deviation()
     x = held / scale
     if place.quantizer is not None:

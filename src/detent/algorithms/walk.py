@@ -76,12 +76,6 @@ class Walk:
             for call in self.calls:
                 self._advance(passed, call.got, end)
 
-    def past(self, node: fx.Node) -> None:
-        """Run everything up to `node`, and `node` itself."""
-        end = self._index[node] + 1
-        if end < len(self._nodes):
-            self.to(self._nodes[end])
-
     def train_calls(self) -> list[RecordedCall]:
         return [call for call in self.calls if not call.held_back]
 
@@ -89,13 +83,13 @@ class Walk:
         return [call for call in self.calls if call.held_back]
 
     def _that_fit(self, calls: Sequence[RecordedCall]) -> list[RecordedCall]:
-        """As many calls as the memory allows, at least one to learn from and one to judge by."""
+        """As many calls as fit into memory: at least one to learn from and one to judge by."""
         fit = max(1, int(_MOST_BYTES / max(self._bytes_alive() * 2, 1)))
         judge = [call for call in calls if call.held_back][: max(1, fit // 4)]
         return [call for call in calls if not call.held_back][: max(1, fit - len(judge))] + judge
 
     def _bytes_alive(self) -> int:
-        """Of one call, at the place where most is alive, by the shapes that capturing saw."""
+        """The peak memory of one call's tensors, by the shapes that capturing saw."""
         alive = most = 0
         for index, node in enumerate(self._nodes):
             alive += _bytes(node)

@@ -16,7 +16,7 @@ from detent.deployment.annotate_parameters import Parameters
 from detent.frontends.onnx import source_of
 from detent.frontends.torch import Exported
 from detent.frontends.torch.builder import Builder, operand_of
-from detent.frontends.torch.grids import Grids
+from detent.frontends.torch.grids import PlannedGrids
 from detent.frontends.torch.parameters import activation_encoding
 from detent.frontends.torch.values import Ref
 from detent.graph import PreparedModel, QuantizedTensor
@@ -36,7 +36,7 @@ class _Annotation:
     def __init__(self, prepared: PreparedModel, opset: int):
         self.region, self.source = prepared, source_of(prepared)
         self.runner: fx.GraphModule = next(iter(prepared.runners.values()))
-        self.grids = Grids(prepared, self.runner)
+        self.grids = PlannedGrids(prepared, self.runner)
         self.notes: list[str] = []
         network, self.parts, renamed = base_network(self.source, opset)
         self.tensors = {

@@ -14,7 +14,7 @@ from detent.deployment.annotate_base import place_of
 from detent.errors import DeployError
 from detent.frontends.onnx import OnnxSource
 from detent.frontends.torch.builder import Builder, operand_of
-from detent.frontends.torch.parameters import Stored, stored
+from detent.frontends.torch.parameters import StoredParameter, stored_parameter
 from detent.ir import DeployedTensor, Encoding, Op, Operand, StoredAs, Trait, ops_with
 from detent.numerics import PerChannel, PerGroup
 
@@ -26,14 +26,14 @@ class Parameters:
 
     def __init__(self, source: OnnxSource, builder: Builder, *, int4: bool = False):
         self.source, self.b, self._int4 = source, builder, int4
-        self.stored: dict[str, Stored] = {}
+        self.stored: dict[str, StoredParameter] = {}
         self.placed: dict[str, tuple[str, bool]] = {}  # the name of each in the network, and whether it is turned
         self._grids: dict[str, Encoding] = {}  # of those that are stored as codes, by name
 
     def write(self, path: str, module: nn.Module, places: Sequence[int]) -> None:
         """The weight and the bias of a module, which is the operations at `places`."""
         for which in ("weight", "bias"):
-            kept = stored(module, which, int4=self._int4)
+            kept = stored_parameter(module, which, int4=self._int4)
             if kept is None:
                 continue
             known = self.source.parameters.get(f"{path}.{which}")
@@ -87,13 +87,13 @@ class Parameters:
         scheme = replace(tensor.scheme, granularity=replace(granularity, axis=1 - granularity.axis))
         return replace(tensor, scheme=scheme, scale=tensor.scale.T, zero_point=tensor.zero_point.T)
 
-    def _own_name(self, kept: Stored, name: str, *, transposed: bool) -> str:
+    def _own_name(self, kept: StoredParameter, name: str, *, transposed: bool) -> str:
         """Another name than that of the file where an operation that shares the parameter holds it on another grid: a
         bias has the scale of what the operation reads."""
         encoding = kept.encoding.transposed() if transposed and kept.encoding is not None else kept.encoding
         return name if self._grids.get(name, encoding) == encoding else self.b.fresh(name)
 
-    def _written(self, kept: Stored, name: str, *, transposed: bool) -> Operand:
+    def _written(self, kept: StoredParameter, name: str, *, transposed: bool) -> Operand:
         """The parameter as a constant of the network, as it is read."""
         if kept.codes is None or kept.encoding is None:
             array = kept.values.detach().cpu().numpy()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from detent.ir import Network, Op, Operand, TensorNames, constant_values
+from detent.ir import Network, Op, Operand, TensorNames, reduced_axes
 
 __all__ = ["pool_planes"]
 
@@ -43,13 +43,5 @@ def pool_planes(network: Network, *, on_grids: bool) -> Network:
 
 
 def _is_plane_mean(network: Network, op: Op) -> bool:
-    if op.type != "ReduceMean":
-        return False
-    shape = network.shapes.get(op.reads[0].tensor, ())
-    axes = op.attributes.get("axes")
-    if axes is None and len(op.reads) > 1:
-        held = constant_values(network, op.reads[1])
-        axes = None if held is None else held.tolist()
-    if axes is None or len(shape) < 4:
-        return False
-    return sorted(axis % len(shape) for axis in axes) == list(range(2, len(shape)))
+    rank = len(network.shapes.get(op.reads[0].tensor, ())) if op.type == "ReduceMean" else 0
+    return rank >= 4 and reduced_axes(network, op, rank) == tuple(range(2, rank))

@@ -120,7 +120,7 @@ class Moments(NamedTuple):
 
 
 def moments_over_ranks(y: Tensor) -> Moments:
-    """Of each channel of `y`, over the batches of all ranks, with gradients to all of them."""
+    """Mean and variance of each channel of `y` over the batches of all ranks, with gradients to all of them."""
     dims = [dim for dim in range(y.ndim) if dim != (1 if y.ndim > 1 else 0)]
     variance, mean = torch.var_mean(y, dims, correction=0)
     count = y.numel() / mean.numel()

@@ -32,7 +32,7 @@ Examples = Callable[[fx.Proxy], list[Any]]
 
 
 def becomes(old: Tensor, new: Tensor) -> Tensor:
-    """Who reads `old` behind this node reads `new`."""
+    """Let readers of `old` behind this node read `new`."""
     del old
     return new
 

@@ -88,7 +88,7 @@ def _product(left: _Named, right: _Named, needed: set[str]) -> _Named:
 
 
 def _summed(term: _Named, kept: set[str]) -> _Named:
-    """Without the axes that nothing needs."""
+    """The term summed over the axes that are not `kept`."""
     gone = [place for place, axis in enumerate(term.axes) if axis not in kept]
     if not gone:
         return term
@@ -104,7 +104,7 @@ def _arranged(term: _Named, axes: str) -> _Named:
 
 
 def _widened(term: _Named, axes: str) -> Any:
-    """With an axis of size 1 for each that it has not."""
+    """The term with an axis of size 1 for each axis that it lacks."""
     tensor = term.tensor
     for place, axis in enumerate(axes):
         tensor = tensor if axis in term.axes else tensor.unsqueeze(place)

@@ -40,7 +40,7 @@ Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
 class _Convolution(NamedTuple):
-    """As ATen's convolution takes it; a transposed one too."""
+    """The arguments of ATen's convolution, also of a transposed one."""
 
     stride: Sequence[int]
     padding: Sequence[int]
@@ -138,7 +138,7 @@ def weighted(op: nn.Module, args: Sequence[Any], kwargs: Any, quantizer: nn.Modu
 
 
 def _elements(op: Any) -> int:
-    """Of the weight, without reading it, which would quantize it."""
+    """The number of elements of the weight. Reading the weight would quantize it."""
     if isinstance(op, nn.Linear):
         return op.in_features * op.out_features
     return int(op.in_channels * op.out_channels // op.groups * math.prod(op.kernel_size))

@@ -15,7 +15,7 @@ __all__ = ["drop_unused"]
 
 
 def drop_unused(graph: fx.Graph, root: nn.Module) -> None:
-    """In place; the modules stay in `root`."""
+    """Remove operations that nothing reads, in place; their modules stay in `root`."""
     modules = dict(root.named_modules())
     for node in reversed(list(graph.nodes)):
         if node.users or kind_of(node, modules) is None or is_in_place(node, modules):

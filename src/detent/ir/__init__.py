@@ -10,7 +10,15 @@ from detent.ir.onnx_reader import read_qdq
 from detent.ir.onnx_writer import write_qdq
 from detent.ir.ops import OPS, OpSpec, Trait, ops_with
 from detent.ir.package import Package
-from detent.ir.patterns import clip_bounds, constant_values, is_output, requantizes, sole_float_reader, sole_reader
+from detent.ir.patterns import (
+    clip_bounds,
+    constant_values,
+    is_output,
+    reduced_axes,
+    requantizes,
+    sole_float_reader,
+    sole_reader,
+)
 from detent.ir.qparams import Encoding
 from detent.ir.saturation import can_saturate
 
@@ -39,6 +47,7 @@ __all__ = [
     "ops_with",
     "per_network",
     "read_qdq",
+    "reduced_axes",
     "requantizes",
     "schema_defaults",
     "sole_float_reader",

@@ -22,7 +22,7 @@ def with_fixed_sizes(graph: Network, samples: Sequence[Tensor]) -> Network:
 
 
 def _shapes(graph: Network, samples: Sequence[Tensor]) -> dict[str, tuple[int, ...]]:
-    """Of every tensor when the network runs on `samples`."""
+    """The shape of every tensor when the network runs on `samples`."""
     shapes = {name: tuple(sample.shape) for name, sample in zip(graph.inputs, samples, strict=True)}
     module = TorchGraph(graph, FloatGrids()).eval()
 

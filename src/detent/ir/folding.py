@@ -58,7 +58,7 @@ def _is_constant(op: Op, reads: Sequence[Operand], constants: Mapping[str, Array
 
 
 def _computed(graph: Network, op: Op, constants: Mapping[str, Array]) -> dict[str, Array]:
-    """By the reference kernel, as the twin computes it; by ONNX's evaluator where there is none."""
+    """The outputs of a node, by the reference kernel, or by ONNX's evaluator where there is none."""
     held = [None if read is None else _read(graph, read, constants) for read in op.inputs]
     if op.type in REFERENCE and all(array is None or array.dtype.name in _TORCH_TYPES for array in held):
         tensors = [None if array is None else torch.from_numpy(np.array(array)) for array in held]

@@ -102,7 +102,7 @@ class FreeSizes:
         return cls(one, try_sizes(model), tuple(inner))
 
     def shape(self, tensor: str) -> tuple[int, ...]:
-        """Of a batch of one."""
+        """The shape of a tensor in a batch of one."""
         self.signature(tensor)
         return self.one.shapes[tensor]
 
@@ -148,7 +148,7 @@ def try_sizes(model: onnx.ModelProto) -> tuple[Known, ...]:
 
 
 def _of_one(model: onnx.ModelProto, others: Sequence[int], *, strict: bool) -> Known:
-    """With the first of `others` that fit the network."""
+    """The sizes for a batch of one, with the first of `others` that fit the network."""
     for size in others[:-1]:
         try:
             return known_sizes(model, 1, size, strict=True)

@@ -91,7 +91,7 @@ class Op:
 
     @property
     def groups(self) -> int:
-        """Of a convolution; 1 of any other operation."""
+        """The groups of a convolution; 1 for any other operation."""
         return int(self.attribute("group")) if self.type in ops_with(Trait.CONVOLUTION) else 1
 
     @property
@@ -219,7 +219,7 @@ class Network:
         return {tensor: name for tensor, name in ends.items() if names.get(name) == tensor}
 
     def renamed(self, names: Mapping[str, str]) -> Network:
-        """With other names for some tensors, which nothing has yet; the outputs are called as they were."""
+        """The network with other, unused names for some tensors; outputs keep theirs."""
         if not names:
             return self
 
@@ -258,7 +258,7 @@ class Network:
         return replace(self, ops=(*self.ops, *copies), outputs=outputs)
 
     def pruned(self) -> Network:
-        """Without operations that no output depends on, and constants that nothing reads."""
+        """The network without operations that no output depends on, and without unread constants."""
         wanted = {output.read.tensor for output in self.outputs}
         kept: list[Op] = []
         for op in reversed(self.ops):

@@ -89,7 +89,7 @@ class Package:
 
     @cached_property
     def graph(self) -> Network:
-        """The same with Q and DQ folded into operands."""
+        """The deployed model as a Network: Q and DQ are folded into operands."""
         with refusing(ArtifactError, f"read the network of {self.folder}", "deploy the model again"):
             return read_qdq(self.model)
 

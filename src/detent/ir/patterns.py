@@ -8,11 +8,20 @@ import numpy as np
 import numpy.typing as npt
 
 from detent.ir.metadata import REQUANTIZE, ROLE
+from detent.ir.ops import Trait, ops_with
 
 if TYPE_CHECKING:
     from detent.ir.network import Network, Op, Operand
 
-__all__ = ["clip_bounds", "constant_values", "is_output", "requantizes", "sole_float_reader", "sole_reader"]
+__all__ = [
+    "clip_bounds",
+    "constant_values",
+    "is_output",
+    "reduced_axes",
+    "requantizes",
+    "sole_float_reader",
+    "sole_reader",
+]
 
 
 def is_output(graph: Network, tensor: str) -> bool:
@@ -62,3 +71,18 @@ def clip_bounds(graph: Network, op: Op) -> tuple[float, float] | None:
                 return None
             bounds[side] = float(value)
     return bounds[0], bounds[1]
+
+
+def reduced_axes(graph: Network, op: Op, rank: int) -> tuple[int, ...] | None:
+    """The axes that a reduction or a global pool of a tensor of this rank reduces, in order, all from 0 on; None if
+    they are computed. In older opsets the axes of a reduction are an attribute."""
+    if op.type in ops_with(Trait.POOL):
+        return tuple(range(2, rank))
+    given = op.inputs[1] if len(op.inputs) > 1 else None
+    held = op.attributes.get("axes") if given is None else constant_values(graph, given)
+    if given is not None and held is None:
+        return None
+    axes = () if held is None else np.ravel(held)
+    if not len(axes) and not op.attribute("noop_with_empty_axes"):
+        return tuple(range(rank))
+    return tuple(sorted(int(axis) % rank for axis in axes))

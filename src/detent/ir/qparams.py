@@ -74,7 +74,7 @@ class Encoding:
         return not self.zero_point.any()
 
     def transposed(self) -> Encoding:
-        """Of a matrix the other way round."""
+        """The encoding of the transposed matrix."""
         if self.axis is None:
             return self
         axis, scale, zero_point = 1 - self.axis % 2, self.scale.T, self.zero_point.T
@@ -91,13 +91,13 @@ class Encoding:
         return np.repeat(values, self.block, axis=axis)[tuple(slice(0, size) for size in shape)]
 
     def dequantize(self, codes: npt.NDArray[np.generic]) -> Floats:
-        """As ONNX does: subtract in integers, multiply in float32."""
+        """Dequantize as ONNX does: subtract in integers, multiply in float32."""
         zero_point = self.along(self.zero_point, codes.ndim, codes.shape)
         scale = self.along(self.scale, codes.ndim, codes.shape)
         return np.asarray((codes.astype(np.int64) - zero_point).astype(np.float32) * scale, np.float32)
 
     def quantize(self, values: npt.NDArray[np.generic]) -> Integers:
-        """As ONNX does: divide in float32, ties to even, then the zero point, then saturate."""
+        """Quantize as ONNX does: divide in float32, round ties to even, add the zero point, saturate."""
         scale = self.along(self.scale, values.ndim, values.shape)
         zero_point = self.along(self.zero_point, values.ndim, values.shape)
         rounded = np.rint(values.astype(np.float32) / scale).astype(np.float64) + zero_point

@@ -38,7 +38,7 @@ def _leaves_16_bits(kind: str, attributes: Mapping[str, Any], codes: npt.NDArray
 
 
 def _pairs(kind: str, attributes: Mapping[str, Any], shape: tuple[int, ...]) -> Pairs | None:
-    """None of an operation that multiplies by no weights, or by each of them alone."""
+    """The pairs whose products are added first; None if there are no weights, or each product is added alone."""
     if kind in ops_with(Trait.CONVOLUTION):
         of = Pairs.of_convolution if kind == "Conv" else Pairs.of_transposed
         return of(shape, int(attribute_value(kind, attributes, "group")))

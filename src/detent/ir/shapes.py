@@ -24,7 +24,7 @@ _POOLS = ("MaxPool", "AveragePool")
 
 
 def shapes_of(model: onnx.ModelProto) -> dict[str, Shape]:
-    """Of every tensor whose shape is stated or can be inferred, constants included.
+    """The shape of every tensor for which it is stated or can be inferred, constants included.
 
     Inference copies all that it is handed, so it gets the model without its weights.
     """
@@ -72,7 +72,7 @@ def _named_shape(value: onnx.ValueInfoProto) -> Shape:
 
 
 def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The same nodes with large constants as inputs."""
+    """A copy of the model with large constants as inputs, which makes inference cheap."""
     graph = model.graph
     large = {tensor.name: tensor for tensor in graph.initializer if math.prod(tensor.dims) > _SMALL}
     inputs = [value for value in graph.input if value.name not in large]

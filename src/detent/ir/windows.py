@@ -155,7 +155,7 @@ def same_padding(size: int, extent: int, stride: int) -> int:
 
 
 def split_padding(totals: Sequence[int], auto_pad: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Before and after: halves, of which SAME_UPPER has the greater one after and SAME_LOWER before.
+    """Padding before and after. SAME_UPPER puts an odd element after, SAME_LOWER before.
 
     >>> split_padding([3, 2], "SAME_UPPER")
     ((1, 1), (2, 1))

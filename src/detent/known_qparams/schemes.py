@@ -94,7 +94,7 @@ def _equal(left: Numbers, right: Numbers) -> bool:
 
 
 def _shifted(numbers: Numbers, planned: Scheme) -> Numbers | None:
-    """The same grid with codes of the other sign, if that is what is planned."""
+    """The grid with codes of the other sign, if the plan has those."""
     scheme, qparams = numbers
     grids = scheme.grid, planned.grid
     if not (grids[0].is_uniform and grids[1].is_uniform) or grids[0].bits != grids[1].bits:

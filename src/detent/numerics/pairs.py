@@ -66,12 +66,12 @@ class Pairs:
 
     @classmethod
     def of_transposed(cls, shape: Sequence[int], groups: int) -> Pairs:
-        """Of weights (input, output channel of a group, place, ...), of a transposed convolution."""
+        """The pairs of a transposed convolution with weights (input, output channel of a group, place, ...)."""
         return cls(outputs=1, inputs=0, order="any" if shape[0] // groups % 2 else "channels")
 
     @classmethod
     def of_matrix(cls, shape: Sequence[int], *, inputs: int) -> Pairs:
-        """Of a matrix with the inputs along that axis."""
+        """The pairs of a matrix with the inputs along `axis`."""
         return cls(outputs=1 - inputs, inputs=inputs, order="memory" if shape[inputs] % 2 else "channels")
 
     def largest(self, codes: Tensor) -> int:

@@ -46,5 +46,5 @@ class QParams:
 
     @classmethod
     def symmetric(cls, scale: Tensor) -> QParams:
-        """With zero points of 0."""
+        """QParams with zero points of 0."""
         return cls(scale, torch.zeros(scale.shape, dtype=torch.int64, device=scale.device))

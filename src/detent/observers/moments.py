@@ -57,7 +57,7 @@ class Moments:
         self._count = total
 
     def mean_and_std(self) -> tuple[Tensor, Tensor]:
-        """Of everything seen, over all ranks; the deviation divides by the count."""
+        """Mean and standard deviation of everything seen, over all ranks; the variance is divided by the count."""
         count = over_ranks(torch.tensor(float(self._count), dtype=torch.float64, device=self._mean.device), "sum")
         mean = over_ranks(self._mean * self._count, "sum") / count
         squares = over_ranks(self._squares + (self._mean - mean).square() * self._count, "sum")

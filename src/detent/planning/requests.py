@@ -25,7 +25,7 @@ class Requests:
         self._view, self._recipe, self._ends_bits, self._ends = view, recipe, ends_bits, ends
 
     def of(self, role: Role, node: fx.Node) -> TensorRequest:
-        """For the tensor that a layer has in that role; an activation is what the layer takes in."""
+        """The request for the tensor of a layer in that role; an activation is the layer's input."""
         layer, kind = self._view.layer(node), self._view.kind(node)
         request = self._recipe.for_tensor(role, layer, kind)
         bits = self._ends_bits
@@ -39,7 +39,7 @@ class Requests:
         return TensorRequest(bits=bits).over(request)
 
     def widest(self, layers: Iterable[fx.Node], usual: int) -> TensorRequest:
-        """For a tensor that several layers take in, which is stored once: the request with the most bits."""
+        """The request with the most bits among the layers that read a tensor, which is stored once."""
         return max((self.of("activation", layer) for layer in layers), key=lambda request: _bits(request, usual))
 
 

@@ -78,7 +78,7 @@ def _verdict(facts: Facts) -> Html:
 def _marked(
     values: Sequence[float | None], text: Callable[[float | None], str], best: Callable[[list[float]], float]
 ) -> list[object]:
-    """As text, the best one bold."""
+    """The numbers as text, the best one bold."""
     known = [value for value in values if value is not None and not math.isnan(value)]
     top = best(known) if len(set(known)) > 1 else None
     return [tag("span", text(value), class_="best" if value is not None and value == top else None) for value in values]

@@ -46,7 +46,7 @@ def _point(row: list[str]) -> tuple[float, float] | None:
 
 
 def _fewer(points: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """At most so many, evenly spread, the last among them."""
+    """At most so many points, evenly spread, the last among them."""
     if len(points) <= _MOST_POINTS:
         return tuple(points)
     step = len(points) / (_MOST_POINTS - 1)

@@ -99,7 +99,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """All of it. `missing` are sentences on what is not shown, and what to pass for it."""
+    """All facts of a report. `missing` are sentences on what is not shown, and what to pass for it."""
 
     name: str
     folder: str

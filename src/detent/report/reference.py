@@ -77,7 +77,7 @@ class Reference:
 
 
 def joint_sqnr(wanted: Arrays, got: Arrays) -> float | None:
-    """Of all outputs of real numbers together."""
+    """The SQNR of all float outputs together."""
     names = [name for name in wanted if name in got and wanted[name].size == got[name].size]
     real = [name for name in names if wanted[name].dtype.kind == "f"]
     if not real:

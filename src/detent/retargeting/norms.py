@@ -34,7 +34,7 @@ class Norm:
 
 
 def norms_of(captured: Captured) -> dict[str, Norm]:
-    """By the name of its module, each batch norm that may be folded."""
+    """Each batch norm that may be folded, by the name of its module."""
     found: dict[str, Norm] = {}
     for path, region in captured.regions.items():
         modules = dict(region.named_modules())

@@ -43,6 +43,6 @@ def padded_before(editor: NetworkEditor, found: Found) -> None:
 
 
 def _zero_is_stored_as_zero(found: Found) -> bool:
-    """As behind a ReLU."""
+    """Whether the code of zero is stored as 0, as it is behind a ReLU."""
     grid = found.data.encoding
     return grid is not None and grid.dtype == "uint8" and grid.symmetric

@@ -68,7 +68,7 @@ class _Geometry:
 
     @classmethod
     def of(cls, original: Original) -> _Geometry | None:
-        """None if the size of the result is said otherwise than by padding, or that of the image is unknown."""
+        """None if padding does not give the output size, or the image size is unknown."""
         attribute = partial(attribute_value, "ConvTranspose", original.attributes)
         image, kernel = original.image, original.weight[2:]
         rank = len(kernel)

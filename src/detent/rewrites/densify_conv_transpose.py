@@ -45,7 +45,7 @@ def densify_conv_transpose(editor: NetworkEditor) -> None:
 
 
 def _write(editor: NetworkEditor, found: Found, weight: Constant, groups: int) -> None:
-    """With the weights of `groups` spread out."""
+    """Write the operation with the weights of `groups` spread out to dense ones."""
     (op,) = found.ops
     attributes, original, kernel = op.attributes, None, op.inputs[1]
     if groups > 1:

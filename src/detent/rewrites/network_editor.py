@@ -125,7 +125,7 @@ class NetworkEditor:
         return self.network.shapes.get(tensor)
 
     def sizes(self, tensor: str) -> list[int] | None:
-        """As a Reshape takes them, with -1 for a free size; None if there are several, or none is known."""
+        """The shape that a Reshape takes, with -1 for a free size; None if several are free, or none is known."""
         shape = self.shape(tensor)
         if shape is None or sum(isinstance(size, str) for size in shape) > 1:
             return None
@@ -200,7 +200,7 @@ class NetworkEditor:
         return Operand(moved.tensor, Encoding(grid.scale, grid.zero_point, grid.dtype, grid.axis, grid.block))
 
     def activated(self, read: Operand, functions: Sequence[Op]) -> Operand:
-        """Behind the activation functions of what is replaced."""
+        """The output behind the activation functions of what is replaced."""
         for op in functions:
             read = self.copied(op, [read, *op.inputs[1:]])
         return read

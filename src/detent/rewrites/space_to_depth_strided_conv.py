@@ -66,7 +66,7 @@ class _Blocks:
 
     @classmethod
     def of(cls, original: Original) -> _Blocks | None:
-        """None if it is no convolution of this kind."""
+        """The blocks of a strided convolution; None if it is no convolution of this kind."""
         image, (_, channels, *kernel) = original.image, original.weight
         attribute = partial(attribute_value, "Conv", original.attributes)
         plain = attribute("group") == 1 and set(attribute("dilations", len(kernel))) == {1}

@@ -165,7 +165,7 @@ def _emin(
 
 
 def _biased_exponent(value: float) -> int:
-    """Of a float32, denormal numbers counted with the least normal ones.
+    """The biased exponent of a float32; denormal numbers have that of the smallest normal ones.
 
     >>> _biased_exponent(1.0), _biased_exponent(3.9), _biased_exponent(1e-45)
     (127, 128, 1)

@@ -53,12 +53,12 @@ class Best:
 
     @cached_property
     def noise(self) -> float:
-        """At the simulated outputs."""
+        """The noise at the simulated outputs."""
         return self.judge.noise(self.prepared)
 
     @cached_property
     def share(self) -> dict[Side, float]:
-        """Of weights and of activations in the noise."""
+        """The shares of weights and of activations in the noise."""
         weights = noise_of_weights(self.prepared, self.judge.data)
         return {"weights": weights, "activations": 1 - weights}
 

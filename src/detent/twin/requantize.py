@@ -31,7 +31,7 @@ Requantizer = Callable[[Tensor], Tensor]
 
 
 def quantize(values: Tensor, encoding: Encoding) -> Tensor:
-    """As ONNX does: divide in float32, ties to even, then the zero point, then saturate.
+    """Quantize as ONNX does: divide in float32, round ties to even, add the zero point, saturate.
 
     >>> grid = Encoding(np.float32(0.5), np.int64(3), "uint8")
     >>> quantize(torch.tensor([0.25, 0.75, -9.0, 1000.0]), grid).tolist()
@@ -43,7 +43,7 @@ def quantize(values: Tensor, encoding: Encoding) -> Tensor:
 
 
 def dequantize(codes: Tensor, encoding: Encoding) -> Tensor:
-    """As ONNX does: subtract in integers, multiply in float32."""
+    """Dequantize as ONNX does: subtract in integers, multiply in float32."""
     scale = _along(encoding, encoding.scale, codes)
     if encoding.symmetric:
         real: Tensor = codes * scale

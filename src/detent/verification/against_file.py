@@ -154,7 +154,7 @@ def _beyond(ranges: Ranges, name: str, ours: Array, theirs: Array) -> Array:
 
 
 def _rounded(values: Array, grid: Encoding, rounding: Rounding) -> npt.NDArray[np.int64]:
-    """In float32, as the simulation divides: a tie there is one here."""
+    """Divide in float32 as the simulation does, so that both have the same ties."""
     scale, zero_point = (grid.along(part, values.ndim, values.shape) for part in (grid.scale, grid.zero_point))
     with np.errstate(over="ignore", invalid="ignore"):
         steps = torch.from_numpy(np.asarray(values / np.asarray(scale, values.dtype)))

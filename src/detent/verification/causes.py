@@ -102,6 +102,6 @@ def _is_float(step: Step | None) -> bool:
 
 
 def _known_defects(engine: str) -> list[Defect]:
-    """Those of an engine of this version, such as "openvino 2026.4.1"."""
+    """The known defects of an engine in this version, such as "openvino 2026.4.1"."""
     name, _, version = engine.partition(" ")
     return [defect for defect in ENGINES[name].known_defects if version.startswith(defect.versions)]

@@ -90,6 +90,6 @@ def _encodings(graph: Network) -> dict[str, list[tuple[Encoding, bool]]]:
 
 
 def _turned(encoding: Encoding) -> Encoding:
-    """Of the matrix with rows for columns; scales of groups lie along both."""
+    """The encoding of the transposed matrix; scales of groups lie along both axes."""
     assert encoding.axis is not None
     return replace(encoding, axis=1 - encoding.axis, scale=encoding.scale.T, zero_point=encoding.zero_point.T)

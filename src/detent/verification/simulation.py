@@ -152,7 +152,7 @@ class _Recorder(GraphInterpreter):
 
     @property
     def found(self) -> tuple[dict[str, Any], ...]:
-        """As `Simulated` has them."""
+        """The tensors of a run, as `Simulated` holds them."""
         return self._reals, self._rounded, {**self._reals, **self._read}, self._coarse
 
     def run_node(self, n: fx.Node) -> Any:

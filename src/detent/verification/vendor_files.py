@@ -70,7 +70,7 @@ def unchecked_files(package: Package) -> Iterator[str]:
 
 
 def _roles(name: str) -> Mapping[str, Roles | None]:
-    """Of the files of a format; none if nobody registered it here."""
+    """The roles of the files of a format; none if it is not registered here."""
     return find_format(name).files if name in FORMATS else {}
 
 

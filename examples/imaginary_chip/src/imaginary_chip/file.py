@@ -34,6 +34,7 @@ _FILE = "imaginary.json"
 class ImaginaryJson(Format):
     name = _NAME
     files: Mapping[str, Roles | None] = {_FILE: EVERY_ROLE}
+    weights = _FILE
 
     def write(self, deployment: Deployment) -> Written:
         graph = deployment.graph

@@ -131,7 +131,7 @@ class Call:
         return str(self._default(name) or default) if attribute is None else attribute.s.decode("utf-8", "replace")
 
     def _default(self, name: str) -> Any:
-        """Of the opset of the model; of the newest, if that is older than the operator or its attribute."""
+        """The default in the model's opset, or in the newest if that opset does not have the operator or attribute."""
         op_type = self.node.op_type
         return {**schema_defaults(op_type), **schema_defaults(op_type, self.opset)}.get(name)
 

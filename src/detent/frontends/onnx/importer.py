@@ -270,7 +270,7 @@ class _Walk:
 
 
 def _needed(nodes: list[NodeProto], outputs: Iterable[str]) -> list[NodeProto]:
-    """Those that the outputs depend on, in order."""
+    """The nodes that the outputs depend on, in order."""
     wanted = set(outputs)
     kept: list[NodeProto] = []
     for node in reversed(nodes):

@@ -37,7 +37,7 @@ ONNX_TYPES: dict[torch.dtype, int] = {
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """As numpy calls it.
+    """The numpy name of a torch dtype.
 
     >>> dtype_name(torch.float32)
     'float32'
@@ -74,7 +74,7 @@ class Builder:
 
     @classmethod
     def of(cls, network: Network) -> Builder:
-        """To go on with a network that is there."""
+        """A builder that adds to an existing network."""
         b = cls(network.opset)
         b.name = network.name
         b.ops, b.constants, b.coded = list(network.ops), dict(network.constants), set(network.coded)

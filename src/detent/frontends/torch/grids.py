@@ -7,16 +7,16 @@ from typing import Any
 
 from torch import fx
 
-from detent.frontends.torch.parameters import Stored
+from detent.frontends.torch.parameters import StoredParameter
 from detent.graph import PreparedModel, QuantizedTensor, quantizer_path, ranges_of, sum_of_weights
 from detent.ir import DeployedTensor, Network, Op, requantizes
 from detent.quantizers import Quantizer
 from detent.traversal import reachable
 
-__all__ = ["Grids"]
+__all__ = ["PlannedGrids"]
 
 
-class Grids:
+class PlannedGrids:
     """The quantizers of one forward mode of a prepared model, by the node whose output they quantize.
 
     `kept` are tensors that lie on the grid of another without a quantizer of their own, because the operation only
@@ -56,7 +56,7 @@ class Grids:
 
     def deployed(
         self,
-        stored: Mapping[str, Stored],
+        stored: Mapping[str, StoredParameter],
         tensor_name: Callable[[QuantizedTensor], str],
         written: Mapping[str, Sequence[str]],
         network: Network,

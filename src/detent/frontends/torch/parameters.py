@@ -17,14 +17,14 @@ from detent.ir import Encoding
 from detent.numerics import PerChannel, PerGroup, QParams, Rounding, Scheme
 from detent.quantizers import Quantizer
 
-__all__ = ["Stored", "activation_encoding", "encoding_of", "operation_of", "stored"]
+__all__ = ["StoredParameter", "activation_encoding", "encoding_of", "operation_of", "stored_parameter"]
 
 _MOST_PROBES = 2**16
 _BETWEEN = {Rounding.FLOOR: 0.5, Rounding.CEIL: -0.5}
 
 
 @dataclass(frozen=True, eq=False)
-class Stored:
+class StoredParameter:
     """A parameter: its real values on the grid, and how they are stored if as integers (of the grid's own type).
 
     `quantizer` is what put it on its grid, None if it is float.
@@ -83,23 +83,23 @@ def operation_of(module: nn.Module) -> nn.Module:
     return module.op if isinstance(module, FoldedBatchNorm) else module
 
 
-def stored(module: nn.Module, which: str, *, int4: bool = False) -> Stored | None:
+def stored_parameter(module: nn.Module, which: str, *, int4: bool = False) -> StoredParameter | None:
     """The parameter or buffer `which` of a module as it is deployed; None if it has none. `int4` as `encoding_of`."""
     value, quantizer = _original(module, which)
     if value is None:
         return None
     if quantizer is None:
-        return Stored(value.detach())
+        return StoredParameter(value.detach())
     if isinstance(quantizer, DerivedBias):
         qparams = quantizer.qparams_for(value)
         codes, scheme = quantizer.codes(value), quantizer.scheme
     else:
         qparams, scheme = quantizer.qparams(), quantizer.scheme
         if scheme.grid.onnx_dtype() is None or scheme.has_offset:
-            return Stored(_on_grid(quantizer, value), quantizer=quantizer, qparams=qparams)
+            return StoredParameter(_on_grid(quantizer, value), quantizer=quantizer, qparams=qparams)
         codes = quantizer.codes(value)
     encoding = encoding_of(scheme, qparams, int4=int4)
-    return Stored(value.detach(), codes.cpu().numpy(), encoding, quantizer, qparams)
+    return StoredParameter(value.detach(), codes.cpu().numpy(), encoding, quantizer, qparams)
 
 
 def _original(module: nn.Module, which: str) -> tuple[Tensor | None, Any]:

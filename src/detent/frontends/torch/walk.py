@@ -13,12 +13,12 @@ from torch import Tensor, fx, nn
 
 from detent.errors import DeployError, DetentError
 from detent.frontends.torch.builder import Builder, dtype_name
-from detent.frontends.torch.grids import Grids
+from detent.frontends.torch.grids import PlannedGrids
 from detent.frontends.torch.lowerings import Lowering, lowering_of, named_arguments
 from detent.frontends.torch.older_nodes import NeedsOpsetError
 from detent.frontends.torch.opaque import inline
 from detent.frontends.torch.outputs import write_outputs
-from detent.frontends.torch.parameters import Stored, activation_encoding, operation_of, stored
+from detent.frontends.torch.parameters import StoredParameter, activation_encoding, operation_of, stored_parameter
 from detent.frontends.torch.trees import bound, tensors_in
 from detent.frontends.torch.values import Ref, Traced, trace
 from detent.graph import (
@@ -80,13 +80,13 @@ class _Walk:
         self.b = Builder(opset)
         self.env: dict[fx.Node, Any] = {}
         self.constants: dict[fx.Node, Any] = {}  # what nodes give that depend on no input
-        self.stored: dict[str, Stored] = {}
+        self.stored: dict[str, StoredParameter] = {}
         self.written: dict[str, list[str]] = {}  # the operations of each fx node
         self.names: dict[str, str] = {}  # the tensor that each fx node gives
         self.traced = self._trace(dynamic_batch)
         # So that `x_dequantized`, made for x, is not the name of a tensor of the model's own.
         self.b.taken.update(node.name for node in self.runner.graph.nodes if node.op not in ("get_attr", "output"))
-        self.grids = Grids(region, self.runner)
+        self.grids = PlannedGrids(region, self.runner)
 
     def run(self) -> Exported:
         for node in self.runner.graph.nodes:
@@ -191,7 +191,7 @@ class _Walk:
     def _part(self, path: str, module: nn.Module, which: str) -> Ref | None:
         name = f"{path}.{which}"
         if name not in self.stored:
-            found = stored(module, which, int4=self.region.backend.int4_weights)
+            found = stored_parameter(module, which, int4=self.region.backend.int4_weights)
             if found is None:
                 return None
             self.stored[name] = found

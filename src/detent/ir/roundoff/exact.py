@@ -43,5 +43,5 @@ def _moved(op: Op, kernel: FloatKernel, inputs: Inputs) -> list[Tensor]:
 
 
 def _spread_of(each: ErrorBound) -> Tensor:
-    """Of real numbers; indices and conditions are as they are."""
+    """The error of real numbers; indices and conditions have none."""
     return each.spread if each.value.is_floating_point() else each.value

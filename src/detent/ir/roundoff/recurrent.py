@@ -39,7 +39,7 @@ class _Near:
 
     @classmethod
     def box(cls, value: Tensor, error: Tensor | None = None) -> _Near:
-        """Without anything in common."""
+        """A box: the errors of the elements have nothing in common."""
         return cls(value, value.new_zeros((*value.shape, 0)), torch.zeros_like(value) if error is None else error)
 
     @property

@@ -34,7 +34,7 @@ class Deployment:
 
     @cached_property
     def graph(self) -> Network:
-        """The same network with Q and DQ folded into operands."""
+        """The network that `model` holds, with Q and DQ folded into operands."""
         return read_qdq(self.model)
 
     @property

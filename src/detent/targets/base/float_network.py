@@ -56,7 +56,7 @@ class FloatNetwork:
 
     @cached_property
     def content(self) -> bytes:
-        """Of `float.onnx`."""
+        """The bytes of `float.onnx`."""
         content: bytes = write_qdq(self.network).SerializeToString(deterministic=True)
         return content
 

@@ -11,7 +11,7 @@ __all__ = ["onnxruntime_version", "open_session"]
 
 
 def onnxruntime_version() -> str | None:
-    """None if it is not installed."""
+    """The version of ONNX Runtime; None if it is not installed."""
     try:
         import onnxruntime
     except ImportError:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from detent.ir import Encoding, Network, Op, Operand, Trait, ops_with
+from detent.ir import Encoding, Network, Op, Operand, Trait, ops_with, reduced_axes
 
 __all__ = ["ON_INTEGERS", "runs_on_integers", "would_mistake"]
 
@@ -107,14 +107,10 @@ def _is_plain(graph: Network, op: Op) -> bool:
 
 def _is_mean_of_planes(graph: Network, op: Op) -> bool:
     data = op.inputs[0]
-    rank = None if data is None else len(graph.shapes.get(data.tensor, ()))
-    if op.type == "GlobalAveragePool":
-        return rank == 4
-    if op.type != "ReduceMean" or rank != 4 or not op.attribute("keepdims"):
+    if data is None or len(graph.shapes.get(data.tensor, ())) != 4:
         return False
-    given = op.inputs[1] if len(op.inputs) > 1 else None
-    axes = op.attributes.get("axes", ()) if given is None else graph.constants.get(given.tensor, np.empty(0)).tolist()
-    return sorted(int(axis) % 4 for axis in axes) == [2, 3]
+    keeps = op.type == "GlobalAveragePool" or (op.type == "ReduceMean" and bool(op.attribute("keepdims")))
+    return keeps and reduced_axes(graph, op, 4) == (2, 3)
 
 
 def _is_full(encoding: Encoding | None) -> bool:

@@ -34,6 +34,7 @@ Array = npt.NDArray[Any]
 class GgufFormat(Format):
     name = "gguf"
     files: Mapping[str, Roles | None] = {FILE: ("weight",)}
+    weights = FILE
 
     def write(self, deployment: Deployment) -> Written:
         notes = ("model.gguf has no tokenizer: llama.cpp runs it on token ids",)

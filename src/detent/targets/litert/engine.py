@@ -134,7 +134,7 @@ class LiteRT(Engine):
         ]
 
     def _type(self, name: str, index: int) -> str:
-        """Of the network's input: codes that it has as uint8 are int8 in the file."""
+        """The type of a network input: codes that are uint8 in the network are int8 in the file."""
         return self._model.tensors[index].dtype if self._graph is None else self._graph.inputs[name].dtype
 
     def _last(self, index: int) -> bool:

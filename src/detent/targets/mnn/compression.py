@@ -61,7 +61,7 @@ class Compression:
     layers: tuple[CompressionLayer, ...]
 
     def weights(self) -> list[WeightGrid]:
-        """Of each layer, with all scales of one that MNN has in parts."""
+        """The weights of each layer, with all scales of one that MNN splits."""
         found: dict[tuple[str, str], WeightGrid] = {}
         for layer in self.layers:
             key = layer.weight.name, layer.output.name.partition(PART)[0]
@@ -70,12 +70,12 @@ class Compression:
         return list(found.values())
 
     def message(self) -> bytes:
-        """As protobuf."""
+        """The protobuf message."""
         quantize = _number(1, _ROUND_AWAY_FROM_ZERO) + b"".join(_bytes(4, _layer(layer)) for layer in self.layers)
         return _bytes(1, _VERSION.encode()) + _bytes(2, _number(1, 0) + _bytes(2, quantize))
 
     def text(self) -> bytes:
-        """As JSON, with the names of the message's fields."""
+        """The message as JSON."""
         layers = [
             {
                 "input": [_activation_fields(layer.input)],

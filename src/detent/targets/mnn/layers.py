@@ -53,7 +53,7 @@ class MnnUnit:
 
 
 def mnn_units(graph: Network) -> list[MnnUnit]:
-    """All of a network, in its order."""
+    """The units of a network, in its order."""
     inside: set[str] = set()
     found = []
     for op in graph.ops:

@@ -76,7 +76,7 @@ class MnnScope:
         return self.constant(f"mnn.{value:g}", np.array(value, np.float32))
 
     def sizes(self, tensor: str) -> tuple[int | str, ...] | None:
-        """Of a tensor, without batch and channels."""
+        """The spatial sizes of a tensor."""
         shape = self._shapes.get(_plain(tensor))
         return None if shape is None else tuple(shape[2:])
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detent.ir import Encoding, Network, Op, Operand
+from detent.ir import Encoding, Network, Op, Operand, reduced_axes
 from detent.ir.reference.windows import pool_windows
 from detent.targets.ncnn.file import FUSED, requantized
 from detent.twin import Arithmetic, Step
@@ -165,19 +165,16 @@ def _global_mean(_graph: Network, op: Op) -> Step | None:
 
 
 def _reduce_mean(graph: Network, op: Op) -> Step | None:
-    """Of height and width, which ncnn does as a pool."""
-    read = op.inputs[1] if len(op.inputs) > 1 else None
-    if read is None or read.tensor not in graph.constants or op.outputs[0] not in graph.shapes:
+    """A mean over height and width, which ncnn computes as a pool."""
+    keep, given = bool(op.attribute("keepdims")), graph.shapes.get(op.outputs[0])
+    rank = 0 if given is None else len(given) + (0 if keep else 2)
+    if rank != 4 or reduced_axes(graph, op, rank) != (2, 3):
         return None
-    keep = bool(op.attribute("keepdims"))
-    rank = len(graph.shapes[op.outputs[0]]) + (0 if keep else 2)
-    if rank != 4 or sorted(int(axis) % 4 for axis in graph.constants[read.tensor]) != [2, 3]:
-        return None
-    return _float_kernel(op, lambda x, _axes: _mean(x.flatten(2)).reshape(*x.shape[:2], *(1, 1) * keep))
+    return _float_kernel(op, lambda x, *_: _mean(x.flatten(2)).reshape(*x.shape[:2], *(1, 1) * keep))
 
 
 def _mean(x: Tensor) -> Tensor:
-    """Of the last axis: four lanes, (0 + 2) + (1 + 3), then what is left over, times the float32 reciprocal."""
+    """The mean over the last axis: four lanes, (0 + 2) + (1 + 3), then the rest, times the float32 reciprocal."""
     whole = x.shape[-1] // _LANES * _LANES
     lanes = x.new_zeros(*x.shape[:-1], _LANES)
     for start in range(0, whole, _LANES):

@@ -128,7 +128,7 @@ class _Running:
         self._sessions = [(part, _session(part, threads)) for part in parts(model, found, also)]
 
     def run(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
-        """All that its parts give."""
+        """The outputs of all segments, by name."""
         known = dict(inputs)
         for part, session in self._sessions:
             results = session.run(part.outputs, {name: known[name] for name in part.inputs})

@@ -46,7 +46,7 @@ class PartModel:
 
 
 def network_ops(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    """All but the nodes that quantize."""
+    """The operations of a model: all nodes except QuantizeLinear and DequantizeLinear."""
     return [node for node in model.graph.node if node.op_type not in _QDQ]
 
 

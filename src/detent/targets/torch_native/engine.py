@@ -223,7 +223,7 @@ def _onnx(step: ProgramStep, kind: str, arrays: Mapping[str, npt.NDArray[Any]]) 
 
 
 def _broadcast(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Both of one shape and layout, so that the kernel runs over them in the order of their memory."""
+    """Both tensors in one shape and layout, so that the kernel runs over them in memory order."""
     if a.shape != b.shape:
         shape = np.broadcast_shapes(a.shape, b.shape)
         a, b = _laid_out(a.expand(shape)), _laid_out(b.expand(shape))

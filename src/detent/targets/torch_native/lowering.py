@@ -87,7 +87,7 @@ class TorchLowering:
         return read is not None and read.tensor in self.graph.constants
 
     def constant(self, read: Operand) -> Array:
-        """Its real numbers (or integers that are no codes)."""
+        """The value of a constant: real numbers, or integers that are no codes."""
         values = constant_values(self.graph, read)
         assert values is not None
         return values

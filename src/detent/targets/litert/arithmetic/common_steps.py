@@ -19,13 +19,13 @@ from detent.twin.accumulate import Accumulator
 from detent.twin.arithmetic import Kernel
 from detent.twin.float_ops import float_kernel
 
-__all__ = ["accumulator_bias", "along_axis", "average", "mean_axes", "move", "shift_of", "table_kernel"]
+__all__ = ["accumulator_bias", "along_axis", "average", "move", "shift_of", "table_kernel"]
 
 Integers = npt.NDArray[np.int64]
 
 
 def shift_of(encoding: Encoding) -> int:
-    """From the codes of the ONNX network to those of the file, which are int8."""
+    """What is added to the codes of the ONNX network to get those of the file, which are int8."""
     return 128 if encoding.dtype == "uint8" else 0
 
 
@@ -70,15 +70,6 @@ def move(graph: Network, op: Op, x: Encoding) -> Step | None:
         return result
 
     return Step((op,), reads, writes, kernel, "moved")
-
-
-def mean_axes(graph: Network, op: Op, rank: int) -> tuple[int, ...]:
-    if op.type == "GlobalAveragePool":
-        return tuple(range(2, rank))
-    given = op.attributes.get("axes")
-    if given is None and len(op.inputs) > 1 and op.inputs[1] is not None:
-        given = graph.constants[op.inputs[1].tensor]
-    return tuple(range(rank)) if given is None else tuple(int(axis) % rank for axis in np.ravel(given))
 
 
 def average(op: Op, x: Encoding) -> Kernel:

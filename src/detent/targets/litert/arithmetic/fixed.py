@@ -58,7 +58,7 @@ def real_multiplier(acc: Accumulator, y: Encoding) -> npt.NDArray[np.float64]:
 def fixed_requantizer(
     real: npt.NDArray[np.float64], shape: tuple[int, ...], y: Encoding, bounds: Bounds, rounding: Multiply = multiply
 ) -> Requantizer:
-    """From accumulators, by the real multiplier `sx * sw / sy`: one, or one per channel in `shape`."""
+    """Requantize accumulators by the real multiplier `sx * sw / sy`: one, or one per channel in `shape`."""
     pairs = [multiplier(float(value)) for value in np.ravel(real)]
     single = len(pairs) == 1
     factors, shifts = (np.array(part, np.int64).reshape(() if single else shape) for part in zip(*pairs, strict=True))
@@ -99,7 +99,7 @@ def in_lanes(a: Integers, integer: Integers | int, shift: Integers | int) -> Int
 
 
 def in_channel_groups(size: int) -> Multiply:
-    """The same for whole groups of channels, which are on axis 1."""
+    """As `in_lanes`, for whole groups of channels, which are on axis 1."""
 
     def rounding(a: Integers, integer: Integers | int, shift: Integers | int) -> Integers:
         channels = a.shape[1]
@@ -120,7 +120,7 @@ def in_groups(shape: tuple[int, ...], size: int) -> npt.NDArray[np.bool_]:
 
 
 def add_kernel(a: Encoding, b: Encoding, y: Encoding, bounds: Bounds, sign: int, *, lanes: bool = False) -> Kernel:
-    """Both operands on a common grid of twice the larger scale and more bits, then onto that of the sum.
+    """Rescale both operands to a common grid of twice the larger scale and more bits, add, requantize.
 
     With `lanes`, whole groups of 16 elements round the operands once, if none of them is broadcast.
     """
@@ -152,7 +152,7 @@ def multiply_kernel(a: Encoding, b: Encoding, y: Encoding, bounds: Bounds, round
 
 
 def matmul_multiplier(a: Encoding, b: Encoding, y: Encoding) -> npt.NDArray[np.float64]:
-    """Of a product of two activations: `f32(sa * sb) / sy`, the division in double precision."""
+    """The real multiplier of a product of two activations: `f32(sa * sb) / sy`, divided in double precision."""
     return np.asarray(np.float64(np.float32(a.scale) * np.float32(b.scale)) / np.float64(y.scale))
 
 

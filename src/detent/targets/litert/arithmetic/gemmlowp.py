@@ -98,7 +98,7 @@ def half_away_multiply(a: Integers, integer: Integers | int, shift: Integers | i
 
 
 def wide_multiply(a: Integers, integer: Integers | int, shift: Integers | int) -> Integers:
-    """Of 64-bit sums: a multiplier of 16 bits, and one rounding, half up."""
+    """The product of 64-bit sums with a multiplier of 16 bits, rounded once, half up."""
     short = np.minimum((np.asarray(integer, np.int64) + (1 << 15)) >> 16, 2**15 - 1)
     right = 15 - np.asarray(shift, np.int64)
     return np.asarray((a * short + (np.int64(1) << (right - 1))) >> right)

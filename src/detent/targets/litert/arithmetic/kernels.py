@@ -25,23 +25,23 @@ class TfliteKernels(ABC):
 
     @abstractmethod
     def product(self, op: Op, acc: Accumulator, y: Encoding, bounds: Bounds) -> Requantizer:
-        """From the sums of a convolution or linear layer."""
+        """Requantize the sums of a convolution or linear layer."""
 
     @abstractmethod
     def matmul(self, a: Encoding, b: Encoding, y: Encoding) -> Requantizer:
-        """From the sums of a product of two activations."""
+        """Requantize the sums of a product of two activations."""
 
     @abstractmethod
     def convert(self, x: Encoding, y: Encoding) -> Kernel:
-        """From one grid to another."""
+        """Requantize from one grid to another."""
 
     @abstractmethod
     def multiply(self, a: Encoding, b: Encoding, y: Encoding, bounds: Bounds) -> Kernel: ...
 
     @abstractmethod
     def mean(self, x: Encoding, y: Encoding, count: int, *, spatial: bool) -> Requantizer:
-        """From sums of the file's codes, zero points included; `spatial` if it is over the rows and columns of an
-        image, which stay as axes of one."""
+        """Requantize the mean, from sums of the file's codes, zero points included. `spatial`: it is over the rows and
+        columns of an image, which stay as axes of one."""
 
     @abstractmethod
     def table(self, op: Op, x: Encoding, y: Encoding, bounds: tuple[float, float] | None) -> Integers | None:

@@ -15,12 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detent.ir import Encoding, Network, Op, Operand, Trait, clip_bounds, ops_with
+from detent.ir import Encoding, Network, Op, Operand, Trait, clip_bounds, ops_with, reduced_axes
 from detent.targets.litert.arithmetic.common_steps import (
     accumulator_bias,
     along_axis,
     average,
-    mean_axes,
     move,
     shift_of,
     table_kernel,
@@ -91,7 +90,7 @@ class TfliteFamily(Arithmetic, TfliteKernels):
         return steps
 
     def _conversions(self, graph: Network, step: Step) -> list[Step]:
-        """To the other grids that a tensor is read on, straight from its codes."""
+        """Requantize a tensor from its codes to the other grids that it is read on."""
         return [
             Step((), (made,), (Operand(made.tensor, other),), self._converted(made.encoding, other), "quantize")
             for made in step.writes
@@ -210,13 +209,14 @@ class TfliteFamily(Arithmetic, TfliteKernels):
         assert data.encoding is not None
         x, shift = data.encoding, shift_of(data.encoding)
         sizes = graph.shapes.get(data.tensor, ())
-        counts = [sizes[axis] for axis in mean_axes(graph, op, len(sizes))]
-        if not sums_fit(x, math.prod(size for size in counts if isinstance(size, int))):
+        axes = reduced_axes(graph, op, len(sizes)) if sizes else None
+        if axes is None:
+            return None
+        if not sums_fit(x, math.prod(size for size in (sizes[axis] for axis in axes) if isinstance(size, int))):
             return None
         kernels: dict[int, Requantizer] = {}
 
         def kernel(codes: Tensor) -> Tensor:
-            axes = mean_axes(graph, op, codes.ndim)
             keep = op.type == "GlobalAveragePool" or bool(op.attribute("keepdims"))
             count = int(np.prod([codes.shape[axis] for axis in axes]))
             sums = (codes - shift).to(torch.float64).sum(axes, keepdim=keep)

@@ -78,7 +78,7 @@ def wide_table(op: Op, x: Encoding, y: Encoding) -> Integers | None:
 
 
 def _gelu(op: Op) -> Callable[[Floats], Floats]:
-    """In single precision, step by step."""
+    """GELU in single precision, rounded after each operation."""
     f32 = np.float32
     if op.attribute("approximate") == "tanh":
         factor = math.sqrt(2 / math.pi)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detent.ir import Encoding, Operand, clip_bounds
+from detent.ir import Encoding, Operand, Trait, clip_bounds, ops_with, reduced_axes
 from detent.targets.litert.file.fusing import Node
 from detent.targets.litert.file.kernels import is_wide, sums_fit
 from detent.targets.litert.file.lowering import Lowerer, TfliteLowering, Variant, last_order, refusal
@@ -112,15 +112,15 @@ def average_pool(low: TfliteLowering, node: Node) -> None:
     _pool(low, node, "AVERAGE_POOL_2D", window, index, encoding, padding)
 
 
-def _reduction(kind: str, *, spatial: bool = False) -> Lowerer:
-    """MEAN, SUM or a maximum over some axes; with `spatial` over rows and columns."""
+def _reduction(kind: str) -> Lowerer:
+    """MEAN, SUM or a maximum over some axes; a global pool keeps those that it reduces."""
 
     def write(low: TfliteLowering, node: Node) -> None:
         op, read = node.main, node.main.inputs[0]
         assert read is not None
         rank = low.rank(read.tensor)
-        axes = list(range(2, rank)) if spatial else axes_of(low, node, rank)
-        keep = spatial or bool(op.attribute("keepdims"))
+        axes = axes_of(low, node, rank)
+        keep = op.type in ops_with(Trait.POOL) or bool(op.attribute("keepdims"))
         order = last_order(rank) if rank > 2 else tuple(range(rank))
         left = [axis for axis in order if axis not in axes]
         last = low.made_last(read) and (keep or left == sorted(left))
@@ -179,13 +179,10 @@ def cumsum(low: TfliteLowering, node: Node) -> None:
 
 
 def axes_of(low: TfliteLowering, node: Node, rank: int) -> list[int]:
-    op = node.main
-    given = op.attributes.get("axes")
-    if given is None and len(op.inputs) > 1 and op.inputs[1] is not None:
-        given = low.values(op.inputs[1])
-        if given is None:
-            raise refusal(op, "its axes are computed", "give constant axes")
-    return list(range(rank)) if given is None else [int(axis) % rank for axis in np.ravel(given)]
+    axes = reduced_axes(low.graph, node.main, rank)
+    if axes is None:
+        raise refusal(node.main, "its axes are computed", "give constant axes")
+    return list(axes)
 
 
 def resize(low: TfliteLowering, node: Node) -> None:
@@ -223,8 +220,8 @@ def resize(low: TfliteLowering, node: Node) -> None:
 POOLS: dict[str, Lowerer] = {
     "MaxPool": max_pool,
     "AveragePool": average_pool,
-    "GlobalAveragePool": _reduction("MEAN", spatial=True),
-    "GlobalMaxPool": _reduction("REDUCE_MAX", spatial=True),
+    "GlobalAveragePool": _reduction("MEAN"),
+    "GlobalMaxPool": _reduction("REDUCE_MAX"),
     "ReduceMean": _reduction("MEAN"),
     "ReduceSum": _reduction("SUM"),
     "ReduceMax": _reduction("REDUCE_MAX"),

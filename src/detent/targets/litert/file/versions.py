@@ -58,7 +58,7 @@ _OTHERS = {"BROADCAST_TO": 2}
 
 
 def version_of(kind: str, dtypes: Collection[str]) -> int:
-    """Of an operator between tensors of these types.
+    """The version of an operator between tensors of these types.
 
     >>> version_of("CONV_2D", ["int8", "int4", "int32"]), version_of("ADD", ["int16"]), version_of("ADD", ["float32"])
     (7, 3, 1)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from detent.ir import Op
+from detent.ir import Op, reduced_axes
 from detent.ir.windows import SlidingWindow
 from detent.targets.ncnn.file.lowering import NcnnLowering, refuse
 from detent.targets.ncnn.file.model import Value
@@ -78,16 +78,16 @@ def reduce(low: NcnnLowering, op: Op) -> None:
     """Sums, means and extremes over axes. The mean of height and width is a pool, which ncnn does faster."""
     source = low.data(op)
     shape = low.shape(source)
-    held = low.constant(op.inputs[1] if len(op.inputs) > 1 else None)
-    named = op.attributes.get("axes") if held is None else held.tolist()
-    axes = sorted(axis % len(shape) for axis in (named or range(len(shape))))
-    if op.type == "ReduceMean" and len(shape) == 4 and axes == [2, 3] and shape[0] == 1:
+    axes = reduced_axes(low.graph, op, len(shape))
+    if axes is None:
+        refuse(op, "its axes are computed", "give constant axes")
+    if op.type == "ReduceMean" and len(shape) == 4 and axes == (2, 3) and shape[0] == 1:
         _global_pool(low, op, average=True)
         return
     along = [low.axis(source, axis) for axis in axes]
     found = tuple(axis for axis in along if axis is not None)
     if len(found) != len(along):
-        refuse(op, f"over axes {axes} of {shape}", "ncnn reduces axes of one sample, of 4 dimensions at most")
+        refuse(op, f"over axes {list(axes)} of {shape}", "ncnn reduces axes of one sample, of 4 dimensions at most")
     # Without parameter 5 ncnn refuses axes, because older files counted the batch.
     params: dict[int, Value] = {0: _REDUCTIONS[op.type], 1: 0, 3: found, 4: 1, 5: 1}
     dims = low.dims(source)

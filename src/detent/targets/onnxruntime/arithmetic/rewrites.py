@@ -29,7 +29,7 @@ _PROPAGATES = ("MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice
 
 
 def rewritten(graph: Network) -> Network:
-    """All of it, in the runtime's order."""
+    """The network after all of these rewrites, in the runtime's order."""
     graph = merge_double_pairs(matrix_products_with_bias(remove_identities(graph)))
     return quantize_biases(quantize_weights(propagate(graph)))
 

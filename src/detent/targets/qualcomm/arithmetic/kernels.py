@@ -73,7 +73,7 @@ def _weighted(graph: Network, op: Op, output: Encoding, bounds: Bounds) -> PartK
 
 
 def _wide(graph: Network, op: Op, output: Encoding, bounds: Bounds, biases: Integers | None) -> PartKernel | None:
-    """On 16-bit codes."""
+    """The kernel on 16-bit codes."""
     sums = accumulator(graph, op)
     if sums is None:
         return None
@@ -121,7 +121,7 @@ def bias_behind(graph: Network, op: Op) -> Op | None:
 
 
 def _product(op: Op, output: Encoding, bounds: Bounds) -> PartKernel | None:
-    """Of two activations; the second is the one that stands for weights."""
+    """A product of two activations; the second takes the place of weights."""
     a, b = (grid_of(read) for read in op.inputs)
     if a is None or b is None:
         return None

@@ -285,7 +285,7 @@ def _as_weighted(graph: Network, ops: tuple[Op, ...]) -> tuple[Op, np.ndarray[An
 
 
 def _float_step(graph: Network, op: Op, writes: tuple[Operand, ...]) -> Step:
-    """With the functions and the memory layout of the engine, so that its float sums come out alike."""
+    """A float step with the functions and the memory layout of the engine, so that float sums are rounded alike."""
     encodings = [None if read is None else read.encoding for read in op.inputs]
 
     def real(value: Tensor, encoding: Encoding | None) -> Tensor:
