@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch import Tensor, nn
@@ -39,6 +40,41 @@ def test_a_parameter_that_is_not_finite_is_refused_for_every_target(
     with refuses(DeployError, found="the parameter 0.bias has 1 of 4 numbers that are infinite or NaN"):
         detent.deploy(made, tmp_path / "out", files=())  # before any format is written
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["mean", "variance", "factor"])
+@pytest.mark.parametrize("value", [float("inf"), float("nan")], ids=["inf", "nan"])
+def test_a_tensor_of_a_file_that_is_not_finite_is_refused(
+    tmp_path: Path, name: str, value: float, refuses: Callable[..., AbstractContextManager[None]]
+) -> None:
+    """Statistics are no parameters of torch, and the file's outputs are not finite, so a verdict would hold on them."""
+    text = """<ir_version: 8, opset_import: ["": 17]> net (float[1, 2, 4, 4] x) => (float[1, 2, 4, 4] y)
+        <float[2] scale = {1, 2}, float[2] bias = {1, 2}, float[2] mean = {0, 1}, float[2] variance = {1, 2},
+         float[2, 1, 1] factor = {3, 4}, float[2, 2, 1, 1] w = {1, 2, 3, 4}>
+        { c = Conv(x, w) r = Relu(c) m = Mul(r, factor) y = BatchNormalization(m, scale, bias, mean, variance) }"""
+    model = onnx.parser.parse_model(text)
+    held = next(tensor for tensor in model.graph.initializer if tensor.name == name)
+    numbers = onnx.numpy_helper.to_array(held).copy()
+    numbers[0] = value
+    held.CopyFrom(onnx.numpy_helper.from_array(numbers, name))
+    x = np.ones((1, 2, 4, 4), np.float32)
+    if name == "factor" and value == float("inf"):  # of a formula
+        detent.quantize(model, [x], backend="academic", folder=tmp_path / "out")
+        return
+    with refuses(DeployError, found=f"the tensor {name} has 1 of 2 numbers that are infinite or NaN"):
+        detent.quantize(model, [x], backend="academic", folder=tmp_path / "out")
+
+
+def test_statistics_of_a_model_of_torch_are_refused(
+    tmp_path: Path, refuses: Callable[..., AbstractContextManager[None]]
+) -> None:
+    net = nn.Sequential(nn.Conv2d(3, 3, 1), nn.ReLU(), nn.BatchNorm2d(3)).eval()
+    net[2].running_var[2] = float("inf")
+    x = torch.randn(2, 3, 4, 4)
+    made = detent.prepare(net, (x,), backend="academic", recipe="ptq")
+    detent.calibrate(made, [x])
+    with refuses(DeployError, found="running_var has 1 of 3 numbers that are infinite or NaN"):
+        detent.deploy(made, tmp_path / "out")
 
 
 def test_a_weight_and_a_scale_too(tmp_path: Path, refuses: Callable[..., AbstractContextManager[None]]) -> None:

@@ -30,8 +30,9 @@ from detent.files import reserved
 from detent.frontends.onnx import is_imported
 from detent.frontends.torch import export
 from detent.graph import PreparedModel, eval_mode, other_real, quantizers_of
-from detent.ir import DeployedTensor, write_qdq
+from detent.ir import DeployedTensor, Network, write_qdq
 from detent.ir.offsets import note_offsets
+from detent.ir.ops import Trait, ops_with
 from detent.ir.package import MANIFEST, VERSION, digest
 from detent.ir.packed_numbers import pack_numbers
 from detent.ir.saturation import saturating_layers
@@ -45,6 +46,7 @@ from detent.targets.rewrites import legalize
 __all__ = ["deployment_of", "require_writable", "write", "wrote"]
 
 _LOG = logging.getLogger("detent")
+_LAYERS, _ARITHMETIC = ops_with(Trait.WEIGHTED), ops_with(Trait.ARITHMETIC)
 _WRITTEN: set[str] = set()  # a digest for each artifact
 
 
@@ -62,6 +64,7 @@ def deployment_of(prepared: PreparedModel, *, dynamic_batch: bool = True, mode: 
         else:
             exported = export(prepared, opset=_opset(prepared), dynamic_batch=dynamic_batch, mode=mode)
     _require_finite_qparams(exported.tensors)
+    _require_finite_constants(exported.network)
     network = pool_planes(exported.network, on_grids="global_avgpool" in prepared.backend.rules)
     network = write_functions_in_steps(network)
     network = replace(legalize(network, prepared.backend.rewrites), name=exported.network.name or "model")
@@ -252,6 +255,21 @@ def _require_finite_qparams(tensors: Iterable[DeployedTensor]) -> None:
     for tensor in tensors:
         if not np.isfinite(tensor.scale).all():
             raise _not_finite(f"the scale of {tensor.tensor}", torch.from_numpy(np.array(tensor.scale)))
+
+
+def _require_finite_constants(network: Network) -> None:
+    """What no parameter of torch is: statistics of a normalization, and tensors of an imported file. Infinity is a
+    number of formulas, as of masks, but of no layer; NaN is a number of neither."""
+    for op in network.ops:
+        layer = op.type in _LAYERS or op.type.endswith("Normalization")
+        if not layer and op.type not in _ARITHMETIC:
+            continue
+        for read in op.reads:
+            array = network.constants.get(read.tensor)
+            if array is None or array.dtype.kind != "f":
+                continue
+            if np.isnan(array).any() or (layer and np.isinf(array).any()):
+                raise _not_finite(f"the tensor {read.tensor}", torch.from_numpy(np.array(array)))
 
 
 def _not_finite(what: str, value: Tensor) -> DeployError:
