@@ -27,7 +27,7 @@ def test_what_is_no_file_or_too_large_is_refused(tmp_path: Path) -> None:
     (tmp_path / "zero").symlink_to("/dev/zero")
     (tmp_path / "large").write_bytes(bytes(11))
     for name in ("pipe", "zero"):
-        with pytest.raises(OSError, match="no regular file"):
+        with pytest.raises(OSError, match="not a regular file"):
             files.read_bytes(tmp_path / name)
     with pytest.raises(OSError, match="11 bytes, and at most 10"):
         files.read_bytes(tmp_path / "large", most=10)
@@ -147,7 +147,7 @@ def test_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "null").symlink_to("/dev/null")
     for name in ("pipe", "null"):
-        with pytest.raises(OSError, match="no regular file"):
+        with pytest.raises(OSError, match="not a regular file"):
             files.write_bytes(tmp_path / name, b"content")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["null", "pipe"]
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
@@ -164,7 +164,7 @@ def test_a_lock_that_is_a_link_or_a_pipe_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "precious").read_text() == "mine"
     (run / files.LOCK).unlink()
     os.mkfifo(run / files.LOCK)
-    with pytest.raises(OSError, match="no regular file"), files.locked(run, "train"):
+    with pytest.raises(OSError, match="not a regular file"), files.locked(run, "train"):
         pass
 
 

@@ -637,7 +637,7 @@ def test_example_inputs_that_are_no_tuple_are_refused(given):
 
 
 def test_what_is_no_module_is_refused():
-    with pytest.raises(CaptureError, match=r"no nn\.Module"):
+    with pytest.raises(CaptureError, match=r"not an nn\.Module"):
         detent.prepare("model.onnx", (torch.randn(1, 3),), backend="onnxruntime")
 
 

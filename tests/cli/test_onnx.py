@@ -83,6 +83,14 @@ def test_quantize_does_it_all(monkeypatch, capsys):
     assert [name for name in names if "Linear" not in name] == ["/stem/Conv", "/join/Add", "/join/Relu"]
 
 
+def test_quantize_writes_the_report_too(folder, monkeypatch, capsys):
+    words = ("quantize", "net.onnx", "--backend", "onnxruntime", "--data", "calib", "-o", "out", "--report")
+    assert run(monkeypatch, *words) == 0
+    page, following = capsys.readouterr().out.splitlines()[-2:]
+    assert (page, following) == (str(Path("out/report.html")), "next: detent verify out --data calib")
+    assert "computes what was predicted" in (folder / "out" / "report.html").read_text()
+
+
 def test_the_next_command_may_be_copied_to_the_shell(folder, monkeypatch, capsys):
     (folder / "calib").rename(folder / "my calib")
     words = ("quantize", "net.onnx", "--backend", "onnxruntime", "--data", "my calib", "-o", "späte Netze/eins")
@@ -159,7 +167,9 @@ def test_a_mistake_is_said_and_nothing_is_written(changes, words, folder, monkey
 def test_retarget_takes_a_folder_to_another_target(folder, monkeypatch, capsys):
     assert run(monkeypatch, "quantize", "net.onnx", "--backend", "onnxruntime", "--data", "calib", "-o", "out") == 0
     assert run(monkeypatch, "retarget", "out", "--backend", "qnn") == 0
-    assert f"{folder / 'out-qnn'}: float.onnx, model.onnx, " in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"{folder / 'out-qnn'}: float.onnx, model.onnx, " in said
+    assert said.splitlines()[-1] == f"next: detent verify {folder / 'out-qnn'} --data DATA"
     assert run(monkeypatch, "retarget", "out", "--backend", "qnn", "-o", "there", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["folder"], told["backend"]) == ("there", "qnn")

@@ -55,7 +55,7 @@ def test_a_metric_of_the_users_own(folder: Path, tmp_path: Path) -> None:
     words = ["--backend", "onnxruntime", "--drop", "0", "-o", str(tmp_path / "out")]
     code, said, _ = run(folder, *words, "--metric", f"{folder}/metrics.py:half")
     assert code == 0
-    assert said.startswith("float 0.50, at least 0.50 asked, measured on onnxruntime\n")
+    assert said.startswith("float 0.50, target 0.50 or more, measured on onnxruntime\n")
     code, _, beside = run(folder, *words, "--metric", f"{folder}/metrics.py:broken")
     assert code == 2
     assert "ZeroDivisionError: division by zero (line 5 of " in beside

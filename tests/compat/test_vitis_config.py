@@ -204,7 +204,7 @@ def test_another_channel_axis_is_refused(tmp_path):
 
 def test_a_file_that_is_no_config_is_refused(tmp_path):
     (tmp_path / "cfg.json").write_text('{"overall_quantize_config": {"calib_statistic_method":"mean"\uff0c}}')
-    with pytest.raises(RecipeError, match="no JSON"):
+    with pytest.raises(RecipeError, match="not JSON"):
         VitisConfig.load(tmp_path / "cfg.json")
     with pytest.raises(RecipeError, match="No such file"):
         VitisConfig.load(tmp_path / "absent.json")

@@ -58,14 +58,14 @@ def test_another_shape_is_refused(tmp_path, array, message):
 
 def test_pickles_are_never_loaded(tmp_path):
     np.save(tmp_path / "x.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    with pytest.raises(DataError, match="no numpy file"):
+    with pytest.raises(DataError, match="not a numpy file"):
         list(Folder(tmp_path, IMAGE))
 
 
 @pytest.mark.parametrize("name", ["x.npy", "x.npz"])
 def test_a_file_of_something_else_is_refused(tmp_path, name):
     (tmp_path / name).write_bytes(b"PK\x03\x04 and no array")
-    with pytest.raises(DataError, match=rf"{name}.*\n?.*no numpy file"):
+    with pytest.raises(DataError, match=rf"{name}.*\n?.*not a numpy file"):
         list(Folder(tmp_path, IMAGE))
 
 

@@ -105,5 +105,5 @@ def test_what_is_no_tensor_cannot_be_chosen():
     def choose(model: fx.GraphModule, _: list[fx.Node]) -> list[fx.Node]:
         return [node for node in model.graph.nodes if node.op == "output"]
 
-    with pytest.raises(RecipeError, match="no tensor of real numbers"):
+    with pytest.raises(RecipeError, match="not a tensor of real numbers"):
         detent.prepare(Net(), (IMAGES,), backend="tensorrt", choose_activations=choose)

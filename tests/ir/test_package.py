@@ -85,7 +85,7 @@ def test_a_manifest_of_another_form_is_refused(tmp_path, key, value):
 
 def test_a_manifest_nested_without_end_is_refused(tmp_path):
     (tmp_path / MANIFEST).write_text("[" * 100_000)
-    with pytest.raises(ArtifactError, match="no manifest"):
+    with pytest.raises(ArtifactError, match="not a manifest"):
         Package.load(tmp_path)
 
 
@@ -98,7 +98,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path, name, kind):
         os.mkfifo(where / name)
     else:
         (where / name).symlink_to("/dev/zero")
-    with pytest.raises(ArtifactError, match="no regular file"):
+    with pytest.raises(ArtifactError, match="not a regular file"):
         Package.load(where)
 
 

@@ -209,9 +209,9 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path, kind: str) -> None:
         os.mkfifo(other)
     else:
         other.symlink_to("/dev/zero")
-    with pytest.raises(RecipeError, match="no regular file"):
+    with pytest.raises(RecipeError, match="not a regular file"):
         load_config(other)
-    with pytest.raises(RecipeError, match="no regular file"):
+    with pytest.raises(RecipeError, match="not a regular file"):
         load_config(write(tmp_path / "c.yaml", {**BASE, "_base_": "other.yaml"}))
 
 

@@ -80,7 +80,7 @@ def test_it_stops_when_the_target_is_met(tmp_path: Path) -> None:
     assert scores == sorted(scores, key=lambda score: score or 0.0), "only what gains is kept"
     assert found.trials[-1].kept
     assert found.measured_on == "onnxruntime"
-    assert str(found).splitlines()[0] == "float 100.00, at least 80.00 asked, measured on onnxruntime"
+    assert str(found).splitlines()[0] == "float 100.00, target 80.00 or more, measured on onnxruntime"
     assert str(found).splitlines()[-1].startswith("met: ")
     assert found.artifact.verify(images(2, 1)).holds
     # The recipe that was found makes the same file.
@@ -198,7 +198,7 @@ def test_what_cannot_be_met_gives_the_best(tmp_path: Path, only_by_operations: N
     assert not found.met
     best = max(trial.score for trial in found.trials if trial.score is not None)
     assert found.score == best
-    assert str(found).splitlines()[-1].startswith("NOT met: this is the best that was found: ")
+    assert str(found).splitlines()[-1].startswith("NOT met: this is the best result: ")
     assert found.to_dict()["met"] is False
     assert len(found.to_dict()["trials"]) == len(found.trials)
 

@@ -90,7 +90,7 @@ def test_without_the_model_the_file_itself_is_simulated(tmp_path):
     assert verdict.holds
     assert {d.what for d in verdict.outputs} == {"file vs twin", "twin vs engine", "file vs engine"}
     assert not verdict.simulated
-    assert "file: model.onnx in float" in str(verdict)
+    assert "file: model.onnx computed in float" in str(verdict)
 
 
 def test_a_corrupted_scale_is_caught_and_located(tmp_path):

@@ -71,7 +71,8 @@ def train(config: Config, folder: str | Path, *, resume: bool = False, allow_imp
         raise ArtifactError(f"resume in {where}", f"there is no {LAST}", "train without --resume first")
     with joined_processes(config.train.device) as processes, _alone(where, processes):
         if processes.first:
-            _LOG.info("training %s for %s in %s, %d epochs", config.name, config.backend, where, config.train.epochs)
+            epochs = f"{config.train.epochs} epoch{'s' * (config.train.epochs != 1)}"
+            _LOG.info("training %s for %s in %s, %s", config.name, config.backend, where, epochs)
         seed_everything(config.train.seed)
         run = run_of(config, where, processes, allow_imports=allow_imports)
         if processes.first and config.deploy.enabled:

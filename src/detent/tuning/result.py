@@ -74,11 +74,11 @@ class Tuned:
 
     @property
     def _asked(self) -> str:
-        return f"float {self.float_score:.2f}, at least {self.target:.2f} asked, measured on {self.measured_on}"
+        return f"float {self.float_score:.2f}, target {self.target:.2f} or more, measured on {self.measured_on}"
 
     @property
     def _ending(self) -> str:
-        ending = "met" if self.met else "NOT met: this is the best that was found"
+        ending = "met" if self.met else "NOT met: this is the best result"
         lost = self.float_score - self.score
         than = f"{lost:.2f} below float" if lost >= 0 else f"{-lost:.2f} above float"
         return f"{ending}: {self.score:.2f}, {than}"

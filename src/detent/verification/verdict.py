@@ -172,12 +172,13 @@ class Verdict:
         return "\n".join(verdict_text(self))
 
     def _repr_html_(self) -> str:
-        head = ("output", "compared", "differing#", "of#", "most#")
+        head = ("output", "compared", "differing#", "of#", "largest difference#")
         rows = [
-            (found.tensor, found.what, f"{found.differing:,}", f"{found.elements:,}", f"{found.most:.3g} {found.unit}")
+            (found.tensor, found.what, f"{found.differing:,}", f"{found.elements:,}", "" if found.equal else most)
             for found in self.outputs
+            for most in [f"{found.most:.3g} {found.unit}"]
         ]
-        whole = tag("details", tag("summary", "all of it"), tag("pre", str(self)))
+        whole = tag("details", tag("summary", "details"), tag("pre", str(self)))
         return notebook(self.line, table(head, rows) if rows else None, whole)
 
     def to_dict(self) -> dict[str, Any]:

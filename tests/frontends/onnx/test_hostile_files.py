@@ -253,7 +253,7 @@ def test_external_data_that_is_no_plain_file_is_not_waited_for(kind: str, tmp_pa
         place.mkdir()
     else:
         place.symlink_to("/dev/zero")
-    with pytest.raises(OnnxError, match="no plain file"):
+    with pytest.raises(OnnxError, match="not a plain file"):
         load(saved(external("weights.bin"), tmp_path))
 
 

@@ -193,7 +193,7 @@ def test_the_table_of_scales_is_beside_it():
 
 
 def test_scales_that_are_no_powers_of_two_are_refused():
-    with pytest.raises(DeployError, match=r"espdl.*\n.*no power of two"):
+    with pytest.raises(DeployError, match=r"espdl.*\n.*not a power of two"):
         FORMAT.write(deployment("esp_dl"))
 
 

@@ -153,7 +153,7 @@ def _inside(folder: Path, location: str, asked: str) -> Path:
     except (OSError, RuntimeError):
         raise _outside(asked, f"no file {location!r} in the model's folder") from None
     if not file.is_relative_to(folder) or not file.is_file():
-        raise _outside(asked, f"{location!r}, which leads out of the model's folder or is no plain file")
+        raise _outside(asked, f"{location!r}, which leads out of the model's folder or is not a plain file")
     return file
 
 
