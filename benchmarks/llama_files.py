@@ -31,14 +31,14 @@ def save(net: Llama, folder: Path) -> None:
     """As transformers has it: rows of heads that rotary positions turn together stand half a head apart there."""
     import transformers
 
-    layer = net.layers[0]
+    layers: list[Any] = list(net.layers)
     config = transformers.LlamaConfig(
         vocab_size=net.embedding.num_embeddings,
         hidden_size=net.embedding.embedding_dim,
-        intermediate_size=layer.w1.out_features,
-        num_hidden_layers=len(net.layers),
-        num_attention_heads=layer.heads,
-        num_key_value_heads=layer.kv_heads,
+        intermediate_size=layers[0].w1.out_features,
+        num_hidden_layers=len(layers),
+        num_attention_heads=layers[0].heads,
+        num_key_value_heads=layers[0].kv_heads,
         max_position_embeddings=512,
         rms_norm_eps=1e-5,
         tie_word_embeddings=True,
@@ -46,11 +46,11 @@ def save(net: Llama, folder: Path) -> None:
     model = transformers.LlamaForCausalLM(config)
 
     def halves(weight: Tensor, heads: int) -> Tensor:
-        return weight.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
+        return weight.reshape(heads, -1, 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
 
     state = {"model.embed_tokens.weight": net.embedding.weight, "model.norm.weight": net.norm.weight}
     state["lm_head.weight"] = net.embedding.weight
-    for index, own in enumerate(net.layers):
+    for index, own in enumerate(layers):
         parts = {
             "input_layernorm": own.attention_norm.weight,
             "post_attention_layernorm": own.ffn_norm.weight,
