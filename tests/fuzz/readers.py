@@ -30,7 +30,7 @@ from detent.recipes import Recipe
 from detent.report.curves import read_curves
 from detent.targets import BACKENDS
 from detent.targets.formats import find_format
-from detent.targets.gguf.container import Container, Held, write
+from detent.targets.gguf import container as gguf
 from detent.targets.gguf.file import PARAMETERS, read_gguf
 from detent.training import Log, checkpoint
 from detent.training.config_files import load_config
@@ -138,9 +138,9 @@ def _of_models(folder: Path) -> Iterator[Reader]:
 
     content = onnx.parser.parse_model(_FLOAT).SerializeToString()
     yield _reader(folder, "model.onnx", content, quantize, "quantize .onnx", isolated=True)
-    rows = Held((2, 32), 2, bytes(36))
+    rows = gguf.Held((2, 32), 2, bytes(36))
     values = {"general.architecture": "llama", "llama.attention.head_count": 1, PARAMETERS: ["layers.0.q.weight"]}
-    content = write(Container(values, {"blk.0.attn_q.weight": rows}))
+    content = gguf.write(gguf.Container(values, {"blk.0.attn_q.weight": rows}))
     yield _reader(folder, "model.gguf", content, lambda path: list(read_gguf(path.read_bytes())))
     for name in ("net.prototxt", "net.caffemodel"):
         where = folder / f"caffe {name}"

@@ -8,7 +8,7 @@ import pytest
 from detent.errors import RecipeError, SchemeError
 from detent.recipes import BatchNorm, Calibration, Match, Recipe, Rule, TensorRequest
 
-KEYS = "name, weight, activation, bias, batch_norm, calibration, algorithms, rules, exclude, cpu, seed"
+KEYS = "name, weight, activation, bias, batch_norm, calibration, algorithms, rules, exclude, cpu, mix, seed"
 
 
 def recipe(**given):

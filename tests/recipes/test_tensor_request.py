@@ -156,7 +156,8 @@ def refused(identity, error, given, asked, found, to_do):
         refused("quantize", RecipeError, {"quantize": 1}, "quantize = 1", "it is a int", "give true or false"),
         refused(
             "scale", RecipeError, {"scale": "power_of_to"},
-            "scale = 'power_of_to'", "allowed are 'float', 'power_of_two', 'e8m0', 'e4m3'",
+            "scale = 'power_of_to'",
+            "allowed are 'float', 'power_of_two', 'e8m0', 'e4m3', 'float16', 'super6', 'super8'",
             "did you mean 'power_of_two'?",
         ),
         refused(

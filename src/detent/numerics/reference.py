@@ -17,7 +17,7 @@ from torch import Tensor
 from detent.errors import RangeError, SchemeError, TensorError
 from detent.numerics.granularity import PerChannel, PerGroup
 from detent.numerics.qparams import QParams
-from detent.numerics.scales import covering_scale, floor_power_of_two, nearest_scale, super_block_scales
+from detent.numerics.scales import covering_scale, floor_power_of_two, nearest_multiples, nearest_scale
 from detent.numerics.scheme import Scheme
 
 __all__ = [
@@ -165,8 +165,7 @@ def _qparams(scale: Tensor, low: Tensor, scheme: Scheme) -> QParams:
 
 def _with_offset(scale: Tensor, low: Tensor) -> QParams:
     """Offsets are whole multiples of a float16, as scales are, and may be 0."""
-    multiples, factor = super_block_scales(-low.clamp_max(0).to(torch.float32), "super6", least=0)
-    offset = (multiples * factor).flatten(-2)
+    offset = nearest_multiples(-low.clamp_max(0).to(torch.float32), "super6", least=0)
     scale = scale.to(torch.float32)
     return QParams(scale, torch.zeros(scale.shape, dtype=torch.int64, device=scale.device), offset)
 

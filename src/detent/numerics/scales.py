@@ -27,6 +27,7 @@ __all__ = [
     "block_scales",
     "covering_scale",
     "floor_power_of_two",
+    "nearest_multiples",
     "nearest_power_of_two",
     "nearest_scale",
     "next_power_of_two",
@@ -83,8 +84,7 @@ def nearest_scale(scale: Tensor, kind: ScaleType) -> Tensor:
     if kind == "float16":
         return _nearest_half(scale)
     if kind in SUPER_BLOCKS:
-        multiples, factor = super_block_scales(scale, kind)
-        return (multiples * factor).flatten(-2).to(scale.dtype)
+        return nearest_multiples(scale, kind)
     return nearest_power_of_two(scale) if kind == "power_of_two" else scale
 
 
@@ -124,10 +124,8 @@ def super_block_scales(scale: Tensor, kind: ScaleType, *, least: int = 1) -> tup
     >>> multiples[0, :2].tolist(), round(factor.item(), 5)
     ([63.0, 32.0], 0.00793)
     """
-    count, most = SUPER_BLOCKS[kind]
-    grouped = scale.to(torch.float32).unflatten(-1, (-1, count))
-    factor = _nearest_half(grouped.amax(-1, keepdim=True).double() / most).to(torch.float32)
-    multiples = torch.round(grouped.double() / factor.double()).clamp(least, most).to(torch.float32)
+    most = SUPER_BLOCKS[kind][1]
+    grouped, multiples, factor = _in_super_blocks(scale, kind, least)
     wrong = (multiples * factor != grouped).any(-1, keepdim=True)
     if wrong.any():  # the greatest of them may be another multiple of the factor than the greatest that there is
         for other in range(most - 1, 0, -1):
@@ -139,6 +137,20 @@ def super_block_scales(scale: Tensor, kind: ScaleType, *, least: int = 1) -> tup
             if not wrong.any():
                 break
     return multiples, factor
+
+
+def nearest_multiples(scale: Tensor, kind: ScaleType, *, least: int = 1) -> Tensor:
+    """The nearest numbers that are whole multiples, at least so large, of one float16 for each super-block."""
+    _, multiples, factor = _in_super_blocks(scale, kind, least)
+    return (multiples * factor).flatten(-2).to(scale.dtype)
+
+
+def _in_super_blocks(scale: Tensor, kind: ScaleType, least: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Scales by super-block, and as multiples of a float16, of which the greatest is the greatest that there is."""
+    count, most = SUPER_BLOCKS[kind]
+    grouped = scale.to(torch.float32).reshape(*scale.shape[:-1], -1, count)
+    factor = _nearest_half(grouped.amax(-1, keepdim=True).double() / most).to(torch.float32)
+    return grouped, torch.round(grouped.double() / factor.double()).clamp(least, most).to(torch.float32), factor
 
 
 _LEAST_HALF = 2.0**-24

@@ -92,15 +92,14 @@ def _refuse_empty(
     why = f"nothing in it would be quantized: {'; '.join(reasons[:4]) or 'it has no operations'}"
     if not any(kind.name in MULTIPLYING for view in seen for kind in view.kinds.values()):
         raise RecipeError(asked, why, "give a model that multiplies by weights, or keep this one float")
-    if any(OF_GROUPS in reason for reason in reasons):
-        to_do = "ask for groups that divide the inputs (granularity: {per_group: 16}), or make the layers wider"
-        raise RecipeError(asked, why, to_do)
     for view, scope in zip(seen, in_scope, strict=True):
         for node, kind in view.kinds.items():
             if kind.name in backend.rules and _is_left_out(
                 view.layer(node), kind.name, recipe, outside=node not in scope
             ):
-                raise RecipeError(asked, why, "exclude less, or move the stubs")
+                groups = any(OF_GROUPS in reason for reason in reasons)
+                smaller = "ask for groups that divide the inputs of a layer, for instance granularity: {per_group: 16}"
+                raise RecipeError(asked, why, smaller if groups else "exclude less, or move the stubs")
 
 
 def _last_unless_of_groups(reason: str) -> tuple[bool, str]:

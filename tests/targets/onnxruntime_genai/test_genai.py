@@ -5,6 +5,7 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
+from torch import nn
 
 import detent
 from detent.ir import Op
@@ -144,3 +145,9 @@ def test_damaged_packed_numbers_are_refused(change):
     assert unpack_numbers(packed).tolist() == [[0, 1], [2, 3]]
     with pytest.raises(ValueError, match="packed numbers"):
         unpack_numbers({**packed, **change})
+
+
+def test_weights_of_which_none_divides_are_refused_with_what_would_help():
+    with pytest.raises(detent.errors.RecipeError, match="20 inputs do not divide into groups of 32") as refused:
+        detent.prepare(nn.Linear(20, 4), (torch.zeros(1, 20),), backend="onnxruntime_genai", recipe="w4g32")
+    assert refused.value.to_do.startswith("ask for groups that divide the inputs of a layer")

@@ -74,12 +74,13 @@ def _error(op: Op, kernel: FloatKernel, inputs: Inputs, values: tuple[Tensor, ..
     block = int(op.attributes["block"])
     codes, scale = round_activations(x.value, block)
     groups = reach.value.shape[0]
-    sums = (codes.abs() * scale.abs().unsqueeze(-1)).flatten(-2).unflatten(-1, (groups, -1)).sum(-1).double()
+    sums = (codes.abs() * scale.abs().unsqueeze(-1)).flatten(-2)
+    sums = sums.reshape(*sums.shape[:-1], groups, -1).sum(-1).double()
     terms = 2 * codes.shape[-2] + 11
     error = 2 * (terms * UNIT / (1 - terms * UNIT)) * (sums @ reach.value.double())
     if not is_certain(inputs):
         # Where activations are uncertain, so is every code by a step of the grid.
-        spread = x.spread.double().unflatten(-1, (-1, block))
+        spread = x.spread.double().reshape(*x.value.shape[:-1], -1, block)
         step = (scale.abs().double() + spread.amax(-1) / 127).unsqueeze(-1)
         matrix = (weight.value.double().T if op.attributes["transB"] else weight.value.double()).abs()
         error = error + (spread + step).flatten(-2) @ matrix

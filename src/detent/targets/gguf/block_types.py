@@ -24,7 +24,7 @@ from detent.numerics import PerGroup, ScaleType, Scheme, super_block_scales
 
 __all__ = ["F32", "TYPES", "BlockType", "Coded", "real_numbers", "type_of"]
 
-Bytes = npt.NDArray[np.uint8]
+Bytes = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
@@ -159,7 +159,8 @@ def _super_blocks(scale: Floats, kind: ScaleType, *, least: int = 1) -> tuple[By
 def _two_in_a_byte(codes: Bytes, apart: int) -> Bytes:
     """Codes of 4 bits along the last axis, each in a byte with that `apart` places behind it."""
     pairs = codes.reshape(*codes.shape[:-1], -1, 2, apart)
-    return (pairs[..., 0, :] | pairs[..., 1, :] << 4).reshape(*codes.shape[:-1], -1)
+    made: Bytes = pairs[..., 0, :] | pairs[..., 1, :] << 4
+    return made.reshape(*codes.shape[:-1], -1)
 
 
 def _apart(held: Bytes, apart: int) -> Bytes:

@@ -181,11 +181,10 @@ class LlamaCpp(Engine):
 
     def _parameters(self, library: Any, length: int, tap: _Tap) -> _Parameters:
         made: _Parameters = library.llama_context_default_params()
-        held = (ctypes.c_char * len(_DEFAULTS)).from_buffer(made)
-        if held.raw != _DEFAULTS:
+        room: Any = memoryview(made).cast("B")
+        if bytes(room[: len(_DEFAULTS)]) != _DEFAULTS:
             found = f"xllamacpp {self.version()} has other parameters than those that are known"
             raise EngineError(f"run on {self.name}", found, "install xllamacpp 2026.10")
-        room = (ctypes.c_char * 1024).from_buffer(made)
         size = -(-length // 256) * 256
         room[:36] = struct.pack("<9I", size, size, size, 1, 0, 0, 0, self._threads, self._threads)
         for place, value in ((_FLASH, 0), (_KEYS, 0), (_VALUES, 0)):
@@ -217,19 +216,19 @@ class _Tap:
         return True
 
 
-@_LOG
-def _quiet(level: int, text: bytes, user: int | None) -> None:
+def _say_nothing(level: int, text: bytes, user: int | None) -> None:
     del level, text, user
+
+
+_QUIET = _LOG(_say_nothing)  # kept, because the library calls it later
 
 
 @cache
 def _library() -> Any:
     """The library of the package, with the types of the functions that are called."""
     found = find_spec("xllamacpp")
-    files = (
-        sorted(Path(folder).glob("xllamacpp.*") for folder in (found.submodule_search_locations or ())) if found else []
-    )
-    paths = [path for group in files for path in group if path.suffix in (".so", ".pyd", ".dylib")]
+    folders = [Path(folder) for folder in (found.submodule_search_locations or ())] if found else []
+    paths = [path for folder in folders for path in folder.glob("xllamacpp.*") if path.suffix in (".so", ".pyd")]
     try:
         library = ctypes.CDLL(str(paths[0]))
         pointer, text = ctypes.c_void_p, ctypes.c_char_p
@@ -257,6 +256,6 @@ def _library() -> Any:
         raise EngineError(
             "run on llama_cpp", f"the library of xllamacpp: {error}", "install xllamacpp 2026.10"
         ) from None
-    library.llama_log_set(_quiet, None)
+    library.llama_log_set(_QUIET, None)
     library.llama_backend_init()
     return library

@@ -1,0 +1,104 @@
+"""Perplexity of stories260K in GGUF: simulation, twin and llama.cpp side by side.
+
+    python benchmarks/llama_files.py ../shared/data --sequences 16
+
+The checkpoint of llama2.c is made a folder of save_pretrained, and deployed by the recipes that llama.cpp has names
+for. The text is what the float model writes itself, as in `ptq_language.py`. Needs transformers and xllamacpp.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import detent
+from detent.frontends.hugging_face import load_checkpoint
+from detent.targets.engines import ENGINES
+from ptq_language import LENGTH, Llama, load, written
+
+RECIPES = ("q8_0", "q4_0")  # 64 inputs are no super-blocks of K-quants
+
+
+def save(net: Llama, folder: Path) -> None:
+    """As transformers has it: rows of heads that rotary positions turn together stand half a head apart there."""
+    import transformers
+
+    layers: list[Any] = list(net.layers)
+    config = transformers.LlamaConfig(
+        vocab_size=net.embedding.num_embeddings,
+        hidden_size=net.embedding.embedding_dim,
+        intermediate_size=layers[0].w1.out_features,
+        num_hidden_layers=len(layers),
+        num_attention_heads=layers[0].heads,
+        num_key_value_heads=layers[0].kv_heads,
+        max_position_embeddings=512,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=True,
+    )
+    model = transformers.LlamaForCausalLM(config)
+
+    def halves(weight: Tensor, heads: int) -> Tensor:
+        return weight.reshape(heads, -1, 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
+
+    state = {"model.embed_tokens.weight": net.embedding.weight, "model.norm.weight": net.norm.weight}
+    state["lm_head.weight"] = net.embedding.weight
+    for index, own in enumerate(layers):
+        parts = {
+            "input_layernorm": own.attention_norm.weight,
+            "post_attention_layernorm": own.ffn_norm.weight,
+            "self_attn.q_proj": halves(own.wq.weight, own.heads),
+            "self_attn.k_proj": halves(own.wk.weight, own.kv_heads),
+            "self_attn.v_proj": own.wv.weight,
+            "self_attn.o_proj": own.wo.weight,
+            "mlp.gate_proj": own.w1.weight,
+            "mlp.up_proj": own.w3.weight,
+            "mlp.down_proj": own.w2.weight,
+        }
+        state.update({f"model.layers.{index}.{name}.weight": value for name, value in parts.items()})
+    model.load_state_dict(state)
+    model.save_pretrained(folder)
+
+
+def perplexity(scores: Tensor, tokens: Tensor) -> float:
+    return math.exp(float(F.cross_entropy(scores.flatten(0, 1), tokens[:, 1:].flatten())))
+
+
+@torch.no_grad()
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--sequences", type=int, default=16)
+    asked = parser.parse_args()
+    net = load(asked.data / "stories260k" / "stories260K.bin")
+    tokens = written(net, asked.sequences, seed=2)
+    ids = tokens[:, :LENGTH]
+    batch: dict[str, Any] = {"ids": ids.numpy(), "mask": np.ones_like(ids.numpy())}
+    print(f"float: {perplexity(net(ids), tokens):.4f}")
+    print(f"{'':8}{'simulation':>12}{'twin':>12}{'llama.cpp':>12}{'bytes':>12}  verdict on 2 sequences")
+    with tempfile.TemporaryDirectory() as folder:
+        save(net, Path(folder) / "model")
+        for recipe in RECIPES:
+            model = load_checkpoint(Path(folder) / "model")
+            example = (ids[:1], torch.ones_like(ids[:1]))
+            prepared = detent.prepare(model, example, backend="gguf", recipe=recipe)
+            detent.calibrate(prepared, [example])
+            artifact = detent.deploy(prepared, Path(folder) / recipe)
+            simulated = prepared.eval()(ids, torch.ones_like(ids))
+            twin = torch.from_numpy(detent.twin.run(artifact, batch, "gguf")["output"])
+            engine = torch.from_numpy(ENGINES["llama_cpp"].load(artifact).run(batch)["output"])
+            sides = "".join(f"{perplexity(side, tokens):12.4f}" for side in (simulated, twin, engine))
+            verdict = artifact.verify([(ids[:2], torch.ones_like(ids[:2]))], latency=False)
+            size = (artifact.folder / "model.gguf").stat().st_size
+            print(f"{recipe:8}{sides}{size:12,}  {'holds' if verdict.holds else 'FAILS'}")
+
+
+if __name__ == "__main__":
+    main()
