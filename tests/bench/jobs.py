@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +53,11 @@ def killed_always(cell: dict[str, Any], *, allow_imports: bool) -> dict[str, Any
     if cell["axes"]["seed"] == 2:
         raise ValueError("two is no good")
     return trivial(cell, allow_imports=allow_imports)
+
+
+def endless(cell: dict[str, Any], *, allow_imports: bool) -> dict[str, Any]:
+    """It says that it has begun, and does not end by itself."""
+    del allow_imports
+    _count(cell)
+    threading.Event().wait()
+    raise AssertionError

@@ -112,7 +112,7 @@ def test_markdown_and_json(tmp_path):
         "## Academic and hardware",
         "## Batch norm",
         "## Initialization",
-        "## Graph",
+        "## Graphs",
     ):
         assert f"{title}\n" in text
     assert len(json.loads(data.read_text())["rows"]) == 9

@@ -7,12 +7,14 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from detent.bench import Results, load_grid, run_here, run_on_ray, run_tasks, todo_of
+from detent.bench.local import _started
 from detent.bench.results import Result
 from detent.bench.slurm import write_slurm
 from detent.bench.worker import compute
@@ -74,6 +76,25 @@ def test_a_killed_worker_loses_no_cell(grid, tmp_path):
     assert {result.task.cell.axes["seed"]: result.tries for result in found} == {0: 1, 1: 2, 2: 1, 3: 1}
     begun = sorted(path.name for path in (tmp_path / "grid").glob("?-?"))
     assert begun == ["0-0", "1-0", "1-1", "2-0", "3-0"], "the others ran once"
+
+
+def test_a_worker_ends_with_whoever_started_it(grid, tmp_path):
+    """A run that is killed leaves no process behind that goes on with its cell."""
+    results = Results(tmp_path / "results")
+    task = todo_of(grid, results).left[0]
+    worker = _started(results.folder, 1, "tests.bench.jobs:endless", False, subprocess.DEVNULL)
+    worker.stdin.write(json.dumps({**task.to_dict(), "tries": 1}) + "\n")
+    worker.stdin.flush()
+    begun = tmp_path / "grid" / f"{task.cell.axes['seed']}-0"
+    for _ in range(600):
+        if begun.exists():
+            break
+        threading.Event().wait(0.1)
+    assert begun.exists()
+    worker.stdin.close()
+    worker.stdout.close()
+    assert worker.wait(timeout=60) == 1
+    assert results.read(task.key) is None
 
 
 def test_what_fails_says_why_and_stops_nothing(grid, tmp_path):
@@ -175,6 +196,7 @@ def test_one_cell_for_real(grid_file, tmp_path):
 
 RAY = """
 import sys
+import threading
 from functools import partial
 from detent.bench import Results, load_grid, run_on_ray, run_tasks, todo_of
 results = Results(sys.argv[2])

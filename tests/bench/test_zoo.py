@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -109,6 +112,19 @@ def test_the_commands_of_the_document(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     assert solver.main(["--config", "config.yaml"]) == 2
     assert "imagenet" in capsys.readouterr().err
+
+
+@pytest.mark.full
+def test_the_script_of_the_document_trains(tmp_path, monkeypatch):
+    """`sh run.sh`, as it is written, with other data and fewer channels."""
+    write_zoo(tmp_path / "qbench_zoo")
+    folder = tmp_path / "qbench_zoo" / "lsq_experiments" / "resnet18_4bit_academic"
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    ended = subprocess.run(["sh", "run.sh", *SMALL], cwd=folder, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    assert "top-1" in ended.stdout
+    assert list(folder.glob("runs/**/manifest.json"))
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ _ABLATIONS = {
     "batch_norm": ("Batch norm", "The strategy, -1 to 4, with all else the same."),
     "initialization": ("Initialization", "The observer that training or deployment begins with."),
     "graph": (
-        "Graph",
+        "Graphs",
         "MQBench's graphs with one kind of numbers: 1 quantizes what convolutions and linear layers take in, 3 "
         "additions and all results too, 2 as 3 but not the result of a convolution that ends in an addition.",
     ),

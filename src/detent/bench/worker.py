@@ -6,10 +6,12 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from queue import SimpleQueue
 from typing import Any
 
 from detent.bench.machine import machine_facts
@@ -39,16 +41,33 @@ def compute(task: Task, work: str, *, allow_imports: bool = False, tries: int = 
 
 
 def serve(folder: str, work: str, allow_imports: bool) -> None:
-    """Until stdin ends. Results go into `folder`; what the work itself prints goes to stderr."""
+    """Until stdin ends. Results go into `folder`; what the work itself prints goes to stderr.
+
+    Whoever gives tasks closes stdin when there are no more: if it ends while a cell is computed, they are gone, and so
+    is this process, or the same cell would be computed twice at a time.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: whoever started this one ends it
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     results = Results(folder)
-    for line in sys.stdin:
+    lines: SimpleQueue[str | None] = SimpleQueue()
+    busy = threading.Event()
+    threading.Thread(target=_listen, args=(lines, busy), daemon=True).start()
+    while (line := lines.get()) is not None:
         said = json.loads(line)
         result = compute(Task.from_dict(said), work, allow_imports=allow_imports, tries=said["tries"])
         results.write(result)
+        busy.clear()
         answers.write(f"{result.task.key}\n")
+
+
+def _listen(lines: SimpleQueue[str | None], busy: threading.Event) -> None:
+    for line in sys.stdin:
+        busy.set()
+        lines.put(line)
+    if busy.is_set():
+        os._exit(1)
+    lines.put(None)
 
 
 def _function(path: str) -> Callable[..., dict[str, Any]]:
