@@ -34,7 +34,7 @@ _TILE_LEAF = 0x1D  # of CPUID; where it reads zero, oneDNN configures no tiles a
 # What its ONNX reader and its transformations append to the name of an operation with a bias, or with scales behind it.
 _APPENDED = re.compile("/(WithoutBiases|DequantizationMultiply)")
 _INTEGERS = ("u8", "i8")
-_TRIALS = 24
+_TRIALS = 12
 """How often a network is compiled to find which of its tensors can be shown."""
 _ANOTHER = "deploy for a backend it runs"
 
