@@ -110,3 +110,22 @@ def test_gradients_are_of_the_weight_itself(x):
     weight = prepared.get_parameter("0.parametrizations.weight.original")
     assert weight.shape == (8, 3, 3, 3)
     assert weight.grad is not None
+
+
+class Frozen(dict):
+    """As a configuration of diffusers."""
+
+    def __setitem__(self, name, value):
+        if name in self:
+            raise TypeError("frozen")
+        super().__setitem__(name, value)
+
+    def update(self, *_):
+        raise TypeError("frozen")
+
+
+def test_a_model_that_holds_a_frozen_dictionary_is_copied():
+    model = nn.Sequential(nn.Linear(4, 4))
+    model.config = Frozen(act=torch.relu, made=lambda x: x)
+    copy = capture(model, (torch.randn(1, 4),)).module
+    assert copy is not model

@@ -38,6 +38,7 @@ class Ranges:
         self._given = {**given, **{name: array for name, array in inputs.items() if name not in self._graph.coded}}
         self._coded = {name: array for name, array in inputs.items() if name in self._graph.coded}
         self._made = {name: op for op in self._graph.ops for name in op.outputs if name}
+        self._off = {made.tensor: step.off for step in twin.steps if step.off for made in step.writes}
         self._found: dict[str, ErrorBound] = {}
 
     def real(self, tensor: str) -> ErrorBound | None:
@@ -132,10 +133,15 @@ class Ranges:
         if given is not None:
             return ErrorBound(given) if encoding is None else self._real(given, encoding)
         found = self._computed(read.tensor)
-        return found if encoding is None else self._on_grid(found, encoding)
+        return found if encoding is None else self._on_grid(found, encoding, self._off.get(read.tensor, 0.0))
 
-    def _on_grid(self, found: ErrorBound, encoding: Encoding) -> ErrorBound:
-        least, middle, greatest = (dequantize(codes, encoding) for codes in self._rounded(found, encoding))
+    def _on_grid(self, found: ErrorBound, encoding: Encoding, off: float) -> ErrorBound:
+        """`off`: by how many steps what a kernel rounds may be off, if it was fitted."""
+        codes = self._rounded(found, encoding)
+        if off:
+            least, greatest = (_float(end) for end in _around(found, encoding, off))
+            codes = torch.minimum(least, codes[1]), codes[1], torch.maximum(greatest, codes[1])
+        least, middle, greatest = (dequantize(each, encoding) for each in codes)
         error = torch.maximum(middle - least, greatest - middle)
         if self._twin.arithmetic.from_ends:
             error = error + _of_ends(middle, encoding)

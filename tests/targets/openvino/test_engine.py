@@ -101,6 +101,23 @@ def test_a_tensor_that_an_add_reads_is_not_shown(tmp_path):
     assert inside["relu5"].dtype == np.uint8
 
 
+@pytest.mark.parametrize("hidden", [0, 1, -1])
+def test_a_tensor_that_changes_the_outputs_is_not_shown(hidden, tmp_path, monkeypatch):
+    net = small_net("residual")
+    every = list(loaded(net, tmp_path).tensors(net.feeds))
+    plain, changing = OpenVino._values, every[hidden]
+
+    def changed(self, exposing, arrays, outputs):
+        if changing in (one.tensor for one in exposing.shown):
+            outputs = {name: array + 1 for name, array in outputs.items()}
+        return plain(self, exposing, arrays, outputs)
+
+    monkeypatch.setattr(OpenVino, "_values", changed)
+    engine = loaded(net, tmp_path)
+    assert set(engine.tensors(net.feeds)) == set(every) - {changing}
+    assert set(engine.tensors(net.feeds)) == set(every) - {changing}, "the second time without another search"
+
+
 def test_a_resnet18_runs_on_integers_throughout(tmp_path):
     found = loaded(resnet18(Style(batch=1), size=32), tmp_path, ir=True).explain()
     ran_as = {kind: {placed.ran_as for placed in found if placed.kind == kind} for kind in ("Conv", "Gemm", "MaxPool")}

@@ -6,6 +6,7 @@ from detent.numerics import PerChannel, PerTensor, Rounding
 from detent.planning import Backend, SupportedSchemes, quantize_inputs
 from detent.rewrites.fuse_activation_functions import fuse_activation_functions
 from detent.targets.base import Target
+from detent.targets.ncnn.split_sum_of_stack import split_sum_of_stack
 
 __all__ = ["NCNN", "TARGET"]
 
@@ -19,7 +20,7 @@ NCNN = Backend(
     rules=quantize_inputs("conv", "linear"),
     passthrough=(),
     conv_axes=(1, 2),
-    rewrites=(fuse_activation_functions.name,),
+    rewrites=(fuse_activation_functions.name, split_sum_of_stack.name),
     opset=21,
     arithmetic="ncnn",
     files=("ncnn", "ncnn_table"),
@@ -28,7 +29,7 @@ NCNN = Backend(
 
 TARGET = Target(
     backend=NCNN,
-    rewrites=(fuse_activation_functions,),
+    rewrites=(fuse_activation_functions, split_sum_of_stack),
     formats={
         "ncnn": "detent.targets.ncnn.file.writer:FORMAT",
         "ncnn_table": "detent.targets.ncnn.file.writer:TABLE_FORMAT",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,8 @@ _TILE_LEAF = 0x1D  # of CPUID; where it reads zero, oneDNN configures no tiles a
 # What its ONNX reader and its transformations append to the name of an operation with a bias, or with scales behind it.
 _APPENDED = re.compile("/(WithoutBiases|DequantizationMultiply)")
 _INTEGERS = ("u8", "i8")
+_TRIALS = 12
+"""How often a network is compiled to find which of its tensors can be shown."""
 _ANOTHER = "deploy for a backend it runs"
 
 
@@ -58,7 +60,7 @@ class OpenVino(Engine):
         self._package, self._threads, self._as_float = package, threads, as_float
         self._core = Core()
         self._compiled: dict[Shapes, Any] = {}
-        self._exposing: dict[Shapes, Any] = {}
+        self._exposing: dict[Shapes, _Exposing] = {}
         self._read()  # so that a file it cannot read is refused now
 
     @classmethod
@@ -90,20 +92,55 @@ class OpenVino(Engine):
 
         Not of those that an Add reads, times a constant or not: shown, they would no longer be fused into the
         convolution, and other numbers would come out of the network. Nor of those that are multiplied with another
-        activation: shown, they would be stored, and rounded otherwise. Empty for a network without quantization.
+        activation: shown, they would be stored, and rounded otherwise. Nor of others that change the outputs when they
+        are shown. Empty for a network without quantization.
         """
         if self._as_float:
             return {}
-        shown = _shown(self._package)
         arrays = given(self._package.graph.inputs, inputs, engine=self.name)
-        shapes = _shapes(arrays)
+        shapes, outputs = _shapes(arrays), self.run(inputs)
         if shapes not in self._exposing:
-            compiled = self._compile(shapes, tuple(one.real for one in shown))
-            self._exposing[shapes] = compiled.create_infer_request()
-        request = self._exposing[shapes]
-        with self._reported(f"run on inputs {dict(shapes)}", _ANOTHER):
+            self._exposing[shapes] = self._exposed(shapes, _shown(self._package))
+        found = self._values(self._exposing[shapes], arrays, outputs)
+        if found is None:
+            self._exposing[shapes], found = self._without_effect(self._exposing[shapes].shown, arrays, outputs)
+        return found
+
+    def _exposed(self, shapes: Shapes, shown: Sequence[_Shown]) -> _Exposing:
+        compiled = self._compile(shapes, tuple(one.real for one in shown))
+        return _Exposing(compiled.create_infer_request(), tuple(shown))
+
+    def _values(self, exposing: _Exposing, arrays: Arrays, outputs: Arrays) -> dict[str, npt.NDArray[Any]] | None:
+        """What is shown; None if other outputs come with it."""
+        request = exposing.request
+        with self._reported(f"run on inputs {dict(_shapes(arrays))}", _ANOTHER):
             results = request.infer(_taken(request.model_inputs, arrays))
-        return {one.tensor: one.codes(np.array(results[one.real])) for one in shown}
+        ends = ((output, real(output, np.array(results[output.name]))) for output in self._package.graph.outputs)
+        if not all(np.array_equal(end, outputs[output.name], equal_nan=end.dtype.kind == "f") for output, end in ends):
+            return None
+        return {one.tensor: one.codes(np.array(results[one.real])) for one in exposing.shown}
+
+    def _without_effect(
+        self, shown: Sequence[_Shown], arrays: Arrays, outputs: Arrays
+    ) -> tuple[_Exposing, dict[str, npt.NDArray[Any]]]:
+        """As many as can be shown together with the outputs of the network as it is, those near its end first."""
+        shapes = _shapes(arrays)
+        best = self._exposed(shapes, ())
+        values: dict[str, npt.NDArray[Any]] = {}
+        middle = len(shown) // 2
+        left = [shown[:middle], shown[middle:]]
+        for _ in range(_TRIALS):
+            if not left:
+                break
+            group = left.pop()
+            tried = self._exposed(shapes, [*best.shown, *group])
+            found = self._values(tried, arrays, outputs)
+            if found is not None:
+                best, values = tried, found
+            elif len(group) > 1:
+                middle = len(group) // 2
+                left += [group[:middle], group[middle:]]
+        return best, values
 
     def explain(self) -> list[Placement]:
         graph = self._package.graph
@@ -204,6 +241,14 @@ class _Shown:
     def codes(self, real: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The codes that real numbers on its grid stand for; these themselves where it has none."""
         return real if self.encoding is None else self.encoding.quantize(real).astype(self.encoding.dtype)
+
+
+@dataclass(frozen=True)
+class _Exposing:
+    """A network that is compiled to show what is inside."""
+
+    request: Any
+    shown: tuple[_Shown, ...]
 
 
 def _shown(package: Package) -> list[_Shown]:

@@ -14,10 +14,12 @@ from detent.targets.base import Target
 from detent.targets.openvino.rewrites.add_epsilon_bias import add_epsilon_bias
 from detent.targets.openvino.rewrites.barrier_after_minmax_reduction import barrier_after_minmax_reduction
 from detent.targets.openvino.rewrites.barrier_around_linear_constants import barrier_around_linear_constants
+from detent.targets.openvino.rewrites.barrier_before_average import barrier_before_average
 from detent.targets.openvino.rewrites.barrier_before_channel_constants import barrier_before_channel_constants
 from detent.targets.openvino.rewrites.barrier_before_negation import barrier_before_negation
 from detent.targets.openvino.rewrites.barrier_before_normalization import barrier_before_normalization
 from detent.targets.openvino.rewrites.barrier_before_pad import barrier_before_pad
+from detent.targets.openvino.rewrites.barrier_behind_square_transpose import barrier_behind_square_transpose
 from detent.targets.openvino.rewrites.barrier_behind_weights_of_constants import barrier_behind_weights_of_constants
 from detent.targets.openvino.rewrites.drop_single_window_stride import drop_single_window_stride
 from detent.targets.openvino.rewrites.maxpool_ceil_mode_explicit_pad import maxpool_ceil_mode_explicit_pad
@@ -33,6 +35,7 @@ _REWRITES = (
     avgpool_count_include_pad,
     avgpool_ceil_mode_explicit_pad,
     use_global_avgpool,
+    barrier_before_average,
     unsqueeze_1x1_matmul,
     maxpool_ceil_mode_explicit_pad,
     barrier_before_normalization,
@@ -46,6 +49,7 @@ _REWRITES = (
     barrier_around_linear_constants,
     barrier_before_negation,
     split_permuting_gather,
+    barrier_behind_square_transpose,
 )
 
 OPENVINO = Backend(
