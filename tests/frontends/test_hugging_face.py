@@ -129,5 +129,5 @@ def test_damaged_folders_are_refused(llama, tmp_path, file, content, found):
 def test_pipes_in_a_folder_are_not_waited_for(llama, tmp_path):
     os.mkfifo(tmp_path / "config.json")
     (tmp_path / "model.safetensors").write_bytes((llama / "model.safetensors").read_bytes())
-    with pytest.raises(CaptureError, match="it is no regular file"):
+    with pytest.raises(CaptureError, match="it is not a regular file"):
         load_checkpoint(tmp_path)

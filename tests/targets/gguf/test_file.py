@@ -152,7 +152,7 @@ def test_a_head_that_is_the_table_is_written_once(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "found"),
     [
-        ({"model_type": "bert"}, "the model is a bert, and known are llama, mistral"),
+        ({"model_type": "bert"}, "the model is a bert, and not one of llama, mistral"),
         ({"attention_bias": True}, "the model has attention_bias True"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "the model has rotary positions 'yarn'"),
     ],

@@ -54,7 +54,7 @@ def values_of(config: Mapping[str, Any] | None, *, words: int) -> dict[str, Any]
     if family is None:
         known = ", ".join(_FAMILIES)
         raise DeployError(
-            asked, f"the model is a {config.get('model_type')}, and known are {known}", "use another target"
+            asked, f"the model is a {config.get('model_type')}, and not one of {known}", "use another target"
         )
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     kind = rope.get("rope_type", "default")
