@@ -41,6 +41,16 @@ def test_it_says_what_it_is_in_a_few_lines(artifact):
     assert repr(artifact).splitlines()[1] == "  model.onnx  missing"
 
 
+def test_it_says_on_which_cpus_it_is_exact_if_not_on_all(tmp_path):
+    torch.manual_seed(0)
+    whole = nn.Sequential(nn.Conv2d(4, 4, 3)).eval()
+    x = torch.rand(2, 4, 6, 6)
+    prepared = detent.prepare(whole, (x,), backend="onnxruntime", cpu="vnni")
+    detent.calibrate(prepared, [x])
+    (said,) = [line for line in repr(detent.deploy(prepared, tmp_path / "out")).splitlines() if "CPUs" in line]
+    assert said == "  note: exact on some CPUs only: pairs of products saturate on avx2, avx512, in _0"
+
+
 def test_it_verifies_right_away(artifact):
     torch.manual_seed(1)
     assert artifact.verify([torch.randn(3, 3, 6, 6)], latency=False).holds

@@ -34,7 +34,8 @@ class Artifact(Package):
         title = (
             f"Artifact {str(self.folder)!r} for {told['backend']} ({runs}), {len(told['tensors'])} tensors quantized"
         )
-        return "\n  ".join([title, *(f"{name}  {_size(self.folder / name)}" for name in sorted(told["files"]))])
+        files = [f"{name}  {_size(self.folder / name)}" for name in sorted(told["files"])]
+        return "\n  ".join([title, *files, *(f"note: {note}" for note in told["notes"])])
 
     def _repr_html_(self) -> str:
         title, *_ = repr(self).splitlines()

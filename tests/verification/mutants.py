@@ -21,7 +21,7 @@ from detent.twin import Twin
 
 INSTALLED = [
     name
-    for name in ("onnxruntime", "openvino", "torch_x86", "litert", "ncnn")
+    for name in ("onnxruntime", "openvino", "torch_x86", "litert", "ncnn", "mnn")
     if ENGINES[BACKENDS[name].engine].version() is not None
 ]
 LAYER = "relu2"
@@ -52,7 +52,7 @@ def made(backend: str, kind: str, folder: Path, bits: int = 7) -> Artifact:
     """Weights of 7 bits are the same numbers on every CPU; whole ones of 8 are for CPUs with VNNI."""
     torch.manual_seed(0)
     tanh, exclude = NETS[kind]
-    weight = {} if backend in ("litert", "ncnn") else {"bits": bits}
+    weight = {"bits": bits} if backend in ("onnxruntime", "openvino", "torch_x86") else {}
     recipe = Recipe(name="mutants", weight=weight, exclude=exclude, cpu="vnni" if bits == 8 else None)
     prepared = detent.prepare(Net(tanh=tanh).eval(), (batches()[0],), backend=backend, recipe=recipe)
     detent.calibrate(prepared, batches())
