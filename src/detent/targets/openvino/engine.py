@@ -86,7 +86,7 @@ class OpenVino(Engine):
             results = request.infer(_taken(request.model_inputs, arrays), share_inputs=True)
         return {output.name: real(output, np.array(results[output.name])) for output in self._package.graph.outputs}
 
-    def tensors(self, inputs: Arrays) -> Arrays:
+    def tensors(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
         """The codes of quantized activations, recovered from the real numbers that leave the DequantizeLinear; and the
         real numbers that products with compressed weights read and give.
 
@@ -109,7 +109,7 @@ class OpenVino(Engine):
         compiled = self._compile(shapes, tuple(one.real for one in shown))
         return _Exposing(compiled.create_infer_request(), tuple(shown))
 
-    def _values(self, exposing: _Exposing, arrays: Arrays, outputs: Arrays) -> Arrays | None:
+    def _values(self, exposing: _Exposing, arrays: Arrays, outputs: Arrays) -> dict[str, npt.NDArray[Any]] | None:
         """What is shown; None if other outputs come with it."""
         request = exposing.request
         with self._reported(f"run on inputs {dict(_shapes(arrays))}", _ANOTHER):
@@ -119,11 +119,13 @@ class OpenVino(Engine):
             return None
         return {one.tensor: one.codes(np.array(results[one.real])) for one in exposing.shown}
 
-    def _without_effect(self, shown: Sequence[_Shown], arrays: Arrays, outputs: Arrays) -> tuple[_Exposing, Arrays]:
+    def _without_effect(
+        self, shown: Sequence[_Shown], arrays: Arrays, outputs: Arrays
+    ) -> tuple[_Exposing, dict[str, npt.NDArray[Any]]]:
         """As many as can be shown together with the outputs of the network as it is, those near its end first."""
         shapes = _shapes(arrays)
         best = self._exposed(shapes, ())
-        values: Arrays = {}
+        values: dict[str, npt.NDArray[Any]] = {}
         middle = len(shown) // 2
         left = [shown[:middle], shown[middle:]]
         for _ in range(_TRIALS):
