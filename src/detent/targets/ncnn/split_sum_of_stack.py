@@ -10,7 +10,10 @@ __all__ = ["split_sum_of_stack"]
 
 
 @rewrite(
-    why="ncnn has no axis for what is stacked in front of the batch, or beside four others (`torch.stack(x).sum(0)`)",
+    why=(
+        "In ncnn there is no axis for what is stacked in front of the batch, or beside four others "
+        "(`torch.stack(x).sum(0)`)"
+    ),
     needed_for=("ncnn<=1.0.20261020",),
 )
 def split_sum_of_stack(editor: NetworkEditor) -> None:
