@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load, save
+from safetensors.torch import load as load_torch
+from safetensors.torch import save as save_torch
 from torch import nn
 
 import detent
@@ -35,6 +37,23 @@ def test_the_checkpoint_holds_what_was_simulated(artifact):
     assert len(group["targets"]) == 8
     assert tensors["layers.0.mlp.down_proj.weight_packed"].shape == (256, 288 * bits // 32)
     assert config["model_type"] == "llama"
+
+
+def test_weights_of_e4m3(tmp_path):
+    torch.manual_seed(0)
+    prepared = detent.prepare(Llama().eval(), (TOKENS,), backend="compressed_tensors", recipe="fp8")
+    detent.calibrate(prepared, [TOKENS])
+    artifact = detent.deploy(prepared, tmp_path / "out")
+    assert list(vendor_disagreements(artifact)) == []
+    content = (artifact.folder / FILE).read_bytes()
+    tensors, asked = load_torch(content), json.loads((artifact.folder / CONFIG).read_text())["quantization_config"]
+    assert asked["format"] == "float-quantized"
+    assert tensors["lm_head.weight"].dtype == torch.float8_e4m3fn
+    real = tensors["lm_head.weight"].float() * tensors["lm_head.weight_scale"]
+    assert torch.equal(real, prepared.lm_head.weight)
+    tensors["lm_head.weight"].view(torch.uint8)[0, 0] ^= 1
+    (artifact.folder / FILE).write_bytes(save_torch(tensors, metadata={"detent.prefix": ""}))
+    assert list(vendor_disagreements(artifact)) == [f"lm_head.weight: {FILE} has other numbers than model.onnx"]
 
 
 def test_its_own_package_unpacks_the_same_codes(artifact):
