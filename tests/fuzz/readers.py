@@ -59,7 +59,7 @@ def readers(folder: Path, *, every_backend: bool) -> Iterator[Reader]:
     yield from _of_models(folder)
     yield from _of_data(folder)
     yield from _of_training(folder)
-    for backend in sorted(set(BACKENDS) - {"gguf"}) if every_backend else ARTIFACTS:
+    for backend in sorted(set(BACKENDS) - {"gguf", "compressed_tensors"}) if every_backend else ARTIFACTS:
         yield from _of_artifact(folder / backend, backend)
     if every_backend:
         yield from _of_hugging_face(folder)

@@ -37,7 +37,8 @@ REFUSED = {
     "apot": set(BACKENDS) - {"academic", "academic_nlp"},
     **dict.fromkeys(("w4g32", "w4g128", "w4g32_gptq", "w8"), WITHOUT_GROUPS),
     **dict.fromkeys(("q8_0", "q6_k", "q4_k_m", "q4_0"), set(BACKENDS) - {"gguf"}),
-    **dict.fromkeys(("nf4", "mxfp4", "mxfp8", "nvfp4", "fp8"), set(BACKENDS) - {"academic", "academic_nlp"}),
+    **dict.fromkeys(("nf4", "mxfp4", "mxfp8", "nvfp4"), set(BACKENDS) - {"academic", "academic_nlp"}),
+    "fp8": set(BACKENDS) - {"academic", "academic_nlp", "compressed_tensors"},
 }
 
 

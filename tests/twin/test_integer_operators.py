@@ -22,7 +22,7 @@ STYLES = [Style(), Style(activation="int8", symmetric=True, scales="pot", per_ch
 
 
 # An operator that only the engine has, and the one whose work it does.
-OWN = {"MatMulNBits": "MatMul"}
+OWN = {"MatMulNBits": "MatMul", "GgmlMulMat": "MatMul"}
 
 
 def in_blocks() -> Network:

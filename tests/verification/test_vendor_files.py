@@ -30,7 +30,7 @@ from detent.verification.vendor_files import unchecked_files, vendor_disagreemen
 from tests.models import MODELS
 
 Change = Callable[[bytes], bytes]
-HEAVY = ("executorch_xnnpack", "gguf")
+HEAVY = ("executorch_xnnpack", "gguf", "compressed_tensors")
 """Lowered by a library of its own, in an environment of its own; for language models alone (tests/targets/gguf)."""
 
 

@@ -78,7 +78,7 @@ def deployment_of(prepared: PreparedModel, *, dynamic_batch: bool = True, mode: 
         notes=(*_of_float(prepared), *exported.notes),
         names=exported.names,
         saturating=saturating_layers(network) if prepared.backend.saturates_on else (),
-        config=_config(prepared),
+        **_config(prepared),
     )
 
 
@@ -164,14 +164,13 @@ def _written(one: Format, deployment: Deployment) -> Written:
         ) from error
 
 
-def _config(prepared: PreparedModel) -> Mapping[str, Any] | None:
-    """What a model of transformers says of itself: of the outermost that has a config."""
-    for module in prepared.modules():
+def _config(prepared: PreparedModel) -> dict[str, Any]:
+    """What a model of transformers says of itself, and where it is: of the outermost that has a config."""
+    for name, module in prepared.named_modules():
         say = getattr(getattr(module, "config", None), "to_dict", None)
         if callable(say):
-            said: Mapping[str, Any] = say()
-            return said
-    return None
+            return {"config": say(), "config_prefix": name}
+    return {}
 
 
 def _of_float(prepared: PreparedModel) -> list[str]:

@@ -47,6 +47,7 @@ PLACES = {
     "metax": "detent.targets.metax:TARGET",
     "esp_dl": "detent.targets.esp_dl.spec:TARGET",
     "gguf": "detent.targets.gguf.spec:TARGET",
+    "compressed_tensors": "detent.targets.compressed_tensors.spec:TARGET",
     "academic": "detent.targets.academic:TARGET",
     "academic_nlp": "detent.targets.academic:NLP_TARGET",
     "native": "detent.targets.torch_native.spec:NATIVE_TARGET",

@@ -196,7 +196,11 @@ class _Walk:
                 return None
             self.stored[name] = found
             if found.quantizer is not None and found.codes is None:
-                self.notes.append(f"{name}: model.onnx has no {found.quantizer.scheme}; its values are float32 there")
+                scheme = found.quantizer.scheme
+                note = f"{name}: model.onnx has no {scheme}; its values are float32 there"
+                if scheme.has_offset:  # of every layer of a language model
+                    note = f"model.onnx has no {scheme}: such weights are float32 there"
+                self.notes.extend([] if note in self.notes else [note])
         kept = self.stored[name]
         shape, dtype = tuple(kept.values.shape), kept.values.dtype
         if kept.codes is None or kept.encoding is None:

@@ -20,7 +20,7 @@ class Deployment:
     """The network as QDQ ONNX, for a backend. `tensors` is in the order of the Plan; `ranges` are of float tensors, as
     they would be on a grid, which only retargeting looks at; `names` are of nodes of the torch model whose result is
     called otherwise here; `saturating` are the layers whose pairs of products leave 16 bits; `config` is that of a
-    model of transformers (config.json)."""
+    model of transformers (config.json), and `config_prefix` the name that this has inside of the deployed one."""
 
     name: str
     backend: Backend
@@ -31,6 +31,7 @@ class Deployment:
     names: Mapping[str, str] = field(default_factory=dict)
     saturating: tuple[str, ...] = ()
     config: Mapping[str, Any] | None = None
+    config_prefix: str = ""
 
     @cached_property
     def graph(self) -> Network:

@@ -72,6 +72,7 @@ class LlamaCpp(Engine):
 
     name = "llama_cpp"
     extra = "gguf"
+    arithmetic = "gguf"
 
     def __init__(self, package: Package, *, threads: int, plain: bool):
         self._package, self._threads, self._plain = package, threads, plain

@@ -1,0 +1,34 @@
+"""Checkpoints of compressed-tensors: linear layers of 4 or 8 bits in groups, or of E4M3; all else as it was."""
+
+from __future__ import annotations
+
+from detent.numerics import E4M3Grid, PerChannel, PerGroup
+from detent.planning import Backend, Rule, SupportedSchemes
+from detent.targets.base import Target
+
+__all__ = ["COMPRESSED_TENSORS", "TARGET"]
+
+_FLOATS = SupportedSchemes(grids=(E4M3Grid,), granularities=(PerChannel,), scales=("float",))
+
+COMPRESSED_TENSORS = Backend(
+    name="compressed_tensors",
+    about="safetensors that transformers and vLLM load",
+    weight=SupportedSchemes(
+        bits=(4, 8),
+        granularities=(PerGroup,),
+        group_sizes=(32, 64, 128, 256),
+        scales=("float", "float16"),
+        also=(_FLOATS,),
+    ),
+    activation=SupportedSchemes(),
+    rules={"linear": Rule(inputs=False)},
+    fusions=(),
+    passthrough=(),
+    opset=21,
+    arithmetic="weight_only",
+    files=("onnx", "compressed_tensors"),
+)
+
+TARGET = Target(
+    backend=COMPRESSED_TENSORS, formats={"compressed_tensors": "detent.targets.compressed_tensors.file:FORMAT"}
+)

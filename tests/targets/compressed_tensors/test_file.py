@@ -1,0 +1,89 @@
+"""Checkpoints of compressed-tensors: what they hold, what that package unpacks, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load, save
+from safetensors.torch import load as load_torch
+from safetensors.torch import save as save_torch
+from torch import nn
+
+import detent
+from detent.errors import ArtifactError, DeployError
+from detent.targets.compressed_tensors.file import CONFIG, FILE, read_packed
+from detent.verification.vendor_files import vendor_disagreements
+from tests.targets.gguf.llama import TOKENS, Llama
+
+
+@pytest.fixture(scope="module", params=["w4g32", "w8"])
+def artifact(request, tmp_path_factory):
+    torch.manual_seed(0)
+    prepared = detent.prepare(Llama().eval(), (TOKENS,), backend="compressed_tensors", recipe=request.param)
+    detent.calibrate(prepared, [TOKENS])
+    return detent.deploy(prepared, tmp_path_factory.mktemp("made") / "out")
+
+
+def test_the_checkpoint_holds_what_was_simulated(artifact):
+    assert list(vendor_disagreements(artifact)) == []
+    tensors, config = load((artifact.folder / FILE).read_bytes()), json.loads((artifact.folder / CONFIG).read_text())
+    assert tensors["embed_tokens.weight"].shape == (40, 256)
+    assert tensors["layers.0.mlp.down_proj.weight_scale"].shape == (256, 9)
+    asked = config["quantization_config"]
+    assert (asked["quant_method"], asked["format"], asked["ignore"]) == ("compressed-tensors", "pack-quantized", [])
+    (group,) = asked["config_groups"].values()
+    bits = group["weights"]["num_bits"]
+    assert len(group["targets"]) == 8
+    assert tensors["layers.0.mlp.down_proj.weight_packed"].shape == (256, 288 * bits // 32)
+    assert config["model_type"] == "llama"
+
+
+def test_weights_of_e4m3(tmp_path):
+    torch.manual_seed(0)
+    prepared = detent.prepare(Llama().eval(), (TOKENS,), backend="compressed_tensors", recipe="fp8")
+    detent.calibrate(prepared, [TOKENS])
+    artifact = detent.deploy(prepared, tmp_path / "out")
+    assert list(vendor_disagreements(artifact)) == []
+    content = (artifact.folder / FILE).read_bytes()
+    tensors, asked = load_torch(content), json.loads((artifact.folder / CONFIG).read_text())["quantization_config"]
+    assert asked["format"] == "float-quantized"
+    assert tensors["lm_head.weight"].dtype == torch.float8_e4m3fn
+    real = tensors["lm_head.weight"].float() * tensors["lm_head.weight_scale"]
+    assert torch.equal(real, prepared.lm_head.weight)
+    tensors["lm_head.weight"].view(torch.uint8)[0, 0] ^= 1
+    (artifact.folder / FILE).write_bytes(save_torch(tensors, metadata={"detent.prefix": ""}))
+    assert list(vendor_disagreements(artifact)) == [f"lm_head.weight: {FILE} has other numbers than model.onnx"]
+
+
+def test_its_own_package_unpacks_the_same_codes(artifact):
+    helpers = pytest.importorskip(
+        "compressed_tensors.compressors.pack_quantized.helpers", reason="pip install compressed-tensors"
+    )
+    content = (artifact.folder / FILE).read_bytes()
+    tensors = load(content)
+    for blocks in read_packed(content, (artifact.folder / CONFIG).read_bytes()):
+        packed, shape = (torch.from_numpy(tensors[f"{blocks.tensor}_{part}"]) for part in ("packed", "shape"))
+        codes = helpers.unpack_from_int32(packed, blocks.bits, shape)
+        assert np.array_equal(codes.numpy(), blocks.codes - (1 << (blocks.bits - 1)))
+
+
+def test_a_changed_code_is_found_and_a_damaged_file_refused(artifact):
+    content, config = (artifact.folder / FILE).read_bytes(), (artifact.folder / CONFIG).read_bytes()
+    tensors = {name: array.copy() for name, array in load(content).items()}
+    tensors["lm_head.weight_packed"][0, 0] ^= 1
+    changed = save(tensors, metadata={"detent.prefix": ""})
+    before, after = ({blocks.tensor: blocks.codes for blocks in read_packed(one, config)} for one in (content, changed))
+    assert [name for name in before if not np.array_equal(before[name], after[name])] == ["lm_head.weight"]
+    del tensors["lm_head.weight_scale"]
+    with pytest.raises(ArtifactError, match=r"lm_head\.weight_packed"):
+        read_packed(save(tensors, metadata={"detent.prefix": ""}), config)
+    with pytest.raises(ArtifactError):
+        read_packed(content[:100], config)
+
+
+def test_a_model_without_a_config_is_refused(tmp_path):
+    prepared = detent.prepare(nn.Linear(32, 4), (torch.zeros(1, 32),), backend="compressed_tensors", recipe="w8")
+    detent.calibrate(prepared, [torch.ones(1, 32)])
+    with pytest.raises(DeployError, match="the model has no config"):
+        detent.deploy(prepared, tmp_path / "out")
