@@ -118,7 +118,8 @@ def row_of(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
             check=False,
         )
         if told.returncode:
-            raise NotRunError((told.stderr.strip().splitlines() or [f"exit code {told.returncode}"])[-1])
+            last = (told.stderr.strip().splitlines() or ["nothing was said"])[-1]
+            raise NotRunError(f"exit code {told.returncode}: {last}")
         return {**row, **json.loads(out.read_text())}
     except subprocess.TimeoutExpired as error:
         return {**row, "not_run": f"it took longer than {error.timeout:.0f} s"}
