@@ -118,7 +118,8 @@ def row_of(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
             check=False,
         )
         if told.returncode:
-            raise NotRunError((told.stderr.strip().splitlines() or [f"exit code {told.returncode}"])[-1])
+            last = (told.stderr.strip().splitlines() or ["nothing was said"])[-1]
+            raise NotRunError(f"exit code {told.returncode}: {last}")
         return {**row, **json.loads(out.read_text())}
     except subprocess.TimeoutExpired as error:
         return {**row, "not_run": f"it took longer than {error.timeout:.0f} s"}
@@ -186,7 +187,8 @@ def main() -> None:
     arguments.environments.mkdir(parents=True, exist_ok=True)
     rows = json.loads(ROWS.read_text()) if ROWS.is_file() else {}
     for name in arguments.names or PEERS:
-        rows[name] = {**row_of(name, arguments), "machine": machine_facts()}
+        facts = {key: value for key, value in machine_facts().items() if key in ("cpu", "cpu_kind", "versions")}
+        rows[name] = {**row_of(name, arguments), "machine": facts}
         print(name, {key: value for key, value in rows[name].items() if key != "machine"}, flush=True)
         ROWS.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n")
         write_page(rows)

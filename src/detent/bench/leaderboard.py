@@ -149,18 +149,16 @@ def academic_against_hardware(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """
     plain = [row for row in rows if row.simulated is not None and row.axes["initialization"] is None]
     plain = [row for row in plain if row.axes["target"] not in GRAPH_TARGETS or row.axes["target"] == ACADEMIC]
-    usual: dict[str, Any] = {}
-    for target in dict.fromkeys(row.axes["target"] for row in plain):
-        held = {(row.axes["algorithm"], row.axes["batch_norm"]) for row in plain if row.axes["target"] == target}
-        counts = Counter(strategy for _, strategy in held)
-        usual[target] = max(counts, key=lambda strategy: (counts[strategy], strategy is None))
-    found: dict[tuple[Any, ...], dict[str, float]] = {}
+    places: dict[tuple[str, ...], list[Row]] = {}
     for row in plain:
-        target = row.axes["target"]
-        if row.axes["batch_norm"] == usual[target]:
-            where = (row.axes["network"], row.axes["bits"], row.axes["algorithm"])
-            assert row.simulated is not None
-            found.setdefault(where, {})[target] = row.simulated.mean
+        places.setdefault(tuple(row.axes[axis] for axis in ("network", "bits", "target")), []).append(row)
+    found: dict[tuple[str, ...], dict[str, float]] = {}
+    for (network, bits, target), held in places.items():
+        counts = Counter(row.axes["batch_norm"] for row in held)
+        usual = max(counts, key=lambda strategy: (counts[strategy], strategy is None))
+        for row in held:
+            if row.axes["batch_norm"] == usual and row.simulated is not None:
+                found.setdefault((network, bits, row.axes["algorithm"]), {})[target] = row.simulated.mean
     return [
         {"network": network, "bits": bits, "algorithm": algorithm, "by_target": by_target}
         for (network, bits, algorithm), by_target in found.items()
