@@ -77,7 +77,9 @@ class OpenVino(Engine):
         return cls(package, threads=threads, as_float=as_float)
 
     def run(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
-        arrays = given(self._package.graph.inputs, inputs, engine=self.name)
+        return self._outputs(given(self._package.graph.inputs, inputs, engine=self.name))
+
+    def _outputs(self, arrays: Arrays) -> dict[str, npt.NDArray[Any]]:
         shapes = _shapes(arrays)
         if shapes not in self._compiled:
             self._compiled[shapes] = self._compile(shapes).create_infer_request()
@@ -98,7 +100,7 @@ class OpenVino(Engine):
         if self._as_float:
             return {}
         arrays = given(self._package.graph.inputs, inputs, engine=self.name)
-        shapes, outputs = _shapes(arrays), self.run(inputs)
+        shapes, outputs = _shapes(arrays), self._outputs(arrays)
         if shapes not in self._exposing:
             self._exposing[shapes] = self._exposed(shapes, _shown(self._package))
         found = self._values(self._exposing[shapes], arrays, outputs)
