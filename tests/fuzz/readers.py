@@ -39,6 +39,7 @@ from detent.twin.interpreter import graph_of
 from detent.zoo.pretrained import read_weights
 from tests.frontends.caffe.test_caffe import layer, numbers, save
 from tests.fuzz.harness import Reader
+from tests.targets.gguf import llama
 from tests.targets.weights_in_blocks import TOKENS, deployed
 
 __all__ = ["ARTIFACTS", "installed", "readers"]
@@ -289,6 +290,9 @@ def _of_hugging_face(folder: Path) -> Iterator[Reader]:
 
 
 def _of_artifact(folder: Path, backend: str) -> Iterator[Reader]:
+    if backend == "gguf":  # holds language models alone
+        yield from _of_files(llama.deployed(folder, "q4_0", num_hidden_layers=1).folder, backend, llama.TOKENS)
+        return
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(16, 3))
     prepared = detent.prepare(net, (_X,), backend=backend, recipe="ptq")
     detent.calibrate(prepared, [_X])
