@@ -24,6 +24,7 @@ import detent.files
 from detent.deployment import atomic_folder, write
 from detent.targets import BACKENDS
 from tests.fuzz.readers import installed
+from tests.targets.gguf.llama import TOKENS, Llama
 
 warnings.simplefilter("ignore")
 torch.set_num_threads(1)
@@ -36,6 +37,11 @@ x = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
 def prepared(seed):
     torch.manual_seed(seed)
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(16, 3))
+    if backend in ("gguf", "compressed_tensors"):  # they hold language models alone
+        recipe = "q4_0" if backend == "gguf" else "w4g32"
+        made = detent.prepare(Llama(num_hidden_layers=1).eval(), (TOKENS,), backend=backend, recipe=recipe)
+        detent.calibrate(made, [TOKENS])
+        return made
     if tunes:
         return net.eval()
     made = detent.prepare(net, (x,), backend=backend, recipe="ptq")
