@@ -27,7 +27,7 @@ def test_every_layer_is_timed_on_the_engine_at_each_width(backend):
     assert list(found) == LAYERS
     for row in found.values():
         assert list(row) == [8, 32]
-        assert all(0 < milliseconds < 1000 for milliseconds in row.values())
+        assert all(milliseconds > 0 for milliseconds in row.values())
 
 
 def test_the_fastest_run_counts_in_milliseconds():
