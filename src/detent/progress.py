@@ -157,7 +157,7 @@ class _Terminal(_Display):
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             *texts,
-            console=Console(file=sys.stderr),
+            console=Console(file=getattr(sys.stderr, "terminal", sys.stderr)),  # the command line hides controls
             transient=True,
             auto_refresh=False,
             redirect_stdout=sys.stdout.isatty(),

@@ -78,7 +78,7 @@ def test_the_page_of_a_quantizer():
     page = methods.pages()["quantizers/lsq.md"]
     assert "- For: weight, activation, bias." in page
     assert "```pycon\n>>> from detent.numerics import IntGrid" in page
-    assert "| `gradient_scale` | `Literal['bounded', 'lsq', 'none']` | `'bounded'` |" in page
+    assert "| `gradient_scale` | `Literal['lsq', 'bounded', 'none']` | `'lsq'` |" in page
 
 
 def shown_recipe(page):

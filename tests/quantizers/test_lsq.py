@@ -106,7 +106,8 @@ class TestGradientFactor:
     @pytest.mark.parametrize(("bits", "expected"), [(3, 1 / math.sqrt(64 * 3)), (4, 1 / 49), (8, 1 / 127**2)])
     def test_bounded_a_clipped_weight_moves_no_faster_than_one_that_is_not(self, bits, expected):
         scheme = Scheme(IntGrid(bits), granularity=PerChannel(0))
-        q = calibrated(scheme, QParams.symmetric(torch.ones(1)), (1, 64), role="weight")
+        ones = QParams.symmetric(torch.ones(1))
+        q = calibrated(scheme, ones, (1, 64), role="weight", gradient_scale="bounded")
         x = torch.zeros(1, 64)
         x[0, 0] = 1e4
         q(x).sum().backward()

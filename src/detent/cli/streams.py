@@ -23,7 +23,10 @@ _CODES = {number: f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" f
 
 class _Visible(io.TextIOWrapper):
     """Control characters are printed as their codes. Names and messages of a stranger's file could move the cursor,
-    hide lines or retitle the window otherwise; Detent prints none itself."""
+    hide lines or retitle the window otherwise. Detent prints none itself but in progress bars, which write to
+    `terminal`, the stream as it was."""
+
+    terminal: TextIO
 
     def write(self, text: str) -> int:
         super().write(text if text.isprintable() else text.translate(_CODES))
@@ -42,19 +45,21 @@ def secure_streams() -> None:
 
 
 def _secured(stream: TextIO) -> TextIO:
-    """A stream of the same file, if it is Python's own: those of tests and notebooks stay."""
-    if type(stream) is not io.TextIOWrapper:
+    """A stream of the same file, if it is the one that Python started with: those of tests and notebooks stay."""
+    if type(stream) is not io.TextIOWrapper or stream not in (sys.__stdout__, sys.__stderr__):
         return stream
     errors = "backslashreplace" if stream.errors == "strict" else stream.errors
     try:
         stream.flush()
-        return _Visible(
+        made = _Visible(
             stream.buffer,
             encoding=stream.encoding,
             errors=errors,
             line_buffering=stream.line_buffering,
             write_through=stream.write_through,
         )
+        made.terminal = stream
+        return made
     except OSError:  # its file was replaced by a pipe, which has no place to go on from
         stream.reconfigure(errors=errors)
         return stream

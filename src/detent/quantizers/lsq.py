@@ -10,8 +10,9 @@ sample, that share the step (`gradient_scale="lsq"`). The step starts as calibra
 2 mean|x| / sqrt(Qp), the observer `lsq`.
 
 A clipped value is Qp s: with g it moves Qp^2 g times as fast as a weight that has the same gradient, 179 times for 64
-weights of 8 bits. The scales of such layers grew up to 93 times too large at a learning rate of 0.02. So g is at most
-1 / Qp^2 by default (`gradient_scale="bounded"`). Where many values of few bits share a step that changes nothing.
+weights of 8 bits. The scales of such layers grew up to 93 times too large at a learning rate of 0.02.
+`gradient_scale="bounded"` keeps g at 1 / Qp^2 or less. Where many values of few bits share a step that changes nothing;
+steps of 8 bits then hardly move at small learning rates.
 
 >>> from detent.numerics import IntGrid
 >>> q = Lsq(Scheme(IntGrid(3)), (4,), role="weight", gradient_scale="none")     # Qn = 4, Qp = 3
@@ -37,7 +38,7 @@ from detent.quantizers.uniform import lsq_gradient_scale, on_grid, positive_scal
 
 __all__ = ["GradientScale", "Lsq", "checked_gradient_scale"]
 
-GradientScale = Literal["bounded", "lsq", "none"]
+GradientScale = Literal["lsq", "bounded", "none"]
 
 
 def checked_gradient_scale(asked: GradientScale, name: str) -> GradientScale:
@@ -64,7 +65,7 @@ class Lsq(Quantizer):
         *,
         role: Role = "activation",
         name: str = "tensor",
-        gradient_scale: GradientScale = "bounded",
+        gradient_scale: GradientScale = "lsq",
     ):
         super().__init__(scheme, shape, role=role, name=name)
         self.gradient_scale = checked_gradient_scale(gradient_scale, name)

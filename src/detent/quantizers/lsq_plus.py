@@ -53,7 +53,7 @@ class LsqPlus(Quantizer):
         *,
         role: Role = "activation",
         name: str = "tensor",
-        gradient_scale: GradientScale = "bounded",
+        gradient_scale: GradientScale = "lsq",
     ):
         super().__init__(scheme, shape, role=role, name=name)
         self.gradient_scale = checked_gradient_scale(gradient_scale, name)
