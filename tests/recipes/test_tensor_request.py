@@ -213,7 +213,7 @@ def refused(identity, error, given, asked, found, to_do):
         refused(
             "option-word", RecipeError, {"quantizer": "lsq", "quantizer_options": {"gradient_scale": "nnoe"}},
             "quantizer_options.gradient_scale = 'nnoe'",
-            "it is a str; quantizer 'lsq' wants Literal['bounded', 'lsq', 'none']", "did you mean 'none'?",
+            "it is a str; quantizer 'lsq' wants Literal['lsq', 'bounded', 'none']", "did you mean 'none'?",
         ),
         refused(
             "options-list", RecipeError, {"observer_options": ["bins"]},
