@@ -87,3 +87,11 @@ def test_a_model_without_a_config_is_refused(tmp_path):
     detent.calibrate(prepared, [torch.ones(1, 32)])
     with pytest.raises(DeployError, match="the model has no config"):
         detent.deploy(prepared, tmp_path / "out")
+
+
+def test_the_same_model_gives_the_same_bytes(tmp_path):
+    """The metadata of safetensors come in a random order, unless they are sorted."""
+    prepared = detent.prepare(Llama().eval(), (TOKENS,), backend="compressed_tensors", recipe="w4g32")
+    detent.calibrate(prepared, [TOKENS])
+    found = {(detent.deploy(prepared, tmp_path / str(run)).folder / FILE).read_bytes() for run in range(6)}
+    assert len(found) == 1

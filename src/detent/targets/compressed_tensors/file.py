@@ -64,11 +64,21 @@ class CompressedTensorsFormat(Format):
         config["tie_word_embeddings"] = False  # the head has codes of its own, or is there as a copy
         config["dtype"] = "float32"
         content = save(tensors, metadata={"format": "pt", _PREFIX: prefix})
-        return Written({FILE: content, CONFIG: as_json(config)})
+        return Written({FILE: _in_order(content), CONFIG: as_json(config)})
 
     def facts(self, file: str, files: Mapping[str, bytes]) -> Iterator[TensorFacts]:
         yield from facts_of_blocks(read_packed(files[file], files[CONFIG]))
         yield from _facts_of_small_floats(files[file])
+
+
+def _in_order(content: bytes) -> bytes:
+    """A safetensors file with its metadata sorted: the library writes them in another order each time."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + content[end:]
 
 
 FORMAT = CompressedTensorsFormat()
