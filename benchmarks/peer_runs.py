@@ -14,7 +14,7 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
@@ -26,6 +26,7 @@ import torch.fx
 from torch import Tensor, nn
 
 from ptq_data import Task, load, training_images
+from ptq_peers import write_onnx, write_static_file
 from qat_step import saved_bytes, training_step
 from timing import medians
 
@@ -91,31 +92,8 @@ def detent(task: Task, folder: Path, clock: Clock, *, target: str) -> Made:
 
 def onnxruntime_static(task: Task, folder: Path, clock: Clock) -> Made:
     """`quantize_static`, QDQ, per channel. It has no simulation: the file with all optimizations off stands for it."""
-    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
-    from onnxruntime.quantization.shape_inference import quant_pre_process
-
-    class Reader(CalibrationDataReader):
-        def __init__(self) -> None:
-            self._batches: Iterator[Tensor] = iter(task.calibration)
-
-        def get_next(self) -> dict[str, Any] | None:
-            batch = next(self._batches, None)
-            return None if batch is None else {"x": batch.numpy()}
-
-    paths = [str(folder / name) for name in ("float.onnx", "ready.onnx", "quantized.onnx")]
-    with clock:
-        _export(task.net, task, paths[0])
-        quant_pre_process(paths[0], paths[1])
-        quantize_static(
-            paths[1],
-            paths[2],
-            Reader(),
-            quant_format=QuantFormat.QDQ,
-            per_channel=True,
-            activation_type=QuantType.QUInt8,
-            weight_type=QuantType.QInt8,
-        )
-    return Made("onnxruntime", Path(paths[2]), _on_onnxruntime(paths[2]), _on_onnxruntime(paths[2], optimized=False))
+    path = write_static_file(task, folder, per_channel=True, clock=clock)
+    return Made("onnxruntime", path, _on_onnxruntime(path), _on_onnxruntime(path, optimized=False))
 
 
 def nncf(task: Task, folder: Path, clock: Clock) -> Made:
@@ -154,7 +132,7 @@ def torchao_pt2e(task: Task, folder: Path, clock: Clock) -> Made:
             for batch in task.calibration:
                 prepared(batch)
         converted = convert_pt2e(prepared)
-        _export(converted, task, folder / "model.onnx")
+        write_onnx(converted, task, folder / "model.onnx")
 
     def trainable() -> nn.Module:
         fresh = prepare_qat_pt2e(exported(copy.deepcopy(task.net).train()), quantizer(training=True))
@@ -274,7 +252,7 @@ def neural_compressor(task: Task, folder: Path, clock: Clock) -> Made:
             for batch in task.calibration:
                 prepared(batch)
         converted = convert(prepared)
-        _export(converted, task, folder / "model.onnx")
+        write_onnx(converted, task, folder / "model.onnx")
     return Made("onnxruntime", folder / "model.onnx", _on_onnxruntime(folder / "model.onnx"), converted)
 
 
@@ -342,19 +320,6 @@ RUNS: dict[str, Callable[[Task, Path, Clock], Made]] = {
     "quark": quark,
     "aimet": aimet,
 }
-
-
-def _export(net: nn.Module, task: Task, path: str | Path) -> None:
-    torch.onnx.export(
-        net,
-        (task.calibration[0][:2],),
-        str(path),
-        input_names=["x"],
-        dynamic_shapes=({0: torch.export.Dim("batch")},),
-        dynamo=True,
-        external_data=False,
-        verbose=False,
-    )
 
 
 def _export_script(net: nn.Module, task: Task, path: Path) -> None:

@@ -4,18 +4,40 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ptq_data import Task
 
 
-def onnxruntime_static(task: Task, *, per_channel: bool, reduce_range: bool = False) -> Callable[[Tensor], Any]:
-    """`onnxruntime.quantization.quantize_static`, QDQ, u8 activations and s8 weights, on ONNX Runtime."""
-    import onnxruntime
+def write_onnx(net: nn.Module, task: Task, path: str | Path) -> None:
+    """With input `x` and a free batch size."""
+    torch.onnx.export(
+        net,
+        (task.calibration[0][:2],),
+        str(path),
+        input_names=["x"],
+        dynamic_shapes=({0: torch.export.Dim("batch")},),
+        dynamo=True,
+        external_data=False,
+        verbose=False,
+    )
+
+
+def write_static_file(
+    task: Task,
+    folder: Path,
+    *,
+    per_channel: bool,
+    reduce_range: bool = False,
+    clock: AbstractContextManager[Any] | None = None,
+) -> Path:
+    """The file that `onnxruntime.quantization.quantize_static` writes: QDQ, u8 activations and s8 weights. `clock` is
+    entered once all is imported."""
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -27,30 +49,29 @@ def onnxruntime_static(task: Task, *, per_channel: bool, reduce_range: bool = Fa
             batch = next(self._batches, None)
             return None if batch is None else {"x": batch.numpy()}
 
-    folder = Path(tempfile.mkdtemp())
     paths = [str(folder / name) for name in ("float.onnx", "ready.onnx", "quantized.onnx")]
-    torch.onnx.export(
-        task.net,
-        (task.calibration[0][:2],),
-        paths[0],
-        input_names=["x"],
-        dynamic_shapes=({0: torch.export.Dim("batch")},),
-        dynamo=True,
-        external_data=False,
-        verbose=False,
-    )
-    quant_pre_process(paths[0], paths[1])
-    quantize_static(
-        paths[1],
-        paths[2],
-        Reader(),
-        quant_format=QuantFormat.QDQ,
-        per_channel=per_channel,
-        reduce_range=reduce_range,
-        activation_type=QuantType.QUInt8,
-        weight_type=QuantType.QInt8,
-    )
-    session = onnxruntime.InferenceSession(paths[2], providers=["CPUExecutionProvider"])
+    with clock or nullcontext():
+        write_onnx(task.net, task, paths[0])
+        quant_pre_process(paths[0], paths[1])
+        quantize_static(
+            paths[1],
+            paths[2],
+            Reader(),
+            quant_format=QuantFormat.QDQ,
+            per_channel=per_channel,
+            reduce_range=reduce_range,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+        )
+    return Path(paths[2])
+
+
+def onnxruntime_static(task: Task, *, per_channel: bool, reduce_range: bool = False) -> Callable[[Tensor], Any]:
+    """`quantize_static` on ONNX Runtime."""
+    import onnxruntime
+
+    path = write_static_file(task, Path(tempfile.mkdtemp()), per_channel=per_channel, reduce_range=reduce_range)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     return lambda x: session.run(None, {"x": x.numpy()})[0]
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import detent.files
 from detent.bench import Results, load_grid, results as results_module, run_tasks, todo_of
 from detent.bench.worker import compute
+from tests.line_tracer import at_each_line, kill_at
 
 SAVING = {detent.files.__file__, results_module.__file__}
 grid, folder = load_grid(sys.argv[1]), Path(sys.argv[2])
@@ -34,22 +35,6 @@ def run(where):
 def held(where):
     return {str(path.relative_to(where)): (path.stat().st_size, path.stat().st_mtime_ns) for path in where.rglob("*")}
 
-def traced(do, job):
-    count = 0
-    def trace(frame, event, _):
-        nonlocal count
-        if frame.f_code.co_filename not in SAVING:
-            return None
-        if event == "line":
-            count += 1
-            do(count)
-        return trace
-    sys.settrace(trace)
-    try:
-        job()
-    finally:
-        sys.settrace(None)
-
 lines, last = [], None
 
 def look(line):
@@ -59,14 +44,16 @@ def look(line):
         lines.append(line)
     last = now
 
-traced(look, lambda: run(folder / "whole"))
+with at_each_line(SAVING, look):
+    run(folder / "whole")
 whole = sorted(held(folder / "whole"))
 kept = []
 for line in lines:
     where = folder / str(line)
     child = os.fork()
     if not child:
-        traced(lambda now: os.kill(os.getpid(), signal.SIGKILL) if now == line else None, lambda: run(where))
+        with at_each_line(SAVING, kill_at(line)):
+            run(where)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     done = [one.task.key for one in Results(where)] if where.is_dir() else []

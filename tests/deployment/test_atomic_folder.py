@@ -24,22 +24,9 @@ from pathlib import Path
 import detent.files
 from detent.deployment import atomic_folder
 from tests.deployment.test_atomic_folder import NEW, OLD
+from tests.line_tracer import at_each_line, kill_at
 
 LINES = {detent.files.__file__, atomic_folder.__file__}
-
-def killed_at(line, target):
-    count = 0
-    def trace(frame, event, _):
-        nonlocal count
-        if frame.f_code.co_filename not in LINES:
-            return None
-        if event == "line":
-            count += 1
-            if count == line:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return trace
-    sys.settrace(trace)
-    atomic_folder.place(atomic_folder.target_of(target), NEW)
 
 states = []
 for line in range(1, 10_000, int(sys.argv[3])):
@@ -51,7 +38,8 @@ for line in range(1, 10_000, int(sys.argv[3])):
     if not child:
         signal.alarm(120)
         try:
-            killed_at(line, target)
+            with at_each_line(LINES, kill_at(line)):
+                atomic_folder.place(atomic_folder.target_of(target), NEW)
         finally:
             os._exit(0)
     ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -24,6 +24,7 @@ import detent.files
 from detent.deployment import atomic_folder, write
 from detent.targets import BACKENDS
 from tests.fuzz.readers import installed
+from tests.line_tracer import at_each_line, kill_at
 from tests.targets.gguf.llama import TOKENS, Llama
 
 warnings.simplefilter("ignore")
@@ -51,22 +52,6 @@ def prepared(seed):
 def held(where):
     return {str(path.relative_to(where)): path.read_bytes() for path in where.rglob("*") if path.is_file()}
 
-def traced(do, job):
-    count = 0
-    def trace(frame, event, _):
-        nonlocal count
-        if frame.f_code.co_filename not in SAVING:
-            return None
-        if event == "line":
-            count += 1
-            do(count)
-        return trace
-    sys.settrace(trace)
-    try:
-        job()
-    finally:
-        sys.settrace(None)
-
 old, new = prepared(0), prepared(1)
 files = [name for name in BACKENDS[backend].files if installed(name)]
 def deploy(made, where):
@@ -91,15 +76,16 @@ def look(line):
         lines.append(line)
     last = now
 
-traced(look, lambda: deploy(new, folder / "whole" / "out"))
+with at_each_line(SAVING, look):
+    deploy(new, folder / "whole" / "out")
 seen = {"old": 0, "new": 0}
 for line in lines:
     where = folder / str(line) / "out"
     deploy(old, where)
     child = os.fork()
     if not child:
-        kill = lambda now: os.kill(os.getpid(), signal.SIGKILL) if now == line else None
-        traced(kill, lambda: deploy(new, where))
+        with at_each_line(SAVING, kill_at(line)):
+            deploy(new, where)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     found = held(where)

@@ -17,12 +17,12 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import detent.files
 from detent.numerics import native
 from detent.training import Log, LSQEpochLoop, PTQLoop, QATEpochLoop, checkpoint, epoch_loop, log, loops, run
+from tests.line_tracer import at_each_line, kill_at
 from tests.training.jobs import make_run
 
 SAVING = {str(module.__file__) for module in (detent.files, checkpoint, epoch_loop, log, loops, run)}
@@ -50,22 +50,6 @@ def outcome(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in held}
 
 
-def at_each_line(do: Callable[[int], None]) -> Callable[[FrameType, str, Any], Any]:
-    """A trace function that calls `do` with the number of the line, at each line of the saving code."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal count
-        if frame.f_code.co_filename not in SAVING:
-            return None
-        if event == "line":
-            count += 1
-            do(count)
-        return trace
-
-    return trace
-
-
 def in_child(job: Callable[[], None]) -> int:
     """How a fork that does the job ends: 0, or minus the signal."""
     child = os.fork()
@@ -83,12 +67,8 @@ def in_child(job: Callable[[], None]) -> int:
 
 
 def killed(folder: Path, loop: str, line: int) -> None:
-    def kill(now: int) -> None:
-        if now == line:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.settrace(at_each_line(kill))
-    train(folder, loop)
+    with at_each_line(SAVING, kill_at(line)):
+        train(folder, loop)
 
 
 def lines_that_change_files(folder: Path, loop: str) -> list[int]:
@@ -102,11 +82,8 @@ def lines_that_change_files(folder: Path, loop: str) -> list[int]:
             found.append(line)
         before = now
 
-    sys.settrace(at_each_line(look))
-    try:
+    with at_each_line(SAVING, look):
         train(folder, loop)
-    finally:
-        sys.settrace(None)
     return found
 
 

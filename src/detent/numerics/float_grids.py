@@ -20,17 +20,14 @@ import torch
 from torch import Tensor
 
 from detent.errors import SchemeError
-from detent.numerics.grid import BinaryFloat, Grid
+from detent.numerics.grid import BinaryFloat, BitPatternGrid, Grid
 from detent.numerics.rounding import Rounding, round_to_integer
 
 __all__ = ["E2M1Grid", "E4M3Grid", "E5M2Grid", "FloatGrid", "Nf4Grid"]
 
 
-class _FixedWidth(Grid):
-    """A kind with one grid, which has a sign."""
-
-    signed = True
-    signs: ClassVar[tuple[bool, ...]] = (True,)
+class _FixedWidth(BitPatternGrid):
+    """A kind with one grid."""
 
     @classmethod
     def of(cls, bits: int, *, signed: bool, narrow: bool) -> Grid:  # noqa: ARG003
@@ -41,18 +38,6 @@ class _FixedWidth(Grid):
     @classmethod
     def default_bits(cls, offered: tuple[int, ...]) -> int:  # noqa: ARG003
         return cls.usual_bits
-
-    @property
-    def qmin(self) -> int:
-        return 0
-
-    @property
-    def qmax(self) -> int:
-        return (1 << self.bits) - 1
-
-    @property
-    def storage_dtype(self) -> torch.dtype:
-        return torch.uint8
 
     @property
     @abstractmethod

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from detent.numerics.rounding import Rounding
 
-__all__ = ["BinaryFloat", "Grid"]
+__all__ = ["BinaryFloat", "BitPatternGrid", "Grid"]
 
 EXACT_IN_FLOAT32 = 2**24
 """float32 holds every integer up to this; grids that reach past it are computed in float64."""
@@ -132,3 +132,22 @@ class Grid(ABC):
         """
         wide = self.qmax - self.qmin > EXACT_IN_FLOAT32
         return torch.float64 if wide or dtype == torch.float64 else torch.float32
+
+
+class BitPatternGrid(Grid):
+    """A grid whose codes are all bit patterns of its width, the sign among them: they count from 0."""
+
+    signed = True
+    signs: ClassVar[tuple[bool, ...]] = (True,)
+
+    @property
+    def qmin(self) -> int:
+        return 0
+
+    @property
+    def qmax(self) -> int:
+        return (1 << self.bits) - 1
+
+    @property
+    def storage_dtype(self) -> torch.dtype:
+        return torch.uint8 if self.bits <= 8 else torch.uint16

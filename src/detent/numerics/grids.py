@@ -14,7 +14,7 @@ from torch import Tensor
 
 from detent.errors import SchemeError
 from detent.numerics.float_grids import E2M1Grid, E4M3Grid, E5M2Grid, Nf4Grid
-from detent.numerics.grid import Grid
+from detent.numerics.grid import BitPatternGrid, Grid
 from detent.numerics.rounding import Rounding, round_to_integer
 
 __all__ = ["GRIDS", "ApotGrid", "GridName", "IntGrid", "LogGrid"]
@@ -89,7 +89,7 @@ class IntGrid(Grid):
 
 
 @dataclass(frozen=True)
-class LogGrid(Grid):
+class LogGrid(BitPatternGrid):
     """Sign and logarithm, `steps` to the octave: the numbers of HiSilicon's NNIE.
 
     With m = 2^(bits-1) - 1 the values are 0, `2^((k-m)/steps)` for k = 0..m and `-2^((k-m)/steps)` for
@@ -103,9 +103,6 @@ class LogGrid(Grid):
 
     bits: int = 8
     steps: int = 16
-
-    signed = True
-    signs = (True,)
 
     def __post_init__(self) -> None:
         _require_bits(self, 3, 16)
@@ -125,18 +122,6 @@ class LogGrid(Grid):
     @property
     def name(self) -> str:
         return f"log{self.bits}"
-
-    @property
-    def qmin(self) -> int:
-        return 0
-
-    @property
-    def qmax(self) -> int:
-        return (1 << self.bits) - 1
-
-    @property
-    def storage_dtype(self) -> torch.dtype:
-        return torch.uint8 if self.bits <= 8 else torch.uint16
 
     @property
     def _sign_bit(self) -> int:

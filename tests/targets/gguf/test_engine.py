@@ -9,7 +9,7 @@ from detent.errors import EngineError
 from detent.ir import Op
 from detent.ir.roundoff import ErrorBound, error_bounds
 from detent.targets.engines import ENGINES
-from detent.targets.gguf.arithmetic import Ggml, multiply, round_activations
+from detent.targets.gguf.arithmetic import Ggml, round_activations
 from tests.targets.gguf.llama import TOKENS, deployed
 
 
@@ -32,9 +32,9 @@ def test_the_bound_holds_for_sums_in_float32(block):
     x = torch.from_numpy(rng.standard_normal((5, 512)).astype(np.float32))
     weight = torch.from_numpy(rng.integers(-8, 8, (512, 6)).astype(np.float32) / 100)
     reach = torch.full((16, 6), 0.08)
-    op = Op("GgmlMulMat", "y", (), ("y",), {"block": block, "transB": 0})
+    op = Op("GgmlMulMat", "y", (), ("y",), {"block_size": block, "transB": 0})
     bounds = [ErrorBound(each) for each in (x, weight, reach)]
-    (bound,) = error_bounds(op, lambda *given: multiply(op, *given), bounds, Ggml.roundoff["GgmlMulMat"])
+    (bound,) = error_bounds(op, lambda *given: Ggml.product.multiply(op, *given), bounds, Ggml.product.error)
     codes, scale = round_activations(x, block)
     blocks = torch.einsum("nbk,bko->nbo", codes, weight.reshape(-1, block, 6)) * scale[..., None]  # in float32
     assert ((blocks.sum(1) - bound.value).abs() <= bound.spread).all()

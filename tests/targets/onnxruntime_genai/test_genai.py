@@ -13,7 +13,7 @@ from detent.ir.packed_numbers import pack_numbers, unpack_numbers
 from detent.ir.roundoff import ErrorBound, error_bounds
 from detent.targets.base.blocks import pack, unpack
 from detent.targets.base.onnx_session import open_session
-from detent.targets.onnxruntime_genai.arithmetic import RoundedActivations, multiply_blocks, round_blocks
+from detent.targets.onnxruntime_genai.arithmetic import RoundedActivations, round_blocks
 from detent.targets.onnxruntime_genai.file import FILE, read_nbits
 from detent.verification.vendor_files import vendor_disagreements
 from tests.targets.weights_in_blocks import SCHEMES, TOKENS, Net, asked, deployed
@@ -116,9 +116,8 @@ def test_the_bound_of_sums_over_blocks_holds(bits, affine):
     reach = torch.from_numpy(((scale * ((1 << bits) - 1 + zero_point)).T).astype(np.float32))
     op = Op("MatMulNBits", "y", (), ("y",), {"block_size": size, "transB": 1})
     bounds = [*(ErrorBound(each) for each in (torch.from_numpy(x), weight, reach)), None]
-    (bound,) = error_bounds(
-        op, lambda *given: multiply_blocks(op, *given), bounds, RoundedActivations.roundoff["MatMulNBits"]
-    )
+    product = RoundedActivations.product
+    (bound,) = error_bounds(op, lambda *given: product.multiply(op, *given), bounds, product.error)
     apart = np.abs(found - bound.value.numpy())
     assert (apart <= bound.spread.numpy()).all()
     step = float(round_blocks(bounds[0].value, size)[1].median() * np.median(scale)) * (1 << (bits - 2))

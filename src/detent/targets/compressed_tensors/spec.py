@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from detent.numerics import E4M3Grid, PerChannel, PerGroup
-from detent.planning import Backend, Rule, SupportedSchemes
+from detent.planning import Rule, SupportedSchemes
 from detent.targets.base import Target
+from detent.targets.base.weight_only import WEIGHT_ONLY
 
 __all__ = ["COMPRESSED_TENSORS", "TARGET"]
 
 _FLOATS = SupportedSchemes(grids=(E4M3Grid,), granularities=(PerChannel,), scales=("float",))
 
-COMPRESSED_TENSORS = Backend(
+COMPRESSED_TENSORS = replace(
+    WEIGHT_ONLY,
     name="compressed_tensors",
     about="safetensors that transformers and vLLM load",
     weight=SupportedSchemes(
@@ -20,12 +24,7 @@ COMPRESSED_TENSORS = Backend(
         scales=("float", "float16"),
         also=(_FLOATS,),
     ),
-    activation=SupportedSchemes(),
     rules={"linear": Rule(inputs=False)},
-    fusions=(),
-    passthrough=(),
-    opset=21,
-    arithmetic="weight_only",
     files=("onnx", "compressed_tensors"),
 )
 

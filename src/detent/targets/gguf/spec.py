@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from detent.numerics import PerGroup
-from detent.planning import Backend, Rule, SupportedSchemes
+from detent.planning import SupportedSchemes
 from detent.targets.base import Target
+from detent.targets.base.weight_only import WEIGHT_ONLY
 
 __all__ = ["GGUF", "TARGET"]
 
@@ -16,15 +19,11 @@ _WEIGHT = SupportedSchemes(
     bits=(8, 4, 5), granularities=(PerGroup,), group_sizes=(32,), scales=("float16",), also=(_K_OF_SIX, _K_OF_FOUR)
 )
 
-GGUF = Backend(
+GGUF = replace(
+    WEIGHT_ONLY,
     name="gguf",
     about="llama.cpp, weights in blocks",
     weight=_WEIGHT,
-    activation=SupportedSchemes(),
-    rules={"linear": Rule(inputs=False), "embedding": Rule(inputs=False)},
-    fusions=(),
-    passthrough=(),
-    opset=21,
     arithmetic="gguf",
     files=("onnx", "gguf"),
     engine="llama_cpp",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from detent.numerics import PerGroup
-from detent.planning import Backend, Rule, SupportedSchemes
+from detent.planning import SupportedSchemes
 from detent.targets.base import Target
+from detent.targets.base.weight_only import WEIGHT_ONLY
 
 __all__ = ["A8_TARGET", "ONNXRUNTIME_GENAI", "ONNXRUNTIME_GENAI_A8", "TARGET"]
 
@@ -19,16 +20,11 @@ _WEIGHT = SupportedSchemes(
     group_sizes=(32, 16, 64, 128, 256),  # `blocks.SIZES`: the kernel refuses others
 )
 
-ONNXRUNTIME_GENAI = Backend(
+ONNXRUNTIME_GENAI = replace(
+    WEIGHT_ONLY,
     name="onnxruntime_genai",
     about="ONNX Runtime, weights in blocks",
     weight=_WEIGHT,
-    activation=SupportedSchemes(),
-    rules={"linear": Rule(inputs=False), "embedding": Rule(inputs=False)},
-    fusions=(),
-    passthrough=(),
-    opset=21,
-    arithmetic="weight_only",
     files=("onnx", "matmul_nbits"),
     engine="onnxruntime_genai",
 )

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from detent.numerics import PerChannel, PerGroup, PerTensor
-from detent.planning import FUSED, MOVES, Backend, Rule, SupportedSchemes, chains, quantize_inputs
+from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_inputs
 from detent.planning.supported_schemes import EVERY_ACTIVATION, EVERY_WEIGHT
 from detent.rewrites.avgpool_ceil_mode_explicit_pad import avgpool_ceil_mode_explicit_pad
 from detent.rewrites.avgpool_count_include_pad import avgpool_count_include_pad
 from detent.rewrites.conv_transpose_as_conv import conv_transpose_as_conv
 from detent.targets.base import Target
+from detent.targets.base.weight_only import WEIGHT_ONLY
 from detent.targets.openvino.rewrites.add_epsilon_bias import add_epsilon_bias
 from detent.targets.openvino.rewrites.barrier_after_minmax_reduction import barrier_after_minmax_reduction
 from detent.targets.openvino.rewrites.barrier_around_linear_constants import barrier_around_linear_constants
@@ -100,7 +101,8 @@ TARGET = Target(
     library="openvino",
 )
 
-OPENVINO_LLM = Backend(
+OPENVINO_LLM = replace(
+    WEIGHT_ONLY,
     name="openvino_llm",
     about="OpenVINO, CPU plugin: compressed weights",
     weight=SupportedSchemes(
@@ -110,13 +112,7 @@ OPENVINO_LLM = Backend(
         granularities=(PerGroup, PerChannel),
         group_sizes=(32, 16, 64, 128, 256),
     ),
-    activation=SupportedSchemes(),
-    rules={"linear": Rule(inputs=False), "embedding": Rule(inputs=False)},
-    fusions=(),
-    passthrough=(),
     int4_weights=True,
-    opset=21,
-    arithmetic="weight_only",
     files=("onnx", "openvino_compressed"),
     engine="openvino",
 )
