@@ -51,7 +51,12 @@ def test_absurd_options_do_no_harm_and_the_plan_says_so(algorithm):
     assert noise(prepared, net, held) <= noise(plain, net, held) * (1 + 1e-6)
 
 
-JUDGED_BY = {"adaround": "adaround", "gptq": "gptq", "bias_correction": "bias_correction", "smoothquant": "smoothquant"}
+JUDGED_BY = {
+    "adaround": "adaround",
+    "gptq": "gptq",
+    "bias_correction": "bias_correction",
+    "smoothquant": "channel_scaling",
+}
 
 
 def spoil(monkeypatch, algorithm):
