@@ -56,6 +56,7 @@ JUDGED_BY = {
     "gptq": "gptq",
     "bias_correction": "bias_correction",
     "smoothquant": "channel_scaling",
+    "autoround": "autoround",
 }
 
 
