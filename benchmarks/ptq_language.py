@@ -30,12 +30,11 @@ ROWS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
     ("W4", "gptq", W4, {"quantize": False}),
     ("W3", "ptq", {**W4, "bits": 3}, {"quantize": False}),
     ("W3", "gptq", {**W4, "bits": 3}, {"quantize": False}),
-    ("W4 groups of 32", "ptq", W4G32, {"quantize": False}),
-    ("W4 groups of 32", "gptq", W4G32, {"quantize": False}),
-    ("W3 groups of 32", "ptq", {**W4G32, "bits": 3}, {"quantize": False}),
-    ("W3 groups of 32", "gptq", {**W4G32, "bits": 3}, {"quantize": False}),
-    ("W2 groups of 32", "ptq", {**W4G32, "bits": 2}, {"quantize": False}),
-    ("W2 groups of 32", "gptq", {**W4G32, "bits": 2}, {"quantize": False}),
+    *(
+        (f"W{bits} groups of 32", recipe, {**W4G32, "bits": bits}, {"quantize": False})
+        for bits in (4, 3, 2)
+        for recipe in ("ptq", "gptq", "w4g32_hqq", "w4g32_awq", "w4g32_autoround")
+    ),
     ("W8A8 per tensor", "ptq", {"granularity": "per_tensor"}, {"bits": 8}),
     ("W8A8 per tensor", "smoothquant", {"granularity": "per_tensor"}, {"bits": 8}),
     ("W8A6 per tensor", "ptq", {"granularity": "per_tensor"}, {"bits": 6}),
@@ -137,7 +136,7 @@ def measured(folder: Path, wanted: str) -> Iterator[str]:
     net = load(folder / "stories260k" / "stories260K.bin")
     learn, judge = written(net, 32, seed=1), written(net, 64, seed=2)
     batches = list(learn[:, :LENGTH].split(8))
-    yield f"{'stories260k':<13}{'float':<20}{'':<27}{perplexity(net, judge):6.3f} perplexity"
+    yield f"{'stories260k':<13}{'float':<20}{'':<32}{perplexity(net, judge):6.3f} perplexity"
     for name, recipe, weight, activation in ROWS:
         if wanted not in f"{name} academic_nlp / {recipe}":
             continue
@@ -147,4 +146,4 @@ def measured(folder: Path, wanted: str) -> Iterator[str]:
         prepared = detent.prepare(net, (batches[0],), backend="academic_nlp", recipe=Recipe.from_dict(data))
         detent.calibrate(prepared, batches)
         found = perplexity(prepared.eval(), judge)
-        yield f"{'stories260k':<13}{name:<20}{'academic_nlp / ' + recipe:<27}{found:6.3f} perplexity"
+        yield f"{'stories260k':<13}{name:<20}{'academic_nlp / ' + recipe:<32}{found:6.3f} perplexity"

@@ -19,8 +19,8 @@ def prepared_with(*algorithms, backend="onnxruntime", **request):
 
 def test_the_names():
     assert list(ALGORITHMS) == [
-        "equalize", "smoothquant", "gptq", "adaround", "brecq", "qdrop", "finetune_weights", "finetune_scales",
-        "bias_correction",
+        "equalize", "smoothquant", "awq", "hqq", "gptq", "autoround", "adaround", "brecq", "qdrop", "finetune_weights",
+        "finetune_scales", "bias_correction",
     ]  # fmt: skip
 
 
@@ -97,3 +97,7 @@ def test_a_report_is_plain_json():
     }  # fmt: skip
     assert report.rolled_back == report.changes
     assert "rolled back: why" in str(report)
+
+
+def test_hqq_alone_needs_no_data():
+    assert [name for name, algorithm in ALGORITHMS.items() if not algorithm.needs_data] == ["hqq"]

@@ -51,7 +51,13 @@ def test_absurd_options_do_no_harm_and_the_plan_says_so(algorithm):
     assert noise(prepared, net, held) <= noise(plain, net, held) * (1 + 1e-6)
 
 
-JUDGED_BY = {"adaround": "adaround", "gptq": "gptq", "bias_correction": "bias_correction", "smoothquant": "smoothquant"}
+JUDGED_BY = {
+    "adaround": "adaround",
+    "gptq": "gptq",
+    "bias_correction": "bias_correction",
+    "smoothquant": "channel_scaling",
+    "autoround": "autoround",
+}
 
 
 def spoil(monkeypatch, algorithm):
@@ -60,12 +66,16 @@ def spoil(monkeypatch, algorithm):
     monkeypatch.setattr(module, "better", lambda *_: True)
     if algorithm == "gptq":
         monkeypatch.setattr(module, "_weight", lambda *args, **_: torch.zeros_like(args[1]))
+    if algorithm == "autoround":
+        monkeypatch.setattr(
+            module, "signed_rounding", lambda weight, scale, *_, **__: (torch.zeros_like(weight), scale)
+        )
     if algorithm == "bias_correction":
         monkeypatch.setattr(module, "_mean_error", lambda *args: torch.full((args[1].channels,), 50.0))
 
 
 @pytest.mark.by_default("adaround", "finetune_weights", "gptq", "bias_correction", "smoothquant")
-@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "equalize"])
+@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name not in ("equalize", "hqq", "awq")])
 def test_all_is_undone_if_the_outputs_got_worse(algorithm, monkeypatch):
     options, request = ABSURD.get(algorithm, ({}, {}))
     net, data = (Mlp(), vectors()) if algorithm == "smoothquant" else (Convs(), images(4))

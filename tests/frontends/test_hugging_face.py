@@ -11,7 +11,7 @@ import torch
 
 import detent
 from detent.cli import main
-from detent.errors import CaptureError
+from detent.errors import CaptureError, DataError
 from detent.frontends.hugging_face import load_checkpoint
 from detent.targets.engines import ENGINES
 
@@ -131,3 +131,13 @@ def test_pipes_in_a_folder_are_not_waited_for(llama, tmp_path):
     (tmp_path / "model.safetensors").write_bytes((llama / "model.safetensors").read_bytes())
     with pytest.raises(CaptureError, match="it is not a regular file"):
         load_checkpoint(tmp_path)
+
+
+def test_hqq_needs_no_data(llama):
+    from detent.cli.quantize import _without_data
+    from detent.recipes import Recipe
+
+    (batch,) = _without_data(load_checkpoint(llama), Recipe.named("w4g32_hqq"))
+    assert batch[0].shape == (1, 64)
+    with pytest.raises(DataError, match="quantize without --data"):
+        _without_data(load_checkpoint(llama), Recipe.named("w4g32_awq"))

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 KNOWN = (
     "not one of adaround, apot, brecq, dorefa, dsq, equalize, fp8, gptq, kl, lsq, lsq_plus, mse, mxfp4, mxfp8, nf4, "
     "nvfp4, pact, percentile, ptq, q4_0, q4_k_m, q6_k, q8_0, qdrop, qil, smoothquant, tqt, w4g128, w4g32, "
-    "w4g32_gptq, w8"
+    "w4g32_autoround, w4g32_awq, w4g32_gptq, w4g32_hqq, w8"
 )
 
 # name: (weight quantizer, its observer, activation quantizer, its observer)
@@ -31,6 +31,9 @@ TABLE = {
     "w4g128": ("fixed", None, None, None),
     "w8": ("fixed", None, None, None),
     "w4g32_gptq": ("fixed", "mse", None, None),
+    "w4g32_hqq": ("fixed", None, None, None),
+    "w4g32_awq": ("fixed", None, None, None),
+    "w4g32_autoround": ("fixed", None, None, None),
     **dict.fromkeys(("q8_0", "q6_k", "q4_k_m", "q4_0"), ("fixed", None, None, None)),
     "nf4": ("fixed", None, None, None),
     "mxfp4": ("fixed", None, None, None),
@@ -56,6 +59,9 @@ ALGORITHMS = {
     "qdrop": ["qdrop"],
     "gptq": ["gptq"],
     "w4g32_gptq": ["gptq"],
+    "w4g32_hqq": ["hqq"],
+    "w4g32_awq": ["awq"],
+    "w4g32_autoround": ["autoround"],
     "smoothquant": ["smoothquant"],
 }
 
@@ -119,6 +125,9 @@ def test_what_they_say_beside_the_methods():
         "w4g128": {"bits": 4, "granularity": {"per_group": 128}},
         "w8": {"bits": 8, "granularity": {"per_group": 32}},
         "w4g32_gptq": {"bits": 4, "granularity": {"per_group": 32}},
+        "w4g32_hqq": {"bits": 4, "granularity": {"per_group": 32}},
+        "w4g32_awq": {"bits": 4, "granularity": {"per_group": 32}},
+        "w4g32_autoround": {"bits": 4, "granularity": {"per_group": 32}},
         "nf4": {"grid": "nf4", "granularity": {"per_group": 64}},
         "mxfp4": {"grid": "e2m1", "granularity": {"per_group": 32}, "scale": "e8m0"},
         "mxfp8": {"grid": "e4m3", "granularity": {"per_group": 32}, "scale": "e8m0"},

@@ -5,11 +5,14 @@ from typing import Any
 from detent.algorithms.adaround import adaround
 from detent.algorithms.addends import align_addends
 from detent.algorithms.analysis import Analysis, TensorLoss, analyze
+from detent.algorithms.autoround import autoround
+from detent.algorithms.awq import awq
 from detent.algorithms.bias_correction import bias_correction
 from detent.algorithms.brecq import brecq, qdrop
 from detent.algorithms.equalization import equalize
 from detent.algorithms.finetuning import finetune_scales, finetune_weights
 from detent.algorithms.gptq import gptq
+from detent.algorithms.hqq import hqq
 from detent.algorithms.layers import Layer, all_layers
 from detent.algorithms.mean_shift import correct_mean_shift, observing_input_means
 from detent.algorithms.mixed_precision import BitChoice, Sensitivity, choose_precision, sensitivity, smallest_precision
@@ -39,6 +42,8 @@ __all__ = [
     "align_addends",
     "all_layers",
     "analyze",
+    "autoround",
+    "awq",
     "bias_correction",
     "brecq",
     "check",
@@ -50,6 +55,7 @@ __all__ = [
     "finetune_scales",
     "finetune_weights",
     "gptq",
+    "hqq",
     "noise_of_weights",
     "observing_input_means",
     "observing_sample_ranges",

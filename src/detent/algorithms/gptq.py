@@ -25,7 +25,7 @@ from detent.graph import PreparedModel
 from detent.numerics import Scheme
 from detent.quantizers import Fixed, Lsq, Quantizer
 
-__all__ = ["gptq"]
+__all__ = ["cannot_write_codes", "gptq"]
 
 _LEAVE_GRID_POINTS = (Fixed, Lsq)  # in eval mode a value on the grid stays where it is
 
@@ -44,10 +44,11 @@ def gptq(
     def quantize(walk: Walk, layer: Layer) -> Change:
         return _quantize(walk, layer, act_order=act_order, damping=damping)
 
-    return piece_by_piece(prepared, batches, "gptq", each_layer(partial(_why_not, convs=convs), quantize))
+    return piece_by_piece(prepared, batches, "gptq", each_layer(partial(cannot_write_codes, convs=convs), quantize))
 
 
-def _why_not(layer: Layer, *, convs: bool) -> str | None:
+def cannot_write_codes(layer: Layer, *, convs: bool = True) -> str | None:
+    """Why the weight of a layer cannot be replaced by one on its grid, chosen by second moments."""
     if layer.quantizer is None:
         return "its weight is float"
     if not isinstance(layer.quantizer, _LEAVE_GRID_POINTS) or not layer.quantizer.scheme.grid.is_uniform:
@@ -68,7 +69,7 @@ def _quantize(walk: Walk, layer: Layer, *, act_order: bool, damping: float) -> C
     held = moments_of(walk, layer, walk.judge_calls())
     moments = moments_of(walk, layer, walk.train_calls())
     before = float(held.loss(layer.quantized_weight()))
-    found = _weight(quantizer, weight.detach(), moments, act_order=act_order, damping=damping)
+    found = _weight(quantizer, moments.weight.reshape(weight.shape), moments, act_order=act_order, damping=damping)
     after = float(held.loss(found))
     remember_float(walk.prepared, weight)
     kept = weight.detach().clone()

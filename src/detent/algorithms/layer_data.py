@@ -44,11 +44,11 @@ def _copied(value: Any) -> Any:
 
 def moments_of(walk: Walk, layer: Layer, calls: Sequence[RecordedCall]) -> Moments:
     """The error of the layer's output as a function of its weight, over some calls."""
-    weight, op = layer.weight.detach(), layer.op
+    op = layer.op
     groups = 1 if layer.kind == "linear" else int(op.groups)
-    moments = Moments.empty(weight, groups)
     source = _source(layer)
     with torch.no_grad(), as_float(walk.prepared):
+        moments = Moments.empty(layer.weight.detach(), groups)  # the float one, if an algorithm has changed it
         for call in calls:
             wanted = compute(layer.node, call.wanted, walk.modules, walk.region)
             with_inputs = compute(layer.node, call.got, walk.modules, walk.region)

@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from detent.algorithms.adaround import adaround
+from detent.algorithms.autoround import autoround
+from detent.algorithms.awq import awq
 from detent.algorithms.bias_correction import bias_correction
 from detent.algorithms.brecq import brecq, qdrop
 from detent.algorithms.equalization import equalize
 from detent.algorithms.finetuning import finetune_scales, finetune_weights
 from detent.algorithms.gptq import gptq
+from detent.algorithms.hqq import hqq
 from detent.algorithms.report import Report
 from detent.algorithms.smoothquant import smoothquant
 from detent.errors import RecipeError, RegistrationError
@@ -28,11 +31,15 @@ Phase = Literal["before calibration", "after calibration"]
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A function of a prepared model and batches, with options by keyword, when it runs, and a line about it."""
+    """A function of a prepared model and batches, with options by keyword, when it runs, and a line about it.
+
+    `needs_data` is whether the batches have an influence on its result.
+    """
 
     run: Callable[..., Report]
     phase: Phase
     about: str
+    needs_data: bool = True
 
 
 class AlgorithmRegistry(Table[Algorithm]):
@@ -71,7 +78,12 @@ ALGORITHMS = AlgorithmRegistry(
         "smoothquant": Algorithm(
             smoothquant, _BEFORE, "outliers moved from activations to weights (Xiao et al., 2023)"
         ),
+        "awq": Algorithm(awq, _BEFORE, "weights that meet large inputs enlarged (Lin et al., 2024)"),
+        "hqq": Algorithm(
+            hqq, _AFTER, "scales fitted to weights without data (Badri and Shaji, 2023)", needs_data=False
+        ),
         "gptq": Algorithm(gptq, _AFTER, "weights column by column, with second moments (Frantar et al., 2023)"),
+        "autoround": Algorithm(autoround, _AFTER, "rounding and scales by signed gradients (Cheng et al., 2024)"),
         "adaround": Algorithm(adaround, _AFTER, "learned rounding, layer by layer (Nagel et al., 2020)"),
         "brecq": Algorithm(brecq, _AFTER, "learned rounding and scales, block by block (Li et al., 2021)"),
         "qdrop": Algorithm(qdrop, _AFTER, "BRECQ with quantization dropped at random (Wei et al., 2022)"),

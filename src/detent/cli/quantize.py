@@ -131,7 +131,13 @@ def _load(model: Path, size: list[str] | None, values: list[str] | None) -> tupl
 def _without_data(network: Any, recipe: Recipe) -> list[Any]:
     """One batch of words at random, for a recipe whose result does not depend on it."""
     example = getattr(network, "example", None)
-    if example is None or recipe.algorithms or recipe.activation.quantize is not False:
+    if example is None or _looks_at_data(recipe) or recipe.activation.quantize is not False:
         found = "the recipe measures ranges on it"
         raise DataError("quantize without --data", found, "give --data, or a Hugging Face folder and --recipe w4g32")
     return [example(1, _LENGTH)]
+
+
+def _looks_at_data(recipe: Recipe) -> bool:
+    from detent.algorithms import ALGORITHMS
+
+    return any(ALGORITHMS[asked.name].needs_data for asked in recipe.algorithms)

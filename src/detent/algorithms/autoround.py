@@ -1,0 +1,87 @@
+"""AutoRound on a calibrated model: rounding and clipping of each layer's weight learned by signs of gradients.
+
+A layer at a time, with the exact error of its output over all of the data (`moments_core`), where the paper takes
+blocks and batches. The float weights are replaced by ones that lie on the grid, so the quantizers stay what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import torch
+
+from detent.algorithms.autoround_core import signed_rounding
+from detent.algorithms.floating import remember_float
+from detent.algorithms.gptq import cannot_write_codes
+from detent.algorithms.layer_data import moments_of
+from detent.algorithms.layers import Layer
+from detent.algorithms.piecewise import each_layer, piece_by_piece
+from detent.algorithms.refusals import needs_calibration
+from detent.algorithms.report import Change, Report, better
+from detent.algorithms.walk import Walk
+from detent.graph import PreparedModel
+from detent.numerics import QParams, nearest_scale
+from detent.quantizers import Fixed
+from detent.quantizers.uniform import grid_ends
+
+__all__ = ["autoround"]
+
+_SCALES = ("float", "float16")  # of which each can be chosen without its neighbors
+
+
+def autoround(
+    prepared: PreparedModel, batches: Iterable[Any], *, steps: int = 200, rate: float | None = None
+) -> Report:
+    """Learn the rounding and the scales of every layer of a calibrated model; `rate` is 1 / steps unless given."""
+    needs_calibration(prepared, "autoround")
+
+    def learn(walk: Walk, layer: Layer) -> Change:
+        return _learn(walk, layer, steps, rate)
+
+    return piece_by_piece(prepared, batches, "autoround", each_layer(_why_not, learn))
+
+
+def _why_not(layer: Layer) -> str | None:
+    if layer.quantizer is not None:
+        scheme = layer.quantizer.scheme
+        if not isinstance(layer.quantizer, Fixed) or not scheme.grid.is_uniform or scheme.scale not in _SCALES:
+            return "its scales are not free; use the quantizer fixed on integers with float scales"
+    return cannot_write_codes(layer)
+
+
+@torch.no_grad()
+def _learn(walk: Walk, layer: Layer, steps: int, rate: float | None) -> Change:
+    quantizer, weight = layer.quantizer, layer.weight_parameter
+    assert quantizer is not None
+    scheme, start, kept = quantizer.scheme, quantizer.qparams(), weight.detach().clone()
+    held = moments_of(walk, layer, walk.judge_calls())
+    moments = moments_of(walk, layer, walk.train_calls())
+    before = float(held.loss(layer.quantized_weight()))
+    granularity = scheme.granularity
+    blocked = granularity.blocked(moments.weight.reshape(weight.shape).float())
+    scale, low, high = (
+        granularity.expand(tensor.float(), weight.ndim)
+        for tensor in (start.scale, *grid_ends(scheme, start.zero_point))
+    )
+    found, chosen = signed_rounding(
+        blocked,
+        scale,
+        (low, high),
+        lambda value: moments.loss(value.reshape(weight.shape)),
+        snap=partial(nearest_scale, kind=scheme.scale),
+        steps=steps,
+        rate=rate,
+    )
+    remember_float(walk.prepared, weight)
+    weight.copy_(found.reshape(weight.shape))
+    quantizer.initialize(QParams(chosen.reshape(start.scale.shape), start.zero_point))
+    # Half a code is far; what is allowed is that scale * code is rounded differently in the last place.
+    stays = torch.allclose(layer.quantized_weight(), weight, rtol=1e-5, atol=1e-7)
+    after = float(held.loss(layer.quantized_weight()))
+    helped = better(before, after) and stays
+    if not helped:
+        weight.copy_(kept)
+        quantizer.initialize(start)
+    return Change(place=layer.name, before=before, after=after, kept=helped)
