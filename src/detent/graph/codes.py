@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from detent.numerics import QParams, Scheme
+from detent.numerics import QParams, Scheme, keep_residues
 from detent.quantizers import Quantizer
 
 __all__ = ["compress_saved_activations"]
@@ -49,7 +49,7 @@ def _expanded(qparams: QParams, scheme: Scheme, rank: int) -> tuple[Tensor, Tens
 
 
 @contextmanager
-def compress_saved_activations(prepared: nn.Module) -> Iterator[None]:
+def compress_saved_activations(prepared: nn.Module, *, exact: bool = True) -> Iterator[None]:
     """Inside the block, forward passes keep codes instead of floats; no bit of a gradient changes.
 
         with detent.compress_saved_activations(prepared):
@@ -58,6 +58,10 @@ def compress_saved_activations(prepared: nn.Module) -> Iterator[None]:
 
     For grids of up to 8 bits. A tensor that its codes would not give back exactly (one that a method leaves partly
     float in training) is kept as it is.
+
+    A learned scale (`lsq`) needs its input as well, which is on no grid. With `exact=False` one byte an element is kept
+    of that too. Gradients of weights and activations are then still the same; each element's share in the gradient of a
+    scale is off by up to 1/504 of the gradient of that element.
     """
     outputs: dict[int, tuple[weakref.ref[Tensor], QParams, Scheme]] = {}
 
@@ -76,7 +80,7 @@ def compress_saved_activations(prepared: nn.Module) -> Iterator[None]:
         if isinstance(module, Quantizer) and module.scheme.grid.is_uniform and module.scheme.grid.bits <= 8
     ]
     try:
-        with torch.autograd.graph.saved_tensors_hooks(pack, _unpack):
+        with torch.autograd.graph.saved_tensors_hooks(pack, _unpack), nullcontext() if exact else keep_residues():
             yield
     finally:
         for handle in handles:
