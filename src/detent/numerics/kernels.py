@@ -155,9 +155,9 @@ def fused_bound_pairs(values: Tensor, scale: Tensor, granularity: Granularity, l
 def keep_residues() -> Iterator[None]:
     """Inside the block, a learned scale of a whole tensor keeps `round(v) - v` in one byte an element, not `x`.
 
-    Each element's share in the gradient of the scale is off by up to `|dL/dy| / 504`; other gradients are unchanged.
-    There are no second derivatives. For rounding to nearest in float32 on a CPU with the compiled kernels; elsewhere,
-    and for parameters, which are there anyway, nothing changes.
+    Each element's share in the gradient of the scale is off by up to `|dL/dy| / 504`; that of `x` is unchanged, and
+    those of `lo` and `hi` are sums in another order. There are no second derivatives. For rounding to nearest in float32
+    on a CPU with the compiled kernels; elsewhere, and for parameters, which are there anyway, nothing changes.
     """
     token = _residues.set(True)
     try:
@@ -332,7 +332,7 @@ class _LearnedByResidue(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, None]:
         residue, scale, lo, hi = ctx.saved_tensors
         dx = torch.empty_like(residue, dtype=torch.float32)
