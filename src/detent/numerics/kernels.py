@@ -156,8 +156,8 @@ def keep_residues() -> Iterator[None]:
     """Inside the block, a learned scale of a whole tensor keeps `round(v) - v` in one byte an element, not `x`.
 
     Each element's share in the gradient of the scale is off by up to `|dL/dy| / 504`; that of `x` is unchanged, and
-    those of `lo` and `hi` are sums in another order. There are no second derivatives. For rounding to nearest in float32
-    on a CPU with the compiled kernels; elsewhere, and for parameters, which are there anyway, nothing changes.
+    those of `lo` and `hi` are sums in another order. There are no second derivatives. For rounding to nearest in
+    float32 on a CPU with the compiled kernels; elsewhere, and for parameters, which are there anyway, nothing changes.
     """
     token = _residues.set(True)
     try:
