@@ -37,6 +37,7 @@ LIMITS = {
     "train step, compiled": 1.05,
     "saved for backward": 1.55,
     "saved for backward, as codes": 0.75,
+    "saved for backward, as codes and residues": 0.75,
     "calibrate 8 batches": 1.05,
     "prepare, seconds": 1.0,
 }
@@ -71,10 +72,10 @@ def saved_bytes(model: nn.Module, x: torch.Tensor) -> int:
     return sum(kept.values())
 
 
-def coded_bytes(prepared: nn.Module, x: torch.Tensor) -> int:
+def coded_bytes(prepared: nn.Module, x: torch.Tensor, *, exact: bool) -> int:
     """The same with codes kept. What hooks have packed are Python objects, so they can be counted as such."""
     before = live_storages()
-    with detent.compress_saved_activations(prepared):
+    with detent.compress_saved_activations(prepared, exact=exact):
         out = prepared(x)
     after = live_storages()
     kept = sum(size for pointer, size in after.items() if pointer not in before)
@@ -117,7 +118,9 @@ def main() -> None:
     )
     figures["calibrate 8 batches"] = found["calibrate"] / found["float"]
     figures["saved for backward"] = saved_bytes(prepared, x) / saved_bytes(model, x)
-    figures["saved for backward, as codes"] = coded_bytes(prepared, x) / saved_bytes(model, x)
+    figures["saved for backward, as codes"] = coded_bytes(prepared, x, exact=True) / saved_bytes(model, x)
+    residues = coded_bytes(prepared, x, exact=False) / saved_bytes(model, x)
+    figures["saved for backward, as codes and residues"] = residues
     found = medians(
         {"float": training_step(model, x, y), "prepared": training_step(prepared, x, y)}, arguments.rounds, warm_up=2
     )
@@ -132,7 +135,7 @@ def main() -> None:
     threads = torch.get_num_threads()
     print(f"{arguments.network} 16x3x112x112, {arguments.backend}, lsq, {threads} threads, torch {torch.__version__}")
     for name, value in figures.items():
-        print(f"{name:30s} {value:6.2f}   limit {LIMITS[name]}{'   EXCEEDED' if value > LIMITS[name] else ''}")
+        print(f"{name:42s} {value:6.2f}   limit {LIMITS[name]}{'   EXCEEDED' if value > LIMITS[name] else ''}")
 
 
 if __name__ == "__main__":

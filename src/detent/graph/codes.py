@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from detent.numerics import QParams, Scheme
+from detent.numerics import QParams, Scheme, keep_residues
 from detent.quantizers import Quantizer
 
 __all__ = ["compress_saved_activations"]
@@ -42,6 +42,42 @@ class _Codes:
         return (blocked * scale).reshape(self.codes.shape).to(self.like.dtype)
 
 
+@dataclass(frozen=True)
+class _View:
+    """A tensor that shares its memory with the output of a quantizer: the codes of that, and where in it this lies."""
+
+    whole: _Codes
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    def values(self) -> Tensor:
+        return self.whole.values().as_strided(self.size, self.stride, self.offset)
+
+
+@dataclass
+class _Output:
+    """What a quantizer gave; its codes, once something of it is kept, so that two views of it keep them once."""
+
+    tensor: weakref.ref[Tensor]
+    qparams: QParams
+    scheme: Scheme
+    codes: _Codes | None = None
+
+    def kept(self, tensor: Tensor) -> Tensor | _View:
+        """`tensor`, which has the same memory, as codes if they give it back exactly."""
+        output = self.tensor()
+        # The output must still be alive: the memory of a dead one may be another tensor's by now.
+        if output is None or output.dtype != tensor.dtype or output.nbytes != output.untyped_storage().nbytes():
+            return tensor
+        codes = self.codes or _Codes.of(output, self.qparams, self.scheme)
+        view = _View(codes, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
+        if not torch.equal(view.values(), tensor):
+            return tensor
+        self.codes = codes
+        return view
+
+
 def _expanded(qparams: QParams, scheme: Scheme, rank: int) -> tuple[Tensor, Tensor]:
     expand = scheme.granularity.expand
     offset = (qparams.zero_point - scheme.grid.qmin).to(qparams.scale.dtype)
@@ -49,7 +85,7 @@ def _expanded(qparams: QParams, scheme: Scheme, rank: int) -> tuple[Tensor, Tens
 
 
 @contextmanager
-def compress_saved_activations(prepared: nn.Module) -> Iterator[None]:
+def compress_saved_activations(prepared: nn.Module, *, exact: bool = True) -> Iterator[None]:
     """Inside the block, forward passes keep codes instead of floats; no bit of a gradient changes.
 
         with detent.compress_saved_activations(prepared):
@@ -58,17 +94,16 @@ def compress_saved_activations(prepared: nn.Module) -> Iterator[None]:
 
     For grids of up to 8 bits. A tensor that its codes would not give back exactly (one that a method leaves partly
     float in training) is kept as it is.
-    """
-    outputs: dict[int, tuple[weakref.ref[Tensor], QParams, Scheme]] = {}
 
-    def pack(tensor: Tensor) -> Tensor | _Codes:
-        ref, qparams, scheme = outputs.get(tensor.data_ptr(), (None, None, None))
-        output = ref() if ref is not None else None
-        # The output must still be alive: the memory of a dead one may be another tensor's by now.
-        if output is None or qparams is None or scheme is None or output.shape != tensor.shape:
-            return tensor
-        kept = _Codes.of(tensor, qparams, scheme)
-        return kept if torch.equal(kept.values(), tensor) else tensor
+    A learned scale (`lsq`) needs its input as well, which is on no grid. With `exact=False` one byte an element is kept
+    of that too. Gradients of weights and activations are then still the same; each element's share in the gradient of a
+    scale is off by up to 1/504 of the gradient of that element. Second derivatives are an error.
+    """
+    outputs: dict[int, _Output] = {}
+
+    def pack(tensor: Tensor) -> Tensor | _View:
+        output = outputs.get(tensor.untyped_storage().data_ptr())
+        return tensor if output is None else output.kept(tensor)
 
     handles = [
         module.register_forward_hook(_remember(outputs))
@@ -76,22 +111,22 @@ def compress_saved_activations(prepared: nn.Module) -> Iterator[None]:
         if isinstance(module, Quantizer) and module.scheme.grid.is_uniform and module.scheme.grid.bits <= 8
     ]
     try:
-        with torch.autograd.graph.saved_tensors_hooks(pack, _unpack):
+        with torch.autograd.graph.saved_tensors_hooks(pack, _unpack), nullcontext() if exact else keep_residues():
             yield
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _unpack(kept: Tensor | _Codes) -> Tensor:
-    return kept.values() if isinstance(kept, _Codes) else kept
+def _unpack(kept: Tensor | _View) -> Tensor:
+    return kept.values() if isinstance(kept, _View) else kept
 
 
-def _remember(outputs: dict[int, tuple[weakref.ref[Tensor], QParams, Scheme]]) -> Callable[..., None]:
+def _remember(outputs: dict[int, _Output]) -> Callable[..., None]:
     def hook(quantizer: Quantizer, _: object, output: Tensor) -> None:
         found = quantizer.qparams()
         # Copies: an optimizer step before the backward pass must not move them.
         qparams = QParams(found.scale.clone(), found.zero_point.clone())
-        outputs[output.data_ptr()] = (weakref.ref(output), qparams, quantizer.scheme)
+        outputs[output.untyped_storage().data_ptr()] = _Output(weakref.ref(output), qparams, quantizer.scheme)
 
     return hook

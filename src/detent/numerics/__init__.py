@@ -4,7 +4,14 @@ from detent.numerics.float_grids import E2M1Grid, E4M3Grid, E5M2Grid, FloatGrid,
 from detent.numerics.granularity import Granularity, PerChannel, PerGroup, PerTensor
 from detent.numerics.grid import Grid
 from detent.numerics.grids import GRIDS, ApotGrid, GridName, IntGrid, LogGrid
-from detent.numerics.kernels import Inside, fused_fake_quantize, fused_float_quantize, scale_gradient
+from detent.numerics.kernels import (
+    Inside,
+    fused_fake_quantize,
+    fused_float_quantize,
+    keep_residues,
+    learned_step,
+    scale_gradient,
+)
 from detent.numerics.pairs import PAIR_LIMIT, Pairs
 from detent.numerics.qparams import QParams
 from detent.numerics.reference import (
@@ -61,6 +68,8 @@ __all__ = [
     "fake_quantize",
     "fused_fake_quantize",
     "fused_float_quantize",
+    "keep_residues",
+    "learned_step",
     "nearest_power_of_two",
     "nearest_scale",
     "next_power_of_two",

@@ -184,6 +184,58 @@ void bound_pairs(float *x, int64_t rows, int64_t pairs, int64_t inner, const flo
     }
 }
 
+/* ---- one byte an element for the backward pass, one scale for all: round(v) - v in steps of 1 / RESIDUES, or, where the
+ * gradient does not pass, BELOW or ABOVE ---- */
+
+#define RESIDUES 252.0f
+#define BELOW -127
+#define ABOVE 127
+
+INLINE void residue_loop(const float *restrict x, float *restrict y, int8_t *restrict residue, int64_t n, float s,
+                         float lo, float hi, const int mode, const int rule) {
+    const float middle = 0.5f * (lo + hi);
+    for (int64_t i = 0; i < n; i++) {
+        float v = x[i] / s, r = round_to(v, mode);
+        y[i] = clamp_to(r, lo, hi) * s;
+        float outside = v < middle ? BELOW : ABOVE;
+        residue[i] = (int8_t)(int)(is_inside(v, r, lo, hi, rule) ? rintf((r - v) * RESIDUES) : outside);
+    }
+}
+
+void residue_forward(const float *x, float *y, int8_t *residue, int64_t n, const float *s, const float *lo,
+                     const float *hi, int mode, int rule) {
+#pragma omp parallel for schedule(static) if (n > SMALL)
+    for (int64_t start = 0; start < n; start += BLOCK) {
+        int64_t count = n - start < BLOCK ? n - start : BLOCK;
+#define LOOP(m, r) residue_loop(x + start, y + start, residue + start, count, *s, *lo, *hi, m, r)
+        EACH(LOOP)
+#undef LOOP
+    }
+}
+
+/* partial: 3 doubles for each block; sums: inside, below, above as in fake_quantize_backward */
+void residue_backward(const float *dy, const int8_t *residue, float *dx, int64_t n, double *partial, double *sums) {
+    const int64_t blocks = (n + BLOCK - 1) / BLOCK;
+#pragma omp parallel for schedule(static) if (n > SMALL)
+    for (int64_t b = 0; b < blocks; b++) {
+        int64_t start = b * BLOCK, stop = n - start < BLOCK ? n : start + BLOCK;
+        float inside = 0, below = 0, above = 0;
+#pragma omp simd reduction(+ : inside, below, above)
+        for (int64_t i = start; i < stop; i++) {
+            int code = residue[i], in = (code != BELOW) & (code != ABOVE);
+            float clipped = in ? 0.0f : dy[i], under = code < 0 ? clipped : 0.0f;
+            dx[i] = in ? dy[i] : 0.0f;
+            inside += dy[i] * (in ? (float)code / RESIDUES : 0.0f);
+            below += under;
+            above += clipped - under;
+        }
+        partial[3 * b] = inside, partial[3 * b + 1] = below, partial[3 * b + 2] = above;
+    }
+    memset(sums, 0, 3 * sizeof(double));
+    for (int64_t b = 0; b < blocks; b++)
+        for (int k = 0; k < 3; k++) sums[k] += partial[3 * b + k];
+}
+
 /* ---- backward: dx, and the three sums every scale gradient is made of ----
  * inside = sum of dy * (round(v) - v) where the gradient passes, below / above = sum of dy where it clipped. */
 

@@ -14,17 +14,23 @@ itself, lo < v < hi (LSQ). From these every uniform quantizer is built.
 
 Three ways to compute it, with the same results: `fused.c` for float32 on a CPU; under `torch.compile` plain
 operations, which the compiler fuses; plain operations everywhere else. Where only x has a gradient the
-forward pass keeps one byte an element (the mask), otherwise x itself, and never a copy.
+forward pass keeps one byte an element (the mask), otherwise x itself, and never a copy; inside `keep_residues` one byte
+in its place.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from enum import Enum
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from detent.errors import TensorError
 from detent.numerics import native
@@ -32,7 +38,15 @@ from detent.numerics.granularity import Granularity, PerChannel, PerGroup, PerTe
 from detent.numerics.grid import BinaryFloat
 from detent.numerics.rounding import Rounding, round_to_integer
 
-__all__ = ["Inside", "fused_bound_pairs", "fused_fake_quantize", "fused_float_quantize", "scale_gradient"]
+__all__ = [
+    "Inside",
+    "fused_bound_pairs",
+    "fused_fake_quantize",
+    "fused_float_quantize",
+    "keep_residues",
+    "learned_step",
+    "scale_gradient",
+]
 
 
 class Inside(Enum):
@@ -60,6 +74,7 @@ _NATIVE_ROUNDING = {
     Rounding.FLOOR: 5,
     Rounding.CEIL: 6,
 }
+_TINY = torch.finfo(torch.float32).tiny
 _BLOCK = 4096  # as in fused.c
 _PARTS = 64  # runs of rows with their own partial sums; fixed, so that sums do not depend on threads
 
@@ -94,12 +109,14 @@ def fused_fake_quantize(
     how = _How(granularity, rounding, inside)
     wanted = _compute_dtype(x, lo, hi)
     scale, lo, hi = scale.to(wanted), lo.to(wanted), hi.to(wanted)
-    out: Tensor
+    if lo.shape != scale.shape or hi.shape != scale.shape:
+        lo, hi = lo.expand(scale.shape), hi.expand(scale.shape)
     # The compiler decides for itself what to keep; see _gate.
-    if torch.compiler.is_compiling() or scale.requires_grad or lo.requires_grad or hi.requires_grad:
-        out = _Learned.apply(x, scale, lo.expand(scale.shape), hi.expand(scale.shape), how)  # type: ignore[no-untyped-call]
-    else:
-        out = _Fixed.apply(x, scale, lo.expand(scale.shape), hi.expand(scale.shape), how)  # type: ignore[no-untyped-call]
+    learned = torch.compiler.is_compiling() or scale.requires_grad or lo.requires_grad or hi.requires_grad
+    function: Any = _Fixed
+    if learned:
+        function = _LearnedByResidue if _keeps_residue(x, scale, how) else _Learned
+    out: Tensor = function.apply(x, scale, lo, hi, how)
     return out
 
 
@@ -132,6 +149,59 @@ def fused_bound_pairs(values: Tensor, scale: Tensor, granularity: Granularity, l
         return None
     out: Tensor = _PairsBounded.apply(values, scale, limit)  # type: ignore[no-untyped-call]
     return out
+
+
+@contextmanager
+def keep_residues() -> Iterator[None]:
+    """Inside the block, a learned scale of a whole tensor keeps `round(v) - v` in one byte an element, not `x`.
+
+    Each element's share in the gradient of the scale is off by up to `|dL/dy| / 504`; that of `x` is unchanged, and
+    those of `lo` and `hi` are sums in another order. There are no second derivatives. For rounding to nearest in
+    float32 on a CPU with the compiled kernels; elsewhere, and for parameters, which are there anyway, nothing changes.
+    """
+    token = _residues.set(True)
+    try:
+        yield
+    finally:
+        _residues.reset(token)
+
+
+_residues: ContextVar[bool] = ContextVar("residues", default=False)
+# Their gradients are computed from their results, which are kept for that anyway.
+_KEEP_THEIR_RESULT = ("ReluBackward0", "SoftmaxBackward0", "SigmoidBackward0", "TanhBackward0")
+
+
+def _keeps_residue(x: Tensor, scale: Tensor, how: _How) -> bool:
+    if torch.compiler.is_compiling() or not _residues.get() or x.grad_fn is None or x.numel() == 0:
+        return False
+    whole = isinstance(how.granularity, PerTensor) and how.rounding not in (Rounding.FLOOR, Rounding.CEIL)
+    return whole and x.grad_fn.name() not in _KEEP_THEIR_RESULT and _is_native(x, scale, how)
+
+
+def learned_step(raw: Tensor, factor: float) -> Tensor:
+    """The magnitude of a learned scale, never 0, whose gradient is multiplied by `factor` on the way back.
+
+    >>> s = torch.tensor(-3.0, requires_grad=True)
+    >>> step = learned_step(s, 0.5)
+    >>> step.backward()
+    >>> step.item(), s.grad.item()
+    (3.0, -0.5)
+    """
+    out: Tensor = _LearnedStep.apply(raw, factor)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _LearnedStep(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, raw: Tensor, factor: float) -> Tensor:
+        ctx.save_for_backward(raw)
+        ctx.factor = factor
+        return raw.abs().clamp_min(_TINY)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
+        (raw,) = ctx.saved_tensors
+        return torch.where(raw.abs() >= _TINY, dy * ctx.factor * raw.sgn(), 0.0), None
 
 
 def scale_gradient(x: Tensor, factor: float) -> Tensor:
@@ -205,7 +275,7 @@ class _PairsBounded(torch.autograd.Function):
         lib, step = native.library(), scale.detach().contiguous()
         pairs, inner = values.shape[1] // 2, math.prod(values.shape[2:])
         sizes = (len(values), pairs, inner, step.data_ptr(), step.numel())
-        first = torch.tensor([1.0, 0.0]).repeat_interleave(inner).repeat(pairs)
+        first = _first_of_pairs(pairs, inner)
         over = torch.empty(len(values), dtype=torch.bool)
         # Half a code for what float32 rounds.
         lib.find_pairs(values.data_ptr(), *sizes, first.data_ptr(), limit + 0.5, over.data_ptr())  # type: ignore[union-attr]
@@ -233,10 +303,62 @@ class _Learned(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, None]:
         x, scale, lo, hi, kept = ctx.saved_tensors
         dx, inside, below, above = _backward(dy, x, scale, lo, hi, ctx.how, kept)
-        return dx, inside + lo * below + hi * above, scale * below, scale * above, None
+        return dx, *_parameter_gradients(ctx, scale, lo, hi, inside, below, above), None
+
+
+class _LearnedByResidue(torch.autograd.Function):
+    """The same with one byte an element kept: see `keep_residues`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor, lo: Tensor, hi: Tensor, how: _How) -> Tensor:
+        x = _readable(x, how.granularity)
+        y, residue = torch.empty_like(x), torch.empty_like(x, dtype=torch.int8)
+        s, least, most = (t.detach().contiguous() for t in (scale, lo, hi))
+        native.library().residue_forward(  # type: ignore[union-attr]
+            x.data_ptr(),
+            y.data_ptr(),
+            residue.data_ptr(),
+            x.numel(),
+            s.data_ptr(),
+            least.data_ptr(),
+            most.data_ptr(),
+            _NATIVE_ROUNDING[how.rounding],
+            how.inside.value,
+        )
+        ctx.save_for_backward(residue, scale, lo, hi)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, None]:
+        residue, scale, lo, hi = ctx.saved_tensors
+        dx = torch.empty_like(residue, dtype=torch.float32)
+        if dy.stride() != dx.stride():
+            dy = torch.empty_like(dx).copy_(dy)
+        partial = torch.empty(3 * -(-dy.numel() // _BLOCK), dtype=torch.float64)
+        sums = torch.empty(3, dtype=torch.float64)
+        native.library().residue_backward(  # type: ignore[union-attr]
+            dy.data_ptr(), residue.data_ptr(), dx.data_ptr(), dy.numel(), partial.data_ptr(), sums.data_ptr()
+        )
+        inside, below, above = sums.to(torch.float32)
+        return dx, *_parameter_gradients(ctx, scale, lo, hi, inside, below, above), None
+
+
+def _parameter_gradients(
+    ctx: Any, scale: Tensor, lo: Tensor, hi: Tensor, inside: Tensor, below: Tensor, above: Tensor
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Of the scale and, where they are asked for, of the bounds."""
+    _, _, of_lo, of_hi, _ = ctx.needs_input_grad
+    of_scale = inside + lo * below + hi * above
+    return of_scale, scale * below if of_lo else None, scale * above if of_hi else None
+
+
+@lru_cache(maxsize=64)
+def _first_of_pairs(pairs: int, inner: int) -> Tensor:
+    return torch.tensor([1.0, 0.0]).repeat_interleave(inner).repeat(pairs)
 
 
 def _compute_dtype(x: Tensor, lo: Tensor, hi: Tensor) -> torch.dtype:

@@ -39,6 +39,8 @@ _SIGNATURES = {
     "fake_quantize_forward": [_POINTER] * 3 + [_INT64] * 3 + [_POINTER] * 3 + [_INT] * 2,
     "float_quantize_forward": [_POINTER] * 3 + [_INT64] * 3 + [_POINTER, _FLOAT] + [_INT] * 3,
     "fake_quantize_backward": [_POINTER] * 3 + [_INT64] * 3 + [_POINTER] * 4 + [_INT64, _POINTER] + [_INT] * 2,
+    "residue_forward": [_POINTER] * 3 + [_INT64] + [_POINTER] * 3 + [_INT] * 2,
+    "residue_backward": [_POINTER] * 3 + [_INT64] + [_POINTER] * 2,
     "find_pairs": [_POINTER] + [_INT64] * 3 + [_POINTER, _INT64, _POINTER, _FLOAT, _POINTER],
     "bound_pairs": [_POINTER] + [_INT64] * 3 + [_POINTER, _INT64, _FLOAT, _POINTER],
     "apply_mask": [_POINTER] * 3 + [_INT64],

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from detent.errors import SchemeError
-from detent.numerics import Inside, QParams, Scheme, scale_gradient
+from detent.numerics import Inside, QParams, Scheme
 from detent.quantizers.quantizer import Quantizer, Role
 from detent.quantizers.uniform import lsq_gradient_scale, on_grid, positive_scale
 
@@ -80,8 +80,8 @@ class Lsq(Quantizer):
         self.zero_point.copy_(observed.zero_point)
 
     def _fake_quantize(self, x: Tensor) -> Tensor:
-        scale = positive_scale(self.scale, self.scheme)
+        factor = 1.0
         if self.gradient_scale != "none":
             factor = lsq_gradient_scale(x, self.scheme, self.role, bounded=self.gradient_scale == "bounded")
-            scale = scale_gradient(scale, factor)
+        scale = positive_scale(self.scale, self.scheme, factor)
         return on_grid(x, scale, self.zero_point, self.scheme, Inside.BY_VALUE)

@@ -72,11 +72,11 @@ class LsqPlus(Quantizer):
         self.offset.copy_(-observed.zero_point * observed.scale)
 
     def _fake_quantize(self, x: Tensor) -> Tensor:
-        scale, offset = positive_scale(self.scale, self.scheme), self.offset
+        factor, offset = 1.0, self.offset
         if self.gradient_scale != "none":
             factor = lsq_gradient_scale(x, self.scheme, self.role, bounded=self.gradient_scale == "bounded")
-            scale = scale_gradient(scale, factor)
             offset = scale_gradient(offset, lsq_gradient_scale(x, self.scheme, self.role))
+        scale = positive_scale(self.scale, self.scheme, factor)
         return on_grid(x, scale, self._zero_point(scale, offset), self.scheme, Inside.BY_VALUE)
 
     def _zero_point(self, scale: Tensor, offset: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from detent.numerics import Inside, Scheme, fused_fake_quantize, fused_float_quantize, nearest_scale
+from detent.numerics import Inside, Scheme, fused_fake_quantize, fused_float_quantize, learned_step, nearest_scale
 from detent.quantizers.quantizer import Role
 from detent.quantizers.straight_through import straight_through
 
@@ -56,12 +56,12 @@ def _on_uneven_grid(x: Tensor, scale: Tensor, scheme: Scheme) -> Tensor:
     return (straight_through(nearest, value.clamp(least, greatest)) * step).reshape(x.shape).to(x.dtype)
 
 
-def positive_scale(raw: Tensor, scheme: Scheme) -> Tensor:
+def positive_scale(raw: Tensor, scheme: Scheme, factor: float = 1.0) -> Tensor:
     """The scale a learned parameter stands for: its magnitude, never 0; of the kind that the scheme has.
 
-    The snap passes the gradient straight through.
+    The snap passes the gradient straight through; on its way back it is multiplied by `factor`.
     """
-    scale = raw.abs().clamp_min(torch.finfo(torch.float32).tiny)
+    scale = learned_step(raw, factor)
     if scheme.scale == "float":
         return scale
     return straight_through(nearest_scale(scale.detach(), scheme.scale), scale)
