@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +25,13 @@ CPU variant\t: 0x0
 CPU part\t: {part}
 CPU revision\t: 1
 
+"""
+
+_RUN = """
+import runpy, sys
+sys.executable = {python!r}
+sys.argv = sys.argv[1:]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
 
 
@@ -48,19 +57,36 @@ class Emulator:
 
     def run(self, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """`python -m module arguments` on that CPU."""
-        paths = [ROOT / "src", ROOT]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        if self.part:
+            self._describe(SYSTEMS / "arm64")
+            environment["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT / "src", ROOT, SYSTEMS / "arm64/site")))
+        else:
+            environment["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT / "src", ROOT)))
+        with tempfile.TemporaryDirectory() as folder:
+            python = self._python(Path(folder))
+            return subprocess.run(
+                [python, "-c", _RUN.format(python=str(python)), module, *arguments],
+                env=environment,
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+                timeout=3600,
+                check=False,
+            )
+
+    def _python(self, folder: Path) -> Path:
+        """A Python on that CPU, as one file to execute: what an emulated program starts is not emulated by itself."""
+        command = [str(self._qemu()), "-cpu", self.model]
         if self.part:
             system = SYSTEMS / "arm64"
-            self._describe(system)
-            paths.append(system / "site")
-            python = ["-L", str(system), str(system / "usr/bin/python3"), "-s"]
+            command += ["-L", str(system), str(system / "usr/bin/python3"), "-s"]
         else:
-            python = [sys.executable]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, paths))}
-        command = [str(self._qemu()), "-cpu", self.model, *python, "-m", module, *arguments]
-        return subprocess.run(
-            command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=3600, check=False
-        )
+            command += [sys.executable]
+        file = folder / "python"
+        file.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+        file.chmod(0o755)
+        return file
 
     def _qemu(self) -> str | None:
         name = "qemu-aarch64-static" if self.part else "qemu-x86_64-static"

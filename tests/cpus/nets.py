@@ -15,6 +15,9 @@ from torch import nn
 import detent
 from detent.ir import Network, Package
 from detent.recipes import Recipe
+from detent.targets import BACKENDS
+from detent.targets.base import Engine
+from detent.targets.engines import ENGINES
 from tests.networks.saturating import NETS
 
 __all__ = ["CASES", "NETS", "Case", "codes", "deployed", "differences", "inputs_of"]
@@ -32,9 +35,22 @@ class Case:
     def __str__(self) -> str:
         return f"{self.backend}-{self.net}-{self.bits}"
 
+    @property
+    def fitted(self) -> int:
+        """How far the twin may be off, in steps: 0, or 1 where QNN's is fitted (leaky ReLUs, softmax, average pools
+        whose windows overlap)."""
+        return int(self.backend == "qnn" and self.net in ("activations", "attention", "pools"))
 
-_BITS = {"onnxruntime": (8, 7), "openvino": (8, 7), "torch_x86": (8, 7), "litert": (8,), "ncnn": (8,)}
-# The kernels of LiteRT and ncnn do not add in pairs that saturate.
+    @property
+    def engine(self) -> type[Engine]:
+        return ENGINES[BACKENDS[self.backend].engine]
+
+
+_BITS = {
+    **dict.fromkeys(("onnxruntime", "openvino", "torch_x86"), (8, 7)),
+    # These do not add in pairs that saturate.
+    **dict.fromkeys(("litert", "ncnn", "mnn", "executorch_xnnpack", "qnn"), (8,)),
+}
 
 CASES = tuple(Case(backend, net, bits) for backend, widths in _BITS.items() for net in NETS for bits in widths)
 

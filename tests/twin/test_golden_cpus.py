@@ -13,7 +13,7 @@ import pytest
 
 from detent.targets.arithmetics import ARITHMETICS
 from detent.twin import Twin
-from tests.cpus.nets import codes, differences
+from tests.cpus.nets import Case, codes, differences
 
 GOLDEN = Path(__file__).parents[1] / "golden/cpus"
 
@@ -41,7 +41,10 @@ def test_the_twin_computes_what_was_recorded(path: Path, case: str) -> None:
         )
         inputs, outputs = part(file, case, "input"), part(file, case, "output")
     off = differences(outputs, codes(twin.graph, twin.run(inputs)))
-    assert not off.any(), f"{(off > 0).sum()} of {off.size} differ, by up to {off.max()}, from {about}"
+    backend, net, bits = case.rsplit("-", 2)
+    assert off.max() <= Case(backend, net, int(bits)).fitted, (
+        f"{(off > 0).sum()} of {off.size} differ, by up to {off.max()}, from {about}"
+    )
 
 
 def test_saturation_was_recorded() -> None:

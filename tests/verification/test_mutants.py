@@ -10,7 +10,7 @@ import pytest
 from detent.artifact import Artifact
 from detent.targets.engines import ENGINES
 from detent.verification import Verdict
-from tests.verification.mutants import INSTALLED, LAYERS, NETS, batches, is_second, made, mutate_layer
+from tests.verification.mutants import INSTALLED, LAYERS, NETS, batches, made, mutate_layer, mutate_run
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,5 @@ def test_outputs_that_are_wrong_are_caught(backend, kind, mutant, tensors, simul
     artifact = deployed(backend, kind)
     engine = ENGINES[artifact.manifest["engine"]]
     run = engine.run
-    monkeypatch.setattr(
-        engine, "run", lambda self, given: OUTPUTS[mutant](run(self, given)) if is_second(given) else run(self, given)
-    )
+    mutate_run(monkeypatch, engine, lambda self, given: OUTPUTS[mutant](run(self, given)))
     assert not verdict_on(artifact, tensors=tensors, simulated=simulated).holds

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+import detent
 from detent.ir import Encoding
 from detent.targets.qualcomm.arithmetic.fixed import (
     average,
@@ -225,6 +228,22 @@ def steps_of(kind: str) -> dict[str, str]:
 )
 def test_equality_is_claimed(kind: str, op: str) -> None:
     assert steps_of(kind) == {op: "integer"}
+
+
+@pytest.mark.parametrize(
+    ("net", "shape"),
+    [
+        (nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 1)), (3, 6, 6)),
+        (nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)), (5, 8)),
+    ],
+    ids=["Conv", "MatMul"],
+)
+def test_equality_is_claimed_behind_a_fused_activation(net: nn.Module, shape: tuple[int, ...], tmp_path: Path) -> None:
+    """No real number is between a layer and its activation. Else any code of the second layer might be 1 LSB off, and
+    outputs of an engine that are wrong were taken for right."""
+    deployed = detent.quantize(net.eval(), [torch.rand(4, *shape)], backend="qnn", folder=tmp_path / "out")
+    steps = [step for step in Twin(deployed.graph, Htp()).steps if step.ops]
+    assert [(step.ran_as, step.off) for step in steps] == [("integer", 0.0)] * 2
 
 
 @pytest.mark.parametrize(

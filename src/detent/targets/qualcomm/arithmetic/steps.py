@@ -54,8 +54,19 @@ def _is_rounded_later(graph: Network, read: Operand | None) -> bool:
     """Whether it is the result of an operation on real numbers, which the HTP need not have rounded to the codes that
     it shows when it reads it."""
     maker = None if read is None else graph.producer(read.tensor)
+    while maker is not None and (before := _part_before(graph, maker)) is not None:
+        maker = before
     given = () if maker is None else maker.inputs
     return any(each is not None and each.encoding is None and each.tensor not in graph.constants for each in given)
+
+
+def _part_before(graph: Network, op: Op) -> Op | None:
+    """The operation whose bias or clipping `op` is: one integer kernel computes both, without real numbers between."""
+    before = None if op.inputs[0] is None else graph.producer(op.inputs[0].tensor)
+    if before is None:
+        return None
+    fused = op in chain(graph, before, _CLIPS, most=1).ops or op == bias_behind(graph, before)
+    return before if fused else None
 
 
 def _concat(graph: Network, op: Op) -> Step | None:
