@@ -110,6 +110,20 @@ def test_a_convolution_that_is_added_in_float(source, bias, between, style, tmp_
         assert not distances(net, tmp_path).any()
 
 
+@pytest.mark.parametrize(("bias", "style"), [("int32", UINT8), ("none", INT8)], ids=["bias", "no-bias-int8"])
+def test_a_residual_block_is_added_by_a_kernel_of_its_own(bias, style, tmp_path):
+    """The residue comes out of a convolution, but the block's first convolution reads it too: one sum of these nets is
+    on a tie that a convolution with the add inside of it would round to the other side."""
+    b = Builder(Style(scales="tie", per_channel=False, weight_range=20, batch=8, bias=bias, seed=4, **style))
+    y = conv(b, b.input("x", b.style.batch, 16, 10, 10), 16, 1)
+    inner = conv(b, y, 16)
+    made = conv(b, inner, 16, grid=False)
+    held = [each for each in b.initializers if each.name.endswith("weight_scale")][-1]
+    unit = float(inner.scale) * float(onnx.numpy_helper.to_array(held))
+    b.output(b.quantized(b.float_op("Add", made, y), unit=unit))
+    assert not distances(b.net(), tmp_path).any()
+
+
 @pytest.mark.parametrize("style", [*STYLES, pytest.param({"activation": "uint8", "symmetric": True}, id="from-0")])
 @pytest.mark.parametrize("shared", ["x", "y", "both"])
 def test_which_summand_is_moved_depends_on_who_else_reads_it(shared, style, tmp_path):

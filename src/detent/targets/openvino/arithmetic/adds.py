@@ -111,7 +111,7 @@ def _unrounded_bounds(graph: Network, first: Chain) -> tuple[int, int] | None:
 
 def added_in_float(carried: Carried, graph: Network, op: Op, sums: Accumulator, bias: Floats | None) -> Step | None:
     """Convolution, perhaps clipped, no grid, residual add, perhaps a ReLU, grid. It is run as one if the residue comes
-    out of a convolution too; else the convolution gives float32, in steps of the residue."""
+    out of a convolution too and nothing else reads it; else the convolution gives float32, in steps of the residue."""
     first = chain(graph, op, CLIPS)
     readers = graph.readers(first.output)
     if len(readers) != 1 or readers[0][0].type != "Add" or readers[0][1].encoding is not None:
@@ -131,7 +131,8 @@ def added_in_float(carried: Carried, graph: Network, op: Op, sums: Accumulator, 
     if from_convolution and other.tensor == sums.read.tensor:
         return None
     branch = _in_steps(sums, bias, residue, [each for each in clips if each is not None])
-    finish = (_in_convolution if from_convolution else _in_snippet)(target, residue.step)
+    in_convolution = from_convolution and sole_reader(graph, other.tensor) is not None
+    finish = (_in_convolution if in_convolution else _in_snippet)(target, residue.step)
 
     def kernel(codes: Tensor, residues: Tensor) -> Tensor:
         return finish(branch(sums(codes)).add_(residues - residue.offset))
