@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -84,3 +85,25 @@ def test_stochastic_depth_is_for_training_alone(tmp_path):
     assert not torch.equal(prepared.train()(x), prepared(x))
     artifact = detent.deploy(prepared.eval(), tmp_path / "out")
     assert artifact.verify([x], latency=False).holds
+
+
+class Fields(nn.Module):
+    """The largest of the points, by the name of the field, as PointNet reads it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.conv, self.linear, self.name = nn.Conv1d(3, 8, 1), nn.Linear(8, 4), name
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x).relu()
+        found = {"max": x.max(dim=2), "sort": x.sort(dim=2, descending=True), "topk": x.topk(3, dim=2)}[self.name]
+        return self.linear(found.values if self.name == "max" else found.values[..., 0])
+
+
+@pytest.mark.parametrize("name", ["max", "sort", "topk"])
+def test_named_fields_of_what_a_function_gives_are_items(name, tmp_path):
+    torch.manual_seed(0)
+    model, x = Fields(name).eval(), torch.randn(2, 3, 10)
+    prepared = detent.prepare(model, (x,), backend="onnxruntime", recipe="ptq").eval()
+    detent.calibrate(prepared, [x])
+    assert detent.deploy(prepared, tmp_path / "out").verify([(x,)]).holds

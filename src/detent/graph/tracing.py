@@ -121,6 +121,8 @@ class Tracer(fx.Tracer):
         return node
 
     def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any) -> fx.Proxy:
+        if kind == "call_function" and target is getattr and (place := self._field(*args)) is not None:
+            target, args = operator.getitem, (args[0], place)
         if kind == "call_method" and target == "__setitem__" and self._is_made(args[0]):
             held, index, value = args
             made = self.create_arg(held)
@@ -216,6 +218,14 @@ class Tracer(fx.Tracer):
         self._assign(self.proxy(whole), index, value)
         behind: fx.Proxy = operator.getitem(self.proxy(whole), index)
         return behind
+
+    def _field(self, whole: Any, name: str, *default: Any) -> int | None:
+        """Where a named field, as in `x.max(1).values`, stands in the tuple; None for attributes of anything else."""
+        if default or not isinstance(whole, fx.Proxy) or inspect.isdatadescriptor(getattr(Tensor, name, None)):
+            return None  # x.shape, x.dtype and the like need no example
+        found = self._deciding.example(whole.node)
+        value = getattr(found, name, None) if isinstance(found, tuple) else None
+        return next((place for place, part in enumerate(found) if part is value), None)
 
     def _known(self, value: Any) -> Any:
         """A number that was computed of sizes, if it is the same for every batch."""
