@@ -25,6 +25,7 @@ from detent.graph.decompositions import (
 )
 from detent.graph.item_assignment import assigned, becomes
 from detent.graph.out_of_place import CONSTANT, write_out_of_place
+from detent.graph.parameter_facts import read_facts
 from detent.graph.running import Inputs, calling_line, explained, flat, join, shapes
 from detent.graph.shape_guards import Deciding, as_traced
 from detent.graph.torch_ops import is_known_module
@@ -72,6 +73,7 @@ class Tracer(fx.Tracer):
         for node in graph.nodes:
             if not is_wrapped_function(node.target):
                 node.meta.pop("is_wrapped", None)  # what such a function gave, which is not a call of it
+        read_facts(graph, module, lambda node: isinstance(self._deciding.example(node), Tensor))
         del self._deciding  # and with it what the example gave inside
         _drop_constant_inputs(graph, module, constants)
         self.in_place |= write_out_of_place(graph, module, owns_inputs=not self._path)
