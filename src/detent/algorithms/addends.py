@@ -16,7 +16,7 @@ from dataclasses import replace
 from torch import fx, nn
 
 from detent.algorithms.layers import modules_of, regions_of
-from detent.graph import CLIPPING, PASSING, PreparedModel, Region, kind_of
+from detent.graph import CLIPPING, PASSING, PreparedModel, Region, called_module, kind_of
 from detent.numerics import PerTensor
 from detent.quantizers import Quantizer
 
@@ -86,7 +86,7 @@ def _quantizer_behind(node: fx.Node, modules: Mapping[str, nn.Module]) -> Quanti
 
 def _nested(node: fx.Node, modules: Mapping[str, nn.Module]) -> Quantizer | None:
     """The quantizer that a node is, if its grid holds every coarser one: symmetric, with a power of two as its step."""
-    part = modules[str(node.target)] if node.op == "call_module" else None
+    part = called_module(node, modules)
     if not isinstance(part, Quantizer):
         return None
     scheme = part.scheme

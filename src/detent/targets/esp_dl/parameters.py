@@ -72,7 +72,7 @@ def parameters(op: Op, data: Operand, attributes: dict[str, Any], constants: Map
             stored = stored.reshape(codes.shape)
     powers = exponents(weight.encoding, weight.tensor)
     found = [EspTensor(weight.tensor, stored, powers, f"layout ==> {layout}")]
-    bias = op.inputs[2] if len(op.inputs) > 2 else None
+    bias = op.optional(2)
     if bias is not None:
         found.append(_bias(op, bias, data.encoding, weight.encoding, constants))
     return found

@@ -103,7 +103,7 @@ class TfliteLowering:
         return read is not None and read.tensor in self._variants and next(iter(self._variants[read.tensor])).last
 
     def is_constant(self, read: Operand | None) -> bool:
-        return read is not None and read.tensor in self.graph.constants
+        return self.graph.is_constant(read)
 
     def values(self, read: Operand | None) -> Array | None:
         """The real numbers of a constant; None if it is none."""

@@ -38,7 +38,7 @@ def remove_identities(graph: Network) -> Network:
     """EliminateIdentity, EliminateDropout: who reads their output reads their input, and a layer behind one finds the
     DequantizeLinear in front of it. A pair of Q and DQ that requantizes is none. ReluQuantFusion: a Relu of codes that
     are none below 0, given on the same grid, is one."""
-    given = {output.read.tensor for output in graph.outputs}
+    given = graph.output_tensors
     sources: dict[str, Operand] = {}
     kept: list[Op] = []
 

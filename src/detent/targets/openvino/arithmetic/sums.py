@@ -33,7 +33,7 @@ _ELEMENTWISE = _FUNCTIONS | _OF_TWO
 _HEADS = (
     ops_with(Trait.WEIGHTED)
     | ops_with(Trait.REDUCES) - {"ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"}  # not proven
-    | ops_with(Trait.POOL) - ops_with(Trait.EXTREME)
+    | ops_with(Trait.AVERAGE_POOL)
     | {"InstanceNormalization", "Resize"}
 )
 COMPOSED = ops_with(Trait.WEIGHTED)

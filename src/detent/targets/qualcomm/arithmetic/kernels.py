@@ -94,7 +94,7 @@ def _bias_of(graph: Network, op: Op) -> Operand | None:
     adding = bias_behind(graph, op)
     if adding is not None:
         return adding.inputs[1]
-    return op.inputs[2] if len(op.inputs) > 2 else None
+    return op.optional(2)
 
 
 def _in_sums(graph: Network, op: Op, bias: Operand) -> Integers:
@@ -228,7 +228,7 @@ def _twice(op: Op) -> bool:
     return any(pads) if strides == [2, 2] else all(pads)
 
 
-AVERAGES = ops_with(Trait.POOL) - ops_with(Trait.EXTREME)
+AVERAGES = ops_with(Trait.AVERAGE_POOL)
 WIDE = ops_with(Trait.WEIGHTED) | AVERAGES | {"Add", "Sub"}
 """Operators with a kernel for 16-bit codes too."""
 
