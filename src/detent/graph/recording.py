@@ -221,7 +221,9 @@ class CallRecorder(TorchFunctionMode):
         whole, place, given = self._converted(proxy, (held, index, value))
         made = assigned(whole, place, given, lambda one: self._examples(tensors[id(one)]))
         if made is None:
-            raise CaptureError("capture", "an assignment to a part of a tensor that is neither slices nor a mask", "")
+            raise CaptureError(
+                "capture", "an assignment to a part of a tensor that is neither slices, numbers nor a mask", ""
+            )
         self._keep(held, made.node)
 
     def _examples(self, tensor: Tensor) -> list[Any]:
