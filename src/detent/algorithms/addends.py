@@ -2,9 +2,9 @@
 
 With power-of-two scales the grid of a coarse tensor is a part of the grid of a finer one. Where all addends but one lie
 on the grid of their sum, rounding that one to the grid of the sum at once gives the nearest point to the sum; rounding
-it to its own finer grid first, and the sum afterwards, rounds twice. Half of a step is then a common value, not a rare
+it to its own finer grid first, and the sum afterward, rounds twice. Half of a step is then a common value, not a rare
 one: under half_up (the DPU) every sum gains half a step of its finer addend on average, and a chain of residual blocks
-adds these up. The error of the sum is never larger afterwards, number by number, so no data is needed to judge it.
+adds these up. The error of the sum is never larger afterward, number by number, so no data is needed to judge it.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ class QuantizerPlacement:
     """Decided in three passes over the graph.
 
     1. Every operation with a rule asks for its inputs, and puts its own output on a grid, as the rule says.
-    2. Backwards: an operation that keeps the scale of its input hands on what all users of its output ask for.
-    3. Forwards: such an operation whose input is on a grid gives numbers on the same grid.
+    2. Backward: an operation that keeps the scale of its input hands on what all users of its output ask for.
+    3. Forward: such an operation whose input is on a grid gives numbers on the same grid.
     """
 
     def __init__(

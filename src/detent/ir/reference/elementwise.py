@@ -14,7 +14,7 @@ __all__ = ["ELEMENTWISE", "UNARY", "divide", "hard_sigmoid", "prelu", "shrink", 
 
 
 def divide(a: Tensor, b: Tensor) -> Tensor:
-    """Integers, such as sizes, are divided towards zero; the least one by -1 is itself, as negation wraps around.
+    """Integers, such as sizes, are divided toward zero; the least one by -1 is itself, as negation wraps around.
 
     A CPU ends the process at that one quotient, which no integer type holds, so nothing is divided by -1.
     """

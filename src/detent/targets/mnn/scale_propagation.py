@@ -95,7 +95,7 @@ def sources(name: str, chains: Chains) -> tuple[str, ...]:
 
 
 def spread(units: Iterable[MnnUnit], scales: Scales, chains: Chains) -> Scales:
-    """Propagate scales as MNN's pipeline does, in the same order: forwards first, three rounds at most."""
+    """Propagate scales as MNN's pipeline does, in the same order: forward first, three rounds at most."""
     forward: Ways = {}
     backward: Ways = {}
     for unit in units:

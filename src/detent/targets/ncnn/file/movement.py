@@ -163,7 +163,7 @@ def _flip(low: NcnnLowering, op: Op, picked: Sequence[range], axes: Sequence[int
     along = [low.axis(source, axis) for axis in axes]
     whole = all(one == range(low.shape(source)[axis])[::-1] for one, axis in zip(picked, axes, strict=True))
     if not whole or None in along:
-        refuse(op, "it goes backwards over a part of an axis, or over samples", "slice forwards")
+        refuse(op, "it goes backward over a part of an axis, or over samples", "slice forward")
     low.layer("Flip", op, [low.blob(source)], {0: tuple(axis for axis in along if axis is not None)})
 
 

@@ -138,8 +138,8 @@ def _without(graph: Network, gone: Op, instead: Operand) -> Network:
 
 
 def propagate(graph: Network) -> Network:
-    """QDQPropagation: a grid spreads over operations that only move values, forwards to readers that have none, and
-    backwards to where the values were computed, which then gives them on that grid."""
+    """QDQPropagation: a grid spreads over operations that only move values, forward to readers that have none, and
+    backward to where the values were computed, which then gives them on that grid."""
     forward: dict[str, Encoding] = {}
 
     def read_forward(read: Operand) -> Operand:
