@@ -140,7 +140,9 @@ def kind_named(target: Any) -> str:
     kind = _kind_of(target)
     if kind is None:
         name = getattr(target, "__name__", str(target))
-        raise RecipeError(f"exclude {name}", "it is not an operation that backends speak of", "exclude it by its name")
+        raise RecipeError(
+            f"exclude {name}", "it is not a kind of operation that backends know", "exclude it by its name"
+        )
     return kind
 
 

@@ -94,7 +94,7 @@ def _canonicalize(model: ModelProto) -> tuple[ModelProto, Ends]:
         raise OnnxError(
             "import an ONNX model",
             f"{type(error).__name__}: {error}",
-            "the model contradicts itself: export it again",
+            "the model is inconsistent: export it again",
         ) from error
 
 
@@ -121,7 +121,7 @@ def _inputs(graph: GraphProto, builder: FxBuilder) -> None:
             continue  # before IR version 4 initializers were inputs too
         asked = f"the input {value.name!r}"
         if value.name in seen or not value.name:
-            raise OnnxError(asked, "it stands there twice, or has no name", "export the model again")
+            raise OnnxError(asked, "it appears twice, or has no name", "export the model again")
         if not value.type.HasField("tensor_type"):
             raise OnnxError(asked, "it is a sequence, an optional or a map", "import a model of tensors")
         torch_type(value.type.tensor_type.elem_type, asked=asked)
@@ -132,7 +132,7 @@ def _inputs(graph: GraphProto, builder: FxBuilder) -> None:
         raise OnnxError(f"import the graph {graph.name!r}", "it has no outputs", "export the model again")
     twice = next((name for name, count in Counter(value.name for value in graph.output).items() if count > 1), None)
     if twice is not None:
-        raise OnnxError(f"the output {twice!r}", "it stands there twice", "export the model with an Identity for each")
+        raise OnnxError(f"the output {twice!r}", "it appears twice", "export the model with an Identity for each")
 
 
 def _result(name: str, builder: FxBuilder) -> fx.Node:

@@ -146,7 +146,7 @@ def batch_norm(
     if running_mean is None or running_var is None:
         raise DeployError(
             f"write {b.current!r}",
-            "a batch norm that keeps no statistics: what one sample gives depends on the others of its batch",
+            "a batch norm that keeps no statistics: the result for a sample depends on the rest of its batch",
             "make it with track_running_stats=True",
         )
     channels = int(input.shape[1])

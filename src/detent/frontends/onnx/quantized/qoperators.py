@@ -38,7 +38,7 @@ def expand_qoperators(model: ModelProto) -> ModelProto:
         raise OnnxError(
             "import a model of operators on codes",
             f"{type(error).__name__}: {error}",
-            "the model contradicts itself: quantize it again",
+            "the model is inconsistent: quantize it again",
         ) from error
 
 
