@@ -28,7 +28,7 @@ _NOTE = "addends with the step of their sum: "
 
 
 def align_addends(prepared: PreparedModel) -> list[str]:
-    """Coarsen what is rounded twice; the names of the tensors, which the Plan has in a note."""
+    """Coarsen tensors that would be rounded twice; returns their names, which the Plan lists in a note."""
     changed: list[str] = []
     for region in regions_of(prepared).values():
         modules = modules_of(region)
@@ -45,7 +45,7 @@ def align_addends(prepared: PreparedModel) -> list[str]:
 
 
 def _uses(region: Region, modules: Mapping[str, nn.Module]) -> Counter[nn.Module]:
-    """How often the graphs of a region call each quantizer."""
+    """How often each quantizer is called in the graphs of a region."""
     nodes = (node for graph in region.graphs.values() for node in graph.nodes if node.op == "call_module")
     return Counter(modules[str(node.target)] for node in nodes)
 

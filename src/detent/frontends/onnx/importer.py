@@ -1,4 +1,4 @@
-"""From a ModelProto to a GraphModule: the walk over the nodes."""
+"""Converts a ModelProto to a GraphModule, node by node."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _result(name: str, builder: FxBuilder) -> fx.Node:
 
 
 class _Walk:
-    """Goes over nodes in their order and has each converted."""
+    """Converts the nodes in order."""
 
     def __init__(self, builder: FxBuilder, opset: int):
         self._builder, self._opset = builder, opset
@@ -209,7 +209,7 @@ class _Walk:
         return given if isinstance(given, (tuple, list)) else [given]
 
     def _branch(self, call: Call) -> Sequence[Value | None]:
-        """An `If` whose condition is known is the branch it takes."""
+        """The branch of an `If` whose condition is known."""
         graph = branch_of(call)
         outer, branches = dict(self._builder.values), dict(self.branches)
         self.constants(graph)
@@ -237,7 +237,7 @@ class _Walk:
             call.refuse(f"its output {missing[0]!r} is not computed", "export the model without it")
 
     def _remember(self, call: Call) -> None:
-        """Which ONNX nodes the fx nodes that were made for them are, and what those take from grids."""
+        """Record which ONNX nodes the new fx nodes stand for, and which of their inputs are quantized."""
         builder = self._builder
         for converted in (call.node, *call.absorbed):
             builder.reads_grids(label(converted), converted.input)

@@ -29,7 +29,7 @@ _WRITTEN_OUT = {
 
 
 def attributes_of(op: Op, order: tuple[int, ...], constants: Mapping[str, Array]) -> dict[str, Any]:
-    """Those of ONNX, with the ones written out that ESP-DL has no default for. `order` is that of the axes."""
+    """The attributes of ONNX, with the defaults written out that ESP-DL does not have. `order` is that of the axes."""
     found = {name: value for name, value in op.attributes.items() if not isinstance(value, np.ndarray)}
     if op.type == "Conv":
         weight = op.inputs[1]

@@ -1,4 +1,4 @@
-"""Images that need no files: noise with a bright patch where the class has it. For a first try and for tests."""
+"""Images that need no files: noise with a bright patch whose place is the class. For first steps and for tests."""
 
 from __future__ import annotations
 
