@@ -182,5 +182,5 @@ class NamedRegistry(Table[T], Generic[T]):
         called = getattr(thing, "name", name)
         if called != name:
             raise RegistrationError(
-                f"{self.kind} {name!r} of an entry point", f"it calls itself {called!r}", "give both one name"
+                f"{self.kind} {name!r} of an entry point", f"it calls itself {called!r}", "use one name for both"
             )

@@ -67,7 +67,7 @@ def error_of(found: QParams, x: torch.Tensor, grid: IntGrid, **options) -> float
 
 
 def best_symmetric(x: torch.Tensor, grid: IntGrid, **options) -> float:
-    """The least error of 400 scales up to the one that clips nothing, refined between the neighbours of the best."""
+    """The least error of 400 scales up to the one that clips nothing, refined between the neighbors of the best."""
     largest = max(x.max().item() / grid.qmax, x.min().item() / grid.qmin if grid.signed else 0.0)
     scales = largest * np.linspace(1 / 400, 1, 400)
     errors = [error(x, scale, 0, grid, **options) for scale in scales]
@@ -168,7 +168,7 @@ def test_the_whole_grid_is_used_in_the_search():
 
 
 @pytest.mark.parametrize("bits", BITS)
-def test_the_norm_is_minimised_that_was_asked_for(bits):
+def test_the_norm_is_minimized_that_was_asked_for(bits):
     grid, x = IntGrid(bits), laplace(20_000)
     by_24, by_2 = asked(Mse(Scheme(grid), norm=2.4), x), asked(Mse(Scheme(grid)), x)
     assert error_of(by_24, x, grid, norm=2.4) <= ONE_PER_CENT * best_symmetric(x, grid, norm=2.4)
@@ -238,7 +238,7 @@ def test_a_norm_that_is_not_positive_is_refused(norm):
         Mse(Scheme(IntGrid(8)), norm=norm)
 
 
-# --- the cost it minimises -----------------------------------------------------------------------------------
+# --- the cost it minimizes -----------------------------------------------------------------------------------
 
 
 def test_the_cost_counts_rounding_and_clipping_by_weight():
@@ -252,7 +252,7 @@ def test_the_cost_counts_rounding_and_clipping_by_weight():
     assert cube == pytest.approx(10 * 0.4**3 + 2 * 2**3, rel=1e-12)  # float64
 
 
-def test_the_cost_honours_the_zero_point():
+def test_the_cost_honors_the_zero_point():
     values, weights = torch.tensor([[-3.0, 11.0, 13.0]], dtype=torch.float64), torch.ones(1, 3, dtype=torch.float64)
     qparams = QParams(torch.tensor([1.0]), torch.tensor([3]))  # [-3, 12]
     scheme = Scheme(IntGrid(4, signed=False), symmetric=False)

@@ -160,7 +160,7 @@ def _written(one: Format, deployment: Deployment) -> Written:
     except OSError as error:
         to_do = f"make room in {tempfile.gettempdir()}, or name another folder in the variable TMPDIR"
         raise DeployError(
-            f"write the format {one.name!r}", f"its library needs a folder for a moment: {error}", to_do
+            f"write the format {one.name!r}", f"its library needs a temporary folder: {error}", to_do
         ) from error
 
 
@@ -215,7 +215,7 @@ def _require_whole(prepared: PreparedModel) -> None:
     if any(isinstance(parameter, DTensor) for parameter in prepared.parameters()):
         raise DeployError(
             "deploy a model",
-            "its parameters are shared out over processes",
+            "its parameters are sharded over processes",
             "load detent.training.sharding.whole_state_dict(...) of it into the model prepared anew, and deploy that",
         )
 

@@ -37,7 +37,7 @@ from detent.graph.runner import TORCH_ERRORS, GraphInterpreter, Runner, describe
 from detent.graph.running import Inputs, flat, join, line_text
 from detent.graph.sliced_parameters import split_sliced_parameters
 from detent.graph.stubs import DeQuantStub, QuantStub
-from detent.graph.torch_ops import TORCH_OPS, TorchOp, kind_of, known_class, module_op, torch_op
+from detent.graph.torch_ops import TORCH_OPS, TorchOp, called_module, kind_of, known_class, module_op, torch_op
 from detent.graph.wrap import Functional, wrap
 
 __all__ = [
@@ -78,6 +78,7 @@ __all__ = [
     "Runner",
     "TorchOp",
     "call_of",
+    "called_module",
     "capture",
     "compress_saved_activations",
     "described",

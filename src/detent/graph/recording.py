@@ -265,7 +265,7 @@ class CallRecorder(TorchFunctionMode):
 
     def _new_constant(self, tensor: Tensor) -> str:
         if type(tensor) not in (Tensor, nn.Parameter):
-            raise CaptureError("capture", "it computes with a tensor whose making was not seen", "")
+            raise CaptureError("capture", "it computes with a tensor that was made outside of the traced code", "")
         count = 0
         while hasattr(self._root, name := f"_tensor_constant{count}") or name in self.constants:
             count += 1

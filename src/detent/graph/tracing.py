@@ -113,7 +113,7 @@ class Tracer(fx.Tracer):
         assert isinstance(tracer, Tracer)
         count = tracer._deciding.count(proxy.node)
         if count is None:
-            raise fx.proxy.TraceError("len of what has another length for another batch, or none")
+            raise fx.proxy.TraceError("len() of something whose length depends on the batch, or that has none")
         return count
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:

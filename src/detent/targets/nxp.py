@@ -105,4 +105,6 @@ def _require(tensor: DeployedTensor) -> None:
     on_one_scale(tensor, _NAME)
     exponents(tensor, _NAME)
     if grid.narrow:
-        raise refusal(_NAME, tensor, "a range tells of the least code, which a narrow grid lacks", "use the full grid")
+        raise refusal(
+            _NAME, tensor, "a range determines the lowest code, which a narrow grid lacks", "use the full grid"
+        )
