@@ -58,6 +58,9 @@ class Quantizer(nn.Module, ABC):
     moves: ClassVar[bool] = False  # whether its range follows the data in training, by itself, and stands still in eval
     repeatable: ClassVar[bool] = False
     plain: ClassVar[bool] = False  # whether it is what a tensor on its grid gets when no method is asked for
+    trains: ClassVar[bool] = (
+        True  # with the network; False: its numbers are calibrated, or reconstructed block by block
+    )
 
     def __init_subclass__(cls, **options: Any):
         super().__init_subclass__(**options)

@@ -130,6 +130,13 @@ class Recipe(Section, frozen=True):
         excluded = any(fnmatchcase(name, glob) for glob in self.exclude)
         return request.model_copy(update={"quantize": request.quantize is not False and not excluded})
 
+    @property
+    def trains(self) -> bool:
+        """Whether it names a quantizer, of weights or activations, that is trained with the network."""
+        requests = (part.request(role) for part in self.rules for role in get_args(Role))
+        named = {request.quantizer for request in (self.weight, self.activation, self.bias, *requests)}
+        return any(QUANTIZERS[name].trains for name in named if name is not None)
+
     def rule_for(self, name: str, kind: str) -> Rule | None:
         """The rule that counts for a layer."""
         return next((rule for rule in self.rules if rule.match.matches(name, kind)), None)

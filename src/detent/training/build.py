@@ -15,7 +15,7 @@ from detent.data import Preprocessing
 from detent.errors import DataError, DetentError, RecipeError
 from detent.graph import PreparedModel
 from detent.planning import Backend
-from detent.preparing import prepare
+from detent.preparing import prepare, with_batch_norms
 from detent.recipes.refusal import nearest
 from detent.targets import BACKENDS
 from detent.training.batch import example_of
@@ -106,8 +106,10 @@ def prepared_model(config: Config, model: nn.Module, samples: Samples, *, allow_
             raise RecipeError(f"the backend {config.backend!r}", f"it is a {type(backend).__name__}", "name a Backend")
     else:
         _known(BACKENDS, "the backend", config.backend)
+    target = BACKENDS[backend] if isinstance(backend, str) else backend
+    recipe = config.recipe if config.train.loop == "ptq" else with_batch_norms(config.recipe, target)
     example = example_of(samples[0])
-    return prepare(model, example.args, example_kwargs=example.kwargs, backend=backend, recipe=config.recipe)
+    return prepare(model, example.args, example_kwargs=example.kwargs, backend=target, recipe=recipe)
 
 
 def batches_of(config: Config, samples: Samples, processes: Processes, **options: Any) -> Batches:

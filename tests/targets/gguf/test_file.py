@@ -40,9 +40,10 @@ def test_blocks_come_back(name):
     assert np.array_equal(real_numbers(found), real_numbers(wanted))
 
 
+@pytest.mark.gguf
 @pytest.mark.parametrize("name", TYPES)
 def test_the_reader_of_llama_cpp_decodes_the_same_numbers(name):
-    gguf = pytest.importorskip("gguf", reason="pip install gguf")
+    gguf = pytest.importorskip("gguf", reason="needs the extra `gguf`")
     kind, wanted = TYPES[name], coded(name)
     theirs = gguf.dequantize(kind.pack(wanted), gguf.GGMLQuantizationType[name])
     assert gguf.GGMLQuantizationType[name] == kind.number

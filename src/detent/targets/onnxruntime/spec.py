@@ -14,6 +14,7 @@ from detent.rewrites.space_to_depth_strided_conv import space_to_depth_strided_c
 from detent.targets.base import Target
 from detent.targets.onnxruntime.rewrites.expand_resize_axes import expand_resize_axes
 from detent.targets.onnxruntime.rewrites.linear_to_gemm import linear_to_gemm
+from detent.targets.onnxruntime.rewrites.pad_maxpool_with_negative_zero import pad_maxpool_with_negative_zero
 
 __all__ = ["ONNXRUNTIME", "TARGET"]
 
@@ -22,6 +23,7 @@ _REWRITES = (
     avgpool_ceil_mode_explicit_pad,
     linear_to_gemm,
     expand_resize_axes,
+    pad_maxpool_with_negative_zero,
     space_to_depth_strided_conv,
 )
 

@@ -57,6 +57,13 @@ class OutputRequantization:
         as_int8 = not given and is_int8(graph, made.output, made.encoding, carried)
         return cls(made.encoding, bounds, given, as_int8, composed)
 
+    @property
+    def least_stored(self) -> int:
+        """The least code as it is stored; of real numbers that are given, what it would be stored as."""
+        grid = Range.of(self.encoding)
+        lift = int(self.encoding.zero_point) - grid.least
+        return -lift if self.as_int8 or (self.given and lift == 128) else 0
+
     def shift(self, shift: Floats) -> Floats:
         """What is added before rounding."""
         if not self.composed:
