@@ -38,7 +38,7 @@ class TensorFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class Written:
-    """`files` maps names to contents; `notes` tell users what they must know, such as what a format cannot express."""
+    """`files` maps names to contents; `notes` tell users what they must know: what the format cannot express."""
 
     files: Mapping[str, bytes]
     notes: tuple[str, ...] = ()

@@ -165,7 +165,7 @@ class TfliteLowering:
         return self.add(name, shape, signature, encoding=source.encoding, dtype=source.dtype)
 
     def make(self, tensor: str, variant: Variant, dtype: str | None = None) -> int:
-        """The output of an operator, in the variant that it makes; `dtype` if it is neither codes nor real numbers."""
+        """The output of an operator, in the variant that it produces; `dtype` if that is neither codes nor reals."""
         index = self._new(tensor, variant, "", dtype)
         self._variants[tensor] = {variant: index}
         return index
