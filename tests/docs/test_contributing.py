@@ -17,7 +17,7 @@ from detent.graph import KINDS, TORCH_OPS
 from detent.ir import OPS
 from detent.ir.reference import REFERENCE
 from detent.ir.roundoff import ROUNDOFF
-from detent.recipes.builtin import BUILTIN
+from detent.recipes import BUILTIN
 from detent.targets import BACKENDS, TARGETS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,7 +19,7 @@ from detent.targets.engines import ENGINES
 from detent.targets.formats import FORMATS
 from detent.targets.litert.file import read_network
 from detent.targets.ncnn.engine import Ncnn
-from detent.targets.ncnn.file.writer import FORMAT
+from detent.targets.ncnn.file import FORMAT
 from detent.targets.rewrites import REWRITES
 from detent.twin import OnnxSpec
 

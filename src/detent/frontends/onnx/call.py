@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 
 from detent.errors import OnnxError
 from detent.frontends.onnx.builder import Constant, FxBuilder, Value
-from detent.frontends.onnx.op import Op
+from detent.frontends.onnx.onnx_function import OnnxFunction
 from detent.ir import schema_defaults
 
 __all__ = ["Call", "Converter", "label"]
@@ -161,14 +161,14 @@ class Call:
     ) -> Any:
         """A function of this package, of the kind that the table of kinds has for it. `step` as in `apply`."""
         path = f"{label(self.node)}_{step}" if step else label(self.node)
-        return self._builder.op(self._named(step), path, Op(compute, kind, attributes), inputs)
+        return self._builder.op(self._named(step), path, OnnxFunction(compute, kind, attributes), inputs)
 
     def parts(
         self, compute: Callable[..., Any], /, *inputs: Value | None, kind: str = "", **attributes: Any
     ) -> tuple[Any, ...]:
         """A function of this package that gives several tensors."""
         path = label(self.node)
-        whole = self._builder.op(f"{self._named('')}_parts", path, Op(compute, kind, attributes), inputs)
+        whole = self._builder.op(f"{self._named('')}_parts", path, OnnxFunction(compute, kind, attributes), inputs)
         return self.members(whole)
 
     def members(self, whole: Any) -> tuple[Any, ...]:
