@@ -148,7 +148,9 @@ def test_it_is_traced_and_computes_the_same(change):
 
 @pytest.mark.pairwise(strength=1)
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino", "litert", "ncnn", "torch_x86"])
-@pytest.mark.parametrize("change", [boxes, one_channel, to_the_end, twice_as_large, listed_channels], ids=lambda change: change.__name__)
+@pytest.mark.parametrize(
+    "change", [boxes, one_channel, to_the_end, twice_as_large, listed_channels], ids=lambda change: change.__name__
+)
 def test_the_engine_computes_what_was_simulated(change, backend, tmp_path):
     prepared = detent.prepare(net(change), (image(),), backend=backend)
     detent.calibrate(prepared, [image()])
