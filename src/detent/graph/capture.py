@@ -24,7 +24,7 @@ from detent.graph.exporting import Attributes, Exported, Exporter, attributes_of
 from detent.graph.functional_dropout import dropout_as_modules
 from detent.graph.out_of_place import CONSTANT
 from detent.graph.own_forward import modules_with_custom_forward
-from detent.graph.plain_parameters import copied, materialize_parametrizations
+from detent.graph.plain_parameters import copied, materialize_parametrizations, without_compiled
 from detent.graph.region import Region
 from detent.graph.replaying import ReadsNumbersError
 from detent.graph.running import Inputs, Recorder, explained, fresh, join, line_of, record, run, same
@@ -82,7 +82,7 @@ def capture(
     if concrete_args and modes:
         raise CaptureError("concrete_args and modes", "modes are sets of concrete args", "put them into each mode")
     validate_inputs(model, example_inputs, leaf_modules)
-    root = model if inplace else copied(model)
+    root = without_compiled(model if inplace else copied(model))
     inputs = Inputs(tuple(example_inputs), dict(example_kwargs or {}))
     flags = {module: module.training for module in root.modules()}
     root.eval()
