@@ -788,3 +788,23 @@ def test_a_tracer_of_one_s_own_decides_what_is_a_leaf_and_sees_each_graph():
     assert targets(captured.module) == {"forward": ["first", "last"]}
     assert_close(run(captured.module, (x,)), run(model, (x,)), SAME)
     assert targets(capture(model, (x,)).module) == {"forward": ["first.0", "first.1", "last"]}
+
+
+def test_what_is_a_graph_already_runs_once():
+    class Counting(nn.Conv2d):
+        runs = 0
+
+    def count(module: nn.Module, _: Any) -> None:
+        type(module).runs += 1
+
+    conv = Counting(3, 4, 1)
+    conv.register_forward_pre_hook(count)
+    graph = torch.fx.symbolic_trace(nn.Sequential(conv, nn.ReLU()))
+    capture(graph, (torch.randn(2, 3, 4, 4),), inplace=True)
+    assert Counting.runs == 1
+
+
+def test_what_is_a_graph_already_and_does_not_run_says_why():
+    graph = torch.fx.symbolic_trace(nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()))
+    with pytest.raises(CaptureError, match=r"(?s)example inputs \(\(2, 5, 4, 4\)\).*expected input\[2, 5, 4, 4\]"):
+        capture(graph, (torch.randn(2, 5, 4, 4),))

@@ -27,6 +27,7 @@ from detent.deployment.naming_lines import naming_lines
 from detent.deployment.plane_means import pool_planes
 from detent.errors import DeployError, NotCalibratedError
 from detent.files import reserved
+from detent.frontends.hugging_face import companions
 from detent.frontends.onnx import is_imported
 from detent.frontends.torch import export
 from detent.graph import PreparedModel, eval_mode, other_real, quantizers_of
@@ -160,16 +161,18 @@ def _written(one: Format, deployment: Deployment) -> Written:
     except OSError as error:
         to_do = f"make room in {tempfile.gettempdir()}, or name another folder in the variable TMPDIR"
         raise DeployError(
-            f"write the format {one.name!r}", f"its library needs a folder for a moment: {error}", to_do
+            f"write the format {one.name!r}", f"its library needs a temporary folder: {error}", to_do
         ) from error
 
 
 def _config(prepared: PreparedModel) -> dict[str, Any]:
-    """What a model of transformers says of itself, and where it is: of the outermost that has a config."""
+    """What a model of transformers says of itself, where it is, and what is beside it in the folder that it was loaded
+    from: of the outermost that has a config."""
     for name, module in prepared.named_modules():
         say = getattr(getattr(module, "config", None), "to_dict", None)
         if callable(say):
-            return {"config": say(), "config_prefix": name}
+            beside = companions(getattr(module, "name_or_path", ""))
+            return {"config": say(), "config_prefix": name, "companions": beside}
     return {}
 
 
@@ -215,7 +218,7 @@ def _require_whole(prepared: PreparedModel) -> None:
     if any(isinstance(parameter, DTensor) for parameter in prepared.parameters()):
         raise DeployError(
             "deploy a model",
-            "its parameters are shared out over processes",
+            "its parameters are sharded over processes",
             "load detent.training.sharding.whole_state_dict(...) of it into the model prepared anew, and deploy that",
         )
 

@@ -61,7 +61,9 @@ def _refuse_prepared(model: nn.Module) -> None:
     taken = next((name for name in RESERVED if name in parts), None)
     if taken is not None:
         raise CaptureError(
-            f"capture a model with a part named {taken!r}", "prepared models keep their own there", "rename the part"
+            f"capture a model with a part named {taken!r}",
+            "prepared models use that name themselves",
+            "rename the part",
         )
 
 

@@ -130,22 +130,28 @@ class _Capture:
         if isinstance(module, Region):
             return self._captured_before(module, path, inputs)
         constants = {mode: constants_of(module, inputs, given) for mode, given in modes.items()}
-        expected = {mode: run(module, Inputs(inputs.args, {**inputs.kwargs, **modes[mode]})) for mode in modes}
+        calls = {mode: Inputs(inputs.args, {**inputs.kwargs, **modes[mode]}) for mode in modes}
+        before = self._traced_before(module, constants)
+        # A graph that is taken as it is need not be compared with itself.
+        expected = {mode: run(module, call) for mode, call in calls.items()} if before is None else {}
         tracers = {mode: Tracer(self.leaves, path, self.opened) for mode in modes}
         why = ""
         try:
-            region: Region | None = self._traced_before(module, constants) or Region(
+            region: Region | None = before or Region(
                 module, {m: tracer.graph_of(module, constants[m], inputs) for m, tracer in tracers.items()}
             )
             assert region is not None
             for mode, runner in region.runners.items():
                 given = record(runner, module, inputs)
-                if not self.leaves.rewrites and not same(expected[mode], given):
-                    raise CaptureError("trace", "the traced graph computes something else", "")
-                if not self.leaves.rewrites and _holds_tensors(runner):
-                    call = Inputs(inputs.args, {**inputs.kwargs, **modes[mode]})
-                    _require_same_elsewhere(runner, module, reversed_numbers(call))
+                if before is None and not self.leaves.rewrites:
+                    if not same(expected[mode], given):
+                        raise CaptureError("trace", "the traced graph computes something else", "")
+                    if _holds_tensors(runner):
+                        _require_same_elsewhere(runner, module, reversed_numbers(calls[mode]))
         except Exception as reason:  # whatever Python did with a proxy: the module ran, so tracing is the cause
+            if before is not None:
+                for call in calls.values():
+                    run(module, call)  # if it does not run either, this says why
             region, why = None, explained(reason)
         breaks = {name: each for tracer in tracers.values() for name, each in tracer.graph_breaks.items()}
         if region is None or breaks:
@@ -296,7 +302,8 @@ def _calls_of(parts: Mapping[str, nn.Module], root: nn.Module, inputs: Inputs) -
     with ExitStack() as stack:
         for name, part in parts.items():
             stack.callback(part.register_forward_pre_hook(remember(name), with_kwargs=True).remove)
-        run(root, inputs)
+        if calls:
+            run(root, inputs)
     return calls
 
 

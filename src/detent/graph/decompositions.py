@@ -59,7 +59,7 @@ def is_wrapped_function(target: Any) -> bool:
 
 @contextmanager
 def decomposed_modules() -> Iterator[None]:
-    """While tracing: the forwards of these classes can be traced, and compute what they did."""
+    """While tracing: the `forward` methods of these classes can be traced, and compute what they did."""
     with ExitStack() as stack:
         for owner, forward in _FORWARDS.items():
             stack.enter_context(mock.patch.object(owner, "forward", forward))

@@ -35,7 +35,7 @@ def copied(model: nn.Module) -> nn.Module:
         raise CaptureError(
             f"copy a {type(model).__name__}, because prepare leaves the model as it was",
             f"{type(error).__name__}: {error}",
-            "take what cannot be copied out of the model, or pass inplace=True, which changes the model itself",
+            "remove what cannot be copied from the model, or pass inplace=True, which changes the model itself",
         ) from error
     for module in made.modules():
         for place in (vars(module), *(value for value in vars(module).values() if isinstance(value, dict))):

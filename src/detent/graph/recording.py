@@ -221,7 +221,9 @@ class CallRecorder(TorchFunctionMode):
         whole, place, given = self._converted(proxy, (held, index, value))
         made = assigned(whole, place, given, lambda one: self._examples(tensors[id(one)]))
         if made is None:
-            raise CaptureError("capture", "an assignment to a part of a tensor that is neither slices nor a mask", "")
+            raise CaptureError(
+                "capture", "an assignment to a part of a tensor that is neither slices, numbers nor a mask", ""
+            )
         self._keep(held, made.node)
 
     def _examples(self, tensor: Tensor) -> list[Any]:
@@ -263,7 +265,7 @@ class CallRecorder(TorchFunctionMode):
 
     def _new_constant(self, tensor: Tensor) -> str:
         if type(tensor) not in (Tensor, nn.Parameter):
-            raise CaptureError("capture", "it computes with a tensor whose making was not seen", "")
+            raise CaptureError("capture", "it computes with a tensor that was made outside of the traced code", "")
         count = 0
         while hasattr(self._root, name := f"_tensor_constant{count}") or name in self.constants:
             count += 1

@@ -20,7 +20,16 @@ from torch.fx import Node
 
 from detent.graph.kinds import KINDS, Kind
 
-__all__ = ["TORCH_OPS", "TorchOp", "is_known_module", "kind_of", "known_class", "module_op", "torch_op"]
+__all__ = [
+    "TORCH_OPS",
+    "TorchOp",
+    "called_module",
+    "is_known_module",
+    "kind_of",
+    "known_class",
+    "module_op",
+    "torch_op",
+]
 
 Spelling = type[nn.Module] | Callable[..., Any] | str
 """A module's class, a function, or the name of a tensor method."""
@@ -280,6 +289,11 @@ def module_op(module: nn.Module) -> TorchOp | None:
 def is_known_module(module: nn.Module) -> bool:
     """Whether the table has the module's class or one it derives from."""
     return known_class(module) is not None
+
+
+def called_module(node: Node, modules: Mapping[str, nn.Module]) -> nn.Module | None:
+    """The module that a node calls; None of other nodes."""
+    return modules.get(str(node.target)) if node.op == "call_module" else None
 
 
 def kind_of(node: Node, modules: Mapping[str, nn.Module]) -> Kind | None:

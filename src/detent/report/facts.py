@@ -91,7 +91,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Curve:
-    """One value that training wrote down: points of (step, value)."""
+    """One logged value of training: points of (step, value)."""
 
     name: str
     points: tuple[tuple[float, float], ...]

@@ -274,7 +274,7 @@ def _check_options(make: Any, where: str, options: Mapping[str, Any]) -> None:
             found = f"not one of {', '.join(known)}" if known else "there are no options"
             raise RecipeError(f"{where}.{key} = {value!r}", found, nearest(key, known, "remove it"))
         if key == "depth" and isinstance(value, int) and value > _MOST_BLOCKS:  # which are built one by one
-            raise RecipeError(f"{where}.{key} = {value!r}", "so many blocks", f"ask for at most {_MOST_BLOCKS:,}")
+            raise RecipeError(f"{where}.{key} = {value!r}", "too many blocks", f"ask for at most {_MOST_BLOCKS:,}")
 
 
 def _known(table: Mapping[str, Any], what: str, name: str) -> Any:

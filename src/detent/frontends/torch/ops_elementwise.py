@@ -60,7 +60,7 @@ def binary(op: str) -> Callable[..., Any]:
 
 
 def floor_divide(b: Builder, input: Any, other: Any) -> Any:
-    """`//`: of sizes, or of real numbers; ONNX divides negative integers towards zero."""
+    """`//`: of sizes, or of real numbers; ONNX divides negative integers toward zero."""
     if not isinstance(b.result, Ref):
         return binary("Div")(b, input, other)
     dtype = b.result.dtype

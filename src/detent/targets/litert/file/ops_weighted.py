@@ -79,7 +79,7 @@ def _same_scale(encoding: Encoding, scale: npt.NDArray[np.float32], channels: in
 
 def conv(low: TfliteLowering, node: Node) -> None:
     op = node.main
-    x, w, bias = op.inputs[0], op.inputs[1], op.inputs[2] if len(op.inputs) > 2 else None
+    x, w, bias = op.inputs[0], op.inputs[1], op.optional(2)
     assert x is not None
     assert w is not None
     spatial = low.rank(x.tensor) - 2
@@ -141,7 +141,7 @@ def _padding(
 
 def conv_transpose(low: TfliteLowering, node: Node) -> None:
     op = node.main
-    x, w, bias = op.inputs[0], op.inputs[1], op.inputs[2] if len(op.inputs) > 2 else None
+    x, w, bias = op.inputs[0], op.inputs[1], op.optional(2)
     assert x is not None
     assert w is not None
     spatial = low.rank(x.tensor) - 2
@@ -182,7 +182,7 @@ def conv_transpose(low: TfliteLowering, node: Node) -> None:
 
 def gemm(low: TfliteLowering, node: Node) -> None:
     op = node.main
-    x, w, bias = op.inputs[0], op.inputs[1], op.inputs[2] if len(op.inputs) > 2 else None
+    x, w, bias = op.inputs[0], op.inputs[1], op.optional(2)
     if op.attribute("alpha") != 1.0 or op.attribute("beta") != 1.0 or op.attribute("transA"):
         raise refusal(op, "it scales or transposes its operands", "give a Gemm with alpha = beta = 1 and transA = 0")
     _fully_connected(low, node, x, w, bias, transposed=bool(op.attribute("transB")))

@@ -163,7 +163,7 @@ def _flip(low: NcnnLowering, op: Op, picked: Sequence[range], axes: Sequence[int
     along = [low.axis(source, axis) for axis in axes]
     whole = all(one == range(low.shape(source)[axis])[::-1] for one, axis in zip(picked, axes, strict=True))
     if not whole or None in along:
-        refuse(op, "it goes backwards over a part of an axis, or over samples", "slice forwards")
+        refuse(op, "it goes backward over a part of an axis, or over samples", "slice forward")
     low.layer("Flip", op, [low.blob(source)], {0: tuple(axis for axis in along if axis is not None)})
 
 
@@ -305,8 +305,8 @@ def tile(low: NcnnLowering, op: Op) -> None:
 def pad(low: NcnnLowering, op: Op) -> None:
     """Pad at the ends of the last two axes, and of channels."""
     source = low.data(op)
-    pads, value = low.constant(op.inputs[1]), low.constant(op.inputs[2] if len(op.inputs) > 2 else None)
-    axes = low.constant(op.inputs[3] if len(op.inputs) > 3 else None)
+    pads, value = low.constant(op.inputs[1]), low.constant(op.optional(2))
+    axes = low.constant(op.optional(3))
     mode = {"constant": 0, "edge": 1, "reflect": 2}.get(op.attribute("mode"))
     if pads is None or mode is None:
         refuse(op, "its sizes are computed, or its mode is wrap", "give constant sizes")
@@ -346,7 +346,7 @@ def resize(low: NcnnLowering, op: Op) -> None:
         fits = fits and (mode == "linear" or op.attribute("cubic_coeff_a") == -0.75)
     if not fits:
         refuse(op, f"{mode} with {coordinates} coordinates", "use PyTorch's interpolate")
-    factors = low.constant(op.inputs[2]) if len(op.inputs) > 2 else None
+    factors = low.constant(op.optional(2))
     if factors is not None and factors.size == 4 and not corners and not np.allclose(factors * before, after, 1e-6, 0):
         refuse(
             op, f"by {factors[2:]}, and ncnn resizes by the ratio of {after[2:]} to {before[2:]}", "resize to a size"
