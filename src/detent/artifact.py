@@ -1,4 +1,4 @@
-"""`detent.deploy` and what it gives: an Artifact, the folder on disk that can be verified, shown and retargeted."""
+"""`detent.deploy` and its result: an Artifact, the folder on disk that can be verified, shown and retargeted."""
 
 from __future__ import annotations
 

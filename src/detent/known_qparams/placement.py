@@ -39,7 +39,7 @@ class FilePlacement:
         self._carries: dict[fx.Node, bool] = {}
 
     def readers(self, node: fx.Node) -> tuple[fx.Node, ...]:
-        """Those that get what `node` gives from a grid, if the recipe does not exclude them."""
+        """Those that get the output of `node` from a grid, if the recipe does not exclude them."""
         tensor = self._source.tensors.get(node.name, "")
         wanted = self._source.readers.get(tensor, frozenset())
         return tuple(user for user in node.users if self._labels(user) & wanted and self._asked(node, user))
@@ -204,7 +204,7 @@ def _same_reads(group: list[QuantizedTensor], placement: FilePlacement) -> bool:
 
 
 def _taken(node: fx.Node, entries: Entries, placement: FilePlacement) -> QuantizedTensor | None:
-    """The grid that what an operation takes in lies on, looking through operations that only move values."""
+    """The grid that the input of an operation lies on, looking through operations that only move values."""
     while node.all_input_nodes:
         source = node.all_input_nodes[0]
         entry = entries.get(source.name)
