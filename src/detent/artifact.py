@@ -45,8 +45,8 @@ class Artifact(Package):
 
     @property
     def sqnr(self) -> dict[str, float]:
-        """Of each output against the float network, in decibels, on the first batch that `detent.quantize` calibrated
-        with; empty if nobody measured it."""
+        """The SQNR of each output against the float network, in decibels, on the first batch that `detent.quantize`
+        calibrated with; empty if nobody measured it."""
         return {name: float(value) for name, value in self.manifest.get("sqnr", {}).items()}
 
     def verify(self, batches: Iterable[Any], *, isolate: bool | None = None, **options: Any) -> Verdict:

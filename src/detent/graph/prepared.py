@@ -32,7 +32,7 @@ __all__ = ["RESERVED", "CarriedScales", "PreparedModel", "call_of"]
 
 @dataclass(frozen=True)
 class CarriedScales:
-    """Of a model that was retargeted: what was `known` of the one it was made from, what it `adopted` of that, and the
+    """What a retargeted model carries: what was `known` of the one it was made from, what it `adopted` of that, and the
     sum of its weights then."""
 
     known: Mapping[str, tuple[Scheme, QParams]]

@@ -40,7 +40,7 @@ class _Weights:
 
     @property
     def arrays(self) -> list[Array]:
-        """In the order of the `.bin`; factors are those of every output channel."""
+        """The arrays in the order of the `.bin`; factors are those of every output channel."""
         held: list[Array] = [self.values.ravel()]
         if self.bias is not None:
             held.append(self.bias)
