@@ -14,9 +14,9 @@ CIFAR-10 ResNets on the backend `academic`: weights per channel, inputs of layer
                     each is a weighted mean of two of them (Zhang et al., "mixup", 2018), which a teacher can answer;
                     with `--cut`, every second one has a square of another instead (Yun et al., "CutMix", 2019)
     optimizer       SGD with momentum 0.9, or AdamW with `--adam`, batches of 128, learning rate `--rate` for weights
-                    and scales (a hundredth of it for the intervals of QIL, whose gradients are sums over all values),
-                    one epoch of warm-up, then half a cosine to 0; weight decay `--decay` on weights,
-                    none on scales, norms and biases
+                    and scales (with SGD a hundredth of it for the intervals of QIL, whose gradients are sums over all
+                    values), one epoch of warm-up, then half a cosine to 0; weight decay `--decay` on weights, none on
+                    scales, norms and biases
     loss            Kullback-Leibler divergence from the float network's answer at `--temperature`; no labels are used
     batch norms     trained; with `--reestimate-bn`, their statistics are measured again at the end, on 512 images
 
@@ -58,7 +58,7 @@ WIDTHS = {"W8A8": (8, 8), "W4A4": (4, 4), "W3A3": (3, 3), "W2A4": (2, 4)}
 NETWORKS = ("resnet20", "resnet56")
 MOST_IMAGES = 10_000
 BATCH, CALIBRATION = 128, 512
-SCALE_RATES = {"qil": 0.01}  # of the rate; others have the rate itself
+SCALE_RATES = {"qil": 0.01}  # of the rate, with SGD; others have the rate itself
 
 
 def recipe_of(
@@ -143,7 +143,7 @@ def train(
     """The schedule above; what learns no range has it measured again before each epoch."""
     torch.manual_seed(0)
     epochs, rate = given.epochs, given.rate
-    scale_rate = rate * SCALE_RATES.get(prepared.recipe.name, 1.0)
+    scale_rate = rate * (1.0 if given.adam else SCALE_RATES.get(prepared.recipe.name, 1.0))
     mixed = mixed_with(data.tensors[0], mix=given.mix, cut=given.cut) if given.mix or given.cut else crop_and_flip
     batches = Batches(data, BATCH, shuffle=True, augment=mixed)
     run = Run(

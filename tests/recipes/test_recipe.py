@@ -191,7 +191,7 @@ def test_it_prints_as_yaml():
         ),
         pytest.param(
             RecipeError, {"activation": {"observer_options": {"bins": 64}}},
-            "activation.observer_options = {'bins': 64}", "no observer is named that they are for",
+            "activation.observer_options = {'bins': 64}", "there is no observer for these options",
             "add activation.observer", id="options-of-nothing",
         ),
         pytest.param(

@@ -139,6 +139,9 @@ KINDS: dict[str, Kind] = _kinds(
     Kind("cos"),
     Kind("sin"),
     Kind("cumsum"),
+    # geometry, in float: codes are too coarse for places and for differences of what is alike
+    Kind("affine_grid"),
+    Kind("cdist", inputs=2, sign=1),
     # normalization
     Kind("batchnorm"),
     Kind("layernorm"),

@@ -243,7 +243,7 @@ class Tracer(fx.Tracer):
         ours = isinstance(m, Quantizer) or isinstance(getattr(m, "kind", None), str)
         # A user's own subclass of Conv2d is still a convolution, with a weight to be quantized.
         known = is_known_module(m) and m not in self._opened
-        if ours or known or is_decomposed_module(m):
+        if ours or known or m in self._opened or is_decomposed_module(m):
             return ours or known
         if custom is not None:
             return custom.is_leaf_module(m, module_qualified_name)

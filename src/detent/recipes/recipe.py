@@ -184,9 +184,7 @@ def _refuse_unusable(role: Role, request: TensorRequest, at: tuple[str | int, ..
         place: dict[str, Any] = {"at": (*at, f"{kind}_options"), "value": options}
         if name is None:
             if options:
-                raise RefusalError(
-                    f"they are options of a {kind}, and none is named", f"add {dotted(*at, kind)}", **place
-                )
+                raise RefusalError(f"there is no {kind} for these options", f"add {dotted(*at, kind)}", **place)
             continue
         lacking = lacking_options(table[name], options)
         if lacking:
