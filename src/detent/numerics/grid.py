@@ -64,7 +64,7 @@ class Grid(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """As a scheme prints it, for instance "uint8"."""
+        """The name that a scheme prints, for instance "uint8"."""
 
     @property
     @abstractmethod

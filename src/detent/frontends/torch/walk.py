@@ -265,7 +265,7 @@ class _Walk:
         return node.target
 
     def _expected(self, node: fx.Node) -> Any:
-        """The shape and type of what a node gives, as the example showed it."""
+        """The shape and type of the output of a node, as the example showed it."""
         first: Any = self.traced.first[node]
         second: Any = self.traced.second and self.traced.second[node]
         if isinstance(first, Tensor):
