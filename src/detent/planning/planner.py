@@ -95,9 +95,20 @@ def _refuse_empty(
             if kind.name in backend.rules and _is_left_out(
                 view.layer(node), kind.name, recipe, outside=node not in scope
             ):
-                groups = any(OF_GROUPS in reason for reason in reasons)
-                smaller = "ask for groups that divide the inputs of a layer, for instance granularity: {per_group: 16}"
-                raise RecipeError(asked, why, smaller if groups else "exclude less, or move the stubs")
+                undivided = [reason for reason in reasons if OF_GROUPS in reason]
+                to_do = _smaller_groups(backend, undivided) if undivided else "exclude less, or move the stubs"
+                raise RecipeError(asked, why, to_do)
+
+
+def _smaller_groups(backend: Backend, reasons: Sequence[str]) -> str:
+    """What would help where no weight divides into the groups that were asked for; a reason begins with the inputs."""
+    counts = {int(reason.split()[0]) for reason in reasons}
+    sizes = backend.weight.group_sizes or (64, 32, 16, 8, 4)
+    fits = [size for size in sizes if any(count % size == 0 for count in counts)]
+    if fits:
+        return f"ask for groups that divide the inputs of a layer, for instance granularity: {{per_group: {max(fits)}}}"
+    taken = ", ".join(map(str, sorted(sizes)))
+    return f"use another target: groups of {backend.name} are {taken}, which divide the inputs of no layer"
 
 
 def _last_unless_of_groups(reason: str) -> tuple[bool, str]:

@@ -64,7 +64,7 @@ class CompressedTensorsFormat(Format):
         config["tie_word_embeddings"] = False  # the head has codes of its own, or is there as a copy
         config["dtype"] = "float32"
         content = save(tensors, metadata={"format": "pt", _PREFIX: prefix})
-        return Written({FILE: _in_order(content), CONFIG: as_json(config)})
+        return Written({**deployment.companions, FILE: _in_order(content), CONFIG: as_json(config)})
 
     def facts(self, file: str, files: Mapping[str, bytes]) -> Iterator[TensorFacts]:
         yield from facts_of_blocks(read_packed(files[file], files[CONFIG]))
