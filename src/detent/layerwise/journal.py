@@ -53,6 +53,7 @@ class Journal:
                 found = f"the folder holds files that are none of this, as {held[0]}"
                 raise ArtifactError(asked, found, "name a new or empty folder")
             folder.mkdir(parents=True, exist_ok=True)
+            journal._write()  # before anything else is in the folder, which is refused without it
             return journal
         try:
             said = json.loads(read_bytes(path, most=_MOST))

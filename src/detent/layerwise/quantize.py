@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -57,6 +58,31 @@ class LayerwiseResult:
         plan = tuple(line for part in journal.parts for line in part["plan"])
         changes = tuple(Change(**change) for part in journal.parts for change in part["changes"])
         return cls(folder, plan, changes, journal.parts[-1].get("noise"), journal.undone)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types only."""
+        return {
+            "folder": str(self.folder),
+            "plan": [dict(line) for line in self.plan],
+            "changes": [change.to_dict() for change in self.changes],
+            "noise": self.noise,
+            "undone": self.undone,
+        }
+
+    def __str__(self) -> str:
+        floats = [line for line in self.plan if line["as"] == "float"]
+        lines = [f"{self.folder}: {len(self.plan) - len(floats)} linear layers quantized, {len(floats)} float"]
+        lines += [f"float: {line['tensor']}, {line['why']}" for line in floats]
+        places = [change for change in self.changes if change.place != "outputs"]
+        if places:
+            kept = sum(change.kept for change in places)
+            lines.append(f"algorithm: {kept} layers improved, {len(places) - kept} left as they were")
+        if self.undone is not None:
+            before, after = (f"{self.undone[key]:.4g}" for key in ("before", "after"))
+            lines.append(f"algorithm: all undone, noise at the outputs {before} would become {after}")
+        if self.noise is not None:
+            lines.append(f"outputs: {-10 * math.log10(self.noise):.1f} dB" if self.noise else "outputs: exact")
+        return "\n".join(lines)
 
 
 def quantize_checkpoint(
@@ -200,15 +226,15 @@ class _Work:
         run: Run | None,
     ) -> None:
         """What is behind the layers; and the outputs of the network, which decide whether an algorithm has helped."""
-        head, name = skeleton.head(), skeleton.head_name
-        floats = _weights(head)
+        name = skeleton.head_name
         calls = [LayerCall((), {})] * len(batches)
         taken = None if run is None else _into_head(skeleton, batches, run)
         example = entered[0].hidden
-        found = quantize_part(_part(head, name), recipe, self._backend, calls, example, taken, passes=False)
+        found = quantize_part(_part(skeleton.head(), name), recipe, self._backend, calls, example, taken, passes=False)
         described = _described(found)
         if run is not None:
             judging = batches[len(batches) - self._judges :]
+            floats = _weights(skeleton.head())  # those that were quantized have changed
             after = _noise(skeleton, judging, run.wanted, run.got, floats, _with(found, name, floats))
             described["noise"] = after
             if self._learns:
