@@ -20,6 +20,7 @@ from detent.algorithms.gptq import gptq, gptq_layers
 from detent.algorithms.hqq import hqq
 from detent.algorithms.piecewise import Outcome
 from detent.algorithms.report import Report
+from detent.algorithms.rotate import rotate
 from detent.algorithms.smoothquant import smoothquant
 from detent.algorithms.walk import Walk
 from detent.errors import RecipeError, RegistrationError
@@ -84,6 +85,7 @@ ALGORITHMS = AlgorithmRegistry(
             smoothquant, _BEFORE, "outliers moved from activations to weights (Xiao et al., 2023)"
         ),
         "awq": Algorithm(awq, _BEFORE, "weights that meet large inputs enlarged (Lin et al., 2024)"),
+        "rotate": Algorithm(rotate, _BEFORE, "residual streams turned by Hadamard matrices (Ashkboos et al., 2024)"),
         "hqq": Algorithm(
             hqq, _AFTER, "scales fitted to weights without data (Badri and Shaji, 2023)", needs_data=False
         ),

@@ -3,7 +3,7 @@
 from detent.numerics.float_grids import E2M1Grid, E4M3Grid, E5M2Grid, FloatGrid, Nf4Grid
 from detent.numerics.granularity import Granularity, PerChannel, PerGroup, PerTensor
 from detent.numerics.grid import Grid
-from detent.numerics.grids import GRIDS, ApotGrid, GridName, IntGrid, LogGrid
+from detent.numerics.grids import GRIDS, ApotGrid, GridName, HalfGrid, IntGrid, LogGrid
 from detent.numerics.kernels import (
     Inside,
     fused_fake_quantize,
@@ -48,6 +48,7 @@ __all__ = [
     "Granularity",
     "Grid",
     "GridName",
+    "HalfGrid",
     "Inside",
     "IntGrid",
     "LogGrid",
