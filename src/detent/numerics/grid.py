@@ -31,7 +31,7 @@ class BinaryFloat(NamedTuple):
 
 
 class Grid(ABC):
-    """A finite set of codes and the value each stands for. Zero is always one of the values.
+    """A finite set of codes and the value each stands for. Zero is one of the values, but for `HalfGrid`.
 
     Subclasses are frozen dataclasses; equal grids have the same fields.
     """
