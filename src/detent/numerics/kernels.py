@@ -147,6 +147,8 @@ def fused_bound_pairs(values: Tensor, scale: Tensor, granularity: Granularity, l
         return None
     if not values.is_contiguous() or _library_for(values) is None:
         return None
+    if not (values.requires_grad and torch.is_grad_enabled()):
+        return _bounded_pairs(values, scale, limit)
     out: Tensor = _PairsBounded.apply(values, scale, limit)  # type: ignore[no-untyped-call]
     return out
 
@@ -269,21 +271,27 @@ class _Floats(torch.autograd.Function):
         return _apply_mask(dy, mask), None, None, None
 
 
+def _bounded_pairs(values: Tensor, scale: Tensor, limit: int) -> Tensor:
+    """`values` themselves if no pair is past the limit."""
+    lib, step = native.library(), scale.detach().contiguous()
+    pairs, inner = values.shape[1] // 2, math.prod(values.shape[2:])
+    sizes = (len(values), pairs, inner, step.data_ptr(), step.numel())
+    first = _first_of_pairs(pairs, inner)
+    over = torch.empty(len(values), dtype=torch.bool)
+    # Half a code for what float32 rounds.
+    lib.find_pairs(values.data_ptr(), *sizes, first.data_ptr(), limit + 0.5, over.data_ptr())  # type: ignore[union-attr]
+    if not over.any():
+        return values
+    kept = values.clone()
+    lib.bound_pairs(kept.data_ptr(), *sizes, limit, over.data_ptr())  # type: ignore[union-attr]
+    return kept
+
+
 class _PairsBounded(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, scale: Tensor, limit: int) -> Tensor:  # noqa: ARG004
-        lib, step = native.library(), scale.detach().contiguous()
-        pairs, inner = values.shape[1] // 2, math.prod(values.shape[2:])
-        sizes = (len(values), pairs, inner, step.data_ptr(), step.numel())
-        first = _first_of_pairs(pairs, inner)
-        over = torch.empty(len(values), dtype=torch.bool)
-        # Half a code for what float32 rounds.
-        lib.find_pairs(values.data_ptr(), *sizes, first.data_ptr(), limit + 0.5, over.data_ptr())  # type: ignore[union-attr]
-        if not over.any():
-            return values.view_as(values)
-        kept = values.clone()
-        lib.bound_pairs(kept.data_ptr(), *sizes, limit, over.data_ptr())  # type: ignore[union-attr]
-        return kept
+        kept = _bounded_pairs(values, scale, limit)
+        return values.view_as(values) if kept is values else kept
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:  # noqa: ARG004
