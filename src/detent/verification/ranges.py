@@ -88,7 +88,7 @@ class Ranges:
         """The table that a tensor's rows are taken from, if it is stored as codes."""
         op = self._made.get(tensor)
         table = op.inputs[0] if op is not None and op.type == "Gather" else None
-        held = table is not None and table.tensor in self._graph.constants and table.encoding is not None
+        held = self._graph.is_constant(table) and table.encoding is not None
         return table if held else None
 
     def _hidden(self, tensor: str) -> list[Operand]:
