@@ -23,10 +23,10 @@ from detent.algorithms.report import Change, Report, better
 from detent.algorithms.tied_weights import untie_weights
 from detent.algorithms.walk import Walk
 from detent.graph import PreparedModel
-from detent.numerics import Scheme
+from detent.numerics import PAIR_LIMIT, Scheme
 from detent.quantizers import Fixed, Lsq, Quantizer
 
-__all__ = ["cannot_write_codes", "gptq", "gptq_layers"]
+__all__ = ["cannot_write_codes", "gptq", "gptq_layers", "weight_by_moments"]
 
 _LEAVE_GRID_POINTS = (Fixed, Lsq)  # in eval mode a value on the grid stays where it is
 
@@ -80,7 +80,8 @@ def _quantize(walk: Walk, layer: Layer, grams: Grams, *, act_order: bool, dampin
     held = moments_of(walk, layer, walk.judge_calls())
     gram = grams.of(walk, layer, walk.train_calls())
     before = float(held.loss(layer.quantized_weight()))
-    found = _weight(quantizer, held.weight.reshape(weight.shape), gram, act_order=act_order, damping=damping)
+    start = held.weight.reshape(weight.shape)
+    found = weight_by_moments(quantizer, start, gram, act_order=act_order, damping=damping)
     after = float(held.loss(found))
     remember_float(walk.prepared, weight)
     kept = weight.detach().clone()
@@ -93,7 +94,11 @@ def _quantize(walk: Walk, layer: Layer, grams: Grams, *, act_order: bool, dampin
     return Change(place=layer.name, before=before, after=after, kept=helped)
 
 
-def _weight(quantizer: Quantizer, weight: Tensor, gram: Tensor, *, act_order: bool, damping: float) -> Tensor:
+def weight_by_moments(
+    quantizer: Quantizer, weight: Tensor, gram: Tensor, *, act_order: bool = True, damping: float = 0.01
+) -> Tensor:
+    """`weight` on the grid of its quantizer, pairs within their limit, for inputs with the second moments `gram`
+    (groups, inputs of one output, inputs of one output)."""
     rows = weight.reshape(len(gram), -1, gram.shape[-1])
     found = torch.empty_like(rows)
     grids = _on_grid(quantizer, weight, rows.shape)
@@ -104,24 +109,34 @@ def _weight(quantizer: Quantizer, weight: Tensor, gram: Tensor, *, act_order: bo
 
 def _on_grid(
     quantizer: Quantizer, weight: Tensor, shape: torch.Size
-) -> Callable[[int], Callable[[Tensor, Tensor], Tensor]]:
-    """Rounding to nearest on the grid of each element, with its scale and zero point laid out element by element."""
+) -> Callable[[int], Callable[[Tensor, int], Tensor]]:
+    """Rounding to nearest on the grid of each element, with its scale and zero point laid out element by element. Codes
+    stay within what those of their pairs leave that were rounded before."""
     scheme: Scheme = quantizer.scheme
     qparams = quantizer.qparams()
-    scale, zero = (
-        _laid_out(t.to(weight.dtype), scheme, weight).reshape(shape) for t in (qparams.scale, qparams.zero_point)
-    )
-    lo, hi = scheme.grid.qmin - zero, scheme.grid.qmax - zero
-    offset = torch.zeros_like(scale)
-    if qparams.offset is not None:
-        offset = _laid_out(qparams.offset.to(weight.dtype), scheme, weight).reshape(shape)
 
-    def of_group(group: int) -> Callable[[Tensor, Tensor], Tensor]:
-        def to_grid(values: Tensor, columns: Tensor) -> Tensor:
-            step = scale[group][:, columns]
-            moved = offset[group][:, columns]
-            code = torch.round((values + moved) / step)
-            return torch.clamp(code, lo[group][:, columns], hi[group][:, columns]) * step - moved
+    def by_columns(values: Tensor) -> Tensor:
+        """(groups, inputs of one output, outputs of one group)"""
+        return _laid_out(values.to(weight.dtype), scheme, weight).reshape(shape).transpose(1, 2).contiguous()
+
+    scale, zero = by_columns(qparams.scale), by_columns(qparams.zero_point)
+    lo, hi = scheme.grid.qmin - zero, scheme.grid.qmax - zero
+    offset = None if qparams.offset is None else by_columns(qparams.offset)
+    partners = None if quantizer.pairs is None else quantizer.pairs.partners(weight.shape).tolist()
+
+    def of_group(group: int) -> Callable[[Tensor, int], Tensor]:
+        codes = torch.zeros_like(scale[group])
+
+        def to_grid(values: Tensor, column: int) -> Tensor:
+            step = scale[group, column]
+            moved = values if offset is None else values + offset[group, column]
+            code = torch.div(moved, step).round_().clamp_(lo[group, column], hi[group, column])
+            if partners is not None:
+                for other in {*partners[column]}:
+                    code.clamp_(-PAIR_LIMIT - codes[other], PAIR_LIMIT - codes[other])
+                codes[column] = code
+            real = code.mul_(step)
+            return real if offset is None else real.sub_(offset[group, column])
 
         return to_grid
 

@@ -4,7 +4,7 @@ from detent.graph.batch_norm import STRATEGIES, FoldedBatchNorm, foldable, foldi
 from detent.graph.capturable import other_real
 from detent.graph.capture import Captured, capture
 from detent.graph.codes import compress_saved_activations
-from detent.graph.corrected_biases import BEFORE_CORRECTION
+from detent.graph.corrections import BEFORE_CORRECTION
 from detent.graph.custom_tracer import CustomTracer
 from detent.graph.derived_bias import DerivedBias
 from detent.graph.eval_mode import eval_mode

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from detent.errors import RunError
-from detent.graph.corrected_biases import load_corrections, save_corrections
+from detent.graph.corrections import load_corrections, save_corrections
 from detent.graph.derived_bias import DerivedBias
 from detent.graph.eval_mode import eval_mode
 from detent.graph.float_ranges import HOLDER
@@ -63,8 +63,8 @@ class PreparedModel(Region):
     """Where the tensors of the float model have gone."""
     float_originals: dict[Tensor, Tensor]
     """The values of parameters that algorithms have changed, as they were when the model was prepared."""
-    corrected_biases: dict[Tensor, tuple[Tensor, Tensor]]
-    """The biases that calibrating has corrected: each before and after."""
+    corrected: dict[Tensor, tuple[Tensor, Tensor]]
+    """What calibrating has corrected, biases and the weights that it rounded in pairs: each before and after."""
     carried: CarriedScales | None
     """Of a model that was retargeted: the scales it came with."""
     untraced: nn.Module | None
@@ -95,7 +95,7 @@ class PreparedModel(Region):
         self.float_names = float_names
         self.algorithm_notes = []
         self.float_originals = {}
-        self.corrected_biases = {}
+        self.corrected = {}
         self.carried = None
         self.register_state_dict_post_hook(save_corrections)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(translate_float_state)  # type: ignore[no-untyped-call]
