@@ -1,4 +1,4 @@
-"""`detent.calibrate`, and `detent.observing` for a loop of one's own: scales from batches."""
+"""`detent.calibrate`, and `detent.observing` for your own loop: scales from batches."""
 
 from __future__ import annotations
 

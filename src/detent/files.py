@@ -129,7 +129,7 @@ def locked(folder: str | os.PathLike[str], asked: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reserved(folder: str | os.PathLike[str], asked: str) -> Iterator[None]:
-    """As `locked`, for a folder that need not be there and is replaced as a whole: the lock lies beside it, or beside
+    """Like `locked`, for a folder that need not be there and is replaced as a whole: the lock lies beside it, or beside
     the first of its parents that is missing, and is gone afterward. What this process has reserved, it may again."""
     target = Path(folder).resolve()
     if target in _reserved:

@@ -19,8 +19,8 @@ def prepared_with(*algorithms, backend="onnxruntime", **request):
 
 def test_the_names():
     assert list(ALGORITHMS) == [
-        "equalize", "smoothquant", "awq", "hqq", "gptq", "autoround", "adaround", "brecq", "qdrop", "finetune_weights",
-        "finetune_scales", "bias_correction",
+        "equalize", "smoothquant", "awq", "rotate", "hqq", "gptq", "autoround", "adaround", "brecq", "qdrop",
+        "finetune_weights", "finetune_scales", "bias_correction",
     ]  # fmt: skip
 
 

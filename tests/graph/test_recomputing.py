@@ -14,7 +14,7 @@ import detent
 from detent.errors import NotQuantizedWarning
 from detent.graph import quantizers_of, recomputing
 from detent.graph.recomputing import recompute_weight
-from detent.numerics import ApotGrid, IntGrid, LogGrid, PerChannel, Rounding, Scheme
+from detent.numerics import ApotGrid, HalfGrid, IntGrid, LogGrid, PerChannel, Rounding, Scheme
 from detent.observers import OBSERVERS
 from detent.quantizers import QUANTIZERS
 from tests.models import MODELS
@@ -48,6 +48,7 @@ ALGORITHMS = {
     "qil": Scheme(IntGrid(4, narrow=True)),
     "apot": Scheme(ApotGrid(4)),
     "log": Scheme(LogGrid(8)),
+    "seq": Scheme(HalfGrid(2)),
 }
 
 

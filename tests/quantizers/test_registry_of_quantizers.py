@@ -24,6 +24,7 @@ NAMES = {
     "adaround": "AdaRound",
     "qdrop": "QDrop",
     "log": "Log",
+    "seq": "Seq",
 }
 
 

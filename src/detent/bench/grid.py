@@ -96,8 +96,8 @@ def _networks(value: object) -> object:
 
 
 class Evaluation(Section, frozen=True):
-    """On how many batches of the test split the simulation and float are measured (none: all), on how many the twin
-    and the engine are, beside the simulation, and whether latency is."""
+    """How many batches of the test split the simulation and float are measured on (none: all), on how many the twin and
+    the engine are, beside the simulation, and whether latency is."""
 
     batches: Annotated[int, within(1, _MOST_SEED)] | None = None
     verified: Annotated[int, within(1, 10_000)] = 8

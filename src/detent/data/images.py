@@ -18,7 +18,7 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm")
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocessing:
-    """From a picture to an array: resize the shorter side, cut out the middle, `(pixel / 255 - mean) / std`.
+    """How an image becomes an array: resize the shorter side, cut out the middle, `(pixel / 255 - mean) / std`.
 
     `resize` is the length of the shorter side (None: the picture is resized to `crop` whatever its shape). `crop` is
     (height, width). The default is what torchvision's ImageNet classifiers take. As there, a picture of grays, of a

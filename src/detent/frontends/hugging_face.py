@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from detent.errors import CaptureError, install_hint, refusing
 from detent.files import read_bytes
 
-__all__ = ["COMPANIONS", "Checkpoint", "companions", "load_checkpoint"]
+__all__ = ["COMPANIONS", "Checkpoint", "companions", "load_checkpoint", "named_class"]
 
 _INDEX = "model.safetensors.index.json"
 _TO_DO = "give a folder that save_pretrained wrote"
@@ -67,18 +67,8 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     layers than there are tensors is not built, and weights that are missing are not made up.
     """
     asked = f"load {folder}"
-    try:
-        import transformers
-    except ImportError:
-        raise CaptureError(asked, "transformers is not installed", install_hint("transformers")) from None
+    kind, config = named_class(folder)
     with refusing(CaptureError, asked, _TO_DO):
-        tensors = _count_tensors(folder, asked)
-        _check_counts(json.loads(read_bytes(folder / "config.json", most=_MOST_CONFIG)), tensors, asked)
-        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        named = str([*(config.architectures or ()), ""][0])
-        kind: Any = getattr(transformers, named, None) if named else None
-        if not _is_subclass(kind, transformers.PreTrainedModel):
-            raise CaptureError(asked, f"its architecture is {named or 'not named'}", "use one of transformers itself")
         model, told = kind.from_pretrained(
             folder,
             config=config,
@@ -91,7 +81,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
         )
         if told["missing_keys"]:
             missing = sorted(told["missing_keys"])
-            raise CaptureError(asked, f"it lacks {len(missing)} weights of {named}, as {missing[0]}", _TO_DO)
+            raise CaptureError(asked, f"it lacks {len(missing)} weights of {kind.__name__}, as {missing[0]}", _TO_DO)
         return Checkpoint(model.eval(), int(config.vocab_size)).eval()
 
 
@@ -99,6 +89,24 @@ def companions(folder: str | Path) -> dict[str, bytes]:
     """Those of `COMPANIONS` that are in a folder; none if it is no folder, such as the name of a model elsewhere."""
     paths = (Path(folder) / name for name in COMPANIONS)
     return {path.name: read_bytes(path, most=_MOST_TEXT) for path in paths if path.is_file()} if folder else {}
+
+
+def named_class(folder: Path) -> tuple[Any, Any]:
+    """The class of transformers that config.json names, and its config; nothing is built yet."""
+    asked = f"load {folder}"
+    try:
+        import transformers
+    except ImportError:
+        raise CaptureError(asked, "transformers is not installed", install_hint("transformers")) from None
+    with refusing(CaptureError, asked, _TO_DO):
+        tensors = _count_tensors(folder, asked)
+        _check_counts(json.loads(read_bytes(folder / "config.json", most=_MOST_CONFIG)), tensors, asked)
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        named = str([*(config.architectures or ()), ""][0])
+        kind: Any = getattr(transformers, named, None) if named else None
+        if not _is_subclass(kind, transformers.PreTrainedModel):
+            raise CaptureError(asked, f"its architecture is {named or 'not named'}", "use one of transformers itself")
+        return kind, config
 
 
 def _count_tensors(folder: Path, asked: str) -> int:

@@ -29,7 +29,7 @@ from detent.graph.kinds import (
 from detent.graph.names import FloatNames, float_state_dict
 from detent.graph.observing import modes_to_observe, observing, quantizers_of
 from detent.graph.own_padding import split_conv_padding
-from detent.graph.plan import FloatTensor, Plan, PlannedOp, QuantizedTensor
+from detent.graph.plan import FloatTensor, Plan, PlanEntry, PlannedOp, QuantizedTensor
 from detent.graph.prepared import RESERVED, CarriedScales, PreparedModel, call_of
 from detent.graph.region import Region
 from detent.graph.removal import without_quantizers
@@ -70,6 +70,7 @@ __all__ = [
     "Inputs",
     "Kind",
     "Plan",
+    "PlanEntry",
     "PlannedOp",
     "PreparedModel",
     "QuantStub",

@@ -100,7 +100,7 @@ KINDS: dict[str, Kind] = _kinds(
     Kind("pixel_shuffle", sign=0, moves=True),
     Kind("identity", sign=0, moves=True, vanishes=True, passes=True, aliases=True),
     Kind("dropout", sign=0, moves=True, vanishes=True, passes=True, aliases=True),
-    # Zeros, which every grid has, around what a convolution takes in: part of the convolution when deployed.
+    # Zeros, which every grid has, around the input of a convolution: part of the convolution when deployed.
     Kind("conv_pad", sign=0, moves=True, vanishes=True),
     Kind("pad", sign=0),
     Kind("resize", sign=0),
@@ -180,7 +180,7 @@ AVERAGE_POOLS = tuple(kind.name for kind in KINDS.values() if kind.pools and not
 """Pools that average."""
 
 PASSING = tuple(kind.name for kind in KINDS.values() if kind.passes)
-"""Kinds that give what they take in, in evaluation."""
+"""Kinds whose output is their input, in evaluation."""
 
 REORDERING = tuple(kind.name for kind in KINDS.values() if kind.moves and kind.inputs == 1 and not kind.selects)
-"""Kinds that give every number they take in, and no other but zero: what they give has the same range."""
+"""Kinds that give every number they take in, and no other but zero: their output has the same range."""

@@ -78,7 +78,8 @@ def _following(function: Callable[..., Any], copies: Mapping[int, Any]) -> Calla
 
 
 def materialize_parametrizations(model: nn.Module) -> None:
-    """In place. The model is in eval mode, so that reading a weight changes nothing."""
+    """Replace parametrizations by plain parameters, in place. The model is in eval mode, so that reading changes
+    nothing."""
     for module in list(model.modules()):
         for hook in list(module._forward_pre_hooks.values()):
             if isinstance(hook, WeightNorm):

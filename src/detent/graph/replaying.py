@@ -100,7 +100,8 @@ def _free_size(inputs: Inputs, others: Inputs) -> tuple[fx.Node, int, int, int] 
 
 
 def _first_behind(graph: fx.Graph, inputs: Inputs) -> fx.Node:
-    return [node for node in graph.nodes if node.op == "placeholder" or node in inputs][-1].next
+    last: fx.Node = [node for node in graph.nodes if node.op == "placeholder" or node in inputs][-1]
+    return last.next
 
 
 class _SizesOfBatch:

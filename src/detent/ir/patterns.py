@@ -30,7 +30,7 @@ def is_output(graph: Network, tensor: str) -> bool:
 
 
 def requantizes(graph: Network, op: Op) -> bool:
-    """Whether an operation only puts a tensor from one grid on others: all read what it gives on a grid."""
+    """Whether an operation only puts a tensor from one grid on others: all read its output on a grid."""
     if op.type != "Identity" or op.metadata.get(ROLE) != REQUANTIZE or op.reads[0].encoding is None:
         return False
     return None not in graph.encodings(op.outputs[0])

@@ -196,7 +196,7 @@ def residue_forward(x: Tensor, scale: Tensor, lo: Tensor, hi: Tensor, options: K
 
 
 def residue_backward(dy: Tensor, residue: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As `fake_quantize_backward` gives it, from what `residue_forward` kept."""
+    """The results of `fake_quantize_backward`, from what `residue_forward` kept."""
     dx = torch.empty_like(residue, dtype=torch.float32)
     if dy.stride() != dx.stride():
         dy = torch.empty_like(dx).copy_(dy)

@@ -29,7 +29,7 @@ class Rule:
 
 
 def quantize_inputs(*kinds: str) -> dict[str, Rule]:
-    """Rules for operations whose inputs and weights are quantized; what they give is quantized for its readers."""
+    """Rules for operations whose inputs and weights are quantized; their output is quantized for its readers."""
     return dict.fromkeys(kinds, Rule())
 
 
@@ -85,7 +85,7 @@ class Backend:
     - `rules`: which kinds are, and where; a kind that is neither here nor in `passthrough` stays float.
     - `fusions`: chains of kinds that run as one; inside of them there is no tensor.
     - `passthrough`: kinds whose output has the scale of their input. They follow their neighbors: they run on integers
-      where what they take in or give is on a grid anyway.
+      where their input or their output is on a grid anyway.
     - `conv_axes`: over how many axes a convolution may slide that runs on integers; others stay float.
     - `common_qparams`: kinds all of whose inputs have one scale; if they are in `passthrough` too, so has their output.
     - `unquantized_edges`: kinds of (producer, consumer), or (producer, activation, consumer), that the target fuses, so

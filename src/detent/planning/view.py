@@ -14,7 +14,7 @@ __all__ = ["GraphView", "views"]
 
 
 class GraphView:
-    """What each node of a graph is, what it is called, what it takes in and what it is fused with."""
+    """What each node of a graph is, its name, its inputs and what it is fused with."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class GraphView:
             self._chains.pop(one, None)
 
     def is_inside(self, node: fx.Node) -> bool:
-        """Whether it is fused into the operation behind it, so that what it gives is never stored."""
+        """Whether it is fused into the operation behind it, so that its output is never stored."""
         return node is not self.chain(node)[-1]
 
     def data_inputs(self, node: fx.Node) -> list[fx.Node]:
@@ -123,7 +123,7 @@ class GraphView:
         return of(op.weight.shape, op.groups)
 
     def takers(self, node: fx.Node) -> list[fx.Node]:
-        """The users of what a node gives that look at more than its shape."""
+        """The users of the output of a node that look at more than its shape."""
         return [user for user in node.users if not self.is_kind(user, "shape", "constant")]
 
     def constant(self, node: fx.Node) -> Tensor | None:
@@ -144,7 +144,7 @@ class GraphView:
     # ---- what it is called ----
 
     def tensor(self, node: fx.Node) -> str:
-        """The name of what a node gives."""
+        """The name of the output of a node."""
         return self._named(node.name)
 
     def layer(self, node: fx.Node) -> str:

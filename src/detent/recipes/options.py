@@ -31,7 +31,7 @@ class Options(Mapping[str, Scalar]):
 
     @classmethod
     def of(cls, data: object) -> Options:
-        """What a recipe gives, refused where a value is no plain, finite one that any file can hold."""
+        """An option of a recipe, refused where a value is no plain, finite one that any file can hold."""
         if data is None:
             return cls()
         if not isinstance(data, Mapping):

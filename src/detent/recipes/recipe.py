@@ -67,7 +67,7 @@ class AlgorithmRequest(Section, frozen=True):
 
 
 class Recipe(Section, frozen=True):
-    """What is asked of a quantization: frozen, hashable, equal to what says the same, read from and written to files.
+    """What is asked for: frozen, hashable, equal to what says the same, read from and written to files.
 
     Everything but the name may be left out; None is the backend's or the method's own default. Of `rules` the
     first that matches a layer counts, and only what it says is laid over the recipe's own requests. What

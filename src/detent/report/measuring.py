@@ -80,7 +80,7 @@ class Measuring:
             yield given
 
     def added(self, facts: Facts, verdict: Verdict) -> Facts:
-        """With what was measured."""
+        """The facts with the measured ones added."""
         assert self._first is not None  # verify refuses no data
         batch = self._some(self._first)
         deployed, own = self._twin.run_and_show(batch.inputs)

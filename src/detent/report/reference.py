@@ -43,8 +43,8 @@ class Reference:
         return self._twin.run_and_show(inputs)
 
     def alone(self, inputs: Arrays, ops: Sequence[Op], *, seconds: float = _SECONDS) -> dict[str, float | None]:
-        """By the name of each operation, the SQNR of the outputs if nothing but its operands is quantized. Stops when
-        the time is over."""
+        """The SQNR of the outputs if only the operands of one operation are quantized, by operation. Stops when the
+        time is over."""
         wanted, found, end = self._twin.run(inputs), dict[str, float | None](), time.monotonic() + seconds
         for op in ops:
             if time.monotonic() > end:

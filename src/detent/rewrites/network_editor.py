@@ -173,7 +173,7 @@ class NetworkEditor:
         original: Original | None = None,
         **attributes: Any,
     ) -> Operand:
-        """An operation; what it gives. `original` is what it was before."""
+        """Write an operation and return its output. `original` is what it was before."""
         name = name or self.fresh(f"{stem}/{op_type}")
         metadata = {} if original is None else original.metadata
         return self._append(Op(op_type, name, tuple(inputs), (stem,), attributes, metadata=metadata))

@@ -5,7 +5,7 @@ Huawei Ascend: the record file of AMCT, text of a protocol buffer, an entry for 
     record {
       key: "conv1"
       value {
-        scale_d: 0.05       what the operation takes in
+        scale_d: 0.05       the input of the operation
         offset_d: -28       counted from -128: the zero point of an int8, or of a uint8 minus 128
         scale_w: 0.0125     its weight: one for all, or one for each channel
         offset_w: 0         always
@@ -43,7 +43,7 @@ ASCEND = Backend(
     per_tensor_weights=("linear",),
     # Written as offset_d = zero point - 128.
     activation=SupportedSchemes(signed=(False, True), symmetric=(False, True), roundings=(Rounding.HALF_AWAY,)),
-    # A record holds a scale for what a layer takes in and for its weight, and none for what it gives.
+    # A record holds a scale for the input of a layer and for its weight, and none for its output.
     rules=quantize_inputs(*WEIGHTED, "avgpool"),
     passthrough=(),
     files=("onnx", "ascend_record"),

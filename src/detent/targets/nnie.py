@@ -1,6 +1,6 @@
 """HiSilicon NNIE.
 
-HiSilicon NNIE: the greatest magnitude of what each operation takes in, as MQBench hands it to the mapper.
+HiSilicon NNIE: the greatest magnitude of the input of each operation, as MQBench hands it to the mapper.
 
     {"nnie": {"gfpq_param_dict": {operation: [greatest magnitude of each quantized input]}}}
 

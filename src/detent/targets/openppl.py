@@ -138,7 +138,7 @@ class PplJsonFormat(ParameterFormat):
 
 
 def tensor_facts(content: bytes) -> Iterator[TensorFacts]:
-    """Of a file in either form."""
+    """The facts of a file in either format."""
     for name, one in read_ppl(content).tensors.items():
         grid = {"scale": one.scale, "zero_point": one.zero_point, "bits": one.bits}
         yield TensorFacts(name, {**grid, "range": (one.minimum, one.maximum)})

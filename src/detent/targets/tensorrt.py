@@ -129,7 +129,7 @@ def read_dynamic_ranges(content: bytes) -> dict[str, float]:
 
 
 def range_facts(content: bytes) -> Iterator[TensorFacts]:
-    """Of a file in either form."""
+    """The facts of a file in either format."""
     yield from (TensorFacts(name, {"magnitude": most}) for name, most in read_dynamic_ranges(content).items())
 
 

@@ -31,7 +31,7 @@ _TO_GRID = 4 * UNIT
 
 
 class Ranges:
-    """Of one batch: `given` holds what the other side had, codes if integers (see `Twin.tensors`)."""
+    """The ranges of one batch: `given` holds what the other side had, codes if integers (see `Twin.tensors`)."""
 
     def __init__(self, twin: Twin, inputs: Mapping[str, Array], given: Mapping[str, Array]):
         self._twin, self._graph = twin, twin.rewritten

@@ -56,6 +56,16 @@ def test_weights_of_e4m3(tmp_path):
     assert list(vendor_disagreements(artifact)) == [f"lm_head.weight: {FILE} has other numbers than model.onnx"]
 
 
+def test_the_tokenizer_of_the_folder_is_copied(tmp_path):
+    (tmp_path / "tokenizer.json").write_text('{"version": "1.0"}')
+    model = Llama().eval()
+    model.name_or_path = str(tmp_path)
+    prepared = detent.prepare(model, (TOKENS,), backend="compressed_tensors", recipe="w4g32")
+    detent.calibrate(prepared, [TOKENS])
+    artifact = detent.deploy(prepared, tmp_path / "out")
+    assert (artifact.folder / "tokenizer.json").read_text() == '{"version": "1.0"}'
+
+
 def test_its_own_package_unpacks_the_same_codes(artifact):
     helpers = pytest.importorskip(
         "compressed_tensors.compressors.pack_quantized.helpers", reason="pip install compressed-tensors"

@@ -307,6 +307,18 @@ def test_what_depends_on_constants_alone_is_quantized_by_a_division(scale, style
     assert not distances(b.net(), tmp_path).any()
 
 
+def test_constants_that_are_split_have_all_their_parts(tmp_path):
+    """As the sines and cosines of rotary embeddings, which are one table."""
+    b = Builder(Style(seed=0, **INT8))
+    x = b.input("x", 2, 4, 64)
+    values = b.random.normal(size=(1, 4, 128)).astype(np.float32)
+    table = T(b.constant("table", values), torch.from_numpy(values))
+    moved = b.float_op("Reshape", table, "shape", constants={"shape": np.array([1, 4, 128])})
+    first, second = b.split(b.on_grid(moved.name, moved.value, np.float32(0.03), 0), 2)
+    b.output(b.quantized(b.float_op("Mul", b.quantized(b.float_op("Add", x, first)), second)))
+    assert not distances(b.net(), tmp_path).any()
+
+
 def test_int8_with_a_zero_point(tmp_path):
     for kind in ("conv", "conv_relu", "depthwise"):
         net = small_net(kind, Style(activation="int8", scales="tie", seed=1))

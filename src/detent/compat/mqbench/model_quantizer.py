@@ -62,7 +62,7 @@ class ModelQuantizer:
 
     @property
     def additional_module_typ(self) -> tuple[type[nn.Module], ...]:
-        """As MQBench's page on adding a backend spells it."""
+        """The spelling of MQBench's page on adding a backend."""
         return self.additional_module_type
 
     @property

@@ -173,7 +173,7 @@ def enable_quantization(model: nn.Module) -> None:
 
 
 def disable_all(model: nn.Module) -> None:
-    """From here on the model computes in float."""
+    """Let the model compute in float."""
     _enter(model, "float")
 
 

@@ -24,7 +24,7 @@ def import_model(
     sizes: Mapping[str, int] | None = None,
     values: Mapping[str, float] | None = None,
 ) -> fx.GraphModule:
-    """As `detent.load` says, which is this for a file that Detent did not deploy."""
+    """Import an ONNX file: what `detent.load` does with a file that Detent did not deploy."""
     if weights is not None:
         if isinstance(model, ModelProto):
             raise OnnxError("load a ModelProto with weights", "it has its own", "give a .prototxt and a .caffemodel")

@@ -18,7 +18,7 @@ __all__ = ["getitem"]
 
 
 def getitem(b: Builder, input: Any, index: Any) -> Any:
-    """Of a tuple or a shape: that element. Of a tensor: slices, integers, None, `...` and tensors of indices."""
+    """An element of a tuple or a shape, or a part of a tensor: slices, integers, None, `...` and tensors of indices."""
     if not isinstance(input, Ref):
         return input[index]
     parts = list(index) if isinstance(index, tuple) else [index]

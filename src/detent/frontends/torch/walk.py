@@ -160,6 +160,12 @@ class _Walk:
             return seen  # numbers, shapes, types: the same for every input
         if node.op != "call_module" and all(source in self.constants for source in node.all_input_nodes):
             return self._computed(node)
+        if any(tensor.is_complex() for tensor in tensors_in(seen)):
+            raise DeployError(
+                f"write {node.name!r}",
+                "it gives complex numbers, which Detent does not write",
+                "compute with real and imaginary parts: a rotary embedding is x * cos - y * sin, x * sin + y * cos",
+            )
         args = fx.map_arg(node.args, lambda n: self.env[n])
         kwargs = fx.map_arg(node.kwargs, lambda n: self.env[n])
         self.b.result = self._expected(node)
@@ -265,7 +271,7 @@ class _Walk:
         return node.target
 
     def _expected(self, node: fx.Node) -> Any:
-        """The shape and type of what a node gives, as the example showed it."""
+        """The shape and type of the output of a node, as the example showed it."""
         first: Any = self.traced.first[node]
         second: Any = self.traced.second and self.traced.second[node]
         if isinstance(first, Tensor):

@@ -15,7 +15,7 @@ __all__ = ["RECURRENT"]
 
 State = tuple[Tensor, ...]
 Cell = Callable[[Tensor, Tensor, State], State]
-"""From what the input gives to the gates, the recurrent bias, and the state, the next state, its output first."""
+"""From what the input adds to the gates, the recurrent bias, and the state, the next state, its output first."""
 
 
 def _lstm(call: KernelCall, recurrent: Tensor) -> Cell:

@@ -167,14 +167,14 @@ class Converter:
         return found[0]
 
     def _alone_read_by(self, op: Op, types: Collection[str]) -> Op | None:
-        """The operation of one of these types that alone reads what `op` gives, in float."""
+        """The operation of one of these types that alone reads the output of `op`, in float."""
         after = sole_float_reader(self._graph, op.outputs[0])
         return after if after is not None and after.type in types else None
 
     # --- layout ------------------------------------------------------------------------------------------------
 
     def _arranged(self, op: Op, end: str) -> tuple[Order, list[str]]:
-        """The order of axes of what `op` gives, and the names of its inputs in the order it wants."""
+        """The order of axes of the output of `op`, and the names of its inputs in the order it wants."""
         rank = len(self._shape(end))
         plain = tuple(range(rank))
         reads = self._reads(op)

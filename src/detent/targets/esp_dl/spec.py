@@ -44,7 +44,7 @@ ESP_DL = Backend(
             "layernorm",
             "rmsnorm",
         ),
-        # What a softmax gives is float.
+        # The output of a softmax is float.
         **quantize_inputs("softmax", "log_softmax"),
     },
     fusions=(*FUSED, *chains(("add",))),

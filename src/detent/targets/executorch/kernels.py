@@ -31,7 +31,7 @@ _ADD, _PRODUCT, _SUM = (2.0**-10, 2.0**8), (2.0**-16, 2.0**8), (0.0, 2.0**8)
 
 def runs_on_integers(graph: Network, ops: Sequence[Op]) -> bool:
     """Whether `ops`, an operation and what may be fused behind it, are a kernel on codes: what it reads is on grids,
-    what it gives is read on one only, and XNNPACK has a kernel for the scales."""
+    its output is read on one only, and XNNPACK has a kernel for the scales."""
     op = ops[0]
     grid = graph.grid_of(ops[-1].outputs[0])
     reads = [read for read in _data(op) if read.encoding is not None]

@@ -64,7 +64,7 @@ class MnnScales:
     it end, a sigmoid before an average where the averages do.
 
     `functions` stand behind units whose numbers have no grid in the network: MNN has them on that of the function.
-    `behind_products` are outputs of functions behind matrix products, or behind moves of what a convolution gives:
+    `behind_products` are outputs of functions behind matrix products, or behind moves of the output of a convolution:
     MNN would take them into the layer. `mnn.model` writes them such that they stay where they are, and hand no
     scale on.
     """

@@ -34,7 +34,7 @@ _BYTES = ("int8", "uint8")
 
 @dataclass(frozen=True)
 class QLinearGrid:
-    """Of a tensor of codes that an operation gives."""
+    """The grid of an operation's output, which is codes."""
 
     scale: float
     zero_point: int

@@ -99,7 +99,7 @@ def _cone(last: Op, steps: Steps) -> list[Op]:
             made = steps.producer(read)
             if made is None or read.tensor in inside or made.type not in _COMPUTED or len(made.outputs) != 1:
                 continue
-            # The readers of what it gives stand before it in the walk, as soon as all of them were met.
+            # The readers of its output stand before it in the walk, as soon as all of them were met.
             if inside.issuperset(steps.readers(read.tensor)) and len(cone) < _MOST:
                 cone.append(made)
                 inside.add(read.tensor)
@@ -127,7 +127,7 @@ def _groups(last: Op, cone: Sequence[Op], steps: Steps) -> Iterator[tuple[Operan
 
 
 def _evaluated(x: Operand, group: list[Op], steps: Steps) -> Tensor | None:
-    """What the group gives at the points; it is put in the order that it can be computed in."""
+    """The output of the group at the points; it is put in the order that it can be computed in."""
     values: dict[Operand, Tensor] = {x: _POINTS}
     waiting, ordered = list(group), []
     while waiting:

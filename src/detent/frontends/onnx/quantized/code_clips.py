@@ -56,7 +56,7 @@ class _Clips:
         return made, self._ends
 
     def _leave_out(self, clip: NodeProto) -> None:
-        """If nothing but DQ reads what it gives, and nothing else the codes that it takes."""
+        """If nothing but DQ reads its output, and nothing else the codes that it takes."""
         given, taken = clip.output[0], clip.input[0]
         ends, readers = self._limits(clip), self._readers.get(given, [])
         if ends is None or given in self._outputs or not readers or set(readers) != {"DequantizeLinear"}:

@@ -163,7 +163,7 @@ def dequantize(codes: Tensor, scale: Tensor, zero: Tensor | None, *, axis: int) 
 
 
 def _stored_weight(call: Call, codes: Constant, encoding: OnnxEncoding | None) -> Any:
-    """A weight kept as codes: the float one, trainable under the name of what the node gives."""
+    """A weight kept as codes: the float one, trainable under the name of the output of the node."""
     if encoding is None:
         call.refuse("its scale is computed by the network", "store a constant scale")
     name = codes.stored or str(codes.tensor.dtype).removeprefix("torch.")

@@ -81,7 +81,7 @@ class TfliteFamily(Arithmetic, TfliteKernels):
         return self.lower_nodes(graph, fused(graph), lambda _: True)
 
     def lower_nodes(self, graph: Network, nodes: Iterable[Node], takes: Callable[[Node], bool]) -> list[Step]:
-        """As `lower`, for a runtime that fuses in its own way and gives these kernels only what `takes` says."""
+        """Like `lower`, for a runtime that fuses in its own way and gives these kernels only what `takes` says."""
         steps: list[Step] = []
         for node in nodes:
             step = self._integer(graph, node) if takes(node) else None

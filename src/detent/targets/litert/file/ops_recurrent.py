@@ -44,7 +44,7 @@ class _Layer(ABC):
         self.backward = direction == 1 or op.attribute("direction") == "reverse"
 
     def run(self, x: int) -> tuple[list[int], _State]:
-        """What each step gives, in the order of the sequence, and the state behind the last one."""
+        """The output of each step, in the order of the sequence, and the state behind the last one."""
         steps = self._products(x)
         state, given = _State(), [0] * len(steps)
         for place in reversed(range(len(steps))) if self.backward else range(len(steps)):

@@ -226,7 +226,7 @@ class NcnnLowering:
         self._append(type, self.name(op, name), tuple(inputs), tuple(outputs), params or {}, tuple(weights))
 
     def reshape(self, op: Op) -> None:
-        """What the operation gives are the numbers it reads, in other sizes."""
+        """The output has the numbers of the input, in another shape."""
         self.layer("Reshape", op, [self.blob(self.data(op))], sizes(self.dims(op.outputs[0])))
 
     def finish(self, blob: str, target: str) -> None:

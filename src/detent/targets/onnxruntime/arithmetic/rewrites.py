@@ -265,6 +265,6 @@ def _scale_axis(op: Op) -> int:
 
 
 def _reaches_grid(graph: Network, op: Op) -> bool:
-    """Whether what `op` gives goes to a Q, through nothing but Relu and Clip."""
+    """Whether the output of `op` goes to a Q, through nothing but Relu and Clip."""
     found = chain(graph, op, ops_with(Trait.CLIPS))
     return found.encoding is not None

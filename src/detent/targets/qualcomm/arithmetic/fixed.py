@@ -185,8 +185,8 @@ def multiply(a: Encoding, b: Encoding, y: Encoding, bounds: Bounds) -> Kernel:
 def average(
     x: Encoding, y: Encoding, bounds: Bounds, *, pool: bool = False, twice: bool = False
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """From sums of `count` codes: `m * (sum - count * zx)`, where `m` is the ratio over the count in 15 bits, rounded
-    to a code; called with the sums and their counts.
+    """The average from sums of `count` codes: `m * (sum - count * zx)`, where `m` is the ratio over the count in 15
+    bits, rounded to a code; called with the sums and their counts.
 
     A `pool` rounds to 15 bits behind the point before; `twice`, to 4 bits and one more for every power of two that the
     ratio is below 2.
@@ -207,8 +207,8 @@ def average(
 
 
 def convert(x: Encoding, y: Encoding, *, exact: bool) -> Kernel:
-    """To another grid: `(code - zx) * m`, `m` of 15 bits, rounded to 6 bits behind the point (fewer where the ratio is
-    2 or more), then rounded again; `exact` is rounded once."""
+    """Convert to another grid: `(code - zx) * m`, `m` of 15 bits, rounded to 6 bits behind the point (fewer where the
+    ratio is 2 or more), then rounded again; `exact` is rounded once."""
     ratio = float(_f32(x.scale) / _f32(y.scale))
     exponent = math.frexp(ratio)[1]
     factor = ratio if exact else math.floor(math.ldexp(ratio, _WORD - exponent) + 0.5) * 2.0 ** (exponent - _WORD)

@@ -136,7 +136,7 @@ INTEGER_OPERATORS = MOVES | PARTS.keys() | {"Concat", *_TABLES, *_WITH_NUMBERS, 
 
 
 def _other(graph: Network, op: Op) -> Step:
-    """On grids before and behind it: what it gives in real numbers, halves up. Else in float, on what the HTP takes its
+    """On grids before and behind it: its output in real numbers, halves up. Else in float, on what the HTP takes its
     inputs for."""
     made = chain(graph, op, _CLIPS) if op.type in _IN_FLOAT else chain(graph, op)
     output = grid_of(made.writes[0])

@@ -90,11 +90,11 @@ class TorchArithmetic(Arithmetic):
 
     @abstractmethod
     def _summed(self, op: Op, sums: Accumulator, bias: Tensor | None, output: Encoding) -> Kernel:
-        """The kernel of a convolution or linear layer; what it gives is not clamped yet."""
+        """The kernel of a convolution or linear layer; its output is not clamped yet."""
 
     @abstractmethod
     def _added(self, grids: list[Encoding], output: Encoding) -> Kernel:
-        """The kernel of an addition; what it gives is not clamped yet."""
+        """The kernel of an addition; its output is not clamped yet."""
 
     @abstractmethod
     def _averaged(self, sums: Tensor, count: int, grid: Encoding, *, whole: bool) -> Tensor:
