@@ -146,11 +146,10 @@ def train(
     scale_rate = rate * (1.0 if given.adam else SCALE_RATES.get(prepared.recipe.name, 1.0))
     mixed = mixed_with(data.tensors[0], mix=given.mix, cut=given.cut) if given.mix or given.cut else crop_and_flip
     batches = Batches(data, BATCH, shuffle=True, augment=mixed)
+    groups = parameter_groups(prepared, lr=rate, weight_decay=given.decay, scale_lr=scale_rate)
     run = Run(
         prepared,
-        torch.optim.SGD(
-            parameter_groups(prepared, lr=rate, weight_decay=given.decay, scale_lr=scale_rate), momentum=0.9
-        ),
+        torch.optim.AdamW(groups) if given.adam else torch.optim.SGD(groups, momentum=0.9),
         batches,
         Batches(TensorDataset(task.images[:BATCH], task.labels[:BATCH]), BATCH),  # the whole test set is measured after
         Batches(data, BATCH, limit=CALIBRATION // BATCH),
