@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -11,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+import detent
 from detent.deployment.functions_in_steps import write_functions_in_steps
 from detent.errors import DeployError
 from detent.frontends.torch import export
@@ -790,3 +792,26 @@ def test_a_part_that_the_exporter_writes_as_a_loop_is_refused():
     prepared = prepared_for(Net(Bag()), (x,), "academic", leaf_modules=[Bag])
     with pytest.raises(DeployError, match="writes it with Loop"):
         export(prepared, opset=21)
+
+
+class BoundedIntegers(nn.Module):
+    """As the mean over the tokens of a mask: `mask.sum(1).clamp(min=1e-9)`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(16, 8), nn.Linear(8, 4)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        count = ids.sum(1, keepdim=True).unsqueeze(-1)
+        return self.head(self.table(ids) / count.clamp(min=1e-9) + count.clamp(1, 3))
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino", "litert"])
+def test_integers_are_clipped_in_the_type_that_torch_gives(backend: str, tmp_path: Path) -> None:
+    pytest.importorskip("ai_edge_litert" if backend == "litert" else backend)
+    torch.manual_seed(0)
+    ids = torch.randint(0, 16, (2, 5))
+    prepared = detent.prepare(BoundedIntegers().eval(), (ids,), backend=backend)
+    detent.calibrate(prepared, [ids])
+    verdict = detent.deploy(prepared, tmp_path / "out").verify([ids], latency=False)
+    assert verdict.holds, verdict

@@ -41,13 +41,14 @@ def hardtanh(b: Builder, input: Ref, min_val: float = -1.0, max_val: float = 1.0
 
 
 def clip(b: Builder, input: Ref, min: Any = None, max: Any = None) -> Ref:
+    dtype = b.result.dtype  # of whole numbers that a real one bounds, real
+    x: Read = operand(b, input, dtype)
     if isinstance(min, Ref) or isinstance(max, Ref):
-        x: Read = input
         if min is not None:
-            x = b.emit("Max", [x, operand(b, min, input.dtype)])
-        return b.final("Min", [x, operand(b, max, input.dtype)]) if max is not None else b.final("Identity", [x])
-    limits = [None if limit is None else b.constant(torch.tensor(limit, dtype=input.dtype)) for limit in (min, max)]
-    return b.final("Clip", [input, *limits])
+            x = b.emit("Max", [x, operand(b, min, dtype)])
+        return b.final("Min", [x, operand(b, max, dtype)]) if max is not None else b.final("Identity", [x])
+    limits = [None if limit is None else b.constant(torch.tensor(limit, dtype=dtype)) for limit in (min, max)]
+    return b.final("Clip", [x, *limits])
 
 
 def leaky_relu(b: Builder, input: Ref, negative_slope: float = 0.01, inplace: bool = False) -> Ref:

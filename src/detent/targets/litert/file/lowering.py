@@ -179,7 +179,8 @@ class TfliteLowering:
         ((variant, index),) = self._variants[tensor].items()
         for kind, bound in zip(("MAXIMUM", "MINIMUM"), bounds, strict=True):
             if np.isfinite(bound):
-                held = np.array(bound, np.float32)
+                whole = variant.encoding is None and np.issubdtype(self.tensors[index].dtype, np.integer)
+                held = np.array(bound, self.tensors[index].dtype if whole else np.float32)
                 if variant.encoding is not None:
                     held = variant.encoding.quantize(held).astype(variant.encoding.dtype)
                 made = self._new(tensor, variant, f"_{kind.lower()}")
