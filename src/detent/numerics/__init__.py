@@ -6,6 +6,7 @@ from detent.numerics.grid import Grid
 from detent.numerics.grids import GRIDS, ApotGrid, GridName, IntGrid, LogGrid
 from detent.numerics.kernels import (
     Inside,
+    fused_accumulator_quantize,
     fused_fake_quantize,
     fused_float_quantize,
     keep_residues,
@@ -66,6 +67,7 @@ __all__ = [
     "covering_scale",
     "dequantize",
     "fake_quantize",
+    "fused_accumulator_quantize",
     "fused_fake_quantize",
     "fused_float_quantize",
     "keep_residues",

@@ -40,6 +40,7 @@ from detent.numerics.rounding import Rounding, round_to_integer
 
 __all__ = [
     "Inside",
+    "fused_accumulator_quantize",
     "fused_bound_pairs",
     "fused_fake_quantize",
     "fused_float_quantize",
@@ -151,6 +152,19 @@ def fused_bound_pairs(values: Tensor, scale: Tensor, granularity: Granularity, l
     return out
 
 
+def fused_accumulator_quantize(x: Tensor, scale: Tensor, qmin: int, qmax: int, rounding: Rounding) -> Tensor | None:
+    """What the codes of a bias stand for, computed in float64 as grids past 2**24 are; the gradient of `x` passes where
+    the code is in range. `scale` has one element, or one for each of `x`. None where there is no kernel for it.
+    """
+    plain = rounding is Rounding.HALF_EVEN and x.is_contiguous() and scale.numel() in (1, x.numel())
+    if not plain or scale.requires_grad or scale.dtype != torch.float32 or scale.device != x.device:
+        return None
+    if _library_for(x) is None:
+        return None
+    out: Tensor = _Accumulator.apply(x, scale, qmin, qmax)  # type: ignore[no-untyped-call]
+    return out
+
+
 @contextmanager
 def keep_residues() -> Iterator[None]:
     """Inside the block, a learned scale of a whole tensor keeps `round(v) - v` in one byte an element, not `x`.
@@ -259,6 +273,29 @@ class _Floats(torch.autograd.Function):
             numbers.mantissa,
             numbers.least,
             _NATIVE_ROUNDING[how.rounding],
+        )
+        ctx.save_for_backward(mask)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:
+        (mask,) = ctx.saved_tensors
+        return _apply_mask(dy, mask), None, None, None
+
+
+class _Accumulator(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor, qmin: int, qmax: int) -> Tensor:
+        y, mask, step = torch.empty_like(x), torch.empty_like(x, dtype=torch.bool), scale.contiguous()
+        native.library().accumulator_forward(  # type: ignore[union-attr]
+            x.data_ptr(),
+            y.data_ptr(),
+            mask.data_ptr(),
+            x.numel(),
+            step.data_ptr(),
+            step.numel(),
+            qmin,
+            qmax,
         )
         ctx.save_for_backward(mask)
         return y
