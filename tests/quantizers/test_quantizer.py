@@ -427,7 +427,7 @@ def test_infinite_inputs_are_clipped(name):
 
 
 @pytest.mark.parametrize("name", [name for name in MEANING if name not in ("apot", "adaround", "log")])
-def test_stochastic_rounding_takes_one_of_the_two_neighbours(name):
+def test_stochastic_rounding_takes_one_of_the_two_neighbors(name):
     """Each with the chance that makes the mean exact; the output is on the grid, and gradients are finite."""
     torch.manual_seed(0)
     scheme = Scheme(IntGrid(8), scale="power_of_two" if name == "tqt" else "float", rounding="stochastic")

@@ -1,6 +1,6 @@
-"""GPTQ on a calibrated model: weights of linear layers, and of plain convolutions, put on their grids column by column.
+"""GPTQ on a calibrated model: weights of linear layers and plain convolutions are rounded column by column.
 
-The float weights are replaced by ones that lie on the grid, so the quantizers stay what they are.
+The float weights are replaced by values on the grid, so that the quantizers need no change.
 """
 
 from __future__ import annotations

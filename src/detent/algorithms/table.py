@@ -104,7 +104,9 @@ def check(name: str, options: Mapping[str, Any]) -> None:
             raise RecipeError(asked, found, _near(option, takes, "remove it"))
         if not _fits(value, takes[option]):
             wanted = getattr(takes[option], "__name__", str(takes[option]))
-            raise RecipeError(asked, f"it is a {type(value).__name__}; {wanted} is wanted", "give what it wants")
+            raise RecipeError(
+                asked, f"it is a {type(value).__name__}; {wanted} is expected", "give a value of that type"
+            )
 
 
 def run_algorithm(name: str, prepared: PreparedModel, batches: Iterable[Any], options: Mapping[str, Any]) -> Report:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator
 
@@ -25,6 +25,7 @@ from detent.training.build import check_names, refuse_imports
 from detent.training.config import (
     Config,
     DataConfig,
+    LoopName,
     LossConfig,
     ModelConfig,
     OptimizerConfig,
@@ -37,7 +38,6 @@ from detent.training.overrides import parse_override
 
 __all__ = ["Grid", "load_grid"]
 
-LoopName = Literal["ptq", "qat", "lsq"]
 
 _WIDTH = re.compile(r"W(\d{1,2})A(\d{1,2})")
 _MOST = 100_000  # cells: a grid of more is a mistake

@@ -44,7 +44,7 @@ class Preprocessing:
         if min(self.crop) < 1 or (self.resize is not None and self.resize < max(self.crop)):
             raise DataError(
                 f"resize {self.resize} and crop {self.crop}",
-                "no such part can be cut out of a picture of that size",
+                "the crop does not fit into an image of that size",
                 "give a crop above zero that is not larger than resize",
             )
 

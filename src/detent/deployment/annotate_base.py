@@ -33,7 +33,7 @@ def base_network(source: OnnxSource, opset: int) -> tuple[Network, dict[str, str
     network = replace(
         network,
         inputs={name: port for name, port in network.inputs.items() if name not in absent},
-        ops=tuple(replace(op, name=op.name or op.outputs[0]) for op in network.ops),
+        ops=tuple(replace(op, name=op.label) for op in network.ops),
         opset=declared_opset(network, opset),
         dtypes={},
     )

@@ -14,13 +14,29 @@ from torch import Tensor, nn
 from detent.errors import CaptureError, install_hint, refusing
 from detent.files import read_bytes
 
-__all__ = ["Checkpoint", "load_checkpoint"]
+__all__ = ["COMPANIONS", "Checkpoint", "companions", "load_checkpoint"]
 
 _INDEX = "model.safetensors.index.json"
 _TO_DO = "give a folder that save_pretrained wrote"
 _MOST_CONFIG, _MOST_INDEX = 2**22, 2**26  # bytes
 _MOST_COUNT = 2**20
-_LAYERS = re.compile(r"^(num|n)_.*(layer|block)|layers$|^depth$")
+_MOST_TEXT = 2**27  # bytes
+
+COMPANIONS = (
+    "added_tokens.json",
+    "chat_template.jinja",
+    "generation_config.json",
+    "merges.txt",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+    "vocab.txt",
+)
+"""Files beside config.json that say how text becomes token ids and how words are chosen."""
+
+_LAYERS = re.compile(r"^(num|n)_.*(layer|block)|(?<!max_window_)layers$|^depth$")
 _COUNT = re.compile(r"^(num|n)_")
 
 
@@ -77,6 +93,12 @@ def load_checkpoint(folder: Path) -> Checkpoint:
             missing = sorted(told["missing_keys"])
             raise CaptureError(asked, f"it lacks {len(missing)} weights of {named}, as {missing[0]}", _TO_DO)
         return Checkpoint(model.eval(), int(config.vocab_size)).eval()
+
+
+def companions(folder: str | Path) -> dict[str, bytes]:
+    """Those of `COMPANIONS` that are in a folder; none if it is no folder, such as the name of a model elsewhere."""
+    paths = (Path(folder) / name for name in COMPANIONS)
+    return {path.name: read_bytes(path, most=_MOST_TEXT) for path in paths if path.is_file()} if folder else {}
 
 
 def _count_tensors(folder: Path, asked: str) -> int:

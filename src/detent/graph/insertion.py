@@ -148,7 +148,7 @@ def _derive_bias(
     if source is None:
         raise CaptureError(
             f"the bias {entry.tensor!r} on the scale of input times weight",
-            "what the operation takes in is not quantized",
+            "the input of the operation is not quantized",
             "plan its bias float",
         )
     _on_parameter(modules[str(node.target)], "bias", DerivedBias(entry.scheme, source, weight, entry.tensor))

@@ -212,7 +212,7 @@ class _Reader:
         for value in self._graph.input:
             if value.name == name:
                 return _type_name(value.type.tensor_type.elem_type)
-        raise DeployError(f"read the tensor {name!r}", "nothing in the model gives it", "check the file")
+        raise DeployError(f"read the tensor {name!r}", "nothing in the model computes it", "check the file")
 
 
 def _captured(node: onnx.NodeProto) -> list[str]:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from detent.numerics.granularity import Granularity
-from detent.numerics.kernels import fused_bound_pairs
+from detent.numerics.pair_kernel import fused_bound_pairs
 from detent.numerics.qparams import QParams
 from detent.numerics.scheme import Scheme
 

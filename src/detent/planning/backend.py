@@ -109,7 +109,7 @@ class Backend:
     - `bias`, and `bias_schemes` for its width, and for all of it if it has a quantizer of its own.
     - `ranges`: kinds whose output has a fixed range; `wide_ranges`: those for activations of 16 bits, if they differ.
     - `first_last_bits`: the least width of the first and last weights, and of what these layers take in.
-    - `batch_norm`: the strategy a recipe gets that does not name one.
+    - `batch_norm`: the strategy a recipe gets that does not name one; 4 in place of 0 if it trains.
 
     How it is deployed:
 

@@ -58,7 +58,7 @@ def plan(captured: Captured, backend: Backend, recipe: Recipe, *, choose: Choose
         _refuse_empty(found, seen, in_scope, backend, recipe)
     notes = (
         *([f"nothing is quantized: {backend.name} runs all of this network in float"] if nothing else []),
-        *(f"{name or 'the model'} came through torch.export: {why}" for name, why in captured.exported.items()),
+        *(f"{name or 'the model'} {how}" for name, how in captured.exported.items()),
         *(f"{name or 'the model'} stays Python: {why}" for name, why in captured.graph_breaks.items()),
         *(f"{name} stays float: the example inputs do not reach it" for name in captured.uncalled),
         *dict.fromkeys(note for context in contexts for note in unmet_requests(context, recipe, entries)),

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from detent.graph import KINDS, Captured, FoldedBatchNorm, Kind, Region, fuse, kind_of
+from detent.graph import KINDS, Captured, FoldedBatchNorm, Kind, Region, called_module, fuse, kind_of
 from detent.numerics import Pairs
 
 __all__ = ["GraphView", "views"]
@@ -32,7 +32,7 @@ class GraphView:
         }
         own = tuple(one for one in own_operations if isinstance(one, type))
         for node in graph.nodes:
-            called = self.modules[str(node.target)] if node.op == "call_module" else None
+            called = called_module(node, self.modules)
             if isinstance(called, own) or (node.op == "call_function" and node.target in own_operations):
                 self.kinds[node] = KINDS["opaque"]
         self.graph_breaks = frozenset(graph_breaks)
@@ -92,7 +92,7 @@ class GraphView:
 
     def holds_weight(self, node: fx.Node) -> bool:
         """Whether a weighted operation is a module that has its weight, and not a function that is handed one."""
-        module = self.modules[str(node.target)] if node.op == "call_module" else None
+        module = called_module(node, self.modules)
         names = self.kinds[node].weight or {}
         return all(isinstance(getattr(module, name, None), Tensor) for name in names)
 

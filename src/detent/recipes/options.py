@@ -74,7 +74,7 @@ def check_options(kind: str, name: str, cls: type, options: Mapping[str, Scalar]
             wanted = hints[key].__name__ if isinstance(hints[key], type) else str(hints[key]).replace("typing.", "")
             found = f"it is a {type(value).__name__}; {kind} {name!r} wants {wanted}"
             words = [word for word in get_args(hints[key]) if isinstance(word, str)]
-            raise RefusalError(found, nearest(value, words, "give what it wants"), at=at, value=value)
+            raise RefusalError(found, nearest(value, words, "give a value of that type"), at=at, value=value)
 
 
 def lacking_options(cls: type, options: Mapping[str, Scalar]) -> list[str]:

@@ -110,7 +110,7 @@ def _floats(network: Network, parameters: Arrays) -> dict[str, Array]:
 
 def name_of(op: Op) -> str:
     """Its name, or that of its result: a node of an ONNX file may have none."""
-    return op.name or op.outputs[0]
+    return op.label
 
 
 def quantized_operations(network: Network) -> Iterable[Op]:

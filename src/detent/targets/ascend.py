@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from detent.graph import WEIGHTED
 from detent.ir import DeployedTensor, Trait, ops_with
 from detent.numerics import PerChannel, PerTensor, Rounding
 from detent.planning import Backend, SupportedSchemes, quantize_inputs
@@ -43,7 +44,7 @@ ASCEND = Backend(
     # Written as offset_d = zero point - 128.
     activation=SupportedSchemes(signed=(False, True), symmetric=(False, True), roundings=(Rounding.HALF_AWAY,)),
     # A record holds a scale for what a layer takes in and for its weight, and none for what it gives.
-    rules=quantize_inputs("conv", "conv_transpose", "linear", "avgpool"),
+    rules=quantize_inputs(*WEIGHTED, "avgpool"),
     passthrough=(),
     files=("onnx", "ascend_record"),
 )

@@ -29,7 +29,9 @@ def import_model(
         if isinstance(model, ModelProto):
             raise OnnxError("load a ModelProto with weights", "it has its own", "give a .prototxt and a .caffemodel")
         if sizes or values:
-            raise OnnxError("set sizes or inputs of a Caffe network", "its file says them", "change the .prototxt")
+            raise OnnxError(
+                "set sizes or inputs of a Caffe network", "its .prototxt states them", "change the .prototxt"
+            )
         return load_caffe(model, weights)
     if not isinstance(model, ModelProto):
         return graph_module(set_inputs(read_model(model), sizes or {}, values or {}))

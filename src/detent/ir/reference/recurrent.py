@@ -20,7 +20,7 @@ Cell = Callable[[Tensor, Tensor, State], State]
 
 def _lstm(call: KernelCall, recurrent: Tensor) -> Cell:
     if call.attribute("input_forget"):
-        raise call.refusal("its input and forget gates are one")
+        raise call.refusal("its input and forget gates are coupled")
 
     def cell(given: Tensor, bias: Tensor, state: State) -> State:
         hidden, memory = state

@@ -208,7 +208,7 @@ class Converter:
         assert encoding is not None
         if read.tensor not in self._values:  # an input of the network lies as its first reader wants
             if read.tensor not in self._graph.inputs:
-                raise refusal(f"{op.type} {op.name!r}", f"nothing gives {read.tensor!r}")
+                raise refusal(f"{op.type} {op.name!r}", f"nothing computes {read.tensor!r}")
             self._value(read.tensor, encoding, self._shape(read.tensor), order)
         name, stored = read.tensor, self._orders[read.tensor]
         if stored != order:

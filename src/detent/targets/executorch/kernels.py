@@ -99,7 +99,7 @@ def _is_fused(graph: Network, op: Op, behind: Op) -> bool:
 def _is_plain(graph: Network, op: Op) -> bool:
     """Whether it is a linear layer: nothing is scaled, and what is added is one number for each of its outputs."""
     factors = (op.attribute("alpha"), op.attribute("beta"))
-    bias = op.inputs[2] if len(op.inputs) > 2 else None
+    bias = op.optional(2)
     held = None if bias is None else graph.constants.get(bias.tensor)
     added = bias is None or (held is not None and held.ndim == 1)
     return added and factors == (1.0, 1.0) and not op.attribute("transA")

@@ -149,7 +149,7 @@ def _joined(graph: Network, op: Op) -> Iterator[Op]:
 
 
 def _adds_constant(graph: Network, op: Op) -> bool:
-    return any(read is not None and read.tensor in graph.constants for read in op.inputs)
+    return any(graph.is_constant(read) for read in op.inputs)
 
 
 def _joined_reader(graph: Network, tensor: str) -> Op | None:

@@ -223,7 +223,7 @@ def _padded(scope: MnnScope, op: Op) -> Ops:
         return
     if ceil_mode:
         raise DeployError(
-            f"write AveragePool {op.name or op.outputs[0]!r} for MNN",
+            f"write AveragePool {op.label!r} for MNN",
             "it counts its padding and has windows that end outside of it; MNN never counts padding on integers",
             "count_include_pad=False or ceil_mode=False",
         )

@@ -83,7 +83,7 @@ class MnnScales:
         self.behind_products = {op.outputs[0] for unit, op in behind.items() if unit.head.type in PRODUCTS}
         self.behind_products |= {op.outputs[0] for op in graph.ops if _would_be_moved(graph, op)}
         self.functions = {unit.head.outputs[0]: op for unit, op in behind.items() if graph.grid_of(unit.output) is None}
-        self._given_out = {output.read.tensor for output in graph.outputs}
+        self._given_out = graph.output_tensors
         self.never_on_codes = {op.outputs[0] for op in graph.ops if _is_wrong(graph, op)} | self.behind_products
         self.casts: dict[str, set[str]] = {}
         while self._settle():

@@ -147,4 +147,4 @@ def _weight(graph: Network, op: Op, read: Operand) -> WeightGrid:
 
 
 def _refuse(op: Op, found: str, to_do: str) -> NoReturn:
-    raise DeployError(f"write {op.type} {op.name or op.outputs[0]!r} for MNN", found, to_do)
+    raise DeployError(f"write {op.type} {op.label!r} for MNN", found, to_do)

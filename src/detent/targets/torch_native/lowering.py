@@ -84,7 +84,7 @@ class TorchLowering:
     # --- what makers look at -----------------------------------------------------------------------------
 
     def is_constant(self, read: Operand | None) -> bool:
-        return read is not None and read.tensor in self.graph.constants
+        return self.graph.is_constant(read)
 
     def constant(self, read: Operand) -> Array:
         """The value of a constant: real numbers, or integers that are no codes."""

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from detent.ir import Op, Operand
+from detent.ir import Op, Operand, Trait, ops_with
 from detent.ir.reference import REFERENCE, KernelCall
 
 __all__ = ["Function", "Steps", "function_of", "own_swish"]
@@ -30,12 +30,7 @@ _MOST = 12
 _LAST = ("Mul", "Div", "Where", "Max")
 _CURVED = ("Erf", "Tanh", "Clip", "HardSigmoid", "Relu", "Softplus", "Where", "Max")
 
-_COMPUTED = frozenset(
-    (
-        "Add", "Clip", "Div", "Erf", "Greater", "HardSigmoid", "Max", "Mul", "Pow", "Relu", "Softplus", "Sub", "Tanh",
-        "Where",
-    )
-)  # fmt: skip
+_COMPUTED = ops_with(Trait.ARITHMETIC) | {*_CURVED, "Greater", "Pow"}
 
 _POINTS = torch.from_numpy(
     np.concatenate([np.linspace(-12.0, 12.0, 2401), *(sign * np.geomspace(1e-6, 1e4, 200) for sign in (-1.0, 1.0))])

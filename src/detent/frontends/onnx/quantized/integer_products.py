@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from detent.errors import OnnxError
 from detent.frontends.onnx.call import Call, Converter
-from detent.frontends.onnx.op import Op
+from detent.frontends.onnx.onnx_function import OnnxFunction
 from detent.frontends.onnx.operators.windows import window_of
 from detent.frontends.onnx.quantized.quantization import quantize
 from detent.ir.reference.padding import pad_axes
@@ -62,7 +62,7 @@ def integer_conv(
 def refuse_codes(network: nn.Module) -> None:
     """An imported network that computes with codes runs, but has nothing that could be trained or deployed again."""
     for path, module in network.named_modules():
-        if isinstance(module, Op) and module.function in (integer_matmul, integer_conv, quantize):
+        if isinstance(module, OnnxFunction) and module.function in (integer_matmul, integer_conv, quantize):
             raise OnnxError(
                 "quantize an ONNX model",
                 f"{path!r} computes codes that are not only dequantized, or whose scale is measured while it runs",

@@ -1,7 +1,7 @@
-"""Which operations LiteRT runs on integers, and as what: the same for all of its kernels.
+"""Which operations LiteRT runs on integers, and by which kernels: the same for all sets of kernels.
 
-The decisions are those of the writer of .tflite files, which fuses in the same way (`fusing.fused`). How a kernel
-rounds is asked of the arithmetic.
+The decisions are those of the writer of .tflite files, which fuses in the same way (`fusing.fused`). The arithmetic
+knows how a kernel rounds.
 """
 
 from __future__ import annotations

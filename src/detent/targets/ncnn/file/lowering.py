@@ -39,7 +39,7 @@ _SAME_NUMBERS = ops_with(Trait.RESHAPES) | {"Cast"}
 
 
 def refuse(op: Op, found: str, to_do: str) -> NoReturn:
-    raise DeployError(f"write {op.type} {op.name or op.outputs[0]!r} for ncnn", found, to_do)
+    raise DeployError(f"write {op.type} {op.label!r} for ncnn", found, to_do)
 
 
 def sizes(dims: Dims) -> dict[int, Value]:
@@ -235,7 +235,7 @@ class NcnnLowering:
 
     def model(self) -> NcnnModel:
         """All layers that something depends on, with a Split behind each blob that is used more than once."""
-        outputs = {output.read.tensor for output in self.graph.outputs}
+        outputs = self.graph.output_tensors
         used: dict[str, int] = {}
         kept: list[NcnnLayer] = []
         for layer in reversed(self._layers):

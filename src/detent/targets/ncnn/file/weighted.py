@@ -210,7 +210,7 @@ def _factor(scale: npt.NDArray[np.float32]) -> np.float32:
 
 
 def _bias(low: NcnnLowering, op: Op) -> Array | None:
-    read = op.inputs[2] if len(op.inputs) > 2 else None
+    read = op.optional(2)
     if read is None:
         return None
     held = low.constant(read)
