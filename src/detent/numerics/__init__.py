@@ -1,5 +1,6 @@
 """The numbers that exist (grids), how a tensor maps onto them (schemes), and the arithmetic of that mapping."""
 
+from detent.numerics.accumulator_kernel import fused_accumulator_quantize
 from detent.numerics.float_grids import E2M1Grid, E4M3Grid, E5M2Grid, FloatGrid, Nf4Grid
 from detent.numerics.float_kernel import fused_float_quantize
 from detent.numerics.granularity import Granularity, PerChannel, PerGroup, PerTensor
@@ -63,6 +64,7 @@ __all__ = [
     "covering_scale",
     "dequantize",
     "fake_quantize",
+    "fused_accumulator_quantize",
     "fused_fake_quantize",
     "fused_float_quantize",
     "keep_residues",

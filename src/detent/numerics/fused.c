@@ -320,6 +320,18 @@ void fake_quantize_backward(const float *dy, const float *x, float *dx, int64_t 
     }
 }
 
+/* Biases on the scales of their accumulators: codes have up to 32 bits, so they are computed in double, and y is what
+ * they stand for. The mask is whether the code is in range. */
+void accumulator_forward(const float *restrict x, float *restrict y, uint8_t *restrict mask, int64_t n,
+                         const float *restrict s, int64_t scales, double lo, double hi) {
+    for (int64_t i = 0; i < n; i++) {
+        float step = s[scales == 1 ? 0 : i];
+        double code = rint((double)x[i] / (double)step), held = code < lo ? lo : (code > hi ? hi : code);
+        y[i] = (float)held * step;
+        mask[i] = code == held;
+    }
+}
+
 void apply_mask(const float *dy, const uint8_t *mask, float *dx, int64_t n) {
 #pragma omp parallel for simd schedule(static) if (n > SMALL)
     for (int64_t i = 0; i < n; i++) dx[i] = mask[i] ? dy[i] : 0.0f;

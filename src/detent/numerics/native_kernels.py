@@ -18,6 +18,7 @@ from detent.numerics.rounding import Rounding
 __all__ = [
     "Inside",
     "KernelOptions",
+    "accumulator_forward",
     "apply_mask",
     "bound_pairs",
     "fake_quantize_backward",
@@ -234,6 +235,15 @@ def float_quantize_forward(
         numbers.mantissa,
         numbers.least,
         _NATIVE_ROUNDING[options.rounding],
+    )
+    return y, mask
+
+
+def accumulator_forward(x: Tensor, scale: Tensor, qmin: int, qmax: int) -> tuple[Tensor, Tensor]:
+    """What the codes of `x`, contiguous, stand for, and whether they are in range."""
+    y, mask, step = torch.empty_like(x), torch.empty_like(x, dtype=torch.bool), scale.contiguous()
+    native.library().accumulator_forward(  # type: ignore[union-attr]
+        x.data_ptr(), y.data_ptr(), mask.data_ptr(), x.numel(), step.data_ptr(), step.numel(), qmin, qmax
     )
     return y, mask
 
