@@ -1,4 +1,4 @@
-"""`detent.calibrate`, and `detent.observing` for a loop of one's own: scales from batches."""
+"""`detent.calibrate`, and `detent.observing` for your own loop: scales from batches."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _require_names(prepared: PreparedModel, batch: Mapping[str, Any]) -> None:
     raise DataError(
         f"calibrate with a batch of {', '.join(map(str, batch)) or 'nothing'}",
         f"the network takes {', '.join(names)}",
-        "name the arrays as its inputs",
+        "name the arrays after its inputs",
     )
 
 

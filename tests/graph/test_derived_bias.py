@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import detent
-from detent.graph.derived_bias import DerivedBias
+from detent.graph import DerivedBias
 
 
 def test_codes_beyond_the_digits_of_a_float32() -> None:

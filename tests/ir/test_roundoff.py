@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -169,3 +171,27 @@ def test_what_a_mask_hides_is_certain():
     assert float(found.spread.max()) < 4e-4
     moved = torch.softmax(x.double() + torch.tensor([[1e-4, 0.0, -1e-4]]) + mask, 1)
     assert ((moved - found.value).abs() <= found.spread).all()
+
+
+def test_places_of_the_greatest_are_open_between_numbers_that_may_be_equal() -> None:
+    top = replace(op("TopK", 2, axis=-1), outputs=("values", "places"))
+    kernel = float_kernel(GRAPH, top)
+    x, count = torch.tensor([[1.0, 5.0, 4.9, 3.0, 3.0]]), ErrorBound(torch.tensor([4]))
+    values, places = error_bounds(top, kernel, [ErrorBound(x), count])
+    assert values.error is None
+    assert places.spread.tolist() == [[0, 0, torch.inf, torch.inf]]
+    values, places = error_bounds(top, kernel, [ErrorBound(x, torch.full_like(x, 0.06)), count])
+    assert values.spread.tolist() == [[pytest.approx(0.06)] * 4]
+    assert places.spread.tolist() == [[torch.inf] * 4]
+
+
+def test_what_is_chosen_by_an_open_place_may_be_anything() -> None:
+    gather = op("GatherElements", 2, axis=1)
+    x, places = torch.arange(4.0).reshape(1, 4), torch.tensor([[1, 2]])
+    for error, expected in ((None, [[0.0, 0.0]]), (torch.tensor([[0.0, torch.inf]]), [[torch.inf] * 2])):
+        (found,) = error_bounds(gather, float_kernel(GRAPH, gather), [ErrorBound(x), ErrorBound(places, error)])
+        assert found.spread.tolist() == expected
+    (found,) = error_bounds(
+        gather, float_kernel(GRAPH, gather), [ErrorBound(places), ErrorBound(places - 1, torch.full((1, 2), torch.inf))]
+    )
+    assert found.spread.tolist() == [[torch.inf] * 2]

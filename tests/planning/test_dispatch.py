@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 import torch
 from onnx import ModelProto, TensorProto, helper, numpy_helper
+from torch import fx
 
 from detent import load
 from detent.errors import RecipeError
+from detent.planning.sizes import sizes
+from detent.planning.view import GraphView
 from detent.preparing import prepare
 from detent.recipes import Match, Recipe, Rule, find
 
@@ -61,7 +64,7 @@ def runs(plan: Any) -> dict[str, str]:
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino", "tensorrt", "vitis"])
 def test_sizes_in_real_numbers_are_on_no_grid(backend: str) -> None:
     plan = planned(backend=backend)
-    assert [plan[name].reason for name in ("real", "twice", "down")] == ["a size"] * 3
+    assert [plan[name].reason for name in ("real", "twice", "down")] == ["a size or a position"] * 3
     found = runs(plan)
     assert [name for name, how in found.items() if how == "shape"] == [
         "/up/Shape", "/up/Slice", "/up/Cast", "/up/Mul", "/up/Floor", "/up/Cast_1", "/up/Slice_1", "/up/Concat",
@@ -79,7 +82,21 @@ def test_positions_that_are_made_of_a_shape_and_added_are_no_sizes() -> None:
             return self.fc(x + torch.ones(x.shape[-1]) * 0.5)
 
     plan = prepare(Positions().eval(), (torch.randn(2, 4),), backend="onnxruntime").plan
-    assert all(getattr(entry, "reason", "") != "a size" for entry in plan)
+    assert all(getattr(entry, "reason", "") != "a size or a position" for entry in plan)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_constants_that_become_whole_numbers_are_on_no_grid(whole: bool) -> None:
+    """On one, DeBERTa puts distances of 9 and of 11 into one bucket."""
+    graph = fx.Graph()
+    step = graph.call_function(torch.tensor, (4.0,))
+    logarithm = graph.call_function(torch.log, (step,))
+    made = graph.call_method("to", (logarithm, torch.long if whole else torch.float64))
+    graph.output(made)
+    for node, is_real in ((step, True), (logarithm, True), (made, not whole)):
+        node.meta["is_real"] = is_real
+    found = sizes(GraphView("", torch.nn.Module(), graph, ()))
+    assert found == (dict.fromkeys((step, logarithm), "a size or a position") if whole else {})
 
 
 def test_the_table_of_operations_says_why() -> None:

@@ -546,3 +546,27 @@ def test_an_output_of_16_bits_is_rounded_by_every_side(backend, tmp_path):
     verdict = detent.deploy(prepared, tmp_path / "out").verify([(x,)], latency=False)
     assert verdict.holds
     assert {each.differing for each in (*verdict.outputs, *verdict.tensors)} == {0}
+
+
+class Routed(nn.Module):
+    """As a layer of experts: numbers are chosen by what is greatest, and some of that is equal on its grid."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router, self.head = nn.Linear(16, 16), nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        weights, chosen = self.router(x).softmax(-1).topk(4, -1)
+        values = torch.gather(x, -1, chosen)
+        return self.head(torch.cat([weights, values, weights * values, weights], -1)), chosen
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_what_is_chosen_among_equals_may_be_any_of_them(backend, tmp_path):
+    pytest.importorskip(backend)
+    torch.manual_seed(0)
+    x = torch.randn(4, 6, 16)
+    prepared = detent.prepare(Routed().eval(), (x,), backend=backend, recipe=recipe_for(backend))
+    detent.calibrate(prepared, [x])
+    verdict = detent.deploy(prepared, tmp_path / "out").verify([x], latency=False)
+    assert verdict.holds, verdict

@@ -18,6 +18,7 @@ from detent.algorithms.mean_shift import correct_mean_shift, observing_input_mea
 from detent.algorithms.mixed_precision import BitChoice, Sensitivity, choose_precision, sensitivity, smallest_precision
 from detent.algorithms.report import Change, Report, record
 from detent.algorithms.restoring import RestoredOp, noise_of_weights, rank_restored, restoring
+from detent.algorithms.rotate import rotate
 from detent.algorithms.sample_ranges import choose_ranges, observing_sample_ranges
 from detent.algorithms.smoothquant import smoothquant
 from detent.algorithms.splitting import split_channels
@@ -64,6 +65,7 @@ __all__ = [
     "record",
     "register",
     "restoring",
+    "rotate",
     "run_algorithm",
     "sensitivity",
     "smallest_precision",

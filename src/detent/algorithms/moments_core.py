@@ -20,12 +20,13 @@ from torch import Tensor
 __all__ = ["Moments", "columns", "has_columns"]
 
 _MOST_COLUMNS = 4608  # 85 MB of H; a 3x3 convolution of 512 channels
+_MOST_INPUTS = 16384  # 1 GB of H; the widest layers of language models of 8 billion weights have 14,336
 
 
 def has_columns(op: Any, kind: str) -> bool:
     """Whether the inputs of a layer can be laid out as columns: linear layers and plain 1-d and 2-d convolutions."""
     if kind == "linear":
-        return int(op.in_features) <= _MOST_COLUMNS
+        return int(op.in_features) <= _MOST_INPUTS
     if kind != "conv" or op.weight.ndim not in (3, 4) or op.padding_mode != "zeros" or isinstance(op.padding, str):
         return False
     return int(op.weight[0].numel()) <= _MOST_COLUMNS

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from detent.errors import CaptureError, install_hint, refusing
 from detent.files import read_bytes
 
-__all__ = ["COMPANIONS", "Checkpoint", "companions", "load_checkpoint"]
+__all__ = ["COMPANIONS", "Checkpoint", "companions", "load_checkpoint", "named_class"]
 
 _INDEX = "model.safetensors.index.json"
 _TO_DO = "give a folder that save_pretrained wrote"
@@ -67,6 +67,33 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     layers than there are tensors is not built, and weights that are missing are not made up.
     """
     asked = f"load {folder}"
+    kind, config = named_class(folder)
+    with refusing(CaptureError, asked, _TO_DO):
+        model, told = kind.from_pretrained(
+            folder,
+            config=config,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            dtype=torch.float32,
+            attn_implementation="eager",
+            output_loading_info=True,
+        )
+        if told["missing_keys"]:
+            missing = sorted(told["missing_keys"])
+            raise CaptureError(asked, f"it lacks {len(missing)} weights of {kind.__name__}, as {missing[0]}", _TO_DO)
+        return Checkpoint(model.eval(), int(config.vocab_size)).eval()
+
+
+def companions(folder: str | Path) -> dict[str, bytes]:
+    """Those of `COMPANIONS` that are in a folder; none if it is no folder, such as the name of a model elsewhere."""
+    paths = (Path(folder) / name for name in COMPANIONS)
+    return {path.name: read_bytes(path, most=_MOST_TEXT) for path in paths if path.is_file()} if folder else {}
+
+
+def named_class(folder: Path) -> tuple[Any, Any]:
+    """The class of transformers that config.json names, and its config; nothing is built yet."""
+    asked = f"load {folder}"
     try:
         import transformers
     except ImportError:
@@ -82,26 +109,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
         kind: Any = getattr(transformers, named, None) if named else None
         if not _is_subclass(kind, transformers.PreTrainedModel):
             raise CaptureError(asked, f"its architecture is {named or 'not named'}", "use one of transformers itself")
-        model, told = kind.from_pretrained(
-            folder,
-            config=config,
-            local_files_only=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-            dtype=torch.float32,
-            attn_implementation="eager",
-            output_loading_info=True,
-        )
-        if told["missing_keys"]:
-            missing = sorted(told["missing_keys"])
-            raise CaptureError(asked, f"it lacks {len(missing)} weights of {named}, as {missing[0]}", _TO_DO)
-        return Checkpoint(model.eval(), int(config.vocab_size)).eval()
-
-
-def companions(folder: str | Path) -> dict[str, bytes]:
-    """Those of `COMPANIONS` that are in a folder; none if it is no folder, such as the name of a model elsewhere."""
-    paths = (Path(folder) / name for name in COMPANIONS)
-    return {path.name: read_bytes(path, most=_MOST_TEXT) for path in paths if path.is_file()} if folder else {}
+        return kind, config
 
 
 def _count_tensors(folder: Path, asked: str) -> int:

@@ -1,4 +1,4 @@
-"""PreparedModel: what `detent.prepare` gives, a trainable module that knows how it is quantized."""
+"""PreparedModel: the result of `detent.prepare`, a trainable module that knows how it is quantized."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["RESERVED", "CarriedScales", "PreparedModel", "call_of"]
 
 @dataclass(frozen=True)
 class CarriedScales:
-    """Of a model that was retargeted: what was `known` of the one it was made from, what it `adopted` of that, and the
+    """What a retargeted model carries: what was `known` of the one it was made from, what it `adopted` of that, and the
     sum of its weights then."""
 
     known: Mapping[str, tuple[Scheme, QParams]]
@@ -164,8 +164,8 @@ RESERVED = {*dir(PreparedModel), *PreparedModel.__annotations__, ACTIVATION_QUAN
 
 def call_of(prepared: PreparedModel, batch: Any) -> Inputs:
     """The call of forward that a batch stands for: a tensor, a tuple of inputs (labels behind them are left out), a
-    dict by the names of arguments, a dict that is the only argument itself, or `Inputs`. What the example gives by
-    keyword and is no tensor, as a flag, is given again."""
+    dict by the names of arguments, a dict that is the only argument itself, or `Inputs`. Keyword
+    arguments of the example that are no tensors, such as flags, are passed again."""
     if isinstance(batch, Inputs):
         return batch
     example = prepared.example

@@ -76,7 +76,7 @@ static void forward_run(const float *x, float *y, uint8_t *mask, int64_t n, floa
 #undef LOOP
 }
 
-/* inner == 1: neighbours in memory have different scales */
+/* inner == 1: neighbors in memory have different scales */
 INLINE void forward_mixed_loop(const float *restrict x, float *restrict y, uint8_t *restrict mask, int64_t channels,
                                const float *restrict s, const float *restrict lo, const float *restrict hi,
                                const int mode, const int rule) {

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from detent.numerics.granularity import Granularity
-from detent.numerics.kernels import fused_bound_pairs
+from detent.numerics.pair_kernel import fused_bound_pairs
 from detent.numerics.qparams import QParams
 from detent.numerics.scheme import Scheme
 
@@ -53,8 +53,8 @@ class Pairs:
 
     @classmethod
     def of_convolution(cls, shape: Sequence[int], groups: int) -> Pairs | None:
-        """Of weights (output, input channel of a group, place, ...); None of a depthwise convolution, whose kernels add
-        each product alone.
+        """The pairs of weights (output, input channel of a group, place, ...); None for a depthwise convolution, whose
+        kernels add each product alone.
 
         Kernels either multiply matrices, whose rows are the windows as they lie in memory, or go through the places of
         a window with the channels padded. With an even number of channels both make the same pairs; with an odd one

@@ -1,8 +1,9 @@
-"""Finds sizes that are computed in float, such as `floor(2.0 * height)` for a resize: they must not be quantized."""
+"""Finds sizes and positions that are computed in float, such as `floor(2.0 * height)` for a resize or the bucket of a
+distance: they must not be quantized."""
 
 from __future__ import annotations
 
-from torch import fx
+from torch import fx, nn
 
 from detent.planning.view import GraphView
 
@@ -13,23 +14,35 @@ def sizes(view: GraphView) -> dict[fx.Node, str]:
     """The real tensors of a graph that are made of shapes and constants alone and end in whole numbers, or where an
     operation is told a size or a factor; each with the reason why it stays float. Positions that are made of a shape
     and then added to activations are none of them."""
-    made = made_of_shapes(view)
+    made = _made(view, {node for node in view.graph.nodes if _is_known(view, node)})
     found: dict[fx.Node, str] = {}
     for node in reversed(view.graph.nodes):
         reads_data = any(_is_data(view, node, user, found, made) for user in node.users)
         if node in made and view.is_tensor(node) and node.users and not reads_data:
-            found[node] = "a size"
+            found[node] = "a size or a position"
     return found
 
 
 def made_of_shapes(view: GraphView) -> set[fx.Node]:
-    """Whatever is computed from shapes and constants alone."""
-    made: set[fx.Node] = set()
+    """Whatever is computed from shapes and constants alone, and not from constants alone."""
+    return _made(view, set())
+
+
+def _made(view: GraphView, known: set[fx.Node]) -> set[fx.Node]:
+    made = set(known)
     for node in view.graph.nodes:
-        sources = [source for source in node.all_input_nodes if source.op != "get_attr"]
+        sources = [source for source in node.all_input_nodes if source.op != "get_attr" or source in known]
         if view.is_kind(node, "shape") or (sources and node.op != "output" and all(one in made for one in sources)):
             made.add(node)
     return made
+
+
+def _is_known(view: GraphView, node: fx.Node) -> bool:
+    """Whether it is a constant that is not trained, or is made of numbers in the code alone, such as a range."""
+    held = view.constant(node)
+    if held is not None:
+        return not isinstance(held, nn.Parameter)
+    return node.op == "call_function" and not node.all_input_nodes
 
 
 def _is_data(view: GraphView, node: fx.Node, user: fx.Node, found: dict[fx.Node, str], made: set[fx.Node]) -> bool:

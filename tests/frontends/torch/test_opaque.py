@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, fx, nn
 
+import detent
+from detent.errors import DeployError
 from detent.frontends.torch import export, opaque
 from tests.deployment.float_path import prepared_for
 
@@ -73,3 +77,36 @@ def test_equal_calls_are_exported_once(exports):
 def test_calls_with_other_arguments_or_sizes_are_exported_again(exports):
     types_of(lambda x: rolled_sum(x, 1), lambda x: rolled_sum(x, 2), lambda x: rolled_sum(x[:, :, 2:], 2))
     assert exports == [1, 1, 1]
+
+
+class Rotated(nn.Module):
+    """As the first Llama wrote its rotary embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(16, 16)
+        self.register_buffer("turns", torch.polar(torch.ones(6, 8), torch.arange(48.0).reshape(6, 8)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        pairs = torch.view_as_complex(self.fc(x).unflatten(-1, (-1, 2)))
+        return torch.view_as_real(pairs * self.turns).flatten(2)
+
+
+class Spectrum(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(9, 9)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(torch.fft.rfft(x).abs())
+
+
+@pytest.mark.parametrize(("model", "shape"), [(Rotated, (2, 6, 16)), (Spectrum, (2, 3, 16))])
+def test_complex_numbers_are_refused_with_the_line(
+    model: type[nn.Module], shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    x = torch.randn(shape)
+    prepared = detent.prepare(model().eval(), (x,), backend="onnxruntime")
+    detent.calibrate(prepared, [x])
+    with pytest.raises(DeployError, match=r"complex numbers.*line \d+ of .*test_opaque\.py"):
+        detent.deploy(prepared, tmp_path / "out")

@@ -75,6 +75,12 @@ def test_a_container_comes_back():
         read(b"gguf" + content[4:], SIZES)
 
 
+def test_a_tensor_without_numbers_is_refused():
+    content = write(Container({}, {"w": Held((0, 32), 8, b""), "v": Held((1,), 0, bytes(4))}))
+    with pytest.raises(ArtifactError, match="w has a dimension of 0"):
+        read(content, SIZES)
+
+
 def test_rows_of_heads_are_put_side_by_side():
     rows = np.arange(16).reshape(8, 2)
     assert interleaved(rows, 2)[:, 0].tolist() == [0, 4, 2, 6, 8, 12, 10, 14]

@@ -249,6 +249,40 @@ def test_a_product_with_positive_constants_is_in_the_range_behind_it(shared, sca
         assert not distances(b.net(), tmp_path).any()
 
 
+@pytest.mark.pairwise
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("ratio", [0.993, 1.006])
+@pytest.mark.parametrize("source", ["input", "convolution", "average"])
+@pytest.mark.parametrize(
+    "between", ["Transpose", "Concat", "MaxPool", "Relu", "Clip", "wide Clip", "Mul", "Mul of channels"]
+)
+def test_codes_stay_as_they_are_between_grids_of_next_to_the_same_range(between, source, ratio, style, tmp_path):
+    """Up to half of these codes are 1 off if they are put on the second grid; behind a Clip they are, and behind a
+    ReLU of codes with a zero point."""
+    b = Builder(Style(seed=1, **style))
+    x = b.input("x", 2, 8, 8, 8)
+    if source == "convolution":
+        x = conv(b, x, 8)
+    elif source == "average":
+        x = b.quantized(b.float_op("AveragePool", x, kernel_shape=[2, 2]))
+    step = float(x.scale)
+    if between == "Concat":
+        made = b.float_op("Concat", x, b.quantized(b.float_op("Neg", x)), axis=1)
+    elif between.endswith("Clip"):
+        bounds = (-1e4, 1e4) if between == "wide Clip" else (-100.2, 110.3)
+        ends = {name: np.array(bound * step, np.float32) for name, bound in zip(("low", "high"), bounds, strict=True)}
+        made = b.float_op("Clip", x, "low", "high", constants=ends)
+    elif between.startswith("Mul"):
+        factor = np.linspace(1.7, 1.705, 8, dtype=np.float32).reshape(1, 8, 1, 1)
+        made = b.float_op("Mul", x, "factor", constants={"factor": factor if "of" in between else factor[:, :1]})
+        step *= 1.7
+    else:
+        sizes = {"Transpose": {"perm": [0, 2, 1, 3]}, "MaxPool": {"kernel_shape": [2, 2]}, "Relu": {}}[between]
+        made = b.float_op(between, x, **sizes)
+    b.output(b.on_grid(made.name, made.value, np.float32(step / ratio), x.zero_point))
+    assert not distances(b.net(), tmp_path).any()
+
+
 @pytest.mark.parametrize("style", STYLES)
 def test_one_bias_is_in_the_range_behind_a_convolution(style, tmp_path):
     for seed in range(6):
@@ -270,6 +304,18 @@ def test_what_depends_on_constants_alone_is_quantized_by_a_division(scale, style
     moved = b.float_op("Reshape", table, "shape", constants={"shape": np.array([1, 4, 64, 1])})
     held = b.on_grid(moved.name, moved.value, np.float32(scale), 0 if b.style.symmetric else 120)
     b.output(b.quantized(b.float_op("Add", x, held)))
+    assert not distances(b.net(), tmp_path).any()
+
+
+def test_constants_that_are_split_have_all_their_parts(tmp_path):
+    """As the sines and cosines of rotary embeddings, which are one table."""
+    b = Builder(Style(seed=0, **INT8))
+    x = b.input("x", 2, 4, 64)
+    values = b.random.normal(size=(1, 4, 128)).astype(np.float32)
+    table = T(b.constant("table", values), torch.from_numpy(values))
+    moved = b.float_op("Reshape", table, "shape", constants={"shape": np.array([1, 4, 128])})
+    first, second = b.split(b.on_grid(moved.name, moved.value, np.float32(0.03), 0), 2)
+    b.output(b.quantized(b.float_op("Mul", b.quantized(b.float_op("Add", x, first)), second)))
     assert not distances(b.net(), tmp_path).any()
 
 

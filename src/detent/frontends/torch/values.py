@@ -96,7 +96,7 @@ def _shell(value: Any) -> Any:
 
 
 def trace(runner: fx.GraphModule, inputs: tuple[Any, ...]) -> dict[fx.Node, Any]:
-    """Run a graph and keep what each node gives, without the numbers."""
+    """Run a graph and keep the output of each node, without the numbers."""
     keeping = _Keeping(runner)
     with torch.no_grad():
         keeping.run(*inputs)

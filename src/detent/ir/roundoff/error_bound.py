@@ -19,6 +19,7 @@ __all__ = [
     "Inputs",
     "Rule",
     "is_certain",
+    "is_chosen_otherwise",
     "of_finite",
     "unknown_error",
 ]
@@ -35,7 +36,8 @@ _UNKNOWN = 2.0**-16
 
 
 class ErrorBound(NamedTuple):
-    """The values of one computation, and how far those of another may be from each; None: not at all."""
+    """The values of one computation, and how far those of another may be from each; None: not at all. The error of
+    whole numbers and truth values is zero or infinite."""
 
     value: Tensor
     error: Tensor | None = None
@@ -59,8 +61,18 @@ def is_certain(inputs: Inputs) -> bool:
     return all(each is None or each.error is None for each in inputs)
 
 
+def is_chosen_otherwise(inputs: Inputs) -> bool:
+    """Whether an index or a condition among the inputs may be another."""
+    return any(
+        each is not None and each.error is not None and not each.value.is_floating_point() and bool(each.error.any())
+        for each in inputs
+    )
+
+
 def unknown_error(value: Tensor, inputs: Inputs) -> Tensor:
     """What is allowed to an operation without a rule."""
+    if not value.is_floating_point():
+        return torch.full(value.shape, 0.0 if is_certain(inputs) else torch.inf)
     largest = float(torch.where(value.isfinite(), value, 0.0).abs().amax()) if value.numel() else 0.0
     return torch.full_like(value, _UNKNOWN * largest if is_certain(inputs) else torch.inf)
 

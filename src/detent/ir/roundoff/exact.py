@@ -10,13 +10,31 @@ from detent.ir.network import Op
 from detent.ir.ops import Trait, ops_with
 from detent.ir.roundoff.error_bound import ErrorBound, Errors, FloatKernel, Inputs, is_certain
 
-__all__ = ["exact"]
+__all__ = ["exact", "greatest"]
 
 _ON_EACH = ops_with(Trait.EXACT | Trait.ELEMENTWISE) | {"Cast", "Dropout", "Identity"}
 
 
 def exact(op: Op, kernel: FloatKernel, inputs: Inputs, values: tuple[Tensor, ...]) -> Errors:
     return [None] * len(values) if is_certain(inputs) else _moved(op, kernel, inputs)
+
+
+def greatest(op: Op, kernel: FloatKernel, inputs: Inputs, values: tuple[Tensor, ...]) -> Errors:
+    """Of TopK: each number moves by no more than the one that moves farthest. Which place it has is open where the next
+    greater or smaller one is within their errors; of equal numbers engines take any first."""
+    del kernel
+    x = inputs[0]
+    assert x is not None
+    axis = int(op.attribute("axis"))
+    farthest = x.spread.amax(axis, keepdim=True)
+    ordered = x.value.sort(axis, descending=bool(op.attribute("largest"))).values
+    near = ordered.diff(dim=axis).abs() <= 2 * farthest
+    none = (
+        torch.zeros_like(near.narrow(axis, 0, 1)) if near.shape[axis] else torch.zeros_like(ordered, dtype=torch.bool)
+    )
+    open_ = torch.cat([none, near], axis) | torch.cat([near, none], axis)
+    places = torch.where(open_.narrow(axis, 0, values[1].shape[axis]), torch.inf, 0.0)
+    return [None if x.error is None else farthest.expand_as(values[0]), places]
 
 
 def _moved(op: Op, kernel: FloatKernel, inputs: Inputs) -> list[Tensor]:

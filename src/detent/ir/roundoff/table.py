@@ -8,8 +8,16 @@ from torch import Tensor
 
 from detent.ir.network import Op
 from detent.ir.ops import Trait, ops_with
-from detent.ir.roundoff.error_bound import ErrorBound, Errors, FloatKernel, Inputs, Rule, unknown_error
-from detent.ir.roundoff.exact import exact
+from detent.ir.roundoff.error_bound import (
+    ErrorBound,
+    Errors,
+    FloatKernel,
+    Inputs,
+    Rule,
+    is_chosen_otherwise,
+    unknown_error,
+)
+from detent.ir.roundoff.exact import exact, greatest
 from detent.ir.roundoff.functions import FUNCTIONS
 from detent.ir.roundoff.recurrent import RECURRENT
 from detent.ir.roundoff.sums import SUMS, interpolated
@@ -28,9 +36,10 @@ def error_bounds(op: Op, kernel: FloatKernel, inputs: Inputs, rule: Rule | None 
     `rule` of its operator unless another is given."""
     results = kernel(*(None if each is None else each.value for each in inputs))
     values: tuple[Tensor, ...] = (results,) if isinstance(results, Tensor) else tuple(results)
-    if not values[0].is_floating_point():
+    otherwise = is_chosen_otherwise(inputs)
+    if not values[0].is_floating_point() and not otherwise:
         return tuple(ErrorBound(value) for value in values)
-    rule = rule or ROUNDOFF.get(op.type)
+    rule = None if otherwise else rule or ROUNDOFF.get(op.type)
     errors = None if rule is None else rule(op, kernel, inputs, values)
     if errors is None:
         errors = [unknown_error(value, inputs) for value in values]
@@ -47,5 +56,6 @@ ROUNDOFF: Mapping[str, Rule] = {
     **RECURRENT,
     **SUMS,
     "Resize": _resized,
+    "TopK": greatest,
 }
 """By operator; of others nothing is known."""

@@ -111,7 +111,9 @@ def _held(array: Array, tensor: DeployedTensor | None, heads: int | None) -> tup
         return Held(array.shape, F32, np.ascontiguousarray(interleaved(array, heads), "<f4").tobytes()), ""
     kind = type_of(tensor.scheme)
     if kind is None:
-        raise DeployError(_ASKED, f"{tensor.tensor} is {tensor.scheme}, which no type of GGUF is", "use another recipe")
+        raise DeployError(
+            _ASKED, f"{tensor.tensor} is {tensor.scheme}, which no GGUF type stores", "use another recipe"
+        )
     rows, groups = tensor.scale.shape
     values, offset = array.reshape(rows, groups, -1), tensor.offset
     steps = values.astype(np.float64) if offset is None else values.astype(np.float64) + offset[..., None]

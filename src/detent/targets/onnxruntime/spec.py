@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from detent.graph import AVERAGE_POOLS, WEIGHTED
 from detent.numerics import PerChannel, PerTensor
 from detent.planning import FUSED, Backend, SupportedSchemes, chains, quantize_io
 from detent.planning.supported_schemes import EVERY_ACTIVATION, EVERY_WEIGHT
@@ -13,6 +14,7 @@ from detent.rewrites.space_to_depth_strided_conv import space_to_depth_strided_c
 from detent.targets.base import Target
 from detent.targets.onnxruntime.rewrites.expand_resize_axes import expand_resize_axes
 from detent.targets.onnxruntime.rewrites.linear_to_gemm import linear_to_gemm
+from detent.targets.onnxruntime.rewrites.pad_maxpool_with_negative_zero import pad_maxpool_with_negative_zero
 
 __all__ = ["ONNXRUNTIME", "TARGET"]
 
@@ -21,6 +23,7 @@ _REWRITES = (
     avgpool_ceil_mode_explicit_pad,
     linear_to_gemm,
     expand_resize_axes,
+    pad_maxpool_with_negative_zero,
     space_to_depth_strided_conv,
 )
 
@@ -42,20 +45,7 @@ ONNXRUNTIME = Backend(
     bias="int32",
     # The kinds with an integer kernel (qdq_selector_action_transformer.cc). A convolution is quantized before an add
     # too, or it runs in float. There is none for transposed convolutions, which are written as convolutions.
-    rules=quantize_io(
-        "conv",
-        "conv_transpose",
-        "linear",
-        "matmul",
-        "add",
-        "mul",
-        "concat",
-        "avgpool",
-        "global_avgpool",
-        "leaky_relu",
-        "sigmoid",
-        "softmax",
-    ),
+    rules=quantize_io(*WEIGHTED, "matmul", "add", "mul", "concat", *AVERAGE_POOLS, "leaky_relu", "sigmoid", "softmax"),
     fusions=(*FUSED, *chains(("add", "mul"))),
     # The kinds whose Q and DQ are dropped if they are equal; depth-to-space has no integer kernel.
     passthrough=("reshape", "transpose", "slice", "gather", "expand", "maxpool", "global_maxpool", "resize"),

@@ -100,7 +100,7 @@ def _parameters(blocks: Blocks, kind: str, constants: dict[str, Any], names: Ten
 
 def _product(op: Op, blocks: Blocks, parameters: tuple[Operand | None, ...], level: int) -> Op:
     rows, columns = blocks.codes.shape
-    bias = op.inputs[2] if len(op.inputs) > 2 else None
+    bias = op.optional(2)
     inputs: list[Operand | None] = [op.inputs[0], *parameters]
     if bias is not None:  # it stands behind zero points and an order of columns
         inputs.extend([None] * (5 - len(inputs)))

@@ -57,7 +57,7 @@ def rectified(carried: Carried, graph: Network, op: Op) -> Step | None:
 
 def clipped(carried: Carried, graph: Network, op: Op) -> Step | None:
     """A Clip that reads codes. Its bounds are brought to whole codes as they are stored, wherever between two they
-    lie: inwards by a kernel that makes what is clipped, else towards zero."""
+    lie: inward by a kernel that makes what is clipped, else toward zero."""
     read = op.inputs[0]
     if clip_bounds(graph, op) is None or read is None or read.encoding is None:
         return None
@@ -151,7 +151,8 @@ def _elementwise(
     target = OutputRequantization.of(graph, made, carried)
     if target is None or target.encoding == read.encoding:
         return _on_its_grid(op, read, read.encoding, source, function) if move is None else None
-    finish = _requantizer(target, source, taken_in(graph, read.tensor))
+    alone = not _stands_before_range(graph, op, source)
+    finish = _requantizer(target, source, taken_in(graph, read.tensor), may_be_left_out=alone)
     rest = tuple(each for each in op.inputs[1:] if move is not None)
 
     def kernel(codes: Tensor, *others: Any) -> Tensor:
@@ -159,6 +160,13 @@ def _elementwise(
         return finish(values if move is None else move(values, *others))
 
     return Step(made.ops, (read, *rest), made.writes, kernel)
+
+
+def _stands_before_range(graph: Network, op: Op, source: StoredCodes) -> bool:
+    """Whether the scale and zero of what is read are not moved over a function into the range behind it."""
+    if op.type == "Clip":
+        return not all(map(math.isinf, stored_bounds(graph, op, source, inwards=False)))
+    return op.type == "Relu" and source.zero != 0
 
 
 def _on_its_grid(
@@ -171,12 +179,19 @@ def _on_its_grid(
 
 
 def _requantizer(
-    target: OutputRequantization, source: StoredCodes, kernel: Op | None, factor: Floats | None = None
+    target: OutputRequantization,
+    source: StoredCodes,
+    kernel: Op | None,
+    factor: Floats | None = None,
+    *,
+    may_be_left_out: bool = True,
 ) -> Requantize:
     """From what `source` stores, times `factor`, to codes of `target`, by the kernel of an operation or one of its
     own."""
     grid = Range.of(target.encoding)
     low, high = range_of_stored(grid, source, factor)
+    if may_be_left_out and _is_left_out(low, high, target):
+        return lambda stored: stored.add(grid.least - target.least_stored).clamp_(*target.bounds)
     scale, shift = scale_and_shift(low, high, grid.levels)
     if kernel is not None:
         target = replace(target, composed=kernel.type in COMPOSED)
@@ -186,3 +201,12 @@ def _requantizer(
             return lambda stored: target.codes((stored * by).add_(add))
         return lambda stored: target.codes(fma(stored, by, add))
     return snippet(target, low, high)
+
+
+def _is_left_out(low: Floats, high: Floats, target: OutputRequantization) -> bool:
+    """Whether a range of codes as they are stored is taken for that of the codes it gives, since all its ends are next
+    to theirs: the plugin leaves the codes as they are."""
+    levels = Range.of(target.encoding).levels
+    near = _f32(levels) / _f32(levels + 1)
+    ends = (low - target.least_stored, high - target.least_stored - levels)
+    return all(bool((np.abs(end) < near).all()) for end in ends)

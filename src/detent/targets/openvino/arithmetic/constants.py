@@ -24,7 +24,9 @@ def known_before(graph: Network) -> frozenset[str]:
 
 
 def folded(known: frozenset[str], graph: Network, op: Op) -> Step | None:
-    """An operation whose result is known before, and read on one grid."""
+    """An operation whose one result is known before, and read on one grid."""
+    if len(op.outputs) != 1:
+        return None
     made = chain(graph, op)
     grid = made.encoding
     if made.output not in known or grid is None or not grid.per_tensor:

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from detent.ir import Network, Op, Operand, constant_values
 from detent.targets.openvino.arithmetic.outputs import OutputRequantization
-from detent.targets.openvino.arithmetic.pairs import paired_matrices
 from detent.targets.openvino.arithmetic.products import Finish, after_bias, moved_range, product
 from detent.targets.openvino.arithmetic.ranges import (
     CLIPS,
@@ -36,6 +35,7 @@ from detent.twin import Step
 from detent.twin.accumulate import Accumulator, bias_values
 from detent.twin.lowering import Chain, chain
 from detent.twin.requantize import fma, per_channel
+from detent.twin.saturating_pairs import lost_in_pairs
 
 __all__ = ["linear", "matrices"]
 
@@ -54,9 +54,9 @@ def linear(carried: Carried, graph: Network, op: Op, sums: Accumulator) -> Step:
     return product(carried, graph, sums, bias, made, finish, composed=not apart)
 
 
-def matrices(carried: Carried, graph: Network, op: Op) -> Step | None:
-    """A product of two activations on a CPU where pairs of products saturate; None where it is computed in float: the
-    zero of both is at 0, and the second is stored as int8."""
+def matrices(carried: Carried, graph: Network, op: Op, *, saturates: bool) -> Step | None:
+    """A product of two activations of integers, which gives real numbers: the zero of both is at 0, and the second is
+    stored as int8. None where it is computed in float."""
     reads = tuple(read for read in op.inputs if read is not None)
     if not all(is_activation(graph, read) for read in reads):
         return None
@@ -66,10 +66,11 @@ def matrices(carried: Carried, graph: Network, op: Op) -> Step | None:
     unit, moved = _f32(_f32(first.step) * _f32(second.step)), first.least
 
     def kernel(left: Tensor, right: Tensor) -> Tensor:
-        data, weights = left - first.offset, right - second.offset
-        sums = paired_matrices(data - moved, weights)
-        zeros = (weights * moved).to(torch.float64).sum(-2, keepdim=True)
-        return (sums + zeros).to(torch.float32) * float(unit)
+        data, weights = (left - first.offset).to(torch.float64), (right - second.offset).to(torch.float64)
+        sums = data @ weights
+        if saturates:
+            sums -= lost_in_pairs(data - moved, weights)
+        return sums.to(torch.float32) * float(unit)
 
     return Step((op,), reads, (Operand(op.outputs[0]),), kernel)
 

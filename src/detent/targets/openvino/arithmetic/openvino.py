@@ -120,7 +120,7 @@ class OpenVino(Arithmetic):
 
     def _matmul(self, carried: Carried, graph: Network, op: Op) -> Step | None:
         step = _linear(self._sums, carried, graph, op)
-        return matrices(carried, graph, op) if step is None and self.cpu.saturates else step
+        return matrices(carried, graph, op, saturates=self.cpu.saturates) if step is None else step
 
 
 def _entered(carried: Carried, graph: Network) -> list[Step]:

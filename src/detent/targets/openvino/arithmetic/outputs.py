@@ -57,6 +57,13 @@ class OutputRequantization:
         as_int8 = not given and is_int8(graph, made.output, made.encoding, carried)
         return cls(made.encoding, bounds, given, as_int8, composed)
 
+    @property
+    def least_stored(self) -> int:
+        """The least code as it is stored; of real numbers that are given, what it would be stored as."""
+        grid = Range.of(self.encoding)
+        lift = int(self.encoding.zero_point) - grid.least
+        return -lift if self.as_int8 or (self.given and lift == 128) else 0
+
     def shift(self, shift: Floats) -> Floats:
         """What is added before rounding."""
         if not self.composed:
@@ -115,6 +122,6 @@ def read_on_reals(graph: Network, tensor: str) -> bool:
 def _on_reals(graph: Network, op: Op) -> bool:
     if op.type in _ON_REALS or (op.type == "AveragePool" and op.attribute("ceil_mode")):
         return True
-    factors = [read for read in op.inputs if op.type == "Mul" and read is not None and read.tensor in graph.constants]
+    factors = [read for read in op.inputs if op.type == "Mul" and graph.is_constant(read)]
     # One that is not positive cannot go into a range.
     return any(bool((np.asarray(constant_values(graph, read), _f32) <= 0).any()) for read in factors)

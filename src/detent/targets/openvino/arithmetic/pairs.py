@@ -29,9 +29,8 @@ from detent.ir.reference.padding import window_places
 from detent.ir.windows import SlidingWindow
 from detent.targets.openvino.arithmetic.ranges import Range
 from detent.twin.accumulate import Accumulator, Codes
-from detent.twin.saturating_pairs import lost_in_pairs
 
-__all__ = ["paired", "paired_matrices", "with_even_weights"]
+__all__ = ["paired", "with_even_weights"]
 
 _MOST_BYTE, _LEAST, _MOST = 255, -(2**15), 2**15 - 1
 _LONGEST_STRIDE = 3
@@ -67,12 +66,6 @@ def paired(sums: Accumulator, op: Op) -> Accumulator:
         return result.sub_(excess.reshape(result.shape))
 
     return replace(sums, total=total)
-
-
-def paired_matrices(first: Tensor, second: Tensor) -> Tensor:
-    """The product of unsigned and signed integers with pairs saturated: neighbors are two columns of the first."""
-    left, right = first.to(torch.float64), second.to(torch.float64)
-    return left @ right - lost_in_pairs(left, right)
 
 
 def with_even_weights(graph: Network, op: Op) -> Network:
