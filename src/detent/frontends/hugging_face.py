@@ -103,6 +103,9 @@ def named_class(folder: Path) -> tuple[Any, Any]:
         _check_counts(json.loads(read_bytes(folder / "config.json", most=_MOST_CONFIG)), tensors, asked)
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         named = str([*(config.architectures or ()), ""][0])
+        if not isinstance(getattr(config, "vocab_size", None), int) or config.is_encoder_decoder:
+            found = f"{named or 'its model'} takes more or other things than token ids and their mask"
+            raise CaptureError(asked, found, "load it in Python, and give detent.quantize the model and its inputs")
         kind: Any = getattr(transformers, named, None) if named else None
         if not _is_subclass(kind, transformers.PreTrainedModel):
             raise CaptureError(asked, f"its architecture is {named or 'not named'}", "use one of transformers itself")

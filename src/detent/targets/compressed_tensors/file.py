@@ -44,6 +44,7 @@ class CompressedTensorsFormat(Format):
             to_do = "deploy a model of transformers, or a folder of save_pretrained"
             raise DeployError(_ASKED, "the model has no config to write", to_do)
         prefix = deployment.config_prefix
+        _require_linear_layers(deployment)
         blocks = _blocks(deployment)
         floats, small = _floats(deployment), _small_floats(deployment)
         if blocks and small:
@@ -67,6 +68,19 @@ class CompressedTensorsFormat(Format):
 
 
 FORMAT = CompressedTensorsFormat()
+
+
+def _require_linear_layers(deployment: Deployment) -> None:
+    """transformers' Conv1D, of GPT-2, has a row for each input. Its weight got a layer of its own, "weight.weight";
+    what loads the checkpoint would look for another name, not find it, and leave the weight at random."""
+    graph = deployment.graph
+    for tensor in graph.constants:
+        layer, _, name = graph.stored_as.get(tensor, StoredAs(tensor)).parameter.rpartition(".")
+        if name == "weight" and layer.rpartition(".")[2] == "weight":
+            found = (
+                f"{layer.rpartition('.')[0] or layer} is no linear layer of torch: its weight has a row for each input"
+            )
+            raise DeployError(_ASKED, found, "use another target")
 
 
 def _blocks(deployment: Deployment) -> dict[str, Blocks]:
