@@ -49,7 +49,7 @@ def test_an_entry_has_the_kernel_and_the_round_off_of_its_operator() -> None:
     assert OPS["HardSigmoid"].reference is REFERENCE["HardSigmoid"]
     assert OPS["HardSigmoid"].roundoff is ROUNDOFF["HardSigmoid"]
     assert OPS["ReduceProd"].reference is None
-    assert OPS["TopK"].roundoff is None
+    assert OPS["ReduceProd"].roundoff is None
 
 
 def test_defaults_are_those_of_the_schema() -> None:
