@@ -8,7 +8,7 @@ TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 EXTRAS := openvino,litert,ncnn,dev
 # Engines that the demo runs.
 SHOWN := openvino,litert,ncnn
-ENGINES := mnn executorch qnn
+ENGINES := mnn executorch qnn gguf genai
 
 FULL := $(VENV)/.installed-test
 # The full environment contains the small one.

@@ -9,7 +9,9 @@ for. The text is what the float model writes itself, as in `ptq_language.py`. Ne
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import struct
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -65,6 +67,44 @@ def save(net: Llama, folder: Path) -> None:
         state.update({f"model.layers.{index}.{name}.weight": value for name, value in parts.items()})
     model.load_state_dict(state)
     model.save_pretrained(folder)
+
+
+def save_tokenizer(source: Path, folder: Path) -> None:
+    """The tokenizer of llama2.c (pieces with scores) as tokenizer.json: merges in the order of scores, and bytes for
+    what is in no piece. llama2.c's own special pieces stand between line breaks."""
+    import tokenizers
+    from tokenizers import decoders, models, normalizers, processors
+
+    content, at = source.read_bytes(), 4
+    pieces: dict[str, tuple[int, float]] = {}
+    while at < len(content):
+        score, length = struct.unpack_from("<fi", content, at)
+        text = content[at + 8 : at + 8 + length].decode()
+        text = text.strip() if len(pieces) < 3 else text.replace(" ", "\u2581")
+        pieces[text] = (len(pieces), score)
+        at += 8 + length
+    splits = [
+        (piece[:cut], piece[cut:])
+        for piece in sorted(pieces, key=lambda piece: -pieces[piece][1])
+        for cut in range(1, len(piece))
+        if pieces[piece][0] > 258 and piece[:cut] in pieces and piece[cut:] in pieces
+    ]
+    made = tokenizers.Tokenizer(
+        models.BPE(
+            {piece: index for piece, (index, _) in pieces.items()}, splits, unk_token="<unk>", byte_fallback=True,
+            fuse_unk=True,
+        )
+    )  # fmt: skip
+    made.add_special_tokens(["<unk>", "<s>", "</s>"])
+    made.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    made.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    made.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
+    made.save(str(folder / "tokenizer.json"))
+    said = {"tokenizer_class": "LlamaTokenizer", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
+    said |= {"add_bos_token": True, "add_eos_token": False, "legacy": True}
+    (folder / "tokenizer_config.json").write_text(json.dumps(said))
 
 
 def perplexity(scores: Tensor, tokens: Tensor) -> float:

@@ -24,7 +24,8 @@ from detent.recipes import Recipe
 LENGTH = 96
 W4 = {"bits": 4, "granularity": "per_channel"}
 W4G32 = {"bits": 4, "granularity": {"per_group": 32}}  # w2, with 172 inputs, stays float
-# Name, recipe, weight, activation. Float activations show what becomes of the weights alone.
+# Name, recipe (and algorithms that it does not have), weight, activation. With float activations a row shows the
+# weights alone.
 ROWS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
     ("W4", "ptq", W4, {"quantize": False}),
     ("W4", "gptq", W4, {"quantize": False}),
@@ -35,6 +36,7 @@ ROWS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
         for bits in (4, 3, 2)
         for recipe in ("ptq", "gptq", "w4g32_hqq", "w4g32_awq", "w4g32_autoround")
     ),
+    *((f"W4A{bits}", recipe, W4, {"bits": bits}) for bits in (8, 4) for recipe in ("mse", "mse + rotate")),
     ("W8A8 per tensor", "ptq", {"granularity": "per_tensor"}, {"bits": 8}),
     ("W8A8 per tensor", "smoothquant", {"granularity": "per_tensor"}, {"bits": 8}),
     ("W8A6 per tensor", "ptq", {"granularity": "per_tensor"}, {"bits": 6}),
@@ -140,7 +142,9 @@ def measured(folder: Path, wanted: str) -> Iterator[str]:
     for name, recipe, weight, activation in ROWS:
         if wanted not in f"{name} academic_nlp / {recipe}":
             continue
-        data = Recipe.named(recipe).to_dict()
+        named, *algorithms = recipe.split(" + ")
+        data = Recipe.named(named).to_dict()
+        data["algorithms"] = [*data.get("algorithms", ()), *({"name": one} for one in algorithms)]
         data["weight"] = {**data.get("weight", {}), **weight}
         data["activation"] = {**data.get("activation", {}), **activation}
         prepared = detent.prepare(net, (batches[0],), backend="academic_nlp", recipe=Recipe.from_dict(data))

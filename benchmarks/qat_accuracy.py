@@ -2,7 +2,8 @@
 
     python benchmarks/qat_accuracy.py    [--networks resnet20] [--quantizers lsq pact] [--widths W4A4 W3A3 W2A4]
                                          [--images 10000] [--epochs 10] [--test 10000] [--ptq brecq] [--json]
-                                         [--rate 0.02] [--mix] [--reestimate-bn] [--checkpoints FOLDER]
+                                         [--rate 0.02] [--decay 1e-4] [--adam] [--temperature 4]
+                                         [--mix] [--cut] [--reestimate-bn] [--checkpoints FOLDER]
                                          [--first-step] [--gradient-scale lsq]
 
 CIFAR-10 ResNets on the backend `academic`: weights per channel, inputs of layers per tensor, first and last layer with
@@ -10,11 +11,13 @@ CIFAR-10 ResNets on the backend `academic`: weights per channel, inputs of layer
 
     calibration     512 of the training images
     images          the first 10,000 of CIFAR-10's training images, moved by up to 4 pixels and mirrored; with `--mix`,
-                    each is a weighted mean of two of them (Zhang et al., "mixup", 2018), which a teacher can answer
-    optimizer       SGD with momentum 0.9, batches of 128, learning rate `--rate` for weights and scales (a hundredth of
-                    it for the intervals of QIL, whose gradients are sums over all values), one epoch of warm-up, then
-                    half a cosine to 0; weight decay 1e-4 on weights, none on scales, norms and biases
-    loss            Kullback-Leibler divergence from the float network's answer, temperature 4; no labels are used
+                    each is a weighted mean of two of them (Zhang et al., "mixup", 2018), which a teacher can answer;
+                    with `--cut`, every second one has a square of another instead (Yun et al., "CutMix", 2019)
+    optimizer       SGD with momentum 0.9, or AdamW with `--adam`, batches of 128, learning rate `--rate` for weights
+                    and scales (with SGD a hundredth of it for the intervals of QIL, whose gradients are sums over all
+                    values), one epoch of warm-up, then half a cosine to 0; weight decay `--decay` on weights, none on
+                    scales, norms and biases
+    loss            Kullback-Leibler divergence from the float network's answer at `--temperature`; no labels are used
     batch norms     trained; with `--reestimate-bn`, their statistics are measured again at the end, on 512 images
 
 `--ptq` names the recipe beside it, learned on 1,024 of the same images; "none" leaves it out. With `--epochs 0` nothing
@@ -54,8 +57,8 @@ QUANTIZERS = ("lsq", "lsq_plus", "pact", "dorefa", "dsq", "qil", "tqt", "apot")
 WIDTHS = {"W8A8": (8, 8), "W4A4": (4, 4), "W3A3": (3, 3), "W2A4": (2, 4)}
 NETWORKS = ("resnet20", "resnet56")
 MOST_IMAGES = 10_000
-BATCH, CALIBRATION, DECAY, TEMPERATURE = 128, 512, 1e-4, 4.0
-SCALE_RATES = {"qil": 0.01}  # of the rate; others have the rate itself
+BATCH, CALIBRATION = 128, 512
+SCALE_RATES = {"qil": 0.01}  # of the rate, with SGD; others have the rate itself
 
 
 def recipe_of(
@@ -89,30 +92,49 @@ def calibrated(task: Task, recipe: Recipe, batches: list[Tensor]) -> PreparedMod
     return prepared.eval()
 
 
-def first_step(prepared: PreparedModel, task: Task, images: Tensor, rate: float) -> dict[str, float]:
+def first_step(prepared: PreparedModel, task: Task, images: Tensor, given: argparse.Namespace) -> dict[str, float]:
     """The largest relative change of a weight tensor, and of a range of weights, in a step without momentum."""
-    objective = Objective(teacher=task.net, weight=1.0, temperature=TEMPERATURE)
+    objective = Objective(teacher=task.net, weight=1.0, temperature=given.temperature)
     objective(prepared.train()(images), (images, torch.zeros(len(images), dtype=torch.int64))).backward()
     ranges = [p for q in quantizers_of(prepared) if q.role == "weight" for p in q.parameters(recurse=False)]
     known = {id(p) for q in quantizers_of(prepared) for p in q.parameters(recurse=False)}
     weights = [p for p in prepared.parameters() if p.ndim > 1 and id(p) not in known]
     prepared.eval()
-    moved = [float((rate * p.grad / p.detach()).abs().max()) for p in ranges if p.grad is not None]
+    moved = [float((given.rate * p.grad / p.detach()).abs().max()) for p in ranges if p.grad is not None]
     return {
-        "weights move": max(float(rate * p.grad.norm() / p.detach().norm()) for p in weights if p.grad is not None),
+        "weights move": max(
+            float(given.rate * p.grad.norm() / p.detach().norm()) for p in weights if p.grad is not None
+        ),
         "ranges move": max(moved, default=0.0),
     }
 
 
-def mixed_with(images: Tensor) -> Augment:
-    """Augments an image, and takes the weighted mean with one of `images`, augmented too."""
+def mixed_with(images: Tensor, *, mix: bool, cut: bool) -> Augment:
+    """Augments an image, and mixes it with one of `images`, augmented too, in one of the ways that are asked for."""
+    ways = [way for way, asked in ((_mean, mix), (_with_square, cut)) if asked]
 
     def augment(image: Tensor, draw: torch.Generator) -> Tensor:
         other = images[int(torch.randint(len(images), (), generator=draw))]
         share = float(torch.rand((), generator=draw))
-        return share * crop_and_flip(image, draw) + (1 - share) * crop_and_flip(other, draw)
+        way = ways[int(torch.randint(len(ways), (), generator=draw))]
+        return way(crop_and_flip(image, draw), crop_and_flip(other, draw), share, draw)
 
     return augment
+
+
+def _mean(image: Tensor, other: Tensor, share: float, _: torch.Generator) -> Tensor:
+    return share * image + (1 - share) * other
+
+
+def _with_square(image: Tensor, other: Tensor, share: float, draw: torch.Generator) -> Tensor:
+    """`image`, with a square of `other`, which has `1 - share` of the area, less what reaches over the border."""
+    size = torch.tensor(image.shape[1:])
+    middle, half = torch.rand(2, generator=draw) * size, (1 - share) ** 0.5 * size / 2
+    low, high = (middle - half).round().clamp(min=0).long(), (middle + half).round().long()
+    place = (..., slice(int(low[0]), int(high[0])), slice(int(low[1]), int(high[1])))
+    found = image.clone()
+    found[place] = other[place]
+    return found
 
 
 def train(
@@ -121,15 +143,17 @@ def train(
     """The schedule above; what learns no range has it measured again before each epoch."""
     torch.manual_seed(0)
     epochs, rate = given.epochs, given.rate
-    scale_rate = rate * SCALE_RATES.get(prepared.recipe.name, 1.0)
-    batches = Batches(data, BATCH, shuffle=True, augment=mixed_with(data.tensors[0]) if given.mix else crop_and_flip)
+    scale_rate = rate * (1.0 if given.adam else SCALE_RATES.get(prepared.recipe.name, 1.0))
+    mixed = mixed_with(data.tensors[0], mix=given.mix, cut=given.cut) if given.mix or given.cut else crop_and_flip
+    batches = Batches(data, BATCH, shuffle=True, augment=mixed)
+    groups = parameter_groups(prepared, lr=rate, weight_decay=given.decay, scale_lr=scale_rate)
     run = Run(
         prepared,
-        torch.optim.SGD(parameter_groups(prepared, lr=rate, weight_decay=DECAY, scale_lr=scale_rate), momentum=0.9),
+        torch.optim.AdamW(groups) if given.adam else torch.optim.SGD(groups, momentum=0.9),
         batches,
         Batches(TensorDataset(task.images[:BATCH], task.labels[:BATCH]), BATCH),  # the whole test set is measured after
         Batches(data, BATCH, limit=CALIBRATION // BATCH),
-        objective=Objective(teacher=task.net, weight=1.0, temperature=TEMPERATURE),
+        objective=Objective(teacher=task.net, weight=1.0, temperature=given.temperature),
         schedule=Schedule("cosine", len(batches) * epochs, len(batches)),
         folder=folder,
     )
@@ -159,7 +183,7 @@ def measured(task: Task, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
             model = calibrated(task, recipe, list(images[:CALIBRATION].split(64)))
             line = {**common, "width": width, "by": name, **_after(task, exact, task.scores(model))}
             if given.first_step:
-                line |= first_step(model, task, images[:BATCH], given.rate)
+                line |= first_step(model, task, images[:BATCH], given)
             if given.epochs:
                 folder = given.checkpoints and given.checkpoints / f"{task.name}_{width}_{name}"
                 train(model, task, data, given, folder)
@@ -202,7 +226,11 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=0.02, help="learning rate after the warm-up")
     parser.add_argument("--first-step", action="store_true", help="how far a first step moves what is learned")
     parser.add_argument("--gradient-scale", help="of lsq and lsq_plus, in place of the default")
+    parser.add_argument("--temperature", type=float, default=4.0, help="of the scores that are compared")
+    parser.add_argument("--adam", action="store_true", help="AdamW in place of SGD")
+    parser.add_argument("--decay", type=float, default=1e-4, help="weight decay")
     parser.add_argument("--mix", action="store_true", help="train on weighted means of two images")
+    parser.add_argument("--cut", action="store_true", help="train on images with squares of others")
     parser.add_argument("--reestimate-bn", action="store_true", help="measure batch norms again after training")
     parser.add_argument("--checkpoints", type=Path, help="folder to keep the state of training in")
     parser.add_argument("--test", type=int, default=10_000, help="how many images to measure on")

@@ -1,8 +1,10 @@
 """What quantization-aware training costs, against the float model's own step.
 
-    python benchmarks/qat_step.py    [--network resnet18] [--backend onnxruntime] [--rounds 9] [--compile] [--json]
+    python benchmarks/qat_step.py    [--network resnet18] [--backend onnxruntime] [--strategy 0] [--rounds 9]
+                                    [--compile] [--json]
 
-16x3x112x112, LSQ, per-channel weights and activations at every place the backend asks for. Float and prepared steps
+16x3x112x112, LSQ, per-channel weights and activations at every place the backend asks for, batch norms by the default
+strategy of a network that is trained, or `--strategy`. Float and prepared steps
 take turns in one process; figures are medians. Run it alone on the machine.
 """
 
@@ -92,6 +94,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--network", default="resnet18", choices=NETWORKS)
     parser.add_argument("--backend", default="onnxruntime")
+    parser.add_argument("--strategy", type=int, choices=(-1, 0, 1, 2, 3, 4), help="of batch norms")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--compile", action="store_true", help="measure compiled steps too (minutes)")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -100,7 +103,8 @@ def main() -> None:
     model = NETWORKS[arguments.network]().train()
     x, y = torch.randn(16, 3, 112, 112), torch.randint(0, 1000, (16,))
     start = time.process_time()
-    prepared = detent.prepare(model, (x[:1],), backend=arguments.backend, recipe="lsq")
+    recipe = detent.Recipe.named("lsq").replace(batch_norm={"strategy": arguments.strategy})
+    prepared = detent.prepare(model, (x[:1],), backend=arguments.backend, recipe=recipe)
     figures = {"prepare, seconds": time.process_time() - start}
     batches = [torch.randn(16, 3, 112, 112) for _ in range(8)]
 

@@ -134,6 +134,47 @@ def test_the_backend_decides_the_strategy_a_recipe_does_not_name():
     assert isinstance(detent.prepare(model, inputs, backend=four, recipe=named).conv1, nn.Conv2d)
 
 
+@pytest.mark.parametrize(
+    ("asked", "strategy"),
+    [
+        pytest.param({"weight": {"quantizer": "lsq"}}, 4, id="weights-trained"),
+        pytest.param({"activation": {"quantizer": "pact"}}, 4, id="activations-trained"),
+        pytest.param({"rules": [{"match": {"name": "fc"}, "weight": {"quantizer": "lsq"}}]}, 4, id="a-rule-trains"),
+        pytest.param({"weight": {"quantizer": "fixed"}}, 0, id="calibrated"),
+        pytest.param({"weight": {"quantizer": "lsq"}, "batch_norm": {"strategy": 0}}, 0, id="named"),
+        pytest.param({"weight": {"quantizer": "lsq"}, "algorithms": [{"name": "equalize"}]}, 0, id="weights-changed"),
+    ],
+)
+def test_what_is_trained_keeps_its_batch_norms(asked, strategy):
+    model, inputs = made("residual_cnn")
+    result = detent.prepare(model, inputs, backend="openvino", recipe=Recipe.from_dict({"name": "mine", **asked}))
+    assert getattr(result.conv1, "strategy", 0) == strategy
+
+
+def test_a_target_without_folding_leaves_batch_norms_alone_in_training_too():
+    model, inputs = made("residual_cnn")
+    result = detent.prepare(model, inputs, backend="academic", recipe="lsq")
+    assert isinstance(result.conv1, nn.Conv2d)
+    assert isinstance(result.bn1, nn.BatchNorm2d)
+
+
+def test_a_trained_network_deploys_what_it_computes(tmp_path):
+    model, inputs = made("residual_cnn")
+    result = detent.prepare(model, inputs, backend="openvino", recipe="lsq")
+    detent.calibrate(result, [inputs])
+    before = result.conv1.bn.running_var.clone()
+    optimizer = torch.optim.SGD(result.train().parameters(), lr=0.01, momentum=0.9)
+    for _ in range(3):
+        optimizer.zero_grad()
+        F.cross_entropy(result(*inputs), torch.tensor([1, 3])).backward()
+        optimizer.step()
+    assert not torch.equal(result.conv1.bn.running_var, before)
+    detent.deploy(result.eval(), tmp_path)
+    exact = detent.bit_exact(result)(*inputs)
+    # A sum within the rounding of a float32 of a tie may fall on either code, here of 8 bits.
+    assert (exact - run(result, inputs)).abs().max() <= 0.02 * exact.abs().max()
+
+
 # --- the model that was given ------------------------------------------------------------------------------
 
 
@@ -217,7 +258,7 @@ def test_what_is_not_known_is_in_the_plan():
 
 def test_an_island_is_in_the_plan():
     result, _, _ = prepared("control_flow")
-    assert any("gate" in note and "control flow" in note for note in result.plan.notes)
+    assert any("gate" in note and "numbers in a tensor" in note for note in result.plan.notes)
 
 
 # --- an ordinary module ------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 from abc import ABC, abstractmethod
+from types import SimpleNamespace
 
 import pytest
 
@@ -46,11 +47,16 @@ class Stone:
 class FakeEntryPoint:
     """What importlib.metadata hands out: an object that loads a class, here counted."""
 
+    name, value = "cow", "farm:Cow"
+    dist = SimpleNamespace(name="farm")
+
     def __init__(self, target):
         self.target, self.loads = target, 0
 
     def load(self):
         self.loads += 1
+        if isinstance(self.target, BaseException):
+            raise self.target
         return self.target
 
 
@@ -189,6 +195,18 @@ def test_an_entry_point_of_the_wrong_kind_is_refused(animals, offered):
     offered["detent.animals", "stone"] = FakeEntryPoint(Stone)
     with pytest.raises(RegistrationError, match="is not a subclass of Animal"):
         animals["stone"]
+
+
+@pytest.mark.parametrize("raised", [RuntimeError("boom"), SystemExit(3), ImportError("no chip")])
+def test_an_entry_point_that_cannot_be_imported_is_refused_with_its_package(animals, offered, raised, refuses):
+    offered["detent.animals", "cow"] = FakeEntryPoint(raised)
+    with refuses(
+        RegistrationError,
+        asked="animal 'cow', an entry point of farm",
+        found=f"farm:Cow cannot be imported: {type(raised).__name__}: {raised}",
+        to_do="repair or uninstall farm",
+    ):
+        animals["cow"]
 
 
 def test_the_entry_points_of_python_itself_are_what_is_asked(tmp_path, monkeypatch):

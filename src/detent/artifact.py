@@ -1,4 +1,4 @@
-"""`detent.deploy` and what it gives: an Artifact, the folder on disk that can be verified, shown and retargeted."""
+"""`detent.deploy` and its result: an Artifact, the folder on disk that can be verified, shown and retargeted."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Artifact(Package):
 
     @property
     def sqnr(self) -> dict[str, float]:
-        """Of each output against the float network, in decibels, on the first batch that `detent.quantize` calibrated
-        with; empty if nobody measured it."""
+        """The SQNR of each output against the float network, in decibels, on the first batch that `detent.quantize`
+        calibrated with; empty if nobody measured it."""
         return {name: float(value) for name, value in self.manifest.get("sqnr", {}).items()}
 
     def verify(self, batches: Iterable[Any], *, isolate: bool | None = None, **options: Any) -> Verdict:

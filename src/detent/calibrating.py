@@ -1,4 +1,4 @@
-"""`detent.calibrate`, and `detent.observing` for a loop of one's own: scales from batches."""
+"""`detent.calibrate`, and `detent.observing` for your own loop: scales from batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from detent.algorithms import (
     choose_start,
     correct_mean_shift,
     observing_input_means,
+    observing_pair_inputs,
     observing_sample_ranges,
+    round_pairs,
     run_algorithm,
 )
 from detent.algorithms.batches import few
@@ -52,9 +54,11 @@ def calibrate(prepared: PreparedModel, batches: Iterable[Any]) -> None:
     `calibration.inputs` "quantized", the batches are run a second time with the first scales in force. Ranges of few
     bits that are trained start where the outputs of the first batches are nearest to the float ones. Where scales are
     powers of two, no addend is left finer than its sum (`detent.algorithms.align_addends`). With the recipe's
-    `calibration.correct_biases`, biases make up for the mean errors of weights; with `calibration.choose_ranges`,
-    activations are clipped where a few samples reach far, if that brings the outputs nearer to the float ones. The
-    recipe's algorithms run before or after, whichever each of them needs; `prepared.algorithm_notes` has their reports.
+    `calibration.correct_biases`, biases make up for the mean errors of weights, and where steps became wider so that no
+    pair of products saturates, codes are chosen that make up for it (`detent.algorithms.pair_rounding`); with
+    `calibration.choose_ranges`, activations are clipped where a few samples reach far, if that brings the outputs
+    nearer to the float ones. The recipe's algorithms run before or after, whichever each of them needs;
+    `prepared.algorithm_notes` has their reports.
     """
     _require_batches(prepared, batches)
     recipe = prepared.recipe
@@ -66,13 +70,16 @@ def calibrate(prepared: PreparedModel, batches: Iterable[Any]) -> None:
     _run_algorithms(prepared, batches, "before calibration")
     with ExitStack() as stack:
         means = stack.enter_context(observing_input_means(prepared)) if corrects else []
+        chooses = corrects and not recipe.algorithms  # which may choose codes themselves
+        in_pairs = stack.enter_context(observing_pair_inputs(prepared)) if chooses else []
         samples = stack.enter_context(observing_sample_ranges(prepared)) if recipe.calibration.choose_ranges else []
         judges = _observe(prepared, batches, limit, again=again)
     choose_start(prepared, judges)
     prepared.plan = _with_widths(prepared)
     with keeping_ranges(prepared):
         align_addends(prepared)
-        correct_mean_shift(prepared, means)
+        floats = round_pairs(prepared, in_pairs, {one.layer.module for one in means})
+        correct_mean_shift(prepared, means, floats)
         choose_ranges(prepared, samples, judges)
         _run_algorithms(prepared, batches, "after calibration")
 
@@ -166,7 +173,7 @@ def _require_names(prepared: PreparedModel, batch: Mapping[str, Any]) -> None:
     raise DataError(
         f"calibrate with a batch of {', '.join(map(str, batch)) or 'nothing'}",
         f"the network takes {', '.join(names)}",
-        "name the arrays as its inputs",
+        "name the arrays after its inputs",
     )
 
 

@@ -15,7 +15,7 @@ Class = TypeVar("Class", bound=type)
 
 
 def moved(old: str, homes: Sequence[str], *, stacklevel: int = 2) -> Callable[[str], Any]:
-    """A module's `__getattr__`: each public name of `homes`, under the old module's name too. A function around it
+    """A module's `__getattr__` that finds the public names of `homes`, which have moved there. A function around it
     is a level of the stack."""
 
     def find(name: str) -> Any:

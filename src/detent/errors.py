@@ -90,7 +90,7 @@ class TensorError(DetentError, ValueError):
 
 
 class RangeError(DetentError, ValueError):
-    """What was observed gives no usable range."""
+    """The observed values give no usable range."""
 
 
 class RunError(DetentError, RuntimeError):

@@ -25,7 +25,7 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 class _Deployed(nn.Module):
-    """Takes what the prepared model takes and gives what it gives; something else computes it from arrays by name."""
+    """A module with the inputs and outputs of the prepared model; something else computes them, from arrays by name."""
 
     def __init__(self, prepared: PreparedModel, inputs: Iterable[str]):
         super().__init__()
@@ -53,7 +53,7 @@ class _Deployed(nn.Module):
 
 
 class BitExact(_Deployed):
-    """Takes what the prepared model takes and gives what it gives, in the integers of its target.
+    """Computes the outputs of the prepared model in the integers of its target.
 
     It is a snapshot: make another after training further. There are no gradients.
     """
@@ -72,7 +72,7 @@ class BitExact(_Deployed):
 
 
 class OnEngine(_Deployed):
-    """Takes what the prepared model takes and gives what the engine computes from the deployed one."""
+    """Computes the outputs of the prepared model by the engine, from the deployed one."""
 
     def __init__(self, prepared: PreparedModel, engine: Engine, inputs: Iterable[str]):
         super().__init__(prepared, inputs)

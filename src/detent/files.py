@@ -98,7 +98,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def temporary_folder(folder: str | os.PathLike[str] | None = None, prefix: str = PREFIX) -> Iterator[Path]:
-    """A new folder in `folder` (by default the system's for such) that is gone afterwards, if it is still there.
+    """A new folder in `folder` (by default the system's for such) that is gone afterward, if it is still there.
 
     Those that killed processes left behind are removed first: a lock tells whether somebody still uses one.
     """
@@ -129,8 +129,8 @@ def locked(folder: str | os.PathLike[str], asked: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reserved(folder: str | os.PathLike[str], asked: str) -> Iterator[None]:
-    """As `locked`, for a folder that need not be there and is replaced as a whole: the lock lies beside it, or beside
-    the first of its parents that is missing, and is gone afterwards. What this process has reserved, it may again."""
+    """Like `locked`, for a folder that need not be there and is replaced as a whole: the lock lies beside it, or beside
+    the first of its parents that is missing, and is gone afterward. What this process has reserved, it may again."""
     target = Path(folder).resolve()
     if target in _reserved:
         yield

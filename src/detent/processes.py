@@ -9,14 +9,14 @@ __all__ = ["how_it_ended", "python_command"]
 
 
 def python_command(code: str, *arguments: str) -> list[str]:
-    """A command that runs `code` in another Python. It imports from where this one does, and from nowhere else:
+    """A command that runs `code` in another Python. It imports from the same places as this one, and from nowhere else:
     `python -c` and `python -m` would import from the current folder first, whoever wrote what is in it."""
     places = [place for place in sys.path if isinstance(place, str)]
     return [sys.executable, "-I", "-c", f"import sys; sys.path[:] = {places!r}; {code}", *arguments]
 
 
 def how_it_ended(code: int) -> str:
-    """The words for what `Popen.wait` gives.
+    """The result of `Popen.wait` in words.
 
     >>> how_it_ended(-6), how_it_ended(3)
     ('SIGABRT', 'exit code 3')

@@ -83,7 +83,7 @@ def quantize(
 
 @dataclass(frozen=True)
 class Calibrated:
-    """A model that is ready to be deployed, how far it is from float, and what is to be said of it."""
+    """A model that is ready to be deployed, how far it is from float, and notes for the user."""
 
     prepared: PreparedModel
     loss: FloatLoss

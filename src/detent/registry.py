@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from detent.errors import RegistrationError, UnknownNameError
 
-__all__ = ["Lazy", "NamedRegistry", "Registry", "Table", "entry_points", "unknown_name"]
+__all__ = ["Lazy", "NamedRegistry", "Registry", "Table", "entry_points", "load_offered", "unknown_name"]
 
 T = TypeVar("T")
 
@@ -21,6 +21,19 @@ def entry_points(**selected: str) -> Iterable[Any]:
     from importlib.metadata import entry_points as find
 
     return find(**selected)
+
+
+def load_offered(kind: str, point: Any) -> Any:
+    """Import what an entry point offers; what its code raises becomes a `RegistrationError` with its package."""
+    try:
+        return point.load()
+    except (Exception, SystemExit) as error:
+        package = getattr(point.dist, "name", "a package")
+        raise RegistrationError(
+            f"{kind} {point.name!r}, an entry point of {package}",
+            f"{point.value} cannot be imported: {type(error).__name__}: {error}",
+            f"repair or uninstall {package}",
+        ) from error
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str], own: str | None = None) -> UnknownNameError:
@@ -53,13 +66,13 @@ class Table(Mapping[str, T], Generic[T]):
     """Names to things of one kind; reads like a dict.
 
     An unknown name raises `UnknownNameError` with the nearest known one. A package may offer a thing through the entry
-    point group `detent.<kind>s`; it is loaded when its name is first asked for. `find_more`, if set, is called before a
-    name is given up, and may add things.
+    point group `detent.<kind>s`; it is loaded when its name is first asked for. `find_more`, if set, is called with a
+    name before it is given up, and may add things.
     """
 
     def __init__(self, kind: str):
         self.kind = kind
-        self.find_more: Callable[[], None] | None = None
+        self.find_more: Callable[[str], None] | None = None
         self._table: dict[str, T | Lazy] = {}
         self._places: dict[str, str] = {}
 
@@ -96,10 +109,10 @@ class Table(Mapping[str, T], Generic[T]):
 
     def _look_for(self, name: str) -> None:
         for point in entry_points(group=f"detent.{self.kind}s", name=name):
-            self._put(name, point.load())
+            self._put(name, load_offered(self.kind, point))
             return
         if self.find_more is not None:
-            self.find_more()
+            self.find_more(name)
         if name in self._table:
             return
         raise unknown_name(self.kind, name, self._table)
@@ -164,9 +177,10 @@ class NamedRegistry(Table[T], Generic[T]):
     def _check(self, name: str, thing: Any) -> None:
         if not isinstance(thing, self._base):
             found = f"it is a {type(thing).__name__}"
-            raise RegistrationError(f"register {thing!r}", found, f"give a {self._base.__name__}(...)")
+            what = f"{self.kind} {name!r}: {thing!r}" if name else repr(thing)
+            raise RegistrationError(f"register {what}", found, f"give a {self._base.__name__}(...)")
         called = getattr(thing, "name", name)
         if called != name:
             raise RegistrationError(
-                f"{self.kind} {name!r} of an entry point", f"it calls itself {called!r}", "give both one name"
+                f"{self.kind} {name!r} of an entry point", f"it calls itself {called!r}", "use one name for both"
             )

@@ -47,6 +47,13 @@ def test_three_layers_of_a_chain_make_a_block():
     assert names(ready(net, vectors(1))) == ["0 .. 4", "6 .. 10", "12"]
 
 
+def test_a_block_takes_any_activation_behind_it():
+    net = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Softshrink(), torch.nn.Linear(16, 16))
+    prepared = ready(net, vectors(1), backend="academic_nlp")
+    first, *_ = blocks_of(next(iter(prepared.graphs.values())), modules_of(prepared), layers_of(prepared))
+    assert "1" in [str(node.target) for node in first.nodes]
+
+
 def test_what_only_inputs_go_into_stands_in_no_ones_way():
     # The normalized input is used by both layers, and the input once more at the end.
     assert names(ready(Mlp(), vectors(1))) == ["left", "right", "down"]

@@ -78,7 +78,7 @@ def test_an_error_while_calibrating_again_leaves_the_bias():
     with pytest.raises(RuntimeError):
         detent.calibrate(model, [data[0], torch.zeros(1, 3)])
     assert torch.equal(bias(model), before)
-    assert len(model.corrected_biases) == len(model.float_originals) == 1
+    assert len(model.corrected) == len(model.float_originals) == 1
 
 
 @pytest.mark.parametrize("strategy", [0, 1], ids=["merged", "folded"])
@@ -110,7 +110,7 @@ def test_a_bias_of_two_layers_and_transposed_convolutions_stay():
     net, data = Net(), images(2)
     before = [net.one.bias.detach().clone(), net.up.bias.detach().clone()]
     model = prepared(net, data)
-    assert model.corrected_biases == {}
+    assert not any(parameter.ndim == 1 for parameter in model.corrected)
     now = dict(model.named_parameters())
     for value in before:
         assert any(value.shape == p.shape and torch.equal(value, p) for p in now.values())
@@ -161,7 +161,7 @@ def test_a_float_checkpoint_in_a_calibrated_model_is_not_taken_for_corrected():
     net, data = linear()
     model = prepared(net, data)
     model.load_state_dict({**net.state_dict(), "0.bias": torch.tensor([7.0])})
-    assert model.corrected_biases == model.float_originals == {}
+    assert model.corrected == model.float_originals == {}
     detent.calibrate(model, data)
     assert bias(model).tolist() == pytest.approx([7.0 - 0.4 * 5], abs=1e-5)
 

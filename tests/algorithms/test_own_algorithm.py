@@ -66,7 +66,7 @@ def test_its_options_are_checked_when_the_model_is_prepared(refuses):
     detent.algorithms.register("double", DOUBLE)
     with refuses(RecipeError, "algorithm 'double' with facto = 4", "it takes factor, places", "did you mean 'factor'?"):
         prepared_with(facto=4)
-    with pytest.raises(RecipeError, match="it is a str; float is wanted"):
+    with pytest.raises(RecipeError, match="it is a str; float is expected"):
         prepared_with(factor="much")
     prepared_with(places="an option without a type takes any value")
 

@@ -19,8 +19,8 @@ def prepared_with(*algorithms, backend="onnxruntime", **request):
 
 def test_the_names():
     assert list(ALGORITHMS) == [
-        "equalize", "smoothquant", "awq", "hqq", "gptq", "autoround", "adaround", "brecq", "qdrop", "finetune_weights",
-        "finetune_scales", "bias_correction",
+        "equalize", "smoothquant", "awq", "rotate", "hqq", "gptq", "autoround", "adaround", "brecq", "qdrop",
+        "finetune_weights", "finetune_scales", "bias_correction",
     ]  # fmt: skip
 
 
@@ -42,8 +42,8 @@ def test_a_mistake_is_refused_before_anything_runs(refuses):
     with refuses(
         RecipeError,
         "algorithm 'qdrop' with steps = 0.5",
-        "it is a float; int is wanted",
-        "give what it wants",
+        "it is a float; int is expected",
+        "give a value of that type",
     ):
         prepared_with({"name": "qdrop", "options": {"steps": 0.5}})
     with pytest.raises(RecipeError, match="guess"):

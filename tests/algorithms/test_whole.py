@@ -65,7 +65,7 @@ def spoil(monkeypatch, algorithm):
     module = importlib.import_module(f"detent.algorithms.{JUDGED_BY.get(algorithm, 'reconstruction')}")
     monkeypatch.setattr(module, "better", lambda *_: True)
     if algorithm == "gptq":
-        monkeypatch.setattr(module, "_weight", lambda *args, **_: torch.zeros_like(args[1]))
+        monkeypatch.setattr(module, "weight_by_moments", lambda *args, **_: torch.zeros_like(args[1]))
     if algorithm == "autoround":
         monkeypatch.setattr(
             module, "signed_rounding", lambda weight, scale, *_, **__: (torch.zeros_like(weight), scale)

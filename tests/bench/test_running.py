@@ -13,10 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from detent.bench import Results, load_grid, run_here, run_on_ray, run_tasks, todo_of
+from detent.bench import Result, Results, load_grid, run_here, run_on_ray, run_tasks, todo_of, write_slurm
 from detent.bench.local import _started
-from detent.bench.results import Result
-from detent.bench.slurm import write_slurm
 from detent.bench.worker import compute
 from detent.errors import ArtifactError, RecipeError
 

@@ -14,7 +14,7 @@ import detent
 from detent.algorithms import ALGORITHMS
 from detent.observers import OBSERVERS
 from detent.quantizers import QUANTIZERS
-from detent.recipes.builtin import BUILTIN
+from detent.recipes import BUILTIN
 from detent.targets import BACKENDS
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import detent.cli
-from detent.recipes.builtin import BUILTIN
+from detent.recipes import BUILTIN
 
 
 @pytest.fixture(scope="module")

@@ -275,7 +275,7 @@ def test_sizes_and_inputs_are_fixed(tmp_path, monkeypatch, capsys):
         (("--set", "image"), "give a name and a number"),
         (("--set", "image=a"), "give numbers"),
         (("--layout", "nhwc"), "--layout without --crop"),
-        (("--layout", "chw", "--crop", "6"), "say nchw or nhwc"),
+        (("--layout", "chw", "--crop", "6"), "use nchw or nhwc"),
     ],
 )
 @pytest.mark.usefixtures("folder")

@@ -75,7 +75,7 @@ class ResNetClassifier(ImageClassifier):
 
 
 class Pictures:
-    """Grey noise of pixels from 0 to 255, with a patch in the colour of its class."""
+    """Gray noise of pixels from 0 to 255, with a patch in the color of its class."""
 
     def __init__(self, count: int = 48, seed: int = 0, size: int = 8):
         draw = torch.Generator().manual_seed(seed)

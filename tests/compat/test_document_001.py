@@ -19,8 +19,7 @@ from onnx import numpy_helper
 from torch import nn
 
 from detent.artifact import Artifact
-from detent.compat.vitis import QatProcessor, VitisConfig, functional
-from detent.compat.vitis.auto_module import wrap
+from detent.compat.vitis import QatProcessor, VitisConfig, functional, wrap
 from detent.compat.vitis.models import resnet18
 from detent.errors import CaptureError, DataError, RangeError, RecipeError
 from detent.graph import DeQuantStub, FloatTensor, QuantStub, quantizers_of

@@ -472,10 +472,17 @@ def test_003_21_sections_of_the_zoos_config(pictures):
     assert found["loss"] == {"label_smoothing": 0.1}
 
 
+def test_003_21_gradients_are_averaged_either_way(pictures):
+    """dist.sync false, as in most of the zoo: the benchmark averages during the backward pass, not after it."""
+    either = [
+        sections_of(small_config(pictures, dist={"sync": sync}), pretrained="none", folder=None) for sync in (0, 1)
+    ]
+    assert either[0] == either[1]
+
+
 @pytest.mark.parametrize(
     ("section", "value", "said"),
     [
-        ("dist", {"sync": False}, "averaged in each step"),
         ("lr_scheduler", {"type": "Step", "kwargs": {}}, "allowed is Cosine"),
         ("optimizer", {"type": "LAMB", "kwargs": {}}, "allowed are SGD, Adam, AdamW"),
         ("model", {"type": "vgg16"}, "resnet18, resnet50, mobilenet_v2, efficientnetlite_b0, regnetx_600m"),

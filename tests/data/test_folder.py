@@ -169,7 +169,7 @@ def test_a_mean_or_deviation_that_no_image_has_is_refused(numbers):
 
 def test_a_crop_that_no_picture_has_is_refused():
     for sizes in ({"crop": (0, 4), "resize": None}, {"crop": (8, 8), "resize": 4}):
-        with pytest.raises(DataError, match="no such part"):
+        with pytest.raises(DataError, match="does not fit into an image of that size"):
             Preprocessing(**sizes)
 
 

@@ -10,8 +10,8 @@ from onnx import TensorProto, helper
 from torch import nn
 
 import detent
+from detent.deployment import deployment_of
 from detent.deployment.functions_in_steps import write_functions_in_steps
-from detent.deployment.write import deployment_of
 from detent.ir import Encoding, Network, Op, Operand, Output, Port, write_qdq
 from tests.deployment.float_path import float_path
 

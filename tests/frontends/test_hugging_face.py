@@ -141,3 +141,15 @@ def test_hqq_needs_no_data(llama):
     assert batch[0].shape == (1, 64)
     with pytest.raises(DataError, match="quantize without --data"):
         _without_data(load_checkpoint(llama), Recipe.named("w4g32_awq"))
+
+
+@pytest.mark.parametrize("kind", ["ViTForImageClassification", "T5ForConditionalGeneration"])
+def test_models_of_other_inputs_are_refused_with_what_would_do(transformers, tmp_path, kind):
+    model = getattr(transformers, kind)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    if kind.startswith("T5"):
+        sizes = {"vocab_size": 8, "d_model": 8, "d_kv": 8, "d_ff": 8, "num_layers": 1, "num_heads": 1}
+    model(model.config_class(**sizes)).save_pretrained(tmp_path)
+    with pytest.raises(CaptureError, match=f"{kind} takes more or other things than token ids") as refused:
+        load_checkpoint(tmp_path)
+    assert "detent.quantize" in refused.value.to_do

@@ -209,6 +209,42 @@ class Halve(nn.Module):
         return weight / 2
 
 
+def test_strategy_4_keeps_no_tensor_that_batch_norm_does_not():
+    conv, bn = nn.Conv2d(4, 6, 3, bias=False), nn.BatchNorm2d(6)
+    x, kept = torch.randn(2, 4, 7, 7), set()
+
+    def pack(tensor):
+        if tensor.shape == (2, 6, 5, 5):
+            kept.add(tensor.untyped_storage().data_ptr())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        y = FoldedBatchNorm(conv, bn, 4, "conv").train()(x)
+    assert y.shape == (2, 6, 5, 5)
+    assert len(kept) == 1
+
+
+@every_pair
+def test_a_weight_that_folds_to_another(pair):
+    op, bn, _, kind = PAIRS[pair]()
+    module = FoldedBatchNorm(op, bn, 4, kind)
+    with torch.no_grad():
+        bn.running_var.uniform_(0.5, 2)
+    wanted = torch.randn_like(module.weight)
+    module.fold_to(wanted)
+    torch.testing.assert_close(module.weight, wanted, rtol=1e-6, atol=0)  # a division and a product, each rounded
+
+
+def test_a_channel_without_gamma_keeps_its_weight():
+    conv, bn = nn.Conv2d(4, 6, 3), nn.BatchNorm2d(6)
+    with torch.no_grad():
+        bn.weight[2] = 0
+    before = conv.weight.detach().clone()
+    FoldedBatchNorm(conv, bn, 4, "conv").fold_to(torch.zeros_like(before))
+    assert torch.equal(conv.weight[2], before[2])
+    assert not conv.weight[[0, 1, 3, 4, 5]].any()
+
+
 def test_what_each_strategy_makes_of_a_changed_weight():
     """Half the folded weight: 1 halves the output about the bias, 2 and 3 too, 4 normalizes it away."""
     results = {}

@@ -406,7 +406,7 @@ def test_the_island_is_the_smallest_module_that_cannot_be_traced():
     model, inputs = made("control_flow")
     captured = capture(model, inputs)
     assert list(captured.graph_breaks) == ["gate"]
-    assert "control flow" in captured.graph_breaks["gate"]
+    assert "depends on the numbers in a tensor" in captured.graph_breaks["gate"]
     assert type(captured.module.gate) is type(model.gate)
 
 
@@ -788,3 +788,46 @@ def test_a_tracer_of_one_s_own_decides_what_is_a_leaf_and_sees_each_graph():
     assert targets(captured.module) == {"forward": ["first", "last"]}
     assert_close(run(captured.module, (x,)), run(model, (x,)), SAME)
     assert targets(capture(model, (x,)).module) == {"forward": ["first.0", "first.1", "last"]}
+
+
+def test_what_is_a_graph_already_runs_once():
+    class Counting(nn.Conv2d):
+        runs = 0
+
+    def count(module: nn.Module, _: Any) -> None:
+        type(module).runs += 1
+
+    conv = Counting(3, 4, 1)
+    conv.register_forward_pre_hook(count)
+    graph = torch.fx.symbolic_trace(nn.Sequential(conv, nn.ReLU()))
+    capture(graph, (torch.randn(2, 3, 4, 4),), inplace=True)
+    assert Counting.runs == 1
+
+
+def test_what_is_a_graph_already_and_does_not_run_says_why():
+    graph = torch.fx.symbolic_trace(nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()))
+    with pytest.raises(CaptureError, match=r"(?s)example inputs \(\(2, 5, 4, 4\)\).*expected input\[2, 5, 4, 4\]"):
+        capture(graph, (torch.randn(2, 5, 4, 4),))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_of_a_compiled_model_the_module_inside_is_captured():
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), torch.compile(nn.Sequential(nn.ReLU(), nn.Conv2d(4, 2, 1))))
+    x = torch.randn(2, 3, 4, 4)
+    for compiled in (model, torch.compile(model)):
+        captured = capture(compiled, (x,))
+        assert sorted(captured.module.state_dict()) == ["0.bias", "0.weight", "1.1.bias", "1.1.weight"]
+        assert_close(captured.module(x), model[1]._orig_mod(model[0](x)), SAME)
+        assert "_orig_mod" in dict(compiled.named_modules(remove_duplicate=False)).popitem()[0]  # as it was
+
+
+def test_what_torch_export_made_is_refused_by_name():
+    exported = torch.export.export(nn.Conv2d(3, 4, 1), (torch.randn(2, 3, 4, 4),)).module()
+    with pytest.raises(CaptureError, match=r"a module that torch\.export made"):
+        capture(nn.Sequential(exported), (torch.randn(2, 3, 4, 4),))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_what_torch_jit_made_is_refused_by_name():
+    with pytest.raises(CaptureError, match=r"capture '0', a module that torch\.jit made"):
+        capture(nn.Sequential(torch.jit.script(nn.ReLU())), (torch.randn(2, 3, 4, 4),))

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from torch import fx, nn
 
-from detent.graph import KINDS, MULTIPLYING, REORDERING
+from detent.graph import (
+    ACTIVATIONS,
+    AVERAGE_POOLS,
+    CLIPPING,
+    KINDS,
+    MULTIPLYING,
+    POOLS,
+    REORDERING,
+    called_module,
+)
 
 
 def test_every_kind_is_listed_under_its_own_name():
@@ -55,3 +65,23 @@ def test_only_what_moves_values(trait):
     having = [kind for kind in KINDS.values() if getattr(kind, trait)]
     assert having
     assert all(kind.moves for kind in having)
+
+
+def test_pools_are_averages_and_maxima():
+    assert list(AVERAGE_POOLS) == ["avgpool", "global_avgpool"]
+    assert list(POOLS) == ["maxpool", "global_maxpool", *AVERAGE_POOLS]
+
+
+def test_activation_functions_are_of_one_tensor_and_compute():
+    assert set(CLIPPING) < set(ACTIVATIONS)
+    assert {"gelu", "shrink", "tanh"} <= set(ACTIVATIONS)
+    assert not {"softmax", "exp", "maxpool"} & set(ACTIVATIONS)
+    assert all(KINDS[name].inputs == 1 and not KINDS[name].moves for name in ACTIVATIONS)
+
+
+def test_the_module_that_a_node_calls():
+    traced = fx.symbolic_trace(nn.Sequential(nn.ReLU()))
+    x, called, output = traced.graph.nodes
+    modules = dict(traced.named_modules())
+    assert called_module(called, modules) is modules["0"]
+    assert called_module(x, modules) is called_module(output, modules) is None

@@ -106,3 +106,38 @@ def test_a_checkpoint_of_the_parameters_it_was_computed_from_is_refused():
 def test_a_weight_that_depends_on_the_input_is_left_alone():
     found = capture(net(Gated), (X,)).module
     assert not any("weight_is_computed" in name for name, _ in found.named_buffers())
+
+
+def doubling(_, __, output):
+    return output * 2
+
+
+def halving(_, args):
+    return (args[0] / 2,)
+
+
+@pytest.mark.parametrize(
+    ("register", "hook"),
+    [
+        pytest.param("register_forward_hook", doubling, id="behind"),
+        pytest.param("register_forward_pre_hook", halving, id="before"),
+    ],
+)
+def test_a_hook_that_changes_numbers_is_part_of_the_network(register, hook, tmp_path):
+    model = net(nn.Conv2d)
+    getattr(model[0], register)(hook)
+    prepared = detent.prepare(model, (X,), backend="onnxruntime")
+    detent.calibrate(prepared, [X])
+    # 8 bits in two layers: 1 or 2 percent.
+    assert (prepared(X) - model(X)).abs().max() < 0.05 * model(X).abs().max()
+    assert detent.deploy(prepared, tmp_path).verify([X], latency=False).holds
+
+
+def test_a_hook_that_only_looks_stays_on_its_layer():
+    model, seen = net(nn.Conv2d), []
+    model[0].register_forward_hook(lambda _, __, output: seen.append(output.shape))
+    captured = capture(model, (X,))
+    assert type(captured.module.get_submodule("0")) is nn.Conv2d
+    seen.clear()
+    captured.module(X)
+    assert len(seen) == 1

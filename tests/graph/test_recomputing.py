@@ -14,7 +14,7 @@ import detent
 from detent.errors import NotQuantizedWarning
 from detent.graph import quantizers_of, recomputing
 from detent.graph.recomputing import recompute_weight
-from detent.numerics import ApotGrid, IntGrid, LogGrid, PerChannel, Rounding, Scheme
+from detent.numerics import ApotGrid, HalfGrid, IntGrid, LogGrid, PerChannel, Rounding, Scheme
 from detent.observers import OBSERVERS
 from detent.quantizers import QUANTIZERS
 from tests.models import MODELS
@@ -48,6 +48,7 @@ ALGORITHMS = {
     "qil": Scheme(IntGrid(4, narrow=True)),
     "apot": Scheme(ApotGrid(4)),
     "log": Scheme(LogGrid(8)),
+    "seq": Scheme(HalfGrid(2)),
 }
 
 
@@ -259,6 +260,11 @@ def prepared_of(name, recipe, backend="onnxruntime"):
     return result.train(), inputs
 
 
+def folded(strategy):
+    asked = {"weight": {"quantizer": "lsq"}, "batch_norm": {"strategy": strategy}}
+    return detent.Recipe.from_dict({"name": "folded", **asked})
+
+
 @pytest.mark.parametrize("name", ["residual_cnn", "mobile_cnn", "transformer_block"])
 @pytest.mark.parametrize("recipe", ["lsq", "ptq"])
 def test_whole_networks(name, recipe):
@@ -269,10 +275,7 @@ def test_whole_networks(name, recipe):
 
 @pytest.mark.parametrize("strategy", [0, 1, 2, 3, 4])
 def test_every_batch_norm_strategy(strategy):
-    recipe = detent.Recipe.from_dict(
-        {"name": "folded", "weight": {"quantizer": "lsq"}, "batch_norm": {"strategy": strategy}}
-    )
-    model, inputs = prepared_of("residual_cnn", recipe)
+    model, inputs = prepared_of("residual_cnn", folded(strategy))
     assert kept(model, *inputs) < kept(plain(model), *inputs)
     assert_same(model, *inputs)
 
@@ -294,11 +297,11 @@ def test_a_module_that_is_called_twice():
 
 def test_a_copy_runs_its_own_weights():
     model, inputs = prepared_of("residual_cnn", "lsq")
-    twin = copy.deepcopy(model)
+    again, twin = copy.deepcopy(model), copy.deepcopy(model)
     with torch.no_grad():
         for parameter in twin.parameters():
             parameter.mul_(1.5)
-    before = outputs_and_gradients(model, *inputs)
+    before = outputs_and_gradients(again, *inputs)
     assert_same(twin, *inputs)
     after = outputs_and_gradients(model, *inputs)
     assert not torch.equal(outputs_and_gradients(twin, *inputs)["output"], before["output"])
@@ -347,9 +350,10 @@ def test_hooks_that_a_layer_had_before_do_not_keep_its_weight():
 
 
 def test_checkpointing_a_part():
+    """The part runs twice, which moves the statistics of batch norms twice: here they are merged."""
     from torch.utils.checkpoint import checkpoint
 
-    model, inputs = prepared_of("residual_cnn", "lsq")
+    model, inputs = prepared_of("residual_cnn", folded(0))
     x = inputs[0].clone().requires_grad_()
     (expected,) = torch.autograd.grad(model(x).square().sum(), x)
     (found,) = torch.autograd.grad(checkpoint(model, x, use_reentrant=False).square().sum(), x)

@@ -55,7 +55,7 @@ def test_functions_are_those_of_the_twin() -> None:
         ("Add", np.array([250], np.uint8), np.array([10], np.uint8), [4]),
         ("BitwiseAnd", np.array([7, 5]), np.array(6), [6, 4]),
     ],
-    ids=["sizes-are-divided-towards-zero", "8-bit-codes-wrap", "no-kernel"],
+    ids=["sizes-are-divided-toward-zero", "8-bit-codes-wrap", "no-kernel"],
 )
 def test_integers_are_folded_as_onnx_defines_it(
     op_type: str, a: np.ndarray, b: np.ndarray, expected: list[int]

@@ -183,6 +183,24 @@ def test_what_no_output_needs_is_left_out():
     assert [op.name for op in read_qdq(model_of(nodes)).ops] == ["r"]
 
 
+def test_what_is_asked_of_inputs_and_outputs():
+    x, weight = Operand("x"), Operand("w")
+    named, unnamed = Op("Gemm", "fc", (x, weight, None), ("h",)), Op("Add", "", (Operand("h"), weight), ("y",))
+    network = Network(
+        {"x": Port("float32", (1, 2))},
+        (Output("out", Operand("y")), Output("again", Operand("y")), Output("inner", Operand("h"))),
+        (named, unnamed),
+        {"w": np.ones((2, 2), np.float32)},
+        frozenset(),
+        {},
+        17,
+    )
+    assert [named.optional(place) for place in range(4)] == [x, weight, None, None]
+    assert (named.label, unnamed.label) == ("fc", "y")
+    assert [network.is_constant(read) for read in (weight, x, None)] == [True, False, False]
+    assert network.output_tensors == {"y", "h"}
+
+
 # ---- what is refused ----
 
 

@@ -283,7 +283,7 @@ def test_bounds_in_the_wrong_order_give_the_upper_one() -> None:
         ("Cast", [ROWS], {"to": TensorProto.BFLOAT16}, f"ONNX type {TensorProto.BFLOAT16}"),
         ("MaxPool", [IMAGE], {"kernel_shape": [2, 2], "outputs": 2}, "it gives indices"),
         ("ConvTranspose", [IMAGE, floats(6, 3, 3, 2)], {"auto_pad": "SAME_UPPER"}, "auto_pad"),
-        ("ArgMax", [ROWS], {"select_last_index": 1}, "the last of equal ones"),
+        ("ArgMax", [ROWS], {"select_last_index": 1}, "the last of equal values"),
         ("Reshape", [ROWS], {}, "no input 1"),
     ],
 )

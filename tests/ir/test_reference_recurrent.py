@@ -73,7 +73,7 @@ def test_recurrent_layers(kind: str, attributes: dict[str, int], direction: str,
         ({"activations": ["Relu", "Tanh", "Tanh"]}, "its activations are"),
         ({"clip": 3.0}, "it clips its gates"),
         ({"layout": 1}, "the batch first"),
-        ({"input_forget": 1}, "gates are one"),
+        ({"input_forget": 1}, "gates are coupled"),
     ],
 )
 def test_what_is_not_computed_is_refused(attributes: dict[str, Any], reason: str) -> None:

@@ -159,6 +159,20 @@ def test_infinities_are_certain():
     assert torch.isfinite(found.error).all()
 
 
+def test_what_a_mask_hides_is_certain():
+    """The error of a score beside the least float32 is huge, and its share is 0 all the same."""
+    add, one = op("Add", 2), op("Softmax", 1)
+    x, mask = torch.tensor([[1.0, 3.0, 2.0]]), torch.tensor([[0.0, torch.finfo(torch.float32).min, 0.0]])
+    (masked,) = error_bounds(add, float_kernel(GRAPH, add), [ErrorBound(x, torch.full_like(x, 1e-4)), ErrorBound(mask)])
+    (found,) = error_bounds(one, float_kernel(GRAPH, one), [masked])
+    assert masked.error is not None
+    assert masked.error[0, 1] > 1e30
+    assert found.value[0, 1] == found.spread[0, 1] == 0
+    assert float(found.spread.max()) < 4e-4
+    moved = torch.softmax(x.double() + torch.tensor([[1e-4, 0.0, -1e-4]]) + mask, 1)
+    assert ((moved - found.value).abs() <= found.spread).all()
+
+
 def test_places_of_the_greatest_are_open_between_numbers_that_may_be_equal() -> None:
     top = replace(op("TopK", 2, axis=-1), outputs=("values", "places"))
     kernel = float_kernel(GRAPH, top)

@@ -40,10 +40,10 @@ def resized(mode: str, *sizes: int) -> Any:
 
 
 CASES = {
-    "backwards": sliced([-1], [LEAST], [3], [-1]),
-    "backwards-by-two": sliced([5, 2], [0, LEAST], [3, 2], [-2, -1]),
-    "backwards-from-beyond": sliced([100], [1], [-1], [-3]),
-    "backwards-nothing": sliced([1], [3], [3], [-1]),
+    "backward": sliced([-1], [LEAST], [3], [-1]),
+    "backward-by-two": sliced([5, 2], [0, LEAST], [3, 2], [-2, -1]),
+    "backward-from-beyond": sliced([100], [1], [-1], [-3]),
+    "backward-nothing": sliced([1], [3], [3], [-1]),
     "gather-elements": net("GatherElements", (np.array([[[[0, -1, 2, 1, 0, -2]]]]).repeat(2, 0),), axis=1),
     "cumsum": net("CumSum", (np.array(1),)),
     "cumsum-exclusive": net("CumSum", (np.array(3),), exclusive=1),

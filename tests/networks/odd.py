@@ -62,7 +62,7 @@ def reused_module() -> ReusedModule:
 
 
 class FunctionalOps(nn.Module):
-    """One meaning spelt in several ways, keyword arguments, and work in place."""
+    """One meaning spelled in several ways, keyword arguments, and work in place."""
 
     def __init__(self) -> None:
         super().__init__()

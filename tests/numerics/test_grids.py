@@ -510,4 +510,4 @@ def test_a_grid_with_other_fields():
 
 
 def test_recipes_have_a_name_for_every_kind():
-    assert list(GRIDS) == list(get_args(GridName)) == ["int", "log", "apot", "e4m3", "e5m2", "e2m1", "nf4"]
+    assert list(GRIDS) == list(get_args(GridName)) == ["int", "log", "apot", "half", "e4m3", "e5m2", "e2m1", "nf4"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from detent.numerics import PAIR_LIMIT, IntGrid, Pairs, PerChannel, PerTensor, QParams, Scheme, native
-from detent.numerics.kernels import fused_bound_pairs
+from detent.numerics.pair_kernel import fused_bound_pairs
 
 LINEAR, CONV, TRANSPOSED = Pairs(0, 1), Pairs(0, 1), Pairs(1, 0)
 ODD, ANY = Pairs(0, 1, order="memory"), Pairs(1, 0, order="any")

@@ -8,8 +8,19 @@ import pytest
 import torch
 
 from detent.errors import RangeError
-from detent.numerics import ApotGrid, IntGrid, LogGrid, PerChannel, QParams, Rounding, Scheme, fake_quantize
-from detent.observers import MinMax, Mse, Observer
+from detent.numerics import (
+    ApotGrid,
+    IntGrid,
+    LogGrid,
+    PerChannel,
+    PerGroup,
+    QParams,
+    Rounding,
+    Scheme,
+    fake_quantize,
+    nearest_scale,
+)
+from detent.observers import Histogram, MinMax, Mse, Observer
 from detent.observers.cost import rounding_cost
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -56,7 +67,7 @@ def error_of(found: QParams, x: torch.Tensor, grid: IntGrid, **options) -> float
 
 
 def best_symmetric(x: torch.Tensor, grid: IntGrid, **options) -> float:
-    """The least error of 400 scales up to the one that clips nothing, refined between the neighbours of the best."""
+    """The least error of 400 scales up to the one that clips nothing, refined between the neighbors of the best."""
     largest = max(x.max().item() / grid.qmax, x.min().item() / grid.qmin if grid.signed else 0.0)
     scales = largest * np.linspace(1 / 400, 1, 400)
     errors = [error(x, scale, 0, grid, **options) for scale in scales]
@@ -157,7 +168,7 @@ def test_the_whole_grid_is_used_in_the_search():
 
 
 @pytest.mark.parametrize("bits", BITS)
-def test_the_norm_is_minimised_that_was_asked_for(bits):
+def test_the_norm_is_minimized_that_was_asked_for(bits):
     grid, x = IntGrid(bits), laplace(20_000)
     by_24, by_2 = asked(Mse(Scheme(grid), norm=2.4), x), asked(Mse(Scheme(grid)), x)
     assert error_of(by_24, x, grid, norm=2.4) <= ONE_PER_CENT * best_symmetric(x, grid, norm=2.4)
@@ -227,7 +238,7 @@ def test_a_norm_that_is_not_positive_is_refused(norm):
         Mse(Scheme(IntGrid(8)), norm=norm)
 
 
-# --- the cost it minimises -----------------------------------------------------------------------------------
+# --- the cost it minimizes -----------------------------------------------------------------------------------
 
 
 def test_the_cost_counts_rounding_and_clipping_by_weight():
@@ -241,8 +252,51 @@ def test_the_cost_counts_rounding_and_clipping_by_weight():
     assert cube == pytest.approx(10 * 0.4**3 + 2 * 2**3, rel=1e-12)  # float64
 
 
-def test_the_cost_honours_the_zero_point():
+def test_the_cost_honors_the_zero_point():
     values, weights = torch.tensor([[-3.0, 11.0, 13.0]], dtype=torch.float64), torch.ones(1, 3, dtype=torch.float64)
     qparams = QParams(torch.tensor([1.0]), torch.tensor([3]))  # [-3, 12]
     scheme = Scheme(IntGrid(4, signed=False), symmetric=False)
     assert rounding_cost(values, weights, qparams, scheme, 2.0).item() == 1.0
+
+
+class TestGroups:
+    """A scale of a group of few values: the values are kept, as a histogram of each would take 32 KB."""
+
+    SCHEME = Scheme(IntGrid(4), granularity=PerGroup(1, 32))
+
+    @pytest.mark.parametrize("symmetric", [True, False])
+    def test_each_group_is_as_if_alone(self, monkeypatch, symmetric):
+        monkeypatch.setattr(Histogram, "add", None)  # none is made
+        x = gauss(3000, 64) * torch.linspace(0.1, 10, 64)
+        found = asked(Mse(Scheme(IntGrid(4), symmetric=symmetric, granularity=PerGroup(1, 32))), x)
+        monkeypatch.undo()
+        for row, group in ((0, 0), (1234, 1), (2999, 1)):  # some of them behind the rows that are computed at once
+            alone = x[row, 32 * group : 32 * group + 32]
+            qparams = QParams(found.scale[row, group], found.zero_point[row, group])
+            least = best_symmetric(alone, IntGrid(4)) if symmetric else best_affine(alone, IntGrid(4))
+            assert error_of(qparams, alone, IntGrid(4)) <= least * ONE_PER_CENT
+
+    def test_several_batches_count_together(self):
+        x, y = gauss(4, 32), gauss(4, 32, seed=1)
+        found = asked(Mse(self.SCHEME), x, y)
+        together = asked(Mse(Scheme(IntGrid(4), granularity=PerChannel(0)), bins=2**20), torch.cat([x, y], 1))
+        torch.testing.assert_close(found.scale[:, 0], together.scale, rtol=0.02, atol=0)  # of a fine histogram
+
+    def test_many_batches_are_counted_in_a_histogram(self):
+        batches = [gauss(4, 32, seed=seed) for seed in range(20)]
+        found = asked(Mse(self.SCHEME), *batches)
+        by_channel = asked(Mse(Scheme(IntGrid(4), granularity=PerChannel(0))), *batches)
+        assert torch.equal(found.scale[:, 0], by_channel.scale)
+
+    @pytest.mark.parametrize("scale", ["float16", "e8m0", "e4m3", "super8"])
+    def test_scales_of_a_kind(self, scale):
+        size = 16 if scale == "super8" else 32
+        x = gauss(5, 512)
+        scheme = Scheme(IntGrid(4), granularity=PerGroup(1, size), scale=scale)
+        mse, whole = asked(Mse(scheme), x), asked(MinMax(scheme), x)
+        assert torch.equal(nearest_scale(mse.scale, scale), mse.scale), "such scales"
+        assert error_on(x, mse, scheme) <= error_on(x, whole, scheme)
+
+
+def error_on(x: torch.Tensor, qparams: QParams, scheme: Scheme) -> float:
+    return float((fake_quantize(x, qparams, scheme) - x).square().sum())

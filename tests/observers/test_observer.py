@@ -216,7 +216,7 @@ def test_a_channel_of_a_single_element(name):
 
 @pytest.mark.parametrize("name", PER_CHANNEL)
 def test_a_vector_has_a_scale_for_each_element_per_channel(name):
-    # A bias, or the weight of a normalisation: there is no other dimension to reduce.
+    # A bias, or the weight of a normalization: there is no other dimension to reduce.
     scheme = scheme_for(name, "per-channel")
     x = torch.tensor([0.5, -0.25, 3.0, 1.0])
     found = asked(name, scheme, x)
@@ -367,7 +367,7 @@ def test_a_tensor_twice_as_large_has_a_scale_twice_as_large(name, exponent):
 SPLITS = {
     "one-by-one": lambda x: x.split(1),
     "uneven": lambda x: x.split([1, 3, 40, 20]),
-    "backwards": lambda x: x.flip(0).split(7),
+    "backward": lambda x: x.flip(0).split(7),
     "even-rows-then-odd": lambda x: (x[::2], x[1::2]),
 }
 RANGES = {

@@ -124,7 +124,7 @@ def test_the_squares_of_tiny_and_huge_data_do_not_leave_float32(exponent):
 # --- the moments it stands on --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("offset", [0.0, 1e3, -1e5], ids=["centred", "offset-1e3", "offset-minus-1e5"])
+@pytest.mark.parametrize("offset", [0.0, 1e3, -1e5], ids=["centerd", "offset-1e3", "offset-minus-1e5"])
 def test_moments_survive_an_offset_and_any_batches(offset):
     x = gauss(10_000, seed=2) + offset
     values = x.numpy().astype(np.float64)

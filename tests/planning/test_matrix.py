@@ -34,7 +34,7 @@ REFUSED = {
     "dorefa": {"nnie"} | AFFINE_ONLY,
     "dsq": {"nnie"},
     "qil": {"nnie"} | AFFINE_ONLY | POWERS_OF_TWO,
-    "apot": set(BACKENDS) - {"academic", "academic_nlp"},
+    **dict.fromkeys(("apot", "seq"), set(BACKENDS) - {"academic", "academic_nlp"}),
     **dict.fromkeys(
         ("w4g32", "w4g128", "w4g32_gptq", "w4g32_hqq", "w4g32_awq", "w4g32_autoround", "w8"), WITHOUT_GROUPS
     ),

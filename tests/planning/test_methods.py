@@ -101,7 +101,7 @@ def test_depthwise_weights_are_narrower_where_their_kernel_saturates_unless_a_re
         ("ncnn", {"weight": {"grid": "log"}}, "'conv.weight' on a grid of kind 'log'", "it has grids IntGrid"),
         ("openvino", {"weight": {"grid": "nf4"}}, "'conv.weight' on a grid of kind 'nf4'", "it has grids IntGrid"),
         ("openvino", {"activation": {"scale": "e4m3"}}, "e4m3-scales", "it has float or power-of-two scales"),
-        ("snpe", {"weight": {"bits": 4}}, "'conv.weight' as uint4", "it has 8 bits; or 8 bits"),
+        ("snpe", {"weight": {"bits": 4}}, "'conv.weight' as uint4", "it has 8 bits"),
         (
             "nnie",
             {"activation": {"quantizer": "lsq"}},
@@ -118,6 +118,12 @@ def test_what_the_backend_has_not_is_refused_with_what_it_has(backend, request_,
     assert repr(backend) in refusal.value.asked
     assert found in refusal.value.found
     assert refusal.value.to_do
+
+
+def test_what_two_alternatives_lack_is_said_once():
+    with pytest.raises(SchemeError) as refusal:
+        schemes("snpe", weight={"bits": 4})
+    assert refusal.value.found == "it has 8 bits"
 
 
 def test_limits_name_each_thing_that_is_off():

@@ -196,7 +196,7 @@ def test_reconstructing_a_layer_beats_rounding_to_nearest():
     # Every weight is decided, so the soft output that was trained is the one that is deployed.
     assert torch.equal(q.train()(w), q.eval()(w))
     assert error() < 0.5 * nearest
-    # Rounding only: each weight went to one of its two neighbours.
+    # Rounding only: each weight went to one of its two neighbors.
     assert torch.all((q.codes(w) - w / plain).abs() < 1.001)
 
 

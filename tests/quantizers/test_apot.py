@@ -121,12 +121,12 @@ def test_ties_go_to_the_smaller_magnitude():
 
 
 class TestNormalise:
-    """The paper standardises weights, clips them at a learned number of deviations, and stays there."""
+    """The paper standardizes weights, clips them at a learned number of deviations, and stays there."""
 
     def test_forward(self):
         torch.manual_seed(0)
         w = 5 + 2 * torch.randn(8, 16)
-        q = calibrated(Scheme(ApotGrid(4)), torch.tensor(99.0), w.shape, role="weight", normalise=True)
+        q = calibrated(Scheme(ApotGrid(4)), torch.tensor(99.0), w.shape, role="weight", normalize=True)
         assert q.clip.item() == 3.0
         w64 = w.double().numpy()
         standard = (w64 - w64.mean()) / (w64.std(ddof=1) + 1e-5)
@@ -139,14 +139,14 @@ class TestNormalise:
     def test_the_output_does_not_depend_on_mean_and_scale(self):
         torch.manual_seed(0)
         w = torch.randn(8, 16)
-        q = calibrated(Scheme(ApotGrid(4)), torch.tensor(1.0), w.shape, role="weight", normalise=True)
+        q = calibrated(Scheme(ApotGrid(4)), torch.tensor(1.0), w.shape, role="weight", normalize=True)
         assert torch.equal(q.codes(w), q.codes(4 * w + 1))
 
     def test_gradient_goes_through_mean_and_deviation(self):
-        """Central differences of the clipped standardised weight in float64."""
+        """Central differences of the clipped standardized weight in float64."""
         torch.manual_seed(0)
         w = (0.5 + torch.randn(24)).requires_grad_()
-        q = calibrated(Scheme(ApotGrid(4)), torch.tensor(1.0), w.shape, role="weight", normalise=True)
+        q = calibrated(Scheme(ApotGrid(4)), torch.tensor(1.0), w.shape, role="weight", normalize=True)
         with torch.no_grad():
             q.clip.fill_(1.0)
         g = np.random.default_rng(0).normal(size=24)
@@ -161,8 +161,8 @@ class TestNormalise:
         assert w.grad.tolist() == pytest.approx(numeric, abs=1e-5)  # float32 sums of 24 terms of about 1
 
     def test_is_for_weights_only(self, refuses):
-        with refuses(SchemeError, asked="normalise the activation 'act'", found="only weights"):
-            Apot(Scheme(ApotGrid(4)), (4,), normalise=True, name="act")
+        with refuses(SchemeError, asked="normalize the activation 'act'", found="only weights"):
+            Apot(Scheme(ApotGrid(4)), (4,), normalize=True, name="act")
 
     def test_is_off_by_default(self):
         q = calibrated(Scheme(ApotGrid(4)), torch.tensor(10.0), (2,), role="weight")

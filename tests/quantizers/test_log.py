@@ -98,7 +98,7 @@ def test_calibration_is_that_of_nnie():
         x = torch.linspace(-c, c, 1001)
         values, codes = nnie(x.double().numpy(), z, 127, 16)
         found = q(x).double().numpy()
-        # Where float32 and float64 see a tie of the logarithm differently, the value is the neighbour: at most 2.
+        # Where float32 and float64 see a tie of the logarithm differently, the value is the neighbor: at most 2.
         assert (np.abs(found - values) > 3e-7 * np.abs(values)).sum() <= 2
         assert (q.codes(x).numpy() != codes).sum() <= 2
 

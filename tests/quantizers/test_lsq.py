@@ -99,7 +99,7 @@ class TestGradientFactor:
         assert found.tolist() == pytest.approx([1 / math.sqrt(4 * 127)] * 5)
 
     def test_a_group_of_activations_lies_in_one_sample(self):
-        """Each sample has its own groups, so 4 neighbours share a scale whatever the batch."""
+        """Each sample has its own groups, so 4 neighbors share a scale whatever the batch."""
         found = self.factor(Scheme(IntGrid(8), granularity=PerGroup(1, 4)), (2, 8), "activation")
         assert found.tolist() == pytest.approx([1 / math.sqrt(4 * 127)] * 4)
 

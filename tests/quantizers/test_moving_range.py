@@ -239,7 +239,7 @@ def test_a_model_of_another_dtype_moves_too(dtype, given):
 @pytest.mark.full
 @pytest.mark.slow
 def test_every_rank_holds_the_same_range(tmp_path):
-    """Each end moves towards that of all ranks' batches together."""
+    """Each end moves toward that of all ranks' batches together."""
     first, second = on_two_ranks(tmp_path, [[[[-1.0, 5.0]], [[8.0, 1.0]]], [[[3.0, -65.0]], [[-2.0, 9.0], [0.0, 6.0]]]])
     assert first == second
     low, high, _, _ = first

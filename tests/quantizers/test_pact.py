@@ -125,7 +125,7 @@ def test_a_clip_driven_past_zero_stays_usable_and_comes_back(scheme, clip):
 
 
 def test_weight_decay_pulls_the_clip_in_and_the_loss_pushes_it_out():
-    """The two forces of the paper (section 3) settle where clipping costs as much as the regulariser."""
+    """The two forces of the paper (section 3) settle where clipping costs as much as the regularizer."""
     torch.manual_seed(0)
     x = torch.rand(1000) * 4
     q = calibrated(Scheme(IntGrid(4, signed=False)), QParams.symmetric(torch.tensor(20 / 15)))

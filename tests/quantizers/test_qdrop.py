@@ -83,9 +83,9 @@ class TestProbability:
     def test_elements_are_drawn_one_by_one_and_anew_each_time(self):
         first, second = self.quantized(0.5, seed=0), self.quantized(0.5, seed=1)
         agree = (first == second).float().mean().item()
-        neighbours = (first[1:] == first[:-1]).float().mean().item()
+        neighbors = (first[1:] == first[:-1]).float().mean().item()
         assert abs(agree - 0.5) < 0.008
-        assert abs(neighbours - 0.5) < 0.008
+        assert abs(neighbors - 0.5) < 0.008
 
     def test_is_repeatable_by_torchs_seed(self):
         assert torch.equal(self.quantized(0.5, seed=3), self.quantized(0.5, seed=3))

@@ -29,7 +29,7 @@ def scheme(request):
 
 
 def interval(scheme, truth):
-    """Centre and half width of each interval, float32 numbers, the lower end well above 0."""
+    """Center and half width of each interval, float32 numbers, the lower end well above 0."""
     generator = np.random.default_rng(0)
     center = generator.uniform(0.8, 1.2, scheme.granularity.scale_shape(SHAPE)).astype(np.float32)
     distance = (center * generator.uniform(0.5, 0.9, center.shape)).astype(np.float32)
@@ -89,7 +89,7 @@ def test_forward_and_codes(scheme, truth, rescale):
 def test_gradients(scheme, truth, close, rescale):
     """Central differences of the transformer in float64; rounding passes straight through.
 
-    Rescaled, y = code * (c + d) / qmax, so centre and distance also get code / qmax.
+    Rescaled, y = code * (c + d) / qmax, so center and distance also get code / qmax.
     """
     q, x, center, distance, qmax = learned(scheme, truth, rescale=rescale)
     x64, h = x.detach().double().numpy(), 1e-6

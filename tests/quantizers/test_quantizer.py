@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from detent.errors import NotCalibratedError, SchemeError, TensorError
-from detent.numerics import ApotGrid, IntGrid, LogGrid, PerChannel, PerGroup, PerTensor, QParams, Scheme
+from detent.numerics import ApotGrid, HalfGrid, IntGrid, LogGrid, PerChannel, PerGroup, PerTensor, QParams, Scheme
 from detent.observers import OBSERVERS
 from detent.quantizers import QUANTIZERS
 
@@ -28,6 +28,7 @@ GRIDS = {
     "apot4": ApotGrid(4),
     "apot4-unsigned": ApotGrid(4, signed=False),
     "log8": LogGrid(),
+    "half2": HalfGrid(2),
 }
 GRANULARITIES = {
     "per-tensor": lambda role: PerTensor(),  # noqa: ARG005
@@ -40,7 +41,7 @@ KINDS = [
         GRIDS, ("symmetric", "affine"), GRANULARITIES, ("float", "power_of_two")
     )
     # No such scheme: these grids have no zero point, and the logarithmic one has its own scales.
-    if not (grid.startswith(("apot", "log")) and symmetry == "affine")
+    if not (grid.startswith(("apot", "log", "half")) and symmetry == "affine")
     and not (grid.startswith("log") and scale == "power_of_two")
 ]
 ROLES = ("weight", "activation", "bias")
@@ -67,6 +68,7 @@ MEANING = {
     "adaround": {"bits": 16, "role": {"weight"}},
     "qdrop": {"role": {"activation"}},
     "log": {"grid": "log"},
+    "seq": {"grid": "half", "scale": {"float"}, "role": {"weight"}},
 }
 
 
@@ -201,7 +203,7 @@ def check_eval(q, scheme, x):
 TYPICAL = {
     name: (
         Scheme(
-            {"apot": ApotGrid(4), "log": LogGrid()}.get(name, IntGrid(4)),
+            {"apot": ApotGrid(4), "log": LogGrid(), "seq": HalfGrid(2)}.get(name, IntGrid(4)),
             granularity=PerChannel(0),
             scale="power_of_two" if name == "tqt" else "float",
         ),
@@ -426,8 +428,8 @@ def test_infinite_inputs_are_clipped(name):
     assert y[1] < 0
 
 
-@pytest.mark.parametrize("name", [name for name in MEANING if name not in ("apot", "adaround", "log")])
-def test_stochastic_rounding_takes_one_of_the_two_neighbours(name):
+@pytest.mark.parametrize("name", [name for name in MEANING if name not in ("apot", "adaround", "log", "seq")])
+def test_stochastic_rounding_takes_one_of_the_two_neighbors(name):
     """Each with the chance that makes the mean exact; the output is on the grid, and gradients are finite."""
     torch.manual_seed(0)
     scheme = Scheme(IntGrid(8), scale="power_of_two" if name == "tqt" else "float", rounding="stochastic")

@@ -24,6 +24,7 @@ NAMES = {
     "adaround": "AdaRound",
     "qdrop": "QDrop",
     "log": "Log",
+    "seq": "Seq",
 }
 
 
@@ -155,3 +156,7 @@ class TestRegister:
         register("only_logarithms", OnlyLogarithms)
         with refuses(SchemeError, asked="OnlyLogarithms", found="the chip has no multiplier"):
             QUANTIZERS["only_logarithms"](Scheme(IntGrid(8)), ())
+
+
+def test_which_are_trained_with_the_network():
+    assert sorted(name for name, cls in QUANTIZERS.items() if not cls.trains) == ["adaround", "fixed", "log", "qdrop"]

@@ -92,8 +92,8 @@ def test_the_zero_point_accounts_for_qmin(name, signed):
     assert torch.all((q(x) - x).abs() <= 0.501 * 4 / 255)
 
 
-def test_adaround_regulariser_acts_after_the_warm_up():
-    """PPQ and esp-ppq: an inner loop reuses the step counter, so the regulariser is always in its warm-up: zero."""
+def test_adaround_regularizer_acts_after_the_warm_up():
+    """PPQ and esp-ppq: an inner loop reuses the step counter, so the regularizer is always in its warm-up: zero."""
     q = calibrated(AdaRound, Scheme(IntGrid(4)), 1.0, (4,), role="weight")
     w = torch.tensor([0.2, 0.4, 1.6, -2.7])
     betas = [annealed_beta(step, 100) for step in range(100)]

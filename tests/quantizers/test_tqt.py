@@ -83,7 +83,7 @@ def test_the_scale_is_two_to_the_ceiling_over_n(grid, log2_threshold, scale):
 
 @pytest.mark.parametrize("bits", [2, 8, 16, 32])
 def test_calibration_keeps_every_power_of_two(bits):
-    """Many at once, where vectorised logarithms and powers might be a bit off."""
+    """Many at once, where vectorized logarithms and powers might be a bit off."""
     scales = torch.tensor([2.0**exponent for exponent in range(-60, 61)])
     scheme = Scheme(IntGrid(bits), granularity=PerChannel(0), scale="power_of_two")
     q = calibrated(scheme, QParams.symmetric(scales), scales.shape)

@@ -12,7 +12,7 @@ from detent.recipes import BUILTIN, Recipe, TensorRequest, find
 ROOT = Path(__file__).resolve().parents[2]
 KNOWN = (
     "not one of adaround, apot, brecq, dorefa, dsq, equalize, fp8, gptq, kl, lsq, lsq_plus, mse, mxfp4, mxfp8, nf4, "
-    "nvfp4, pact, percentile, ptq, q4_0, q4_k_m, q6_k, q8_0, qdrop, qil, smoothquant, tqt, w4g128, w4g32, "
+    "nvfp4, pact, percentile, ptq, q4_0, q4_k_m, q6_k, q8_0, qdrop, qil, rotate, seq, smoothquant, tqt, w4g128, w4g32, "
     "w4g32_autoround, w4g32_awq, w4g32_gptq, w4g32_hqq, w8"
 )
 
@@ -41,6 +41,7 @@ TABLE = {
     "nvfp4": ("fixed", None, None, None),
     "fp8": ("fixed", None, "fixed", None),
     "smoothquant": ("fixed", None, "fixed", None),
+    "rotate": ("fixed", None, "fixed", None),
     "lsq": ("lsq", None, "lsq", None),
     "lsq_plus": ("lsq_plus", None, "lsq_plus", None),
     "tqt": ("tqt", None, "tqt", None),
@@ -49,6 +50,7 @@ TABLE = {
     "dsq": ("dsq", None, "dsq", None),
     "qil": ("qil", None, "qil", None),
     "apot": ("apot", "start", "apot", "start"),
+    "seq": ("seq", None, None, None),
 }
 
 # name: what runs when the model is calibrated
@@ -57,6 +59,7 @@ ALGORITHMS = {
     "adaround": ["adaround"],
     "brecq": ["brecq"],
     "qdrop": ["qdrop"],
+    "rotate": ["rotate"],
     "gptq": ["gptq"],
     "w4g32_gptq": ["gptq"],
     "w4g32_hqq": ["hqq"],
@@ -121,6 +124,7 @@ def test_what_they_say_beside_the_methods():
         "dorefa": {"symmetric": True},
         "qil": {"symmetric": True, "scale": "float"},
         "apot": {"grid": "apot", "bits": 4, "symmetric": True},
+        "seq": {"grid": "half", "bits": 2, "symmetric": True, "scale": "float"},
         "w4g32": {"bits": 4, "granularity": {"per_group": 32}},
         "w4g128": {"bits": 4, "granularity": {"per_group": 128}},
         "w8": {"bits": 8, "granularity": {"per_group": 32}},

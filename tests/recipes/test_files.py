@@ -194,14 +194,14 @@ WRITE_KEYS = "write keys and values, as in 'name: mine'"
         pytest.param(
             "a.yaml",
             b"name: mine\nweight:\n  bits: 4\n  bits: 8\n",
-            "the key 'bits' is there twice, again line 4",
+            "the key 'bits' appears twice, again line 4",
             "keep one",
             id="yaml-twice",
         ),
         pytest.param(
             "a.json",
             b'{"name": "mine", "weight": {"bits": 4, "bits": 8}}',
-            "the key 'bits' is there twice",
+            "the key 'bits' appears twice",
             "keep one",
             id="json-twice",
         ),

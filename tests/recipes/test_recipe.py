@@ -106,7 +106,7 @@ def test_it_prints_as_yaml():
     [
         pytest.param(
             RecipeError, {"wieghts": {}}, "wieghts = {}", f"no such key; known: {KEYS}", "did you mean 'weight'?",
-            id="misspelt-key",
+            id="misspelled-key",
         ),
         pytest.param(
             RecipeError, {8: {}}, "8 = {}", f"no such key; known: {KEYS}", "remove it", id="key-that-is-a-number"
@@ -191,7 +191,7 @@ def test_it_prints_as_yaml():
         ),
         pytest.param(
             RecipeError, {"activation": {"observer_options": {"bins": 64}}},
-            "activation.observer_options = {'bins': 64}", "no observer is named that they are for",
+            "activation.observer_options = {'bins': 64}", "there is no observer for these options",
             "add activation.observer", id="options-of-nothing",
         ),
         pytest.param(
@@ -221,7 +221,7 @@ def test_a_mistake_is_refused_with_its_path(error, given, asked, found, to_do, r
         Recipe.from_dict({"name": "mine", **given}, source="mine.yaml")
 
 
-def test_a_misspelt_required_key_is_told_before_the_missing_one(refuses):
+def test_a_misspelled_required_key_is_told_before_the_missing_one(refuses):
     with refuses(RecipeError, "Recipe: nmae = 'mine'", f"no such key; known: {KEYS}", "did you mean 'name'?"):
         Recipe(nmae="mine")
     with refuses(RecipeError, "Recipe: name", "it is missing", "add it"):

@@ -204,11 +204,11 @@ def refused(identity, error, given, asked, found, to_do):
         ),
         refused(
             "option-type", RecipeError, {"observer": "kl", "observer_options": {"bins": 9.5}},
-            "observer_options.bins = 9.5", "it is a float; observer 'kl' wants int | None", "give what it wants",
+            "observer_options.bins = 9.5", "it is a float; observer 'kl' wants int | None", "give a value of that type",
         ),
         refused(
             "option-bool", RecipeError, {"observer": "std", "observer_options": {"sigmas": True}},
-            "observer_options.sigmas = True", "it is a bool; observer 'std' wants float", "give what it wants",
+            "observer_options.sigmas = True", "it is a bool; observer 'std' wants float", "give a value of that type",
         ),
         refused(
             "option-word", RecipeError, {"quantizer": "lsq", "quantizer_options": {"gradient_scale": "nnoe"}},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from detent.report import Facts
-from detent.report.facts import Histogram, Node, TensorFacts
+from detent.report.facts import Histogram, Node, TensorSummary
 
 HOSTILE = "</script><!--<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\u2028${x}\u202e`|\\"
 
@@ -15,7 +15,7 @@ def node(name: str, reads: tuple[str, ...], **given: object) -> Node:
     return Node(name=name, reads=reads, **{**made, **given})  # type: ignore[arg-type]
 
 
-def tensor(name: str, **given: object) -> TensorFacts:
+def tensor(name: str, **given: object) -> TensorSummary:
     counts = Histogram(
         low=-10.5,
         high=255.5,
@@ -27,7 +27,7 @@ def tensor(name: str, **given: object) -> TensorFacts:
         of="float values",
     )
     made = {"role": "activation", "bits": 8, "dtype": "uint8", "qmin": 0, "qmax": 255, "scale": (0.1, 0.1)}
-    return TensorFacts(name=name, zero_point=(3, 3), histogram=counts, **{**made, **given})  # type: ignore[arg-type]
+    return TensorSummary(name=name, zero_point=(3, 3), histogram=counts, **{**made, **given})  # type: ignore[arg-type]
 
 
 def chain(count: int, prefix: str = "layer") -> Facts:

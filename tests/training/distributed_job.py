@@ -110,7 +110,7 @@ def calibrated(processes: Processes) -> dict[str, torch.Tensor]:
     parts = [part for batch in batches if len(part := batch[processes.rank :: processes.count])]
     prepared = detent.prepare(net, (batches[0],), backend="onnxruntime", recipe="ptq")
     detent.calibrate(prepared, parts)
-    assert prepared.corrected_biases
+    assert prepared.corrected
     if processes.count > 1:
         with pytest.raises(RangeError, match="no batch"):
             detent.calibrate(prepared, parts if processes.first else [])

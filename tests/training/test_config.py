@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 
 from detent.errors import ArtifactError, DataError, DetentError, RecipeError
 from detent.training import checkpoint
+from detent.training.build import float_model, prepared_model, samples_of
 from detent.training.config_files import load_config
 from detent.training.session import deploy_checkpoint, train
 
@@ -172,3 +173,12 @@ def test_the_whole_way_and_back(tmp_path: Path) -> None:
     assert resumed is not None
     state = checkpoint.read(tmp_path / "run" / "last.safetensors")["state"]["training"]
     assert state["progress"]["epoch"] == 3
+
+
+@pytest.mark.parametrize(("loop", "layer"), [("qat", "FoldedBatchNorm"), ("ptq", "ParametrizedConv2d")])
+def test_a_loop_that_trains_keeps_batch_norms(loop: str, layer: str, tmp_path: Path) -> None:
+    asked = {**BASE, "recipe": "ptq", "train": {"loop": loop}}
+    config = load_config(write(tmp_path / "c.yaml", asked), allow_imports=True)
+    samples = samples_of(config, "train")
+    prepared = prepared_model(config, float_model(config, allow_imports=True), samples)
+    assert type(prepared.conv1).__name__ == layer

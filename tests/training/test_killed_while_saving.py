@@ -87,7 +87,7 @@ def test_a_second_run_in_a_folder_is_told_who_is_there(
 
 
 def train_beside_a_killed_holder(folder: Path) -> None:
-    """Resume while a process holds the lock, which is killed afterwards."""
+    """Resume while a process holds the lock, which is killed afterward."""
     holding = "import sys, time\nfrom detent.files import locked\nwith locked(sys.argv[1], ''):\n"
     holding += "    print('held', flush=True)\n    time.sleep(120)"
     command = [sys.executable, "-c", holding, str(folder)]

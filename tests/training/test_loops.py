@@ -26,6 +26,7 @@ from detent.training import (
     Objective,
     PTQLoop,
     QATEpochLoop,
+    Run,
     Schedule,
     checkpoint,
     parameter_groups,
@@ -33,7 +34,6 @@ from detent.training import (
     validate,
 )
 from detent.training.batch import ModelInputs
-from detent.training.run import Run
 from tests.training.jobs import Net, make_run
 
 MOVING = Recipe(

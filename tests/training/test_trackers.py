@@ -12,9 +12,8 @@ import pytest
 import yaml
 
 from detent.errors import RecipeError
-from detent.training import trackers
+from detent.training import Log, trackers
 from detent.training.config_files import load_config
-from detent.training.log import Log
 from detent.training.session import train
 from detent.training.trackers import Tracker, Tracking
 

@@ -85,6 +85,13 @@ def test_a_cpu_that_the_arithmetic_does_not_know(tmp_path, monkeypatch):
     assert f"knows {', '.join(OnnxRuntime.cpus)}" in verdict.causes[0].why
 
 
+def test_an_arithmetic_that_is_the_same_on_every_cpu(tmp_path, monkeypatch):
+    monkeypatch.setattr(OnnxRuntime, "cpus", ())
+    artifact = made("onnxruntime", "plain", tmp_path / "out")
+    mutate_layer(monkeypatch, artifact, off_by_one)
+    assert artifact.verify(batches(), latency=False).causes[0].what.startswith("not known: relu2 (")
+
+
 def test_an_operation_in_float(tmp_path, monkeypatch):
     artifact = made("onnxruntime", "float function", tmp_path / "out")
     mutate_layer(monkeypatch, artifact, off_by_one, layer="between")

@@ -16,8 +16,10 @@ from detent.algorithms.hqq import hqq
 from detent.algorithms.layers import Layer, all_layers
 from detent.algorithms.mean_shift import correct_mean_shift, observing_input_means
 from detent.algorithms.mixed_precision import BitChoice, Sensitivity, choose_precision, sensitivity, smallest_precision
+from detent.algorithms.pair_rounding import observing_pair_inputs, round_pairs
 from detent.algorithms.report import Change, Report, record
 from detent.algorithms.restoring import RestoredOp, noise_of_weights, rank_restored, restoring
+from detent.algorithms.rotate import rotate
 from detent.algorithms.sample_ranges import choose_ranges, observing_sample_ranges
 from detent.algorithms.smoothquant import smoothquant
 from detent.algorithms.splitting import split_channels
@@ -58,12 +60,15 @@ __all__ = [
     "hqq",
     "noise_of_weights",
     "observing_input_means",
+    "observing_pair_inputs",
     "observing_sample_ranges",
     "qdrop",
     "rank_restored",
     "record",
     "register",
     "restoring",
+    "rotate",
+    "round_pairs",
     "run_algorithm",
     "sensitivity",
     "smallest_precision",

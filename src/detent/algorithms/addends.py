@@ -2,9 +2,9 @@
 
 With power-of-two scales the grid of a coarse tensor is a part of the grid of a finer one. Where all addends but one lie
 on the grid of their sum, rounding that one to the grid of the sum at once gives the nearest point to the sum; rounding
-it to its own finer grid first, and the sum afterwards, rounds twice. Half of a step is then a common value, not a rare
+it to its own finer grid first, and the sum afterward, rounds twice. Half of a step is then a common value, not a rare
 one: under half_up (the DPU) every sum gains half a step of its finer addend on average, and a chain of residual blocks
-adds these up. The error of the sum is never larger afterwards, number by number, so no data is needed to judge it.
+adds these up. The error of the sum is never larger afterward, number by number, so no data is needed to judge it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import replace
 from torch import fx, nn
 
 from detent.algorithms.layers import modules_of, regions_of
-from detent.graph import CLIPPING, PASSING, PreparedModel, Region, kind_of
+from detent.graph import CLIPPING, PASSING, PreparedModel, Region, called_module, kind_of
 from detent.numerics import PerTensor
 from detent.quantizers import Quantizer
 
@@ -28,7 +28,7 @@ _NOTE = "addends with the step of their sum: "
 
 
 def align_addends(prepared: PreparedModel) -> list[str]:
-    """Coarsen what is rounded twice; the names of the tensors, which the Plan has in a note."""
+    """Coarsen tensors that would be rounded twice; returns their names, which the Plan lists in a note."""
     changed: list[str] = []
     for region in regions_of(prepared).values():
         modules = modules_of(region)
@@ -45,7 +45,7 @@ def align_addends(prepared: PreparedModel) -> list[str]:
 
 
 def _uses(region: Region, modules: Mapping[str, nn.Module]) -> Counter[nn.Module]:
-    """How often the graphs of a region call each quantizer."""
+    """How often each quantizer is called in the graphs of a region."""
     nodes = (node for graph in region.graphs.values() for node in graph.nodes if node.op == "call_module")
     return Counter(modules[str(node.target)] for node in nodes)
 
@@ -86,7 +86,7 @@ def _quantizer_behind(node: fx.Node, modules: Mapping[str, nn.Module]) -> Quanti
 
 def _nested(node: fx.Node, modules: Mapping[str, nn.Module]) -> Quantizer | None:
     """The quantizer that a node is, if its grid holds every coarser one: symmetric, with a power of two as its step."""
-    part = modules[str(node.target)] if node.op == "call_module" else None
+    part = called_module(node, modules)
     if not isinstance(part, Quantizer):
         return None
     scheme = part.scheme

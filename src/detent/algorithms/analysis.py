@@ -18,7 +18,7 @@ from detent.algorithms.floating import as_float, evaluating, only_quantizing
 from detent.algorithms.layers import modules_of, regions_of
 from detent.algorithms.recording import interpreting
 from detent.algorithms.refusals import needs_calibration
-from detent.graph import PreparedModel, quantizers_of
+from detent.graph import PreparedModel, called_module, quantizers_of
 from detent.markup import notebook, table
 from detent.progress import progress
 from detent.quantizers import Mode, Quantizer, in_modes
@@ -191,7 +191,7 @@ def _values(prepared: PreparedModel, batch: Any) -> dict[Quantizer, list[Tensor]
             modules = modules_of(region)
 
             def see(node: fx.Node, value: Any, modules: dict[str, nn.Module] = modules) -> None:
-                part = modules.get(str(node.target)) if node.op == "call_module" else None
+                part = called_module(node, modules)
                 if isinstance(part, Quantizer):
                     found.setdefault(part, []).append(value.detach().clone())
 

@@ -6,7 +6,7 @@ blocks and batches. The float weights are replaced by ones that lie on the grid,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -17,16 +17,17 @@ from detent.algorithms.floating import remember_float
 from detent.algorithms.gptq import cannot_write_codes
 from detent.algorithms.layer_data import moments_of
 from detent.algorithms.layers import Layer
-from detent.algorithms.piecewise import each_layer, piece_by_piece
+from detent.algorithms.piecewise import Outcome, each_layer, piece_by_piece
 from detent.algorithms.refusals import needs_calibration
 from detent.algorithms.report import Change, Report, better
+from detent.algorithms.tied_weights import untie_weights
 from detent.algorithms.walk import Walk
 from detent.graph import PreparedModel
 from detent.numerics import QParams, nearest_scale
 from detent.quantizers import Fixed
 from detent.quantizers.uniform import grid_ends
 
-__all__ = ["autoround"]
+__all__ = ["autoround", "autoround_layers"]
 
 _SCALES = ("float", "float16")  # of which each can be chosen without its neighbors
 
@@ -36,11 +37,17 @@ def autoround(
 ) -> Report:
     """Learn the rounding and the scales of every layer of a calibrated model; `rate` is 1 / steps unless given."""
     needs_calibration(prepared, "autoround")
+    untie_weights(prepared)
+    return piece_by_piece(prepared, batches, "autoround", autoround_layers(steps=steps, rate=rate))
+
+
+def autoround_layers(*, steps: int = 200, rate: float | None = None) -> Callable[[Walk], Iterator[Outcome]]:
+    """What `autoround` does to one graph."""
 
     def learn(walk: Walk, layer: Layer) -> Change:
         return _learn(walk, layer, steps, rate)
 
-    return piece_by_piece(prepared, batches, "autoround", each_layer(_why_not, learn))
+    return each_layer(_why_not, learn)
 
 
 def _why_not(layer: Layer) -> str | None:

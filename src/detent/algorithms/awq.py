@@ -22,7 +22,7 @@ def awq(prepared: PreparedModel, batches: Iterable[Any], *, grid: int = 20) -> R
     """Scale the inputs of linear layers by the strength, of `grid` from 0 to 1, with the least error of their outputs.
 
     All of it is undone if the outputs of the network get worse. The model is calibrated on a few samples for that:
-    calibrate it afterwards. Clipping is the observer's: use `mse` below 4 bits.
+    calibrate it afterward. Clipping is the observer's: use `mse` below 4 bits.
     """
 
     def tried(inputs: Tensor, weights: Tensor) -> dict[str, Tensor]:  # noqa: ARG001

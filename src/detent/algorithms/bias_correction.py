@@ -29,7 +29,7 @@ from detent.algorithms.report import Change, Report, better
 from detent.algorithms.snapshot import Snapshot
 from detent.algorithms.walk import Walk
 from detent.errors import RecipeError
-from detent.graph import PASSING, FoldedBatchNorm, PreparedModel, kind_of
+from detent.graph import PASSING, FoldedBatchNorm, PreparedModel, called_module, kind_of
 from detent.quantizers import Quantizer
 
 __all__ = ["bias_correction"]
@@ -171,7 +171,7 @@ def _input_mean(walk: Walk, layer: Layer) -> Tensor | None:
     """The mean of each input channel, by the batch norm that the inputs come from, at most a ReLU ago."""
     node, clip = source_of(layer.node), None
     while node is not None:
-        module: Any = walk.modules[str(node.target)] if node.op == "call_module" else None
+        module: Any = called_module(node, walk.modules)
         kind = kind_of(node, walk.modules)
         name = kind.name if kind is not None else None
         norm = module.bn if isinstance(module, FoldedBatchNorm) else module if name == "batchnorm" else None

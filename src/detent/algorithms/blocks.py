@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from torch import fx, nn
 
 from detent.algorithms.layers import Layer
-from detent.graph import CLIPPING, PASSING, kind_of
+from detent.graph import ACTIVATIONS, PASSING, kind_of
 from detent.quantizers import Quantizer
 
 __all__ = ["Block", "blocks_of", "single"]
 
-_ACTIVATIONS = (*CLIPPING, "leaky_relu", "prelu", "elu", "hardswish", "hardsigmoid", "silu", "mish")
-_FOLLOW = frozenset((*_ACTIVATIONS, "gelu", "sigmoid", "softplus", "tanh", "batchnorm", *PASSING))
+_FOLLOW = frozenset((*ACTIVATIONS, "batchnorm", *PASSING))
 _CHAIN = 3
 
 

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from torch import fx, nn
 
 from detent.algorithms.layers import Layer, source_of
-from detent.graph import PASSING, kind_of
+from detent.graph import PASSING, POOLS, kind_of
 from detent.quantizers import Quantizer
 
 __all__ = ["Pair", "pairs_of"]
 
 # f(a x) = a f(x) for a > 0, channel by channel. A ReLU6 would, were it not for its ceiling.
-_POOLS = ("maxpool", "avgpool", "global_avgpool", "global_maxpool")
-_HOMOGENEOUS = frozenset((*_POOLS, "relu", "relu6", "prelu", "leaky_relu", *PASSING))
+_HOMOGENEOUS = frozenset((*POOLS, "relu", "relu6", "prelu", "leaky_relu", *PASSING))
 
 
 @dataclass(frozen=True)

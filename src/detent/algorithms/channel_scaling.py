@@ -21,6 +21,7 @@ from detent.algorithms.errors_core import Deviation
 from detent.algorithms.floating import as_float, evaluating, refuse_changed
 from detent.algorithms.layers import Layer, layers_of, modules_of, regions_of, source_of
 from detent.algorithms.measuring import measured, put_on_grid
+from detent.algorithms.passing import giver_of, is_passed, users_of
 from detent.algorithms.recording import record_values
 from detent.algorithms.report import Change, Report, better, record
 from detent.algorithms.snapshot import Snapshot
@@ -29,7 +30,6 @@ from detent.algorithms.whole import verdict
 from detent.graph import PreparedModel, Region, kind_of
 from detent.numerics import QParams
 from detent.quantizers import Quantizer
-from detent.traversal import reachable
 
 __all__ = ["scale_channels"]
 
@@ -90,7 +90,7 @@ def _places(region: Region, path: str, mode: str, through_products: bool) -> tup
     layers = {layer.node: layer for layer in layers_of(region, path, mode) if layer.kind == "linear"}
     by_source: dict[fx.Node, list[Layer]] = {}
     for layer in layers.values():
-        source = _giver(layer.node, modules)
+        source = giver_of(layer.node, modules)
         if source is not None:
             by_source.setdefault(source, []).append(layer)
     places, skipped = [], {}
@@ -114,31 +114,21 @@ def _places(region: Region, path: str, mode: str, through_products: bool) -> tup
     return places, skipped
 
 
-def _giver(node: fx.Node, modules: dict[str, nn.Module]) -> fx.Node | None:
-    """Where the input of a layer comes from, looking through quantizers and what leaves values as they are."""
-    source = source_of(node)
-    while source is not None and _is_passed(source, modules):
-        source = source_of(source)
-    return source
-
-
-def _is_passed(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
-    if node.op == "call_module" and isinstance(modules[str(node.target)], Quantizer):
-        return True
-    kind = kind_of(node, modules)
-    return kind is not None and kind.passes
-
-
 def _factor(source: fx.Node, layers: dict[fx.Node, Layer], modules: dict[str, nn.Module]) -> Layer | None:
     """A linear layer that a product takes whole, and that nothing else takes."""
     kind = kind_of(source, modules)
     if kind is None or kind.name != "mul":
         return None
     for operand in source.args:
-        while isinstance(operand, fx.Node) and _is_passed(operand, modules):
+        while isinstance(operand, fx.Node) and is_passed(operand, modules):
             operand = source_of(operand)
         found = layers.get(operand) if isinstance(operand, fx.Node) else None
-        if found is not None and found.calls == 1 and found.folded is None and _users(found.node, modules) == {source}:
+        if (
+            found is not None
+            and found.calls == 1
+            and found.folded is None
+            and users_of(found.node, modules) == {source}
+        ):
             return found
     return None
 
@@ -152,7 +142,7 @@ def _why_not(
 ) -> str | None:
     if any(layer.calls > 1 or layer.folded is not None for layer in takers):
         return "it is called more than once, or has a batch norm folded into it"
-    if _users(source, modules) - {layer.node for layer in takers}:
+    if users_of(source, modules) - {layer.node for layer in takers}:
         return "its input has other users, which would see it smoothed"
     if factor is not None:
         return None if factor.channels == takers[0].op.in_features else "the product before it is broadcast"
@@ -163,11 +153,6 @@ def _why_not(
     if kind is None or kind.name not in ("layernorm", "rmsnorm") or getattr(module, "weight", None) is None:
         return "what gives its input has no weights to take the scales"
     return None if module.weight.ndim == 1 else "the norm before it is along several axes"
-
-
-def _users(source: fx.Node, modules: dict[str, nn.Module]) -> set[fx.Node]:
-    users = reachable(source.users, lambda user: user.users if _is_passed(user, modules) else ())
-    return {user for user in users if not _is_passed(user, modules)}
 
 
 def _scale(

@@ -20,7 +20,7 @@ __all__ = [
     "only_quantizing",
     "refuse_changed",
     "remember_float",
-    "restore_biases",
+    "restore_corrected",
     "with_originals",
 ]
 
@@ -36,19 +36,19 @@ def remember_float(prepared: PreparedModel, parameter: Tensor) -> None:
 
 
 @torch.no_grad()
-def restore_biases(prepared: PreparedModel) -> None:
+def restore_corrected(prepared: PreparedModel) -> None:
     """Take back what calibrating has corrected, where nothing has changed it since."""
-    for bias, (before, after) in prepared.corrected_biases.items():
+    for bias, (before, after) in prepared.corrected.items():
         if torch.equal(bias, after):
             bias.copy_(before)
             if torch.equal(prepared.float_originals[bias], before):
                 del prepared.float_originals[bias]
-    prepared.corrected_biases = {}
+    prepared.corrected = {}
 
 
 def refuse_changed(prepared: PreparedModel, algorithm: str) -> None:
     """Refuse a model whose weights or biases an algorithm has changed: this one rewrites the float model itself."""
-    restore_biases(prepared)
+    restore_corrected(prepared)
     if prepared.float_originals:
         raise RecipeError(
             f"{algorithm} on this model", "another algorithm has already changed its weights", f"run {algorithm} first"

@@ -1,11 +1,11 @@
-"""GPTQ on a calibrated model: weights of linear layers, and of plain convolutions, put on their grids column by column.
+"""GPTQ on a calibrated model: weights of linear layers and plain convolutions are rounded column by column.
 
-The float weights are replaced by ones that lie on the grid, so the quantizers stay what they are.
+The float weights are replaced by values on the grid, so that the quantizers need no change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -14,18 +14,19 @@ from torch import Tensor
 
 from detent.algorithms.floating import remember_float
 from detent.algorithms.gptq_core import gptq_weight
-from detent.algorithms.layer_data import moments_of
+from detent.algorithms.layer_data import Grams, moments_of
 from detent.algorithms.layers import Layer
-from detent.algorithms.moments_core import Moments, has_columns
-from detent.algorithms.piecewise import each_layer, piece_by_piece
+from detent.algorithms.moments_core import has_columns
+from detent.algorithms.piecewise import Outcome, each_layer, piece_by_piece
 from detent.algorithms.refusals import needs_calibration
 from detent.algorithms.report import Change, Report, better
+from detent.algorithms.tied_weights import untie_weights
 from detent.algorithms.walk import Walk
 from detent.graph import PreparedModel
-from detent.numerics import Scheme
+from detent.numerics import PAIR_LIMIT, Scheme
 from detent.quantizers import Fixed, Lsq, Quantizer
 
-__all__ = ["cannot_write_codes", "gptq"]
+__all__ = ["cannot_write_codes", "gptq", "gptq_layers", "weight_by_moments"]
 
 _LEAVE_GRID_POINTS = (Fixed, Lsq)  # in eval mode a value on the grid stays where it is
 
@@ -40,11 +41,21 @@ def gptq(
 ) -> Report:
     """Quantize the weights of every layer that has second moments; `convs` False leaves convolutions alone."""
     needs_calibration(prepared, "gptq")
+    untie_weights(prepared)
+    improve = gptq_layers(act_order=act_order, damping=damping, convs=convs)
+    return piece_by_piece(prepared, batches, "gptq", improve)
+
+
+def gptq_layers(
+    *, act_order: bool = True, damping: float = 0.01, convs: bool = True
+) -> Callable[[Walk], Iterator[Outcome]]:
+    """What `gptq` does to one graph."""
+    grams = Grams()
 
     def quantize(walk: Walk, layer: Layer) -> Change:
-        return _quantize(walk, layer, act_order=act_order, damping=damping)
+        return _quantize(walk, layer, grams, act_order=act_order, damping=damping)
 
-    return piece_by_piece(prepared, batches, "gptq", each_layer(partial(cannot_write_codes, convs=convs), quantize))
+    return each_layer(partial(cannot_write_codes, convs=convs), quantize)
 
 
 def cannot_write_codes(layer: Layer, *, convs: bool = True) -> str | None:
@@ -63,13 +74,14 @@ def cannot_write_codes(layer: Layer, *, convs: bool = True) -> str | None:
 
 
 @torch.no_grad()
-def _quantize(walk: Walk, layer: Layer, *, act_order: bool, damping: float) -> Change:
+def _quantize(walk: Walk, layer: Layer, grams: Grams, *, act_order: bool, damping: float) -> Change:
     quantizer, weight = layer.quantizer, layer.weight_parameter
     assert quantizer is not None
     held = moments_of(walk, layer, walk.judge_calls())
-    moments = moments_of(walk, layer, walk.train_calls())
+    gram = grams.of(walk, layer, walk.train_calls())
     before = float(held.loss(layer.quantized_weight()))
-    found = _weight(quantizer, moments.weight.reshape(weight.shape), moments, act_order=act_order, damping=damping)
+    start = held.weight.reshape(weight.shape)
+    found = weight_by_moments(quantizer, start, gram, act_order=act_order, damping=damping)
     after = float(held.loss(found))
     remember_float(walk.prepared, weight)
     kept = weight.detach().clone()
@@ -82,35 +94,49 @@ def _quantize(walk: Walk, layer: Layer, *, act_order: bool, damping: float) -> C
     return Change(place=layer.name, before=before, after=after, kept=helped)
 
 
-def _weight(quantizer: Quantizer, weight: Tensor, moments: Moments, *, act_order: bool, damping: float) -> Tensor:
-    rows = weight.reshape(moments.weight.shape)
+def weight_by_moments(
+    quantizer: Quantizer, weight: Tensor, gram: Tensor, *, act_order: bool = True, damping: float = 0.01
+) -> Tensor:
+    """`weight` on the grid of its quantizer, pairs within their limit, for inputs with the second moments `gram`
+    (groups, inputs of one output, inputs of one output)."""
+    rows = weight.reshape(len(gram), -1, gram.shape[-1])
     found = torch.empty_like(rows)
-    grids = _on_grid(quantizer, weight, moments.weight.shape)
+    grids = _on_grid(quantizer, weight, rows.shape)
     for group in range(rows.shape[0]):
-        found[group] = gptq_weight(rows[group], moments.gram[group], grids(group), damping=damping, act_order=act_order)
+        found[group] = gptq_weight(rows[group], gram[group], grids(group), damping=damping, act_order=act_order)
     return found.reshape(weight.shape)
 
 
 def _on_grid(
     quantizer: Quantizer, weight: Tensor, shape: torch.Size
-) -> Callable[[int], Callable[[Tensor, Tensor], Tensor]]:
-    """Rounding to nearest on the grid of each element, with its scale and zero point laid out element by element."""
+) -> Callable[[int], Callable[[Tensor, int], Tensor]]:
+    """Rounding to nearest on the grid of each element, with its scale and zero point laid out element by element. Codes
+    stay within what those of their pairs leave that were rounded before."""
     scheme: Scheme = quantizer.scheme
     qparams = quantizer.qparams()
-    scale, zero = (
-        _laid_out(t.to(weight.dtype), scheme, weight).reshape(shape) for t in (qparams.scale, qparams.zero_point)
-    )
-    lo, hi = scheme.grid.qmin - zero, scheme.grid.qmax - zero
-    offset = torch.zeros_like(scale)
-    if qparams.offset is not None:
-        offset = _laid_out(qparams.offset.to(weight.dtype), scheme, weight).reshape(shape)
 
-    def of_group(group: int) -> Callable[[Tensor, Tensor], Tensor]:
-        def to_grid(values: Tensor, columns: Tensor) -> Tensor:
-            step = scale[group][:, columns]
-            moved = offset[group][:, columns]
-            code = torch.round((values + moved) / step)
-            return torch.clamp(code, lo[group][:, columns], hi[group][:, columns]) * step - moved
+    def by_columns(values: Tensor) -> Tensor:
+        """(groups, inputs of one output, outputs of one group)"""
+        return _laid_out(values.to(weight.dtype), scheme, weight).reshape(shape).transpose(1, 2).contiguous()
+
+    scale, zero = by_columns(qparams.scale), by_columns(qparams.zero_point)
+    lo, hi = scheme.grid.qmin - zero, scheme.grid.qmax - zero
+    offset = None if qparams.offset is None else by_columns(qparams.offset)
+    partners = None if quantizer.pairs is None else quantizer.pairs.partners(weight.shape).tolist()
+
+    def of_group(group: int) -> Callable[[Tensor, int], Tensor]:
+        codes = torch.zeros_like(scale[group])
+
+        def to_grid(values: Tensor, column: int) -> Tensor:
+            step = scale[group, column]
+            moved = values if offset is None else values + offset[group, column]
+            code = torch.div(moved, step).round_().clamp_(lo[group, column], hi[group, column])
+            if partners is not None:
+                for other in {*partners[column]}:
+                    code.clamp_(-PAIR_LIMIT - codes[other], PAIR_LIMIT - codes[other])
+                codes[column] = code
+            real = code.mul_(step)
+            return real if offset is None else real.sub_(offset[group, column])
 
         return to_grid
 

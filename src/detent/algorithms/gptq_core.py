@@ -20,37 +20,36 @@ _BLOCK = 128
 def gptq_weight(
     weight: Tensor,
     gram: Tensor,
-    to_grid: Callable[[Tensor, Tensor], Tensor],
+    to_grid: Callable[[Tensor, int], Tensor],
     *,
     damping: float = 0.01,
     act_order: bool = True,
 ) -> Tensor:
     """The quantized weight (outputs, inputs) for inputs whose second moments are `gram` (inputs, inputs).
 
-    `to_grid(values, columns)` puts values (outputs, len(columns)) of the given columns on their grid. With `act_order`
-    the columns with the largest inputs come first, while there are most left to make up for them.
+    `to_grid(values, column)` puts the values of one column, one for each output, on their grid. With `act_order` the
+    columns with the largest inputs come first, while there are most left to make up for them.
     """
-    work, h = weight.detach().float().clone(), gram.detach().float().clone()
+    h = gram.detach().float().clone()
+    work = weight.detach().float().t().clone()  # by columns: each is read and written as a whole
     dead = h.diagonal() == 0
     h.diagonal()[dead] = 1.0
-    work[:, dead] = 0
+    work[dead] = 0
     order = torch.argsort(h.diagonal(), descending=True) if act_order else torch.arange(h.shape[0], device=h.device)
-    work, h = work[:, order], h[order][:, order]
+    work, h, places = work[order], h[order][:, order], order.tolist()
     inverse = _inverse_factor(h, damping)
-    result = torch.zeros_like(work)
-    for start in range(0, work.shape[1], _BLOCK):
-        end = min(start + _BLOCK, work.shape[1])
-        block, errors = work[:, start:end].clone(), torch.zeros_like(work[:, start:end])
-        factor = inverse[start:end, start:end]
-        for column in range(end - start):
-            value = block[:, column]
-            quantized = to_grid(value.unsqueeze(1), order[start + column : start + column + 1]).squeeze(1)
-            result[:, start + column] = quantized
-            error = (value - quantized) / factor[column, column]
-            block[:, column:] -= error.unsqueeze(1) * factor[column, column:].unsqueeze(0)
-            errors[:, column] = error
-        work[:, end:] -= errors @ inverse[start:end, end:]
-    return result[:, torch.argsort(order)]
+    slopes = inverse.diagonal().tolist()
+    result = torch.empty_like(work)
+    for start in range(0, len(work), _BLOCK):
+        end = min(start + _BLOCK, len(work))
+        errors = torch.empty_like(work[start:end])
+        for column in range(start, end):
+            value = work[column]
+            result[column] = to_grid(value, places[column])
+            error = torch.sub(value, result[column], out=errors[column - start]).div_(slopes[column])
+            work[column + 1 : end].addr_(inverse[column, column + 1 : end], error, alpha=-1)
+        work[end:] -= inverse[start:end, end:].t() @ errors
+    return result[torch.argsort(order)].t()
 
 
 def _inverse_factor(h: Tensor, damping: float) -> Tensor:

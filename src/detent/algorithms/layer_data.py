@@ -14,7 +14,7 @@ from detent.algorithms.layers import Layer
 from detent.algorithms.moments_core import Moments, columns
 from detent.algorithms.walk import RecordedCall, Walk, compute
 
-__all__ = ["moments_of", "pairs"]
+__all__ = ["Grams", "moments_of", "pairs"]
 
 
 def pairs(walk: Walk, nodes: Sequence[fx.Node], calls: Sequence[RecordedCall]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -55,6 +55,37 @@ def moments_of(walk: Walk, layer: Layer, calls: Sequence[RecordedCall]) -> Momen
             error = _rows(with_inputs - wanted, layer).reshape(groups, moments.weight.shape[1], -1)
             moments.add(columns(call.got[source], op, layer.kind), error)
     return moments
+
+
+class Grams:
+    """Second moments of what layers take in, in the quantized run: H of `moments_core` alone.
+
+    Linear layers that read the same tensor, as the queries, keys and values of attention, have one in common: the last
+    is kept.
+    """
+
+    def __init__(self) -> None:
+        self._at: tuple[Walk, Any] | None = None
+        self._last: Tensor | None = None
+
+    def of(self, walk: Walk, layer: Layer, calls: Sequence[RecordedCall]) -> Tensor:
+        """(groups, inputs of one output, inputs of one output), summed over the calls."""
+        at = (walk, _source(layer)) if layer.kind == "linear" else None
+        if self._last is None or at is None or at != self._at:
+            self._at, self._last = at, _gram(layer, calls)
+        return self._last
+
+
+@torch.no_grad()
+def _gram(layer: Layer, calls: Sequence[RecordedCall]) -> Tensor:
+    source, op = _source(layer), layer.op
+    total: Tensor | None = None
+    for call in calls:
+        x = columns(call.got[source], op, layer.kind)
+        gram = x @ x.transpose(1, 2)
+        total = gram if total is None else total.add_(gram)
+    assert total is not None
+    return total
 
 
 def _source(layer: Layer) -> Any:

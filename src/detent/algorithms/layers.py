@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 from detent.graph import FoldedBatchNorm, Region, join, kind_of
 from detent.quantizers import Quantizer
 
-__all__ = ["Layer", "all_layers", "layers_of", "modules_of", "op_name", "regions_of", "source_of"]
+__all__ = ["Layer", "all_layers", "layers_of", "modules_of", "op_name", "regions_of", "source_of", "stored_parameter"]
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ class Layer:
     @property
     def weight_parameter(self) -> nn.Parameter:
         """The float weight of the operation itself, which an algorithm may write to."""
-        return _stored(self.op, "weight")
+        return stored_parameter(self.op, "weight")
 
     @property
     def bias_parameter(self) -> nn.Parameter | None:
         """The float bias of the operation itself; None if it has none."""
-        return _stored(self.op, "bias") if parametrize.is_parametrized(self.op, "bias") else self.op.bias
+        return stored_parameter(self.op, "bias") if parametrize.is_parametrized(self.op, "bias") else self.op.bias
 
     @property
     def quantizer(self) -> Quantizer | None:
@@ -147,7 +147,8 @@ def _name(region: Region, path: str, target: str) -> str:
     return path if alone and path else join(path, target)
 
 
-def _stored(op: Any, which: str) -> nn.Parameter:
+def stored_parameter(op: Any, which: str) -> nn.Parameter:
+    """The float weight or bias of a module, before it is quantized."""
     if parametrize.is_parametrized(op, which):
         stored: nn.Parameter = op.parametrizations[which].original
         return stored

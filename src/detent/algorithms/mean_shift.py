@@ -9,7 +9,7 @@ of the inputs, and takes several runs for it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from detent.algorithms.bias_correction_core import expected_shift
-from detent.algorithms.floating import Originals, remember_float, restore_biases
+from detent.algorithms.floating import Originals, remember_float, restore_corrected
 from detent.algorithms.layers import Layer, all_layers
 from detent.algorithms.measuring import measured
 from detent.algorithms.snapshot import Snapshot
@@ -66,8 +66,8 @@ def _groups(layer: Layer) -> int:
 def observing_input_means(prepared: PreparedModel) -> Iterator[list[InputMeans]]:
     """Inside the block the inputs of layers that can be corrected are observed. Earlier corrections are taken back,
     unless an error ends the block."""
-    earlier, originals, kept = dict(prepared.corrected_biases), Originals(prepared), Snapshot(prepared.corrected_biases)
-    restore_biases(prepared)
+    earlier, originals, kept = dict(prepared.corrected), Originals(prepared), Snapshot(prepared.corrected)
+    restore_corrected(prepared)
     layers = {layer.module: layer for layer in all_layers(prepared) if _bias(layer) is not None}
     shared = Counter(_bias(layer) for layer in layers.values())
     found = [InputMeans(layer) for layer in layers.values() if shared[_bias(layer)] == 1]
@@ -77,7 +77,7 @@ def observing_input_means(prepared: PreparedModel) -> Iterator[list[InputMeans]]
     except BaseException:
         kept.restore()
         originals.restore()
-        prepared.corrected_biases = earlier
+        prepared.corrected = earlier
         raise
     finally:
         for handle in handles:
@@ -85,20 +85,24 @@ def observing_input_means(prepared: PreparedModel) -> Iterator[list[InputMeans]]
 
 
 @torch.no_grad()
-def correct_mean_shift(prepared: PreparedModel, found: list[InputMeans]) -> list[str]:
-    """Correct the biases of a calibrated model; the names of the layers, whose number the Plan has in a note."""
+def correct_mean_shift(
+    prepared: PreparedModel, found: list[InputMeans], floats: Mapping[Tensor, Tensor] | None = None
+) -> list[str]:
+    """Correct the biases of a calibrated model; the names of the layers, whose number the Plan has in a note. `floats`
+    are the weights that lie on their grids already, as they were before."""
     corrected: list[str] = []
     for means in found:
         layer, mean, bias = means.layer, means.mean(), _bias(means.layer)
         if mean is None or bias is None:
             continue
-        shift = expected_shift(layer.quantized_weight() - layer.weight.detach(), mean, groups=_groups(layer))
+        weight = (floats or {}).get(layer.weight_parameter, layer.weight.detach())
+        shift = expected_shift(layer.quantized_weight() - weight, mean, groups=_groups(layer))
         if not shift.any() or not shift.isfinite().all():
             continue
         remember_float(prepared, bias)
         before = bias.detach().clone()
         bias.sub_(shift)
-        prepared.corrected_biases[bias] = (before, bias.detach().clone())
+        prepared.corrected[bias] = (before, bias.detach().clone())
         if layer.bias_quantizer is not None:
             layer.bias_quantizer.initialize(measured(layer.bias_quantizer, [bias.detach()]))
         corrected.append(layer.name)

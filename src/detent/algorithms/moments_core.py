@@ -10,6 +10,7 @@ error of a whole calibration set costs as much as that of a few images, and its 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,18 +18,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["Moments", "columns", "has_columns"]
+__all__ = ["Moments", "columns", "columns_at", "has_columns", "outputs_of_a_sample"]
 
 _MOST_COLUMNS = 4608  # 85 MB of H; a 3x3 convolution of 512 channels
+_MOST_INPUTS = 16384  # 1 GB of H; the widest layers of language models of 8 billion weights have 14,336
 
 
 def has_columns(op: Any, kind: str) -> bool:
     """Whether the inputs of a layer can be laid out as columns: linear layers and plain 1-d and 2-d convolutions."""
     if kind == "linear":
-        return int(op.in_features) <= _MOST_COLUMNS
-    if kind != "conv" or op.weight.ndim not in (3, 4) or op.padding_mode != "zeros" or isinstance(op.padding, str):
+        return int(op.in_features) <= _MOST_INPUTS
+    if kind != "conv" or len(op.kernel_size) > 2 or op.padding_mode != "zeros" or isinstance(op.padding, str):
         return False
-    return int(op.weight[0].numel()) <= _MOST_COLUMNS
+    return int(op.in_channels // op.groups * math.prod(op.kernel_size)) <= _MOST_COLUMNS
 
 
 def columns(x: Tensor, op: Any, kind: str) -> Tensor:
@@ -40,7 +42,7 @@ def columns(x: Tensor, op: Any, kind: str) -> Tensor:
     """
     if kind == "linear":
         return x.reshape(-1, x.shape[-1]).t().unsqueeze(0)
-    flat = op.weight.ndim == 3
+    flat = len(op.kernel_size) == 1
     image = x.unsqueeze(2) if flat else x
     image = image.unsqueeze(0) if image.ndim == 3 else image
     sizes = {
@@ -49,6 +51,41 @@ def columns(x: Tensor, op: Any, kind: str) -> Tensor:
     }
     unfolded = F.unfold(image, **sizes)
     return unfolded.reshape(unfolded.shape[0], op.groups, -1, unfolded.shape[-1]).permute(1, 2, 0, 3).flatten(2)
+
+
+def columns_at(x: Tensor, op: Any, kind: str, places: Tensor) -> Tensor:
+    """As `columns`, of some outputs of each sample alone: `places` has their numbers, a row for each sample.
+
+    >>> conv, x = torch.nn.Conv2d(4, 6, 3, padding=1, stride=2, groups=2), torch.randn(5, 4, 7, 7)
+    >>> of_each = columns(x, conv, "conv").unflatten(2, (5, 16))
+    >>> torch.equal(columns_at(x, conv, "conv", torch.tensor([[3, 15]] * 5)), of_each[..., [3, 15]].flatten(2))
+    True
+    """
+    samples = torch.arange(len(x), device=x.device).unsqueeze(1)
+    if kind == "linear":
+        return x.reshape(len(x), -1, x.shape[-1])[samples, places].flatten(0, 1).t().unsqueeze(0)
+    image = x.unsqueeze(2) if len(op.kernel_size) == 1 else x
+    (height, width), (down, right), (upper, left), (tall, wide) = (
+        (low,) * (2 - len(given)) + tuple(given)
+        for low, given in ((1, op.kernel_size), (1, op.stride), (0, op.padding), (1, op.dilation))
+    )
+    image = F.pad(image, (left, left, upper, upper)).permute(0, 2, 3, 1)
+    across = (image.shape[2] - wide * (width - 1) - 1) // right + 1
+    rows, sides = places // across * down, places % across * right
+    parts = [
+        image[samples, rows + tall * i, sides + wide * j].flatten(0, 1) for i in range(height) for j in range(width)
+    ]
+    return torch.stack(parts, 2).reshape(len(parts[0]), op.groups, -1).permute(1, 2, 0)
+
+
+def outputs_of_a_sample(x: Tensor, op: Any, kind: str) -> int:
+    """How many outputs a layer computes for each sample of `x`, channels apart."""
+    if kind == "linear":
+        return math.prod(x.shape[1:-1])
+    parts = zip(x.shape[2:], op.kernel_size, op.stride, op.padding, op.dilation, strict=True)
+    return math.prod(
+        (size + 2 * pad - gap * (kernel - 1) - 1) // stride + 1 for size, kernel, stride, pad, gap in parts
+    )
 
 
 @dataclass

@@ -14,7 +14,7 @@ from detent.algorithms.whole import Whole
 from detent.graph import PreparedModel
 from detent.progress import progress
 
-__all__ = ["LeftAlone", "each_layer", "piece_by_piece"]
+__all__ = ["LeftAlone", "Outcome", "each_layer", "piece_by_piece"]
 
 
 @dataclass(frozen=True)

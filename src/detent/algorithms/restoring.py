@@ -16,7 +16,7 @@ from detent.algorithms.errors_core import Deviation
 from detent.algorithms.floating import as_float, evaluating, only_quantizing, with_originals
 from detent.algorithms.layers import modules_of, op_name, regions_of
 from detent.algorithms.refusals import needs_calibration
-from detent.graph import PreparedModel, kind_of, quantizers_of
+from detent.graph import PreparedModel, called_module, kind_of, quantizers_of
 from detent.quantizers import Quantizer
 
 __all__ = ["RestoredOp", "noise_of_weights", "rank_restored", "restoring"]
@@ -96,7 +96,7 @@ def _parts_by_op(prepared: PreparedModel) -> dict[tuple[str, str], _Parts]:
         for graph in region.graphs.values():
             for node in graph.nodes:
                 kind = kind_of(node, modules)
-                own = modules.get(str(node.target)) if node.op == "call_module" else None
+                own = called_module(node, modules)
                 read = [modules.get(str(one.target)) for one in node.all_input_nodes if one.op == "call_module"]
                 held = [*read, *(() if own is None else own.modules())]
                 using = {one for one in held if isinstance(one, Quantizer)}

@@ -43,7 +43,8 @@ class SampleRange:
         x: Tensor = args[0].detach()
         if x.numel() == 0:
             return
-        low, high = torch.aminmax(x.reshape(len(x) if x.ndim > 1 else 1, -1), dim=1)
+        rows = x.reshape(len(x) if x.ndim > 1 else 1, -1)
+        low, high = rows.amin(1), rows.amax(1)  # torch.aminmax along an axis takes 15 times as long
         samples = torch.stack([low, high, torch.ones_like(low)]).double()
         self._total = self._total.to(x.device) + samples.sum(1)
 

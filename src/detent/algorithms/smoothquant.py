@@ -28,7 +28,7 @@ def smoothquant(prepared: PreparedModel, batches: Iterable[Any], *, alpha: float
     """Smooth the inputs of linear layers; `alpha` is searched for each place unless given.
 
     All of it is undone if the outputs of the network get worse. The model is calibrated on a few samples for that:
-    calibrate it afterwards.
+    calibrate it afterward.
     """
 
     def tried(inputs: Tensor, weights: Tensor) -> dict[str, Tensor]:

@@ -29,7 +29,7 @@ def split_channels(
     share: float = 0.05,
     between: Callable[[str, str], bool] | None = None,
 ) -> nn.Module:
-    """A float model that computes the same, to be prepared instead of `model`, which is left as it was.
+    """An equivalent float model, to be prepared instead of `model`, which is not changed.
 
     Up to `share` of the channels between two layers are doubled, always those that the next weight is largest for.
     `between` says by the names of the two layers whether theirs may be; all may without it. Batch norms are merged into

@@ -10,16 +10,19 @@ from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from detent.algorithms.adaround import adaround
-from detent.algorithms.autoround import autoround
+from detent.algorithms.autoround import autoround, autoround_layers
 from detent.algorithms.awq import awq
 from detent.algorithms.bias_correction import bias_correction
 from detent.algorithms.brecq import brecq, qdrop
 from detent.algorithms.equalization import equalize
 from detent.algorithms.finetuning import finetune_scales, finetune_weights
-from detent.algorithms.gptq import gptq
+from detent.algorithms.gptq import gptq, gptq_layers
 from detent.algorithms.hqq import hqq
+from detent.algorithms.piecewise import Outcome
 from detent.algorithms.report import Report
+from detent.algorithms.rotate import rotate
 from detent.algorithms.smoothquant import smoothquant
+from detent.algorithms.walk import Walk
 from detent.errors import RecipeError, RegistrationError
 from detent.graph import PreparedModel
 from detent.registry import Table
@@ -33,13 +36,16 @@ Phase = Literal["before calibration", "after calibration"]
 class Algorithm:
     """A function of a prepared model and batches, with options by keyword, when it runs, and a line about it.
 
-    `needs_data` is whether the batches have an influence on its result.
+    `needs_data` is whether the batches have an influence on its result. `on_graph`, of one that goes through a model
+    layer by layer, gives for its options what it does to one graph: so it can work on a model of which one part at a
+    time is in memory.
     """
 
     run: Callable[..., Report]
     phase: Phase
     about: str
     needs_data: bool = True
+    on_graph: Callable[..., Callable[[Walk], Iterable[Outcome]]] | None = None
 
 
 class AlgorithmRegistry(Table[Algorithm]):
@@ -79,11 +85,19 @@ ALGORITHMS = AlgorithmRegistry(
             smoothquant, _BEFORE, "outliers moved from activations to weights (Xiao et al., 2023)"
         ),
         "awq": Algorithm(awq, _BEFORE, "weights that meet large inputs enlarged (Lin et al., 2024)"),
+        "rotate": Algorithm(rotate, _BEFORE, "residual streams turned by Hadamard matrices (Ashkboos et al., 2024)"),
         "hqq": Algorithm(
             hqq, _AFTER, "scales fitted to weights without data (Badri and Shaji, 2023)", needs_data=False
         ),
-        "gptq": Algorithm(gptq, _AFTER, "weights column by column, with second moments (Frantar et al., 2023)"),
-        "autoround": Algorithm(autoround, _AFTER, "rounding and scales by signed gradients (Cheng et al., 2024)"),
+        "gptq": Algorithm(
+            gptq, _AFTER, "weights column by column, with second moments (Frantar et al., 2023)", on_graph=gptq_layers
+        ),
+        "autoround": Algorithm(
+            autoround,
+            _AFTER,
+            "rounding and scales by signed gradients (Cheng et al., 2024)",
+            on_graph=autoround_layers,
+        ),
         "adaround": Algorithm(adaround, _AFTER, "learned rounding, layer by layer (Nagel et al., 2020)"),
         "brecq": Algorithm(brecq, _AFTER, "learned rounding and scales, block by block (Li et al., 2021)"),
         "qdrop": Algorithm(qdrop, _AFTER, "BRECQ with quantization dropped at random (Wei et al., 2022)"),
@@ -104,7 +118,9 @@ def check(name: str, options: Mapping[str, Any]) -> None:
             raise RecipeError(asked, found, _near(option, takes, "remove it"))
         if not _fits(value, takes[option]):
             wanted = getattr(takes[option], "__name__", str(takes[option]))
-            raise RecipeError(asked, f"it is a {type(value).__name__}; {wanted} is wanted", "give what it wants")
+            raise RecipeError(
+                asked, f"it is a {type(value).__name__}; {wanted} is expected", "give a value of that type"
+            )
 
 
 def run_algorithm(name: str, prepared: PreparedModel, batches: Iterable[Any], options: Mapping[str, Any]) -> Report:

@@ -33,9 +33,18 @@ class RecordedCall:
 
 
 class Walk:
-    """The calls of one graph, all of them at the same node."""
+    """The calls of one graph, all of them at the same node; as many as have `most_bytes` alive at the most."""
 
-    def __init__(self, prepared: PreparedModel, path: str, region: Region, mode: str, calls: Sequence[RecordedCall]):
+    def __init__(
+        self,
+        prepared: PreparedModel,
+        path: str,
+        region: Region,
+        mode: str,
+        calls: Sequence[RecordedCall],
+        *,
+        most_bytes: float = _MOST_BYTES,
+    ):
         self.prepared, self.path, self.region, self.mode = prepared, path, region, mode
         self.graph = region.graphs[mode]
         self.modules = modules_of(region)
@@ -43,7 +52,7 @@ class Walk:
         self._index = {node: index for index, node in enumerate(self._nodes)}
         self._last = {node: max((self._index[user] for user in node.users), default=-1) for node in self._nodes}
         self._at = 0
-        self.calls = self._that_fit(calls)
+        self.calls = self._that_fit(calls, most_bytes)
         self.left_out = len(calls) - len(self.calls)
 
     @property
@@ -82,9 +91,12 @@ class Walk:
     def judge_calls(self) -> list[RecordedCall]:
         return [call for call in self.calls if call.held_back]
 
-    def _that_fit(self, calls: Sequence[RecordedCall]) -> list[RecordedCall]:
+    def _that_fit(self, calls: Sequence[RecordedCall], most_bytes: float) -> list[RecordedCall]:
         """As many calls as fit into memory: at least one to learn from and one to judge by."""
-        fit = max(1, int(_MOST_BYTES / max(self._bytes_alive() * 2, 1)))
+        each = max(self._bytes_alive() * 2, 1)
+        if len(calls) * each <= most_bytes:
+            return list(calls)
+        fit = max(1, int(most_bytes / each))
         judge = [call for call in calls if call.held_back][: max(1, fit // 4)]
         return [call for call in calls if not call.held_back][: max(1, fit - len(judge))] + judge
 

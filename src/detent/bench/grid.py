@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator
 
@@ -25,6 +25,7 @@ from detent.training.build import check_names, refuse_imports
 from detent.training.config import (
     Config,
     DataConfig,
+    LoopName,
     LossConfig,
     ModelConfig,
     OptimizerConfig,
@@ -37,7 +38,6 @@ from detent.training.overrides import parse_override
 
 __all__ = ["Grid", "load_grid"]
 
-LoopName = Literal["ptq", "qat", "lsq"]
 
 _WIDTH = re.compile(r"W(\d{1,2})A(\d{1,2})")
 _MOST = 100_000  # cells: a grid of more is a mistake
@@ -96,8 +96,8 @@ def _networks(value: object) -> object:
 
 
 class Evaluation(Section, frozen=True):
-    """On how many batches of the test split the simulation and float are measured (none: all), on how many the twin
-    and the engine are, beside the simulation, and whether latency is."""
+    """How many batches of the test split the simulation and float are measured on (none: all), on how many the twin and
+    the engine are, beside the simulation, and whether latency is."""
 
     batches: Annotated[int, within(1, _MOST_SEED)] | None = None
     verified: Annotated[int, within(1, 10_000)] = 8

@@ -15,10 +15,10 @@ from detent.compat.mqbench import hardware
 from detent.errors import ArtifactError, refusing
 from detent.files import write_bytes
 
-__all__ = ["Row", "Spread", "rows_of", "write_leaderboard"]
+__all__ = ["ACADEMIC", "Row", "Spread", "rows_of", "write_leaderboard"]
 
 _SEEDLESS = ("network", "algorithm", "target", "bits", "batch_norm", "initialization")
-ACADEMIC = "academic"
+ACADEMIC = hardware.GRAPHS[1].name
 GRAPH_TARGETS = {ACADEMIC: 1, **{f"{hardware.__name__}:GRAPH_{number}": number for number in (2, 3)}}
 """The benchmark's graphs with one kind of numbers: what is quantized is all that differs. Its code has these three."""
 

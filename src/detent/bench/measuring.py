@@ -19,6 +19,7 @@ from detent.errors import DetentError
 from detent.files import temporary_folder
 from detent.graph import PreparedModel
 from detent.graph.names import float_state_dict
+from detent.targets.academic import ACADEMIC
 from detent.training.batch import call, size_of
 from detent.training.build import batches_of, float_model, loop_of, run_of, samples_of
 from detent.training.config import Config
@@ -67,7 +68,7 @@ def _test(config: Config, limit: int | None, allow_imports: bool) -> Iterable[An
 def _float_config(cell: Cell) -> str:
     """The cell's config without what the float network does not depend on, the same text for all such cells."""
     said = {key: cell.config[key] for key in ("model", "data")}
-    return json.dumps({"name": "float", "backend": "academic", "recipe": {"name": "float"}, **said}, sort_keys=True)
+    return json.dumps({"name": "float", "backend": ACADEMIC.name, "recipe": {"name": "float"}, **said}, sort_keys=True)
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.resources import files
 
-from detent.bench.leaderboard import Row, Spread, ablation, academic_against_hardware
+from detent.bench.leaderboard import ACADEMIC, Row, Spread, ablation, academic_against_hardware
 from detent.bench.results import Result
 from detent.markup import Html, row, table, tag
 from detent.report.page import shell
@@ -132,7 +132,7 @@ def _against(rows: Sequence[Row]) -> Html:
 def _against_table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     found = academic_against_hardware(rows)
     targets = list(dict.fromkeys(target for entry in found for target in entry["by_target"]))
-    targets.sort(key=lambda name: (name != "academic", name))
+    targets.sort(key=lambda name: (name != ACADEMIC, name))
     lines = []
     for entry in found:
         figures = [_number(entry["by_target"].get(target)) for target in targets]

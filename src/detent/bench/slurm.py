@@ -22,7 +22,7 @@ def write_slurm(
     scripts: Path,
     allow_imports: bool = False,
 ) -> list[Path]:
-    """`array.sh`, each job of which computes its part of the cells, and `report.sh` for afterwards; their paths.
+    """`array.sh`, each job of which computes its part of the cells, and `report.sh` for afterward; their paths.
 
     Results lie in `folder`, which all nodes see; a job that is submitted again goes on where it was.
     """

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from detent.compat.mqbench.hardware import hardware_named
 from detent.compat.mqbench.solver import backend_of, recipe_of
 from detent.files import write_bytes
 from detent.recipes import yaml_text
@@ -114,7 +115,7 @@ def _experiment(
     }
     if observer is not None:
         told["qparams"] |= {"w_observer": _OBSERVERS[observer], "a_observer": _OBSERVERS[observer]}
-    if (method, hardware) == ("qil", "tvm"):
+    if method == "qil" and hardware_named(_HARDWARE[hardware]).params.pot_scale:
         told["backend"] = {"symmetry": True}  # an interval that is learned has no power of two; MQBench rounds it
     recipe = {**recipe_of(told), "name": f"{method}-{hardware}-{bits}bit"}
     return Experiment(

@@ -1,4 +1,4 @@
-"""The leave to import what a config names, which commands that read one share."""
+"""The option --allow-imports of the commands that read a config."""
 
 from __future__ import annotations
 

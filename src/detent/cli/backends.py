@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_format
+import sys
 from typing import TYPE_CHECKING, Any
 
 from detent.cli.options import AsJson
@@ -30,6 +31,8 @@ def backends(
         print(json_format.dumps(rows, indent=2))
     else:
         _print_table(rows)
+    for error in TARGETS.refused.values():
+        print(f"not available: {error.asked}: {error.found}; {error.to_do}", file=sys.stderr)
 
 
 def _facts(backend: Backend) -> dict[str, Any]:

@@ -51,13 +51,13 @@ def preprocessing(
     asked = (("--resize", resize), ("--mean", mean), ("--std", std), ("--layout", layout))
     given = [name for name, value in asked if value is not None]
     if given:
-        raise typer.BadParameter(f"{', '.join(given)} without --crop: say how large the images are to be")
+        raise typer.BadParameter(f"{', '.join(given)} without --crop: give the size of the images")
     return lambda _: None
 
 
 def _is_last(layout: str) -> bool:
     if layout.lower() not in ("nchw", "nhwc"):
-        raise typer.BadParameter(f"--layout {layout}: say nchw or nhwc")
+        raise typer.BadParameter(f"--layout {layout}: use nchw or nhwc")
     return layout.lower() == "nhwc"
 
 

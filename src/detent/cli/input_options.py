@@ -31,7 +31,7 @@ def parse_values(given: Sequence[str] | None) -> dict[str, float]:
     try:
         return {name: float(value) for name, value in found.items()}
     except ValueError:
-        raise typer.BadParameter(f"{' '.join(given or ())}: give numbers, as sr=16000") from None
+        raise typer.BadParameter(f"{' '.join(given or ())}: give numbers, such as sr=16000") from None
 
 
 def parse_free_sizes(given: Sequence[str] | None) -> tuple[dict[str, int], int]:
@@ -48,7 +48,7 @@ def parse_free_sizes(given: Sequence[str] | None) -> tuple[dict[str, int], int]:
 def _pairs(given: Sequence[str] | None) -> dict[str, str]:
     parts = [text.rpartition("=") for text in given or ()]
     if any(not name for name, _, _ in parts):
-        raise typer.BadParameter(f"{' '.join(given or ())}: give a name and a number, as width=320")
+        raise typer.BadParameter(f"{' '.join(given or ())}: give a name and a number, such as width=320")
     return {name: value for name, _, value in parts}
 
 

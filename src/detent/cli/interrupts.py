@@ -24,7 +24,8 @@ def nothing_written() -> str:
 
 @contextmanager
 def on_interrupt(describe: Callable[[], str]) -> Iterator[None]:
-    """At Ctrl-C print what `describe` says is kept, and exit. Of several processes of one run the first prints."""
+    """Inside the block Ctrl-C prints what `describe` says is kept, and exits. Of several processes of one run the first
+    prints."""
     with _keyboard() as keyboard:
         try:
             yield

@@ -39,6 +39,7 @@ RECIPES = (
     "nvfp4",
     "fp8",
     "smoothquant",
+    "rotate",
     "lsq",
     "lsq_plus",
     "tqt",
@@ -47,6 +48,7 @@ RECIPES = (
     "dsq",
     "qil",
     "apot",
+    "seq",
 )
 """The names in `detent.recipes.BUILTIN`, which is made of what needs torch."""
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json as json_format
 import shlex
+from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,6 +64,14 @@ def quantize(
     std: Std = None,
     layout: Layout = None,
     max_tensor_bytes: MaxTensorBytes = MOST_BYTES,
+    layer_by_layer: Annotated[
+        bool | None,
+        typer.Option(
+            "--layer-by-layer/--whole",
+            help="Read a Hugging Face folder a layer at a time, in little memory; a run that is killed goes on.",
+            show_default="where the target and the recipe can",
+        ),
+    ] = None,
     report: Annotated[bool, typer.Option("--report", help="Also write report.html, measured on --data.")] = False,
     json: AsJson = False,
 ) -> None:
@@ -68,7 +79,8 @@ def quantize(
 
     Images need --crop; they are resized, cropped and normalized as (pixel / 255 - mean) / std.
 
-    The data for a Hugging Face folder is `ids` and `mask`. Recipes that only round weights need no data.
+    The data for a Hugging Face folder is `ids` and `mask`. Recipes that only round weights need no data. Where the
+    target can take it, such a model is read a layer at a time; --whole deploys it as one network.
 
     Example: detent quantize model.onnx --backend onnxruntime --data calib/ -o out/
     """
@@ -79,16 +91,20 @@ def quantize(
     from detent.recipes import find
 
     request = without(find(recipe), exclude or ())
+    if _goes_by_layers(layer_by_layer, model, backend, request, whole={"--report": report, "--cpu": cpu}):
+        batches = _of_words(data, steps, batch_size, size, values, how)
+        _by_layers(model, batches, backend, request, out, json=json)
+        return
     network, ports, types = _load(model, size, values)
 
-    def batches() -> Any:
+    def given() -> Any:
         if data is None:
             return _without_data(network, request)
         return batches_of(data, ports, types, batch_size=batch_size, usual_size=BATCH_SIZE, how=how)
 
     artifact = run(
         network,
-        batches(),
+        given(),
         backend=backend,
         recipe=request,
         folder=out,
@@ -98,7 +114,7 @@ def quantize(
         inplace=True,
     )
     if report:
-        page = artifact.report(data=None if data is None else batches())
+        page = artifact.report(data=None if data is None else given())
     show_artifact(artifact, json=json)
     if json:
         return
@@ -121,11 +137,60 @@ def _load(model: Path, size: list[str] | None, values: list[str] | None) -> tupl
         return network, ports_of(network), types_of(network)
     from detent.frontends.hugging_face import load_checkpoint
 
+    _refuse_sizes(size, values)
+    return load_checkpoint(model), *_WORDS
+
+
+_WORDS: tuple[Inputs, Types] = (
+    dict.fromkeys(("ids", "mask"), ("batch", "length")),
+    dict.fromkeys(("ids", "mask"), "int64"),
+)
+"""What a language model takes in."""
+
+
+def _refuse_sizes(size: list[str] | None, values: list[str] | None) -> None:
     if size or values:
         given = "--size" if size else "--set"
-        raise DataError(f"{given} with {model}", "it is for ONNX files only", "leave it out: the data sets the length")
-    names = ("ids", "mask")
-    return load_checkpoint(model), dict.fromkeys(names, ("batch", "length")), dict.fromkeys(names, "int64")
+        found = "it is for ONNX files only"
+        raise DataError(f"{given} with a Hugging Face folder", found, "leave it out: the data sets the length")
+
+
+def _goes_by_layers(
+    asked: bool | None, model: Path, backend: str, recipe: Recipe, *, whole: Mapping[str, object]
+) -> bool:
+    """Whether the model is read a layer at a time: as asked, or else where that is possible. `whole` are options that
+    need all of it."""
+    needed = [option for option, value in whole.items() if value]
+    if asked and (needed or not model.is_dir()):
+        what = needed[0] if needed else "an ONNX file"
+        found = f"{what} needs the whole model" if needed else "it has no layers to be read one by one"
+        raise DataError(f"--layer-by-layer with {what}", found, "leave out one of the two")
+    if asked is not None or needed or not model.is_dir():
+        return bool(asked)
+    from detent.frontends.hugging_face import named_class
+    from detent.layerwise import why_not
+
+    return why_not(backend, recipe) is None and named_class(model)[0].__name__.endswith("ForCausalLM")
+
+
+def _of_words(
+    data: str | None, steps: int, batch_size: int | None, size: list[str] | None, values: list[str] | None, how: Any
+) -> Any:
+    """The batches of a language model, at most so many; None without data."""
+    from detent.quantizing import BATCH_SIZE, as_tensors
+
+    _refuse_sizes(size, values)
+    if data is None:
+        return None
+    return islice(as_tensors(batches_of(data, *_WORDS, batch_size=batch_size, usual_size=BATCH_SIZE, how=how)), steps)
+
+
+def _by_layers(model: Path, batches: Any, backend: str, recipe: Recipe, out: Path, *, json: bool) -> None:
+    from detent.layerwise import quantize_checkpoint
+
+    with on_interrupt(lambda: "what is done stays; run the same command to go on"):
+        result = quantize_checkpoint(model, batches, backend=backend, recipe=recipe, folder=out)
+    print(json_format.dumps(result.to_dict(), indent=1) if json else result)
 
 
 def _without_data(network: Any, recipe: Recipe) -> list[Any]:

@@ -17,7 +17,7 @@ __all__ = ["NamedFunction", "called", "named_function"]
 
 
 def called(name: str) -> Iterable[Any] | None:
-    """What the function gives; None if `name` names no function, but a file or folder."""
+    """The output of the function; None if `name` names no function, but a file or folder."""
     if not _names_function(name):
         return None
     make = named_function(name, "batches")

@@ -64,7 +64,7 @@ class Folder:
             raise DataError(
                 f"read images from {self.path}",
                 "no preprocessing was stated",
-                "say how a picture becomes an array: detent.data.Preprocessing, or --crop, --mean, --std",
+                "say how images are preprocessed: detent.data.Preprocessing, or --crop, --mean, --std",
             )
 
     @property

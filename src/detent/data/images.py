@@ -18,7 +18,7 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm")
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocessing:
-    """From a picture to an array: resize the shorter side, cut out the middle, `(pixel / 255 - mean) / std`.
+    """How an image becomes an array: resize the shorter side, cut out the middle, `(pixel / 255 - mean) / std`.
 
     `resize` is the length of the shorter side (None: the picture is resized to `crop` whatever its shape). `crop` is
     (height, width). The default is what torchvision's ImageNet classifiers take. As there, a picture of grays, of a
@@ -44,7 +44,7 @@ class Preprocessing:
         if min(self.crop) < 1 or (self.resize is not None and self.resize < max(self.crop)):
             raise DataError(
                 f"resize {self.resize} and crop {self.crop}",
-                "no such part can be cut out of a picture of that size",
+                "the crop does not fit into an image of that size",
                 "give a crop above zero that is not larger than resize",
             )
 

@@ -33,7 +33,7 @@ def base_network(source: OnnxSource, opset: int) -> tuple[Network, dict[str, str
     network = replace(
         network,
         inputs={name: port for name, port in network.inputs.items() if name not in absent},
-        ops=tuple(replace(op, name=op.name or op.outputs[0]) for op in network.ops),
+        ops=tuple(replace(op, name=op.label) for op in network.ops),
         opset=declared_opset(network, opset),
         dtypes={},
     )
@@ -90,7 +90,7 @@ def _converted(network: Network, opset: int) -> tuple[Network, dict[str, str]]:
 
 
 def _inserted(graph: onnx.GraphProto, before: Mapping[str, set[str]]) -> dict[str, str]:
-    """Nodes without a name that read what another node read before they were there, by what they give."""
+    """Nodes without a name that read what another node read before they were there, by their output."""
     now = {node.name: set(node.input) for node in graph.node if node.name}
     lost = {tensor: name for name, inputs in before.items() for tensor in inputs - now.get(name, inputs) if tensor}
     return {

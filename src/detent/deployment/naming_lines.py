@@ -1,4 +1,4 @@
-"""Refusals of operations, with the line of the model's own code that calls them."""
+"""Adds the line of the model's code to errors about its operations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["naming_lines"]
 
 @contextmanager
 def naming_lines(prepared: PreparedModel) -> Iterator[None]:
-    """Inside, a DeployError that names an operation of the network also says which line of the model it comes from."""
+    """Inside the block, a DeployError about an operation also names the line of the model's code that calls it."""
     try:
         yield
     except DeployError as error:

@@ -7,16 +7,14 @@ import logging
 import math
 import platform
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path, PurePath
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
 
 from detent.cpus import X86
 from detent.deployment.annotate import annotate
@@ -25,20 +23,29 @@ from detent.deployment.functions_in_steps import write_functions_in_steps
 from detent.deployment.memory import trim_heap
 from detent.deployment.naming_lines import naming_lines
 from detent.deployment.plane_means import pool_planes
-from detent.errors import DeployError, NotCalibratedError
+from detent.deployment.preconditions import (
+    require_calibrated,
+    require_finite,
+    require_finite_constants,
+    require_finite_qparams,
+    require_float32,
+    require_mode,
+    require_prepared,
+    require_whole,
+)
+from detent.errors import DeployError
 from detent.files import reserved
+from detent.frontends.hugging_face import companions
 from detent.frontends.onnx import is_imported
 from detent.frontends.torch import export
-from detent.graph import PreparedModel, eval_mode, other_real, quantizers_of
-from detent.ir import DeployedTensor, Network, write_qdq
+from detent.graph import PreparedModel, eval_mode
+from detent.ir import DeployedTensor, write_qdq
 from detent.ir.offsets import note_offsets
-from detent.ir.ops import Trait, ops_with
 from detent.ir.package import MANIFEST, VERSION, digest
 from detent.ir.packed_numbers import pack_numbers
 from detent.ir.saturation import saturating_layers
 from detent.planning import Backend
 from detent.progress import progress
-from detent.quantizers import Quantizer
 from detent.targets.base import Deployment, Format, Written
 from detent.targets.formats import find_format
 from detent.targets.rewrites import legalize
@@ -46,25 +53,24 @@ from detent.targets.rewrites import legalize
 __all__ = ["deployment_of", "require_writable", "write", "wrote"]
 
 _LOG = logging.getLogger("detent")
-_LAYERS, _ARITHMETIC = ops_with(Trait.WEIGHTED), ops_with(Trait.ARITHMETIC)
 _WRITTEN: set[str] = set()  # a digest for each artifact
 
 
 def deployment_of(prepared: PreparedModel, *, dynamic_batch: bool = True, mode: str | None = None) -> Deployment:
     """The network that is deployed, in memory: what `write` puts into files."""
-    _require_prepared(prepared)
-    _require_whole(prepared)
-    _require_mode(prepared, mode)
-    _require_calibrated(prepared, mode)
-    _require_float32(prepared)
-    _require_finite(prepared)
+    require_prepared(prepared)
+    require_whole(prepared)
+    require_mode(prepared, mode)
+    require_calibrated(prepared, mode)
+    require_float32(prepared)
+    require_finite(prepared)
     with eval_mode(prepared):
         if is_imported(prepared):
             exported = annotate(prepared, opset=_opset(prepared))
         else:
             exported = export(prepared, opset=_opset(prepared), dynamic_batch=dynamic_batch, mode=mode)
-    _require_finite_qparams(exported.tensors)
-    _require_finite_constants(exported.network)
+    require_finite_qparams(exported.tensors)
+    require_finite_constants(exported.network)
     network = pool_planes(exported.network, on_grids="global_avgpool" in prepared.backend.rules)
     network = write_functions_in_steps(network)
     network = replace(legalize(network, prepared.backend.rewrites), name=exported.network.name or "model")
@@ -98,7 +104,7 @@ def write(
     of an earlier deploy are replaced, and others beside them stay; a folder of other things is refused. `sqnr` of the
     outputs against the float network, in decibels, and `notes` are kept in the manifest.
     """
-    _require_prepared(prepared)
+    require_prepared(prepared)
     target, formats = target_of(folder), _formats(prepared.backend, files)
     contents: dict[str, bytes] = {}
     written = {}
@@ -160,16 +166,18 @@ def _written(one: Format, deployment: Deployment) -> Written:
     except OSError as error:
         to_do = f"make room in {tempfile.gettempdir()}, or name another folder in the variable TMPDIR"
         raise DeployError(
-            f"write the format {one.name!r}", f"its library needs a folder for a moment: {error}", to_do
+            f"write the format {one.name!r}", f"its library needs a temporary folder: {error}", to_do
         ) from error
 
 
 def _config(prepared: PreparedModel) -> dict[str, Any]:
-    """What a model of transformers says of itself, and where it is: of the outermost that has a config."""
+    """What a model of transformers says of itself, where it is, and what is beside it in the folder that it was loaded
+    from: of the outermost that has a config."""
     for name, module in prepared.named_modules():
         say = getattr(getattr(module, "config", None), "to_dict", None)
         if callable(say):
-            return {"config": say(), "config_prefix": name}
+            beside = companions(getattr(module, "name_or_path", ""))
+            return {"config": say(), "config_prefix": name, "companions": beside}
     return {}
 
 
@@ -200,92 +208,6 @@ def _opset(prepared: PreparedModel) -> int:
     blocks = any("group" in str(entry.scheme) for entry in prepared.plan.quantized)
     wide = any(8 < bits <= 16 for bits in widths)
     return max(int(prepared.backend.opset), 21 if wide or blocks else 0)
-
-
-def _require_prepared(prepared: nn.Module) -> None:
-    if not isinstance(prepared, PreparedModel):
-        raise DeployError("deploy a model", "it was not prepared", "detent.prepare it, calibrate it, then deploy it")
-
-
-def _require_whole(prepared: PreparedModel) -> None:
-    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
-        return
-    from torch.distributed.tensor import DTensor
-
-    if any(isinstance(parameter, DTensor) for parameter in prepared.parameters()):
-        raise DeployError(
-            "deploy a model",
-            "its parameters are shared out over processes",
-            "load detent.training.sharding.whole_state_dict(...) of it into the model prepared anew, and deploy that",
-        )
-
-
-def _require_mode(prepared: PreparedModel, mode: str | None) -> None:
-    modes = list(prepared.runners)
-    if mode is not None and mode not in modes:
-        known = ", ".join(modes) or "none"
-        raise DeployError(f"deploy the forward mode {mode!r}", f"prepared are {known}", "name one of these")
-
-
-def _require_calibrated(prepared: PreparedModel, mode: str | None) -> None:
-    missing = sorted({q.name for q in _quantizers_in(prepared, mode) if not q.calibrated})
-    if missing:
-        some = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
-        raise NotCalibratedError("deploy a model", f"these tensors have no scale: {some}", "calibrate it first")
-
-
-def _require_float32(prepared: PreparedModel) -> None:
-    found = other_real(prepared)
-    if found is not None:
-        raise DeployError("deploy a model", f"{found}, and files hold integers and float32", "deploy prepared.float()")
-
-
-def _require_finite(prepared: PreparedModel) -> None:
-    """Integers have no Inf and no NaN: a target would hold something else, or an engine compute with them."""
-    of_quantizers = {id(p) for quantizer in quantizers_of(prepared) for p in quantizer.parameters()}
-    for name, value in prepared.named_parameters():
-        if value.is_floating_point() and id(value) not in of_quantizers and not bool(value.isfinite().all()):
-            # As the float model calls it: a parametrized one has another name here.
-            own = name.replace("parametrizations.", "").removesuffix(".original")
-            raise _not_finite(f"the parameter {own}", value.detach())
-
-
-def _require_finite_qparams(tensors: Iterable[DeployedTensor]) -> None:
-    for tensor in tensors:
-        if not np.isfinite(tensor.scale).all():
-            raise _not_finite(f"the scale of {tensor.tensor}", torch.from_numpy(np.array(tensor.scale)))
-
-
-def _require_finite_constants(network: Network) -> None:
-    """What no parameter of torch is: statistics of a normalization, and tensors of an imported file. Infinity is a
-    number of formulas, as of masks, but of no layer; NaN is a number of neither."""
-    for op in network.ops:
-        layer = op.type in _LAYERS or op.type.endswith("Normalization")
-        if not layer and op.type not in _ARITHMETIC:
-            continue
-        for read in op.reads:
-            array = network.constants.get(read.tensor)
-            if array is None or array.dtype.kind != "f":
-                continue
-            if np.isnan(array).any() or (layer and np.isinf(array).any()):
-                raise _not_finite(f"the tensor {read.tensor}", torch.from_numpy(np.array(array)))
-
-
-def _not_finite(what: str, value: Tensor) -> DeployError:
-    count = int((~value.isfinite()).sum())
-    found = f"{what} has {count:,} of {value.numel():,} numbers that are infinite or NaN"
-    return DeployError("deploy a model", found, "train or load it again, with a lower learning rate if that made them")
-
-
-def _quantizers_in(prepared: PreparedModel, mode: str | None) -> Iterator[Quantizer]:
-    """The quantizers of what is deployed: another forward mode may not be calibrated."""
-    if prepared.untraced is not None:
-        yield from quantizers_of(prepared)
-        return
-    runner = prepared.runners[mode or next(iter(prepared.runners))]
-    for node in runner.graph.nodes:
-        if node.op == "call_module":
-            yield from quantizers_of(prepared.get_submodule(str(node.target)))
 
 
 def _manifest(

@@ -14,13 +14,29 @@ from torch import Tensor, nn
 from detent.errors import CaptureError, install_hint, refusing
 from detent.files import read_bytes
 
-__all__ = ["Checkpoint", "load_checkpoint"]
+__all__ = ["COMPANIONS", "Checkpoint", "companions", "load_checkpoint", "named_class"]
 
 _INDEX = "model.safetensors.index.json"
 _TO_DO = "give a folder that save_pretrained wrote"
 _MOST_CONFIG, _MOST_INDEX = 2**22, 2**26  # bytes
 _MOST_COUNT = 2**20
-_LAYERS = re.compile(r"^(num|n)_.*(layer|block)|layers$|^depth$")
+_MOST_TEXT = 2**27  # bytes
+
+COMPANIONS = (
+    "added_tokens.json",
+    "chat_template.jinja",
+    "generation_config.json",
+    "merges.txt",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+    "vocab.txt",
+)
+"""Files beside config.json that say how text becomes token ids and how words are chosen."""
+
+_LAYERS = re.compile(r"^(num|n)_.*(layer|block)|(?<!max_window_)layers$|^depth$")
 _COUNT = re.compile(r"^(num|n)_")
 
 
@@ -51,18 +67,8 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     layers than there are tensors is not built, and weights that are missing are not made up.
     """
     asked = f"load {folder}"
-    try:
-        import transformers
-    except ImportError:
-        raise CaptureError(asked, "transformers is not installed", install_hint("transformers")) from None
+    kind, config = named_class(folder)
     with refusing(CaptureError, asked, _TO_DO):
-        tensors = _count_tensors(folder, asked)
-        _check_counts(json.loads(read_bytes(folder / "config.json", most=_MOST_CONFIG)), tensors, asked)
-        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        named = str([*(config.architectures or ()), ""][0])
-        kind: Any = getattr(transformers, named, None) if named else None
-        if not _is_subclass(kind, transformers.PreTrainedModel):
-            raise CaptureError(asked, f"its architecture is {named or 'not named'}", "use one of transformers itself")
         model, told = kind.from_pretrained(
             folder,
             config=config,
@@ -75,8 +81,35 @@ def load_checkpoint(folder: Path) -> Checkpoint:
         )
         if told["missing_keys"]:
             missing = sorted(told["missing_keys"])
-            raise CaptureError(asked, f"it lacks {len(missing)} weights of {named}, as {missing[0]}", _TO_DO)
+            raise CaptureError(asked, f"it lacks {len(missing)} weights of {kind.__name__}, as {missing[0]}", _TO_DO)
         return Checkpoint(model.eval(), int(config.vocab_size)).eval()
+
+
+def companions(folder: str | Path) -> dict[str, bytes]:
+    """Those of `COMPANIONS` that are in a folder; none if it is no folder, such as the name of a model elsewhere."""
+    paths = (Path(folder) / name for name in COMPANIONS)
+    return {path.name: read_bytes(path, most=_MOST_TEXT) for path in paths if path.is_file()} if folder else {}
+
+
+def named_class(folder: Path) -> tuple[Any, Any]:
+    """The class of transformers that config.json names, and its config; nothing is built yet."""
+    asked = f"load {folder}"
+    try:
+        import transformers
+    except ImportError:
+        raise CaptureError(asked, "transformers is not installed", install_hint("transformers")) from None
+    with refusing(CaptureError, asked, _TO_DO):
+        tensors = _count_tensors(folder, asked)
+        _check_counts(json.loads(read_bytes(folder / "config.json", most=_MOST_CONFIG)), tensors, asked)
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        named = str([*(config.architectures or ()), ""][0])
+        if not isinstance(getattr(config, "vocab_size", None), int) or config.is_encoder_decoder:
+            found = f"{named or 'its model'} takes more or other things than token ids and their mask"
+            raise CaptureError(asked, found, "load it in Python, and give detent.quantize the model and its inputs")
+        kind: Any = getattr(transformers, named, None) if named else None
+        if not _is_subclass(kind, transformers.PreTrainedModel):
+            raise CaptureError(asked, f"its architecture is {named or 'not named'}", "use one of transformers itself")
+        return kind, config
 
 
 def _count_tensors(folder: Path, asked: str) -> int:

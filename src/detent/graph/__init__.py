@@ -4,7 +4,7 @@ from detent.graph.batch_norm import STRATEGIES, FoldedBatchNorm, foldable, foldi
 from detent.graph.capturable import other_real
 from detent.graph.capture import Captured, capture
 from detent.graph.codes import compress_saved_activations
-from detent.graph.corrected_biases import BEFORE_CORRECTION
+from detent.graph.corrections import BEFORE_CORRECTION
 from detent.graph.custom_tracer import CustomTracer
 from detent.graph.derived_bias import DerivedBias
 from detent.graph.eval_mode import eval_mode
@@ -14,11 +14,22 @@ from detent.graph.fold import fold_batch_norms
 from detent.graph.fusion import fuse
 from detent.graph.held_weights import WHY_FLOAT, lift_functional_weights
 from detent.graph.insertion import insert, quantizer_path
-from detent.graph.kinds import CLIPPING, KINDS, MULTIPLYING, PASSING, REORDERING, WEIGHTED, Kind
+from detent.graph.kinds import (
+    ACTIVATIONS,
+    AVERAGE_POOLS,
+    CLIPPING,
+    KINDS,
+    MULTIPLYING,
+    PASSING,
+    POOLS,
+    REORDERING,
+    WEIGHTED,
+    Kind,
+)
 from detent.graph.names import FloatNames, float_state_dict
 from detent.graph.observing import modes_to_observe, observing, quantizers_of
 from detent.graph.own_padding import split_conv_padding
-from detent.graph.plan import FloatTensor, Plan, PlannedOp, QuantizedTensor
+from detent.graph.plan import FloatTensor, Plan, PlanEntry, PlannedOp, QuantizedTensor
 from detent.graph.prepared import RESERVED, CarriedScales, PreparedModel, call_of
 from detent.graph.region import Region
 from detent.graph.removal import without_quantizers
@@ -26,15 +37,18 @@ from detent.graph.runner import TORCH_ERRORS, GraphInterpreter, Runner, describe
 from detent.graph.running import Inputs, flat, join, line_text
 from detent.graph.sliced_parameters import split_sliced_parameters
 from detent.graph.stubs import DeQuantStub, QuantStub
-from detent.graph.torch_ops import TORCH_OPS, TorchOp, kind_of, known_class, module_op, torch_op
+from detent.graph.torch_ops import TORCH_OPS, TorchOp, called_module, kind_of, known_class, module_op, torch_op
 from detent.graph.wrap import Functional, wrap
 
 __all__ = [
+    "ACTIVATIONS",
+    "AVERAGE_POOLS",
     "BEFORE_CORRECTION",
     "CLIPPING",
     "KINDS",
     "MULTIPLYING",
     "PASSING",
+    "POOLS",
     "REORDERING",
     "RESERVED",
     "STRATEGIES",
@@ -56,6 +70,7 @@ __all__ = [
     "Inputs",
     "Kind",
     "Plan",
+    "PlanEntry",
     "PlannedOp",
     "PreparedModel",
     "QuantStub",
@@ -64,6 +79,7 @@ __all__ = [
     "Runner",
     "TorchOp",
     "call_of",
+    "called_module",
     "capture",
     "compress_saved_activations",
     "described",

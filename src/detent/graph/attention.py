@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-__all__ = ["HIDDEN", "example_of", "multihead_attention", "scaled_dot_product_attention"]
+__all__ = [
+    "HIDDEN",
+    "example_of",
+    "multi_head_attention_forward",
+    "multihead_attention",
+    "scaled_dot_product_attention",
+]
 
 HIDDEN = -1e30
 """What is added to a score that takes no part; the sum of two is a float32 as well."""
@@ -92,6 +99,58 @@ def multihead_attention(
     if not need_weights:
         return self.out_proj(joined), None
     return self.out_proj(joined), weights.mean(-3) if average_attn_weights else weights
+
+
+def multi_head_attention_forward(
+    query: Any,
+    key: Any,
+    value: Any,
+    embed_dim_to_check: int,
+    num_heads: int,
+    in_proj_weight: Any,
+    in_proj_bias: Any,
+    bias_k: Any,
+    bias_v: Any,
+    add_zero_attn: bool,
+    dropout_p: float,
+    out_proj_weight: Any,
+    out_proj_bias: Any,
+    training: bool = True,
+    key_padding_mask: Any = None,
+    need_weights: bool = True,
+    attn_mask: Any = None,
+    use_separate_proj_weight: bool = False,
+    q_proj_weight: Any = None,
+    k_proj_weight: Any = None,
+    v_proj_weight: Any = None,
+    static_k: Any = None,
+    static_v: Any = None,
+    average_attn_weights: bool = True,
+    is_causal: bool = False,
+) -> Any:
+    """`F.multi_head_attention_forward`: the same of parameters that are handed over. Keys and values that are given as
+    they are, without a projection, are not implemented."""
+    if static_k is not None or static_v is not None:
+        return NotImplemented
+    parameters: Any = SimpleNamespace(
+        embed_dim=embed_dim_to_check,
+        num_heads=num_heads,
+        head_dim=embed_dim_to_check // num_heads,
+        batch_first=False,
+        in_proj_weight=None if use_separate_proj_weight else in_proj_weight,
+        in_proj_bias=in_proj_bias,
+        q_proj_weight=q_proj_weight,
+        k_proj_weight=k_proj_weight,
+        v_proj_weight=v_proj_weight,
+        bias_k=bias_k,
+        bias_v=bias_v,
+        add_zero_attn=add_zero_attn,
+        dropout=dropout_p,
+        training=training,
+        out_proj=lambda heads: F.linear(heads, out_proj_weight, out_proj_bias),
+    )
+    given = (query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal)
+    return multihead_attention(parameters, *given)
 
 
 def _projected(self: nn.MultiheadAttention, query: Any, key: Any, value: Any) -> Sequence[Any]:

@@ -156,6 +156,22 @@ class _Sum(torch.autograd.Function):
         return over_ranks(gradient.contiguous(), "sum")
 
 
+class _Divided(torch.autograd.Function):
+    """`y / factor`. For the backward pass it keeps the quotient, which the batch norm after it keeps too, and not y."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, factor: Tensor) -> Tensor:
+        quotient = y / factor
+        ctx.save_for_backward(quotient, factor)
+        return quotient
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
+        quotient, factor = ctx.saved_tensors
+        dy = gradient / factor
+        return dy, -(dy * quotient).sum_to_size(factor.shape) if ctx.needs_input_grad[1] else None
+
+
 class _Call(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -191,6 +207,13 @@ class FoldedBatchNorm(nn.Module):
     def bias(self) -> Tensor:
         """The folded bias, before quantization."""
         return merged(self.op, self.bn)[1]
+
+    @torch.no_grad()
+    def fold_to(self, folded: Tensor) -> None:
+        """Change the operation's weight to the one that folds to `folded`; that of a channel with gamma 0 stays."""
+        weight: Tensor = self.op.weight  # type: ignore[assignment]
+        factor = _along_outputs(folding_factor(self.bn), self.op, weight)
+        weight.copy_(torch.where(factor == 0, weight, folded / factor))
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Takes what the operation takes."""
@@ -230,7 +253,7 @@ class FoldedBatchNorm(nn.Module):
         factor = _factor(self.bn, self.bn.running_var)  # type: ignore[arg-type]
         factor = torch.where(factor.abs() < _LEAST, torch.full_like(factor, _LEAST), factor)
         y = self._run_quantized(x, own_weight * _along_outputs(factor, self.op, own_weight))
-        y = y / self._along_channels(factor, y)
+        y = _Divided.apply(y, self._along_channels(factor, y))  # type: ignore[no-untyped-call]
         bias: Tensor | None = self.op.bias  # type: ignore[assignment]
         out: Tensor = self.bn(y if bias is None else y + self._along_channels(bias, y))
         mode: Mode = getattr(self.bias_quantizer, "mode", QUANTIZE)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from detent.errors import CaptureError
 from detent.graph.prepared import RESERVED
@@ -20,6 +20,7 @@ def validate_inputs(model: Any, example_inputs: Any, leaf_modules: Sequence[str 
     """Refuse what is no model with the arguments of its forward, a model on two devices, one that was prepared
     already, and leaves that it does not have."""
     _refuse_arguments(model, example_inputs)
+    _refuse_compiled_code(model)
     _refuse_two_devices(model)
     _refuse_prepared(model)
     _refuse_unknown_leaves(model, leaf_modules)
@@ -38,6 +39,28 @@ def _refuse_arguments(model: Any, example_inputs: Any) -> None:
             "they are the arguments of forward, in a tuple",
             "write (x,), and what goes by name into example_kwargs",
         )
+
+
+def _refuse_compiled_code(model: nn.Module) -> None:
+    for name, part in model.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            raise CaptureError(
+                f"capture {name or 'a model'!r}, a module that torch.jit made",
+                "it has compiled code, and no Python that can be captured",
+                "give the module that it was scripted or traced from, or read what torch.onnx.export writes of it with"
+                " detent.load",
+            )
+        if isinstance(part, fx.GraphModule) and any(_is_aten(node.target) for node in part.graph.nodes):
+            raise CaptureError(
+                f"capture {name or 'a model'!r}, a module that torch.export made",
+                "its graph calls operators of ATen",
+                "give the module that it was exported from, or read what torch.onnx.export writes of it with"
+                " detent.load",
+            )
+
+
+def _is_aten(target: Any) -> bool:
+    return isinstance(target, type(torch.ops.aten.relu.default))
 
 
 def other_real(model: nn.Module) -> str | None:
@@ -61,7 +84,9 @@ def _refuse_prepared(model: nn.Module) -> None:
     taken = next((name for name in RESERVED if name in parts), None)
     if taken is not None:
         raise CaptureError(
-            f"capture a model with a part named {taken!r}", "prepared models keep their own there", "rename the part"
+            f"capture a model with a part named {taken!r}",
+            "prepared models use that name themselves",
+            "rename the part",
         )
 
 

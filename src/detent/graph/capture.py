@@ -1,7 +1,8 @@
 """From any `nn.Module` to fx graphs, never giving up: what cannot be traced becomes a graph break.
 
-Where symbolic tracing cannot go on, torch.export is tried (`exporting`). A graph break is the smallest submodule that
-neither takes: its Python code depends on data. It stays Python; its children are captured each in turn.
+Where symbolic tracing cannot go on, torch.export is tried (`exporting`), and then a recording of what runs
+(`replaying`). A graph break is the smallest submodule that none takes: its Python code depends on data. It stays
+Python; its children are captured each in turn.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from detent.errors import CaptureError, DetentError
 from detent.graph.capturable import validate_inputs
 from detent.graph.computed_weights import materialize_computed_weights
 from detent.graph.custom_tracer import CustomTracer
-from detent.graph.exporting import Attributes, Exporter, attributes_of
+from detent.graph.exporting import Attributes, Exported, Exporter, attributes_of
 from detent.graph.functional_dropout import dropout_as_modules
 from detent.graph.out_of_place import CONSTANT
 from detent.graph.own_forward import modules_with_custom_forward
-from detent.graph.plain_parameters import copied, materialize_parametrizations
+from detent.graph.plain_parameters import copied, materialize_parametrizations, without_compiled
 from detent.graph.region import Region
+from detent.graph.replaying import ReadsNumbersError
 from detent.graph.running import Inputs, Recorder, explained, fresh, join, line_of, record, run, same
 from detent.graph.shape_guards import doubled, reversed_numbers
 from detent.graph.torch_ops import is_known_module
@@ -33,12 +35,18 @@ from detent.quantizers import Quantizer
 
 __all__ = ["Captured", "capture"]
 
+_WAYS: Mapping[Callable[..., Exported], str] = {
+    Exporter.export: "came through torch.export",
+    Exporter.replay: "was recorded while it ran",
+}
+"""What is tried, one after the other, where symbolic tracing cannot go on, and what the plan says of it."""
+
 
 @dataclass(frozen=True)
 class Captured:
     """What capturing gives: the module to run, the regions in it, why each graph break is one, the tensors of the model
     under the names they had, the parts of graph breaks that the example inputs did not reach, which classes of
-    modules and functions are operations of the user's own, and why each region that came from torch.export did."""
+    modules and functions are operations of the user's own, and how and why each region came that was not traced."""
 
     module: nn.Module
     regions: Mapping[str, Region]
@@ -74,7 +82,7 @@ def capture(
     if concrete_args and modes:
         raise CaptureError("concrete_args and modes", "modes are sets of concrete args", "put them into each mode")
     validate_inputs(model, example_inputs, leaf_modules)
-    root = model if inplace else copied(model)
+    root = without_compiled(model if inplace else copied(model))
     inputs = Inputs(tuple(example_inputs), dict(example_kwargs or {}))
     flags = {module: module.training for module in root.modules()}
     root.eval()
@@ -123,29 +131,35 @@ class _Capture:
         self.skips = False
         self.uncalled: list[str] = []
         self.made_from: dict[Region, nn.Module] = {}
-        self._refused: dict[str, str] = {}  # why torch.export did not take a module
+        self._refused: dict[str, str] = {}  # why nothing took a module
 
     def module(self, module: nn.Module, path: str, inputs: Inputs, modes: Mapping[str, Mapping[str, Any]]) -> nn.Module:
         """A Region for `module`, or `module` itself, with captured children, if it is a graph break."""
         if isinstance(module, Region):
             return self._captured_before(module, path, inputs)
         constants = {mode: constants_of(module, inputs, given) for mode, given in modes.items()}
-        expected = {mode: run(module, Inputs(inputs.args, {**inputs.kwargs, **modes[mode]})) for mode in modes}
+        calls = {mode: Inputs(inputs.args, {**inputs.kwargs, **modes[mode]}) for mode in modes}
+        before = self._traced_before(module, constants)
+        # A graph that is taken as it is need not be compared with itself.
+        expected = {mode: run(module, call) for mode, call in calls.items()} if before is None else {}
         tracers = {mode: Tracer(self.leaves, path, self.opened) for mode in modes}
         why = ""
         try:
-            region: Region | None = self._traced_before(module, constants) or Region(
+            region: Region | None = before or Region(
                 module, {m: tracer.graph_of(module, constants[m], inputs) for m, tracer in tracers.items()}
             )
             assert region is not None
             for mode, runner in region.runners.items():
                 given = record(runner, module, inputs)
-                if not self.leaves.rewrites and not same(expected[mode], given):
-                    raise CaptureError("trace", "the traced graph computes something else", "")
-                if not self.leaves.rewrites and _holds_tensors(runner):
-                    call = Inputs(inputs.args, {**inputs.kwargs, **modes[mode]})
-                    _require_same_elsewhere(runner, module, reversed_numbers(call))
+                if before is None and not self.leaves.rewrites:
+                    if not same(expected[mode], given):
+                        raise CaptureError("trace", "the traced graph computes something else", "")
+                    if _holds_tensors(runner):
+                        _require_same_elsewhere(runner, module, reversed_numbers(calls[mode]))
         except Exception as reason:  # whatever Python did with a proxy: the module ran, so tracing is the cause
+            if before is not None:
+                for call in calls.values():
+                    run(module, call)  # if it does not run either, this says why
             region, why = None, explained(reason)
         breaks = {name: each for tracer in tracers.values() for name, each in tracer.graph_breaks.items()}
         if region is None or breaks:
@@ -154,7 +168,7 @@ class _Capture:
             if exported is not None:
                 return exported
         if region is None:
-            self.graph_breaks[path] = f"{why}{self._refused.get(path, '')}"
+            self.graph_breaks[path] = self._refused.get(path, why)
             self._children(module, path)
             return module
         if any(node.target is F.dropout for graph in region.graphs.values() for node in graph.nodes):
@@ -184,25 +198,36 @@ class _Capture:
         calls = {mode: Inputs(inputs.args, {**inputs.kwargs, **given}) for mode, given in modes.items()}
         constants = {mode: constants_of(module, inputs, given) for mode, given in modes.items()}
         exporters = {mode: Exporter(module, call, self.attributes, is_leaf) for mode, call in calls.items()}
-        try:
-            made = {m: each.export(constants[m], owns_inputs=not path) for m, each in exporters.items()}
-            region = Region(module, {mode: each.graph for mode, each in made.items()})
-            for mode, runner in region.runners.items():
-                _require_same(runner, module, calls[mode])
-        except Exception as reason:  # whatever torch.export refuses
-            line, found = line_of(reason), explained(reason)
-            is_known = found == why or (line and line in why)
-            self._refused[path] = "" if is_known else f"; torch.export: {found}"
-            return None
-        if any(node.target is F.dropout for graph in region.graphs.values() for node in graph.nodes):
-            module.train()
-            with suppress(Exception):  # code that torch.export takes in eval mode alone
-                in_training = {m: each.export(constants[m], owns_inputs=not path) for m, each in exporters.items()}
-                dropout_as_modules(region, {mode: each.graph for mode, each in in_training.items()})
-            module.eval()
-        dropped = dict.fromkeys(name for each in made.values() for name in each.dropped)
-        self.exported[path] = why + (f"; it does not return its {', '.join(dropped)}" if dropped else "")
-        return self._kept(region, module, path, [name for each in made.values() for name in each.in_place])
+        refused = []
+        for way, name in _WAYS.items():
+
+            def graphs(way: Any = way) -> dict[str, Exported]:
+                return {m: way(each, constants[m], owns_inputs=not path) for m, each in exporters.items()}
+
+            try:
+                made = graphs()
+                region = Region(module, {mode: each.graph for mode, each in made.items()})
+                for mode, runner in region.runners.items():
+                    _require_same(runner, module, calls[mode])
+            except Exception as reason:  # whatever torch.export refuses
+                line, found = line_of(reason), explained(reason)
+                if isinstance(reason, ReadsNumbersError):
+                    self._refused[path] = found
+                    return None
+                if found != why and not (line and line in why) and found not in refused:
+                    refused.append(found)
+                continue
+            if any(node.target is F.dropout for graph in region.graphs.values() for node in graph.nodes):
+                module.train()
+                with suppress(Exception):  # code that is captured in eval mode alone
+                    dropout_as_modules(region, {mode: each.graph for mode, each in graphs().items()})
+                module.eval()
+            dropped = dict.fromkeys(name for each in made.values() for name in each.dropped)
+            without = f"; it does not return its {', '.join(dropped)}" if dropped else ""
+            self.exported[path] = f"{name}: {why}{without}"
+            return self._kept(region, module, path, [name for each in made.values() for name in each.in_place])
+        self._refused[path] = "; torch.export: ".join([why, *refused[:1]])
+        return None
 
     def _traced_before(self, module: nn.Module, constants: Mapping[str, Mapping[str, Any]]) -> Region | None:
         """A region of a model that is a graph already, under the names its nodes have: of an imported ONNX file these
@@ -239,7 +264,7 @@ class _Capture:
             if region:
                 _replace_part(module, name, region)
             else:
-                self.graph_breaks[where] = f"{why}{self._refused.get(where, '')}"
+                self.graph_breaks[where] = self._refused.get(where, why)
                 self._children(part, where)
 
     def _children(self, module: nn.Module, path: str) -> None:
@@ -296,7 +321,8 @@ def _calls_of(parts: Mapping[str, nn.Module], root: nn.Module, inputs: Inputs) -
     with ExitStack() as stack:
         for name, part in parts.items():
             stack.callback(part.register_forward_pre_hook(remember(name), with_kwargs=True).remove)
-        run(root, inputs)
+        if calls:
+            run(root, inputs)
     return calls
 
 

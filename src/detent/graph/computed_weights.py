@@ -29,7 +29,7 @@ _MARK = "weight_is_computed"
 def materialize_computed_weights(
     root: nn.Module, inputs: Inputs, *, leaves: Sequence[str | type[nn.Module]] = ()
 ) -> None:
-    """In place, except for `leaves`, names and classes of modules. `root` is in eval mode."""
+    """Replace computed weights, in place, except in `leaves`, names and classes of modules. `root` is in eval mode."""
     kept = tuple(leaf for leaf in leaves if isinstance(leaf, type))
     suspects = {
         module: known

@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from detent.graph.attention import multihead_attention, scaled_dot_product_attention
+from detent.graph.attention import multi_head_attention_forward, multihead_attention, scaled_dot_product_attention
 from detent.graph.cells import CELL_MODULES, CELLS
 from detent.graph.gated import gated
-from detent.graph.products import addmm, einsum
+from detent.graph.products import addmm, baddbmm, einsum
 from detent.graph.transformer import decoder, decoder_layer, encoder, encoder_layer, transformer
 
 __all__ = [
@@ -28,8 +28,10 @@ __all__ = [
 
 DECOMPOSED_FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     F.glu: gated,
+    F.multi_head_attention_forward: multi_head_attention_forward,
     F.scaled_dot_product_attention: scaled_dot_product_attention,
     torch.addmm: addmm,
+    torch.baddbmm: baddbmm,
     torch.einsum: einsum,
     **CELLS,
 }
@@ -59,7 +61,7 @@ def is_wrapped_function(target: Any) -> bool:
 
 @contextmanager
 def decomposed_modules() -> Iterator[None]:
-    """While tracing: the forwards of these classes can be traced, and compute what they did."""
+    """While tracing: the `forward` methods of these classes can be traced, and compute what they did."""
     with ExitStack() as stack:
         for owner, forward in _FORWARDS.items():
             stack.enter_context(mock.patch.object(owner, "forward", forward))

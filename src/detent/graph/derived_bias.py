@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from detent.numerics import PerTensor, QParams, Scheme, quantize
+from detent.numerics import PerTensor, QParams, Scheme, fused_accumulator_quantize, quantize
 from detent.quantizers import QUANTIZE, Mode, Quantizer, on_grid, straight_through
 
 __all__ = ["DerivedBias"]
@@ -50,7 +50,12 @@ class DerivedBias(nn.Module):
         if not self.mode.quantizes:
             return bias
         scale = self._scale_for(bias)  # a product of scales that were checked
-        assert self.scheme.grid.is_uniform
+        grid = self.scheme.grid
+        assert grid.is_uniform
+        if grid.compute_dtype(bias.dtype) == torch.float64:
+            fused = fused_accumulator_quantize(bias, scale, grid.qmin, grid.qmax, self.scheme.rounding)
+            if fused is not None:
+                return fused
         zero = torch.zeros_like(scale)
         simulated = on_grid(bias, scale, zero, self.scheme)
         # What the codes stand for, to the last bit: a float32 has fewer digits than some of them.

@@ -20,10 +20,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
+from detent.errors import CaptureError
 from detent.graph.decompositions import without_fast_path
 from detent.graph.out_of_place import write_out_of_place
 from detent.graph.recording import CallRecorder
-from detent.graph.running import Inputs, arguments_of, flat, map_tensors
+from detent.graph.replaying import NumericSizes, ReadsNumbersError, join_runs, refuse_other_inputs, refuse_reading
+from detent.graph.running import Inputs, arguments_of, flat, fresh, map_tensors
 from detent.graph.shape_guards import as_traced, doubled
 
 __all__ = ["Attributes", "Exported", "Exporter", "attributes_of"]
@@ -65,18 +67,52 @@ class Exporter:
         for free in (None, 1):
             try:
                 recorder, ranges = self._recorded(larger, constants, free)
+                _refuse_other_sizes(recorder, ranges)
             except Exception as error:  # torch's own, or the model's
                 first = first or error
                 continue
-            for name, tensor in recorder.constants.items():
-                self._module.register_buffer(name, tensor.detach(), persistent=False)
-            in_place = write_out_of_place(recorder.graph, self._module, owns_inputs=owns_inputs)
-            recorder.graph.eliminate_dead_code(_has_effect)
-            _refuse_other_sizes(recorder, ranges)
-            recorder.graph.lint()
-            return Exported(recorder.graph, in_place, recorder.dropped)
+            return self._completed(recorder, owns_inputs)
         assert first is not None
         raise first
+
+    def replay(self, constants: Mapping[str, Any], *, owns_inputs: bool) -> Exported:
+        """The graph of what is called when the module runs, on two batches. On one if it takes no other."""
+        larger = doubled(self._inputs)
+        try:
+            recorder = self._replayed(larger, constants)
+        except ReadsNumbersError:
+            raise
+        except Exception:  # the model's, which has the batch size built in
+            recorder = self._replayed(self._inputs, constants)
+            refuse_other_inputs(recorder.graph, recorder.inputs, None)
+            return self._completed(recorder, owns_inputs)
+        other = self._replayed(doubled(larger), constants)
+        if not all(torch.equal(held, other.constants[name]) for name, held in recorder.constants.items()):
+            raise CaptureError("capture", "its code makes other tensors for another batch", "")
+        join_runs(recorder.graph, other.graph, recorder.inputs, other.inputs)
+        refuse_other_inputs(recorder.graph, recorder.inputs, other.inputs)
+        return self._completed(recorder, owns_inputs)
+
+    def _completed(self, recorder: CallRecorder, owns_inputs: bool) -> Exported:
+        for name, tensor in recorder.constants.items():
+            self._module.register_buffer(name, tensor.detach(), persistent=False)
+        in_place = write_out_of_place(recorder.graph, self._module, owns_inputs=owns_inputs)
+        recorder.graph.eliminate_dead_code(_has_effect)
+        recorder.graph.lint()
+        return Exported(recorder.graph, in_place, recorder.dropped)
+
+    def _replayed(self, inputs: Inputs, constants: Mapping[str, Any]) -> CallRecorder:
+        """What is called when the module runs on `inputs`."""
+        recorder = CallRecorder(self._module, self._is_leaf, sizes=NumericSizes(), check=refuse_reading)
+        given = fresh(inputs)
+        tensors = [value for value in flat(tuple(given)) if isinstance(value, Tensor)]
+        self._add_inputs(recorder, given, constants, tensors)
+        buffers = [(buffer, buffer.clone()) for buffer in self._module.buffers()]
+        with self._as_before_running(), torch.no_grad(), _quietly(), without_fast_path():
+            recorder.record(lambda: self._module(*given.args, **given.kwargs))
+            for buffer, before in buffers:
+                buffer.copy_(before)
+        return recorder
 
     def _recorded(
         self, inputs: Inputs, constants: Mapping[str, Any], free: int | None

@@ -17,7 +17,7 @@ __all__ = ["warning_if_trained"]
 
 @contextmanager
 def warning_if_trained(model: nn.Module, why: str) -> Iterator[None]:
-    """Inside the block the first backward pass through what `model` gives warns, once, that it ran in float."""
+    """Inside the block the first backward pass through the output of `model` warns, once, that it ran in float."""
     told = False
 
     def tell(_: Tensor) -> None:

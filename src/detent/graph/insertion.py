@@ -31,7 +31,7 @@ Nodes = Mapping[str, Sequence[fx.Node]]
 
 
 def quantizer_path(node: str) -> str:
-    """Where the quantizer of what a node gives stands in its region.
+    """Where the quantizer of the output of a node stands in its region.
 
     >>> quantizer_path("relu"), quantizer_path("values")  # a ModuleDict has values of its own
     ('activation_quantizers.relu', 'activation_quantizers.values__tensor')
@@ -148,14 +148,14 @@ def _derive_bias(
     if source is None:
         raise CaptureError(
             f"the bias {entry.tensor!r} on the scale of input times weight",
-            "what the operation takes in is not quantized",
+            "the input of the operation is not quantized",
             "plan its bias float",
         )
     _on_parameter(modules[str(node.target)], "bias", DerivedBias(entry.scheme, source, weight, entry.tensor))
 
 
 def _quantizer_before(node: fx.Node, modules: Mapping[str, nn.Module]) -> Quantizer | None:
-    """The quantizer of what an operation takes in, looking through operations that only move values."""
+    """The quantizer of the input of an operation, looking through operations that only move values."""
     while True:
         source = node.args[0] if node.args else next(iter(node.kwargs.values()), None)
         source = source[0] if isinstance(source, (list, tuple)) else source

@@ -1,7 +1,8 @@
-"""Assignments to a part of a tensor while a model is traced: `y[..., :2] = z`, `y[y < 0] = 0.0`.
+"""Assignments to a part of a tensor while a model is traced: `y[..., :2] = z`, `y[:, ::2] = z`, `y[y < 0] = 0.0`.
 
-torch.fx knows no assignment. What is assigned is put between what stays (`torch.cat`), which every target can write; a
-mask is a `masked_fill`. The node `becomes` says from where on the tensor is another one, and is gone when in-place
+torch.fx knows no assignment. What is assigned is put between what stays (`torch.cat`), which every target can write.
+Places that do not follow each other (steps, lists) are picked out of both, one behind the other. A mask is a
+`masked_fill`. The node `becomes` says from where on the tensor is another one, and is gone when in-place
 operations have been written out of place.
 """
 
@@ -17,14 +18,16 @@ __all__ = ["assigned", "becomes"]
 
 
 class Part(NamedTuple):
-    """Of one axis: where it begins and ends, whether that is the end of the axis, and whether what is assigned has no
-    such axis (`y[:, 0] = z`)."""
+    """Of one axis: its places that are assigned, how they are written, whether the last of them is the end of the
+    axis, and whether what is assigned has no such axis (`y[:, 0] = z`). `size` is that of the axis, where the places
+    do not follow each other."""
 
     axis: int
-    start: int
-    stop: int
+    places: tuple[int, ...]
+    index: Any
     is_last: bool
     is_left_out: bool
+    size: int | None = None
 
 
 Examples = Callable[[fx.Proxy], list[Any]]
@@ -38,7 +41,7 @@ def becomes(old: Tensor, new: Tensor) -> Tensor:
 
 
 def assigned(proxy: fx.Proxy, index: Any, value: Any, examples: Examples) -> Any:
-    """`proxy` with `value` at `index`; None for what is not written: steps, lists, what depends on the batch size."""
+    """`proxy` with `value` at `index`; None for what is not written: tensors of places, what depends on the batch."""
     held = examples(proxy)
     if not all(isinstance(one, Tensor) for one in held):
         return None
@@ -64,22 +67,28 @@ def assigned(proxy: fx.Proxy, index: Any, value: Any, examples: Examples) -> Any
 
 
 def _length(axis: int, size: int, parts: Sequence[Part]) -> int:
-    return next((part.stop - part.start for part in parts if part.axis == axis), size)
+    return next((len(part.places) for part in parts if part.axis == axis), size)
 
 
 def _joined(whole: Any, parts: Sequence[Part], filled: Callable[[Any], Any]) -> Any:
     """`whole` with `filled(part)` in the place of a part, axis by axis."""
     if not parts:
         return filled(whole)
-    (axis, start, stop, is_last, _), *others = parts
-    before = [_cut(whole, axis, 0, start)] if start else []
-    behind = [] if is_last else [_cut(whole, axis, stop, None)]
-    return torch.cat([*before, _joined(_cut(whole, axis, start, stop), others, filled), *behind], axis)
+    part, *others = parts
+    inner = _joined(_cut(whole, part.axis, part.index), others, filled)
+    if part.size is not None:
+        places = list(range(part.size))
+        for position, place in enumerate(part.places):
+            places[place] = part.size + position
+        return _cut(torch.cat([whole, inner], part.axis), part.axis, places)
+    start, stop = part.places[0], part.places[-1] + 1
+    before = [_cut(whole, part.axis, slice(0, start))] if start else []
+    behind = [] if part.is_last else [_cut(whole, part.axis, slice(stop, None))]
+    return torch.cat([*before, inner, *behind], part.axis)
 
 
-def _cut(whole: Any, axis: int, start: int, stop: int | None) -> Any:
-    index = (*[slice(None)] * axis, slice(start, stop))
-    return whole[index]
+def _cut(whole: Any, axis: int, index: Any) -> Any:
+    return whole[(*[slice(None)] * axis, index)]
 
 
 def _parts(index: Any, shape: tuple[int, ...]) -> list[Part] | None:
@@ -90,16 +99,36 @@ def _parts(index: Any, shape: tuple[int, ...]) -> list[Part] | None:
         given[at : at + 1] = [slice(None)] * (len(shape) - len(given) + 1)
     if len(given) > len(shape):
         return None
-    found: list[Part] = []
-    for axis, (one, size) in enumerate(zip(given, shape, strict=False)):
-        if type(one) is int and -size <= one < size:
-            found.append(Part(axis, one % size, one % size + 1, one % size + 1 == size, True))
-            continue
-        if not isinstance(one, slice) or not all(type(end) in (int, type(None)) for end in (one.start, one.stop)):
-            return None
-        start, stop, _ = one.indices(size)
-        if one.step not in (None, 1) or stop <= start:
-            return None
-        if (start, stop) != (0, size):
-            found.append(Part(axis, start, stop, stop == size, False))
-    return found
+    if any(isinstance(one, list) for one in given) and sum(not isinstance(one, slice) for one in given) > 1:
+        return None  # places of several axes, one by one
+    parts = [_part(axis, one, size) for axis, (one, size) in enumerate(zip(given, shape, strict=False))]
+    return None if None in parts else [part for part in parts if part is not None and part.index != slice(None)]
+
+
+def _part(axis: int, index: Any, size: int) -> Part | None:
+    """Of the whole axis the index is `:`."""
+    if type(index) is int and -size <= index < size:
+        place = index % size
+        return Part(axis, (place,), slice(place, place + 1), place + 1 == size, True)
+    if isinstance(index, list) and index and all(type(one) is int and -size <= one < size for one in index):
+        places = tuple(one % size for one in index)
+        return Part(axis, places, list(places), False, False, size) if len(set(places)) == len(places) else None
+    if not isinstance(index, slice):
+        return None
+    if not all(type(end) in (int, type(None)) for end in (index.start, index.stop, index.step)):
+        return None
+    places = tuple(range(*index.indices(size)))
+    if not places:
+        return None
+    if places == tuple(range(size)):
+        return Part(axis, (), slice(None), True, False)
+    if len(places) > 1 and places[1] - places[0] > 1:
+        return Part(
+            axis,
+            places,
+            slice(places[0], None if index.stop is None else places[-1] + 1, index.step),
+            False,
+            False,
+            size,
+        )
+    return Part(axis, places, slice(places[0], places[-1] + 1), places[-1] + 1 == size, False)

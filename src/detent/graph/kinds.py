@@ -8,7 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["CLIPPING", "KINDS", "MULTIPLYING", "PASSING", "REORDERING", "WEIGHTED", "Kind"]
+__all__ = [
+    "ACTIVATIONS",
+    "AVERAGE_POOLS",
+    "CLIPPING",
+    "KINDS",
+    "MULTIPLYING",
+    "PASSING",
+    "POOLS",
+    "REORDERING",
+    "WEIGHTED",
+    "Kind",
+]
 
 
 @dataclass(frozen=True)
@@ -23,7 +34,8 @@ class Kind:
     grid. Of those that move, one that `selects` may leave values out, and one that `vanishes` is gone in a deployed
     network, on every target. One that `passes` its input on changes nothing in evaluation. `aliases` is of memory, not
     of values: the output may lie in that of the input. One that `clips` cuts values off at bounds, so that it may be
-    part of what is before it, and rounding before or after it is the same.
+    part of what is before it, and rounding before or after it is the same. One that `activates` is an activation
+    function of each element. One that `pools` gives one value for each window of a channel, or for the whole channel.
     """
 
     name: str
@@ -37,6 +49,8 @@ class Kind:
     passes: bool = False
     aliases: bool = False
     clips: bool = False
+    activates: bool = False
+    pools: bool = False
 
     @property
     def carries_activations(self) -> bool:
@@ -81,36 +95,36 @@ KINDS: dict[str, Kind] = _kinds(
     Kind("slice", sign=0, moves=True, selects=True, aliases=True),
     Kind("gather", sign=0, moves=True, selects=True),
     Kind("expand", sign=0, moves=True, aliases=True),
-    Kind("maxpool", sign=0, moves=True, selects=True),
-    Kind("global_maxpool", sign=0, moves=True, selects=True),
+    Kind("maxpool", sign=0, moves=True, selects=True, pools=True),
+    Kind("global_maxpool", sign=0, moves=True, selects=True, pools=True),
     Kind("pixel_shuffle", sign=0, moves=True),
     Kind("identity", sign=0, moves=True, vanishes=True, passes=True, aliases=True),
     Kind("dropout", sign=0, moves=True, vanishes=True, passes=True, aliases=True),
-    # Zeros, which every grid has, around what a convolution takes in: part of the convolution when deployed.
+    # Zeros, which every grid has, around the input of a convolution: part of the convolution when deployed.
     Kind("conv_pad", sign=0, moves=True, vanishes=True),
     Kind("pad", sign=0),
     Kind("resize", sign=0),
     # averaging
-    Kind("avgpool", sign=0),
-    Kind("global_avgpool", sign=0),
+    Kind("avgpool", sign=0, pools=True),
+    Kind("global_avgpool", sign=0, pools=True),
     Kind("mean", sign=0),
     Kind("sum", sign=0),
     # activations
-    Kind("relu", sign=1, clips=True),
-    Kind("relu6", sign=1, clips=True),
-    Kind("clip", clips=True),
-    Kind("leaky_relu"),
-    Kind("prelu"),
-    Kind("elu"),
-    Kind("hardswish"),
-    Kind("hardsigmoid", sign=1),
-    Kind("silu"),
-    Kind("mish"),
-    Kind("gelu"),
-    Kind("sigmoid", sign=1),
-    Kind("softplus", sign=1),
-    Kind("shrink"),
-    Kind("tanh"),
+    Kind("relu", sign=1, clips=True, activates=True),
+    Kind("relu6", sign=1, clips=True, activates=True),
+    Kind("clip", clips=True, activates=True),
+    Kind("leaky_relu", activates=True),
+    Kind("prelu", activates=True),
+    Kind("elu", activates=True),
+    Kind("hardswish", activates=True),
+    Kind("hardsigmoid", sign=1, activates=True),
+    Kind("silu", activates=True),
+    Kind("mish", activates=True),
+    Kind("gelu", activates=True),
+    Kind("sigmoid", sign=1, activates=True),
+    Kind("softplus", sign=1, activates=True),
+    Kind("shrink", activates=True),
+    Kind("tanh", activates=True),
     Kind("softmax", sign=1),
     Kind("log_softmax"),
     # elementwise functions
@@ -125,6 +139,9 @@ KINDS: dict[str, Kind] = _kinds(
     Kind("cos"),
     Kind("sin"),
     Kind("cumsum"),
+    # geometry, in float: codes are too coarse for places and for differences of what is alike
+    Kind("affine_grid"),
+    Kind("cdist", inputs=2, sign=1),
     # normalization
     Kind("batchnorm"),
     Kind("layernorm"),
@@ -153,8 +170,17 @@ WEIGHTED = tuple(kind.name for kind in KINDS.values() if kind.weighted)
 CLIPPING = tuple(kind.name for kind in KINDS.values() if kind.clips)
 """Activation functions that only cut values off."""
 
+ACTIVATIONS = tuple(kind.name for kind in KINDS.values() if kind.activates)
+"""Elementwise activation functions."""
+
+POOLS = tuple(kind.name for kind in KINDS.values() if kind.pools)
+"""Kinds that give one value for each window of a channel, or for the whole channel."""
+
+AVERAGE_POOLS = tuple(kind.name for kind in KINDS.values() if kind.pools and not kind.moves)
+"""Pools that average."""
+
 PASSING = tuple(kind.name for kind in KINDS.values() if kind.passes)
-"""Kinds that give what they take in, in evaluation."""
+"""Kinds whose output is their input, in evaluation."""
 
 REORDERING = tuple(kind.name for kind in KINDS.values() if kind.moves and kind.inputs == 1 and not kind.selects)
-"""Kinds that give every number they take in, and no other but zero: what they give has the same range."""
+"""Kinds that give every number they take in, and no other but zero: their output has the same range."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from detent.graph.batch_norm import merged
-from detent.graph.corrected_biases import BEFORE_CORRECTION
+from detent.graph.corrections import BEFORE_CORRECTION
 
 if TYPE_CHECKING:
     from detent.graph.prepared import PreparedModel

@@ -45,7 +45,7 @@ def modes_to_observe(prepared: nn.Module) -> list[dict[str, str]]:
 
 @contextmanager
 def observing(prepared: nn.Module, *, quantized: bool = False, only_float: bool = False) -> Iterator[None]:
-    """As `detent.observing`, but that quantizers which may start from several ranges keep them as `starts`.
+    """Like `detent.observing`, but quantizers which may start from several ranges keep them as `starts`.
 
     Inside the block every batch is observed; at its end scales are set from what was seen, all or, after an error,
     none. `only_float` measures tensors that stay float, and nothing else.

@@ -83,7 +83,7 @@ def _replace_behind(node: fx.Node, old: fx.Node, new: Any, place: Mapping[fx.Nod
 
 
 def is_in_place(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
-    """Whether a node changes what it takes in."""
+    """Whether a node changes its input."""
     if node.op == "call_module":
         module = modules.get(str(node.target))
         return module is not None and is_known_module(module) and bool(getattr(module, "inplace", False))
@@ -160,7 +160,7 @@ def _called(node: fx.Node) -> str:
 
 
 def _is_view(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
-    """Whether what a node gives may lie in the memory of what it takes in."""
+    """Whether the output of a node may lie in the memory of its input."""
     if node.op in ("call_function", "call_method") and _called(node) == "clone":
         return False
     kind = kind_of(node, modules) if node.op != "get_attr" else None

@@ -1,4 +1,4 @@
-"""What a model asks of its parameters beside their values: `x.to(self.conv.weight.dtype)`, `self.conv.weight.size(0)`.
+"""Attributes of parameters that a model reads: `x.to(self.conv.weight.dtype)`, `self.conv.weight.size(0)`.
 
 A weight that is quantized is computed each time it is read, and nothing but its own layer may read it. Its type and
 sizes are constants, and its device is that of the inputs.
@@ -19,7 +19,7 @@ _METHODS = ("dim", "numel", "size")
 
 
 def read_facts(graph: fx.Graph, module: nn.Module, is_tensor: Callable[[fx.Node], bool]) -> None:
-    """Put constants in place of such reads. `is_tensor` says whether an input of the graph is one."""
+    """Replace such reads by constants. `is_tensor` says whether an input of the graph is a tensor."""
     near = next((node for node in graph.find_nodes(op="placeholder") if is_tensor(node)), None)
     for node in list(graph.nodes):
         read = node.args[0] if node.target is getattr or node.op == "call_method" else None

@@ -22,7 +22,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from detent.errors import CaptureError
 from detent.graph.running import flat
 
-__all__ = ["copied", "give_own_class", "materialize_parametrizations"]
+__all__ = ["copied", "give_own_class", "materialize_parametrizations", "without_compiled"]
 
 
 def copied(model: nn.Module) -> nn.Module:
@@ -35,7 +35,7 @@ def copied(model: nn.Module) -> nn.Module:
         raise CaptureError(
             f"copy a {type(model).__name__}, because prepare leaves the model as it was",
             f"{type(error).__name__}: {error}",
-            "take what cannot be copied out of the model, or pass inplace=True, which changes the model itself",
+            "remove what cannot be copied from the model, or pass inplace=True, which changes the model itself",
         ) from error
     for module in made.modules():
         for place in (vars(module), *(value for value in vars(module).values() if isinstance(value, dict))):
@@ -47,6 +47,21 @@ def copied(model: nn.Module) -> nn.Module:
         for name in (vars(duplicate).keys() & duplicate._modules.keys()) - vars(original).keys():
             del vars(duplicate)[name]  # nn.TransformerDecoderLayer puts ReLU before an activation that is a module
     return made
+
+
+def without_compiled(model: nn.Module) -> nn.Module:
+    """The model, without what torch.compile puts around it and, in place, around its parts."""
+    for part in list(model.modules()):
+        for name, child in part.named_children():
+            if _compiled(child) is not None:
+                setattr(part, name, _compiled(child))
+    return _compiled(model) or model
+
+
+def _compiled(module: nn.Module) -> nn.Module | None:
+    """What it runs, if torch.compile made it: its class is not public; its state dict shows the name."""
+    inside = vars(module)["_modules"].get("_orig_mod")
+    return inside if isinstance(inside, nn.Module) else None
 
 
 def _following(function: Callable[..., Any], copies: Mapping[int, Any]) -> Callable[..., Any]:
@@ -63,7 +78,8 @@ def _following(function: Callable[..., Any], copies: Mapping[int, Any]) -> Calla
 
 
 def materialize_parametrizations(model: nn.Module) -> None:
-    """In place. The model is in eval mode, so that reading a weight changes nothing."""
+    """Replace parametrizations by plain parameters, in place. The model is in eval mode, so that reading changes
+    nothing."""
     for module in list(model.modules()):
         for hook in list(module._forward_pre_hooks.values()):
             if isinstance(hook, WeightNorm):

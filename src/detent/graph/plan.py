@@ -12,7 +12,7 @@ from detent.markup import notebook, table, tag
 from detent.numerics import Pairs, Scheme
 from detent.quantizers import Role
 
-__all__ = ["FloatTensor", "Plan", "PlannedOp", "QuantizedTensor"]
+__all__ = ["FloatTensor", "Plan", "PlanEntry", "PlannedOp", "QuantizedTensor"]
 
 _HEAD = ("tensor", "kind", "as", "by", "why")
 
@@ -54,6 +54,10 @@ class FloatTensor:
     reason: str
 
 
+PlanEntry = QuantizedTensor | FloatTensor
+"""What a Plan says of one tensor."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlannedOp:
     """One operation: on grids ("quantized"), on real numbers ("float", and why), on whole numbers that say sizes
@@ -75,7 +79,7 @@ class Plan:
 
     backend: str
     recipe: str
-    entries: tuple[QuantizedTensor | FloatTensor, ...]
+    entries: tuple[PlanEntry, ...]
     notes: tuple[str, ...] = ()
     ops: tuple[PlannedOp, ...] = ()
     ranges: tuple[QuantizedTensor, ...] = ()
@@ -88,13 +92,13 @@ class Plan:
     def kept_float(self) -> tuple[FloatTensor, ...]:
         return tuple(entry for entry in self.entries if isinstance(entry, FloatTensor))
 
-    def __getitem__(self, tensor: str) -> QuantizedTensor | FloatTensor:
+    def __getitem__(self, tensor: str) -> PlanEntry:
         for entry in self.entries:
             if entry.tensor == tensor:
                 return entry
         raise UnknownNameError(f"tensor {tensor!r} of the plan", "it has no such tensor", "print the plan")
 
-    def __iter__(self) -> Iterator[QuantizedTensor | FloatTensor]:
+    def __iter__(self) -> Iterator[PlanEntry]:
         return iter(self.entries)
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""PreparedModel: what `detent.prepare` gives, a trainable module that knows how it is quantized."""
+"""PreparedModel: the result of `detent.prepare`, a trainable module that knows how it is quantized."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from detent.errors import RunError
-from detent.graph.corrected_biases import load_corrections, save_corrections
+from detent.graph.corrections import load_corrections, save_corrections
 from detent.graph.derived_bias import DerivedBias
 from detent.graph.eval_mode import eval_mode
 from detent.graph.float_ranges import HOLDER
@@ -32,7 +32,7 @@ __all__ = ["RESERVED", "CarriedScales", "PreparedModel", "call_of"]
 
 @dataclass(frozen=True)
 class CarriedScales:
-    """Of a model that was retargeted: what was `known` of the one it was made from, what it `adopted` of that, and the
+    """What a retargeted model carries: what was `known` of the one it was made from, what it `adopted` of that, and the
     sum of its weights then."""
 
     known: Mapping[str, tuple[Scheme, QParams]]
@@ -63,8 +63,8 @@ class PreparedModel(Region):
     """Where the tensors of the float model have gone."""
     float_originals: dict[Tensor, Tensor]
     """The values of parameters that algorithms have changed, as they were when the model was prepared."""
-    corrected_biases: dict[Tensor, tuple[Tensor, Tensor]]
-    """The biases that calibrating has corrected: each before and after."""
+    corrected: dict[Tensor, tuple[Tensor, Tensor]]
+    """What calibrating has corrected, biases and the weights that it rounded in pairs: each before and after."""
     carried: CarriedScales | None
     """Of a model that was retargeted: the scales it came with."""
     untraced: nn.Module | None
@@ -95,7 +95,7 @@ class PreparedModel(Region):
         self.float_names = float_names
         self.algorithm_notes = []
         self.float_originals = {}
-        self.corrected_biases = {}
+        self.corrected = {}
         self.carried = None
         self.register_state_dict_post_hook(save_corrections)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(translate_float_state)  # type: ignore[no-untyped-call]
@@ -164,8 +164,8 @@ RESERVED = {*dir(PreparedModel), *PreparedModel.__annotations__, ACTIVATION_QUAN
 
 def call_of(prepared: PreparedModel, batch: Any) -> Inputs:
     """The call of forward that a batch stands for: a tensor, a tuple of inputs (labels behind them are left out), a
-    dict by the names of arguments, a dict that is the only argument itself, or `Inputs`. What the example gives by
-    keyword and is no tensor, as a flag, is given again."""
+    dict by the names of arguments, a dict that is the only argument itself, or `Inputs`. Keyword
+    arguments of the example that are no tensors, such as flags, are passed again."""
     if isinstance(batch, Inputs):
         return batch
     example = prepared.example

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from detent.graph.attention import example_of
 
-__all__ = ["addmm", "einsum"]
+__all__ = ["addmm", "baddbmm", "einsum"]
 
 
 def addmm(input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1) -> Any:  # noqa: A002 - torch's name
@@ -20,6 +20,13 @@ def addmm(input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1
         return F.linear(mat1, mat2.t(), input)
     product = torch.matmul(mat1, mat2)
     return (input if beta == 1 else input * beta) + (product if alpha == 1 else product * alpha)
+
+
+def baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: float = 1, alpha: float = 1) -> Any:  # noqa: A002
+    """`beta * input + alpha * batch1 @ batch2`; with beta 0 the input is not read."""
+    product = torch.matmul(batch1, batch2)
+    scaled = product if alpha == 1 else product * alpha
+    return scaled if beta == 0 else (input if beta == 1 else input * beta) + scaled
 
 
 class _Named(NamedTuple):

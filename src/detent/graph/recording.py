@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode, is_tensor_method_or_property
 from detent.errors import CaptureError
 from detent.graph.decompositions import DECOMPOSED_FUNCTIONS, decomposed_modules
 from detent.graph.item_assignment import assigned
+from detent.graph.replaying import NumericSizes
 from detent.graph.running import calling_line, flat
 from detent.graph.symbolic_sizes import SymbolicSizes
 
@@ -80,10 +81,20 @@ class CallRecorder(TorchFunctionMode):
     in are given by `add_input`, parameters and buffers are known by name, and others that exist already are constants.
     """
 
-    def __init__(self, root: nn.Module, is_leaf: Callable[[nn.Module, str], bool]):
+    def __init__(
+        self,
+        root: nn.Module,
+        is_leaf: Callable[[nn.Module, str], bool],
+        *,
+        sizes: NumericSizes | None = None,
+        check: Callable[[Callable[..., Any], Sequence[Any], Sequence[fx.Node]], None] | None = None,
+    ):
+        """Sizes are symbols unless `sizes` are given. `check` is called before each call, with its function, its
+        arguments and the nodes among these."""
         super().__init__()
         self.graph = fx.Graph()
-        self.sizes = SymbolicSizes(self.graph)
+        self.sizes = sizes or SymbolicSizes(self.graph)
+        self._check = check
         self.inputs: dict[fx.Node, tuple[Any, ...]] = {}  # the shapes of the tensors that go in
         self.constants: dict[str, Tensor] = {}
         self.dropped: list[str] = []  # classes of what is returned and is no tensor, list, dict or dataclass
@@ -154,6 +165,9 @@ class CallRecorder(TorchFunctionMode):
         named = dict(kwargs or {})
         if self._paused:
             return func(*args, **named)
+        if self._check is not None:
+            tensors = [part for part in flat((args, named)) if isinstance(part, Tensor)]
+            self._check(func, args, [self._nodes[id(one)] for one in tensors if id(one) in self._nodes])
         if func is Tensor.__setitem__:
             self._assign(*args)
             return func(*args, **named)
@@ -221,7 +235,9 @@ class CallRecorder(TorchFunctionMode):
         whole, place, given = self._converted(proxy, (held, index, value))
         made = assigned(whole, place, given, lambda one: self._examples(tensors[id(one)]))
         if made is None:
-            raise CaptureError("capture", "an assignment to a part of a tensor that is neither slices nor a mask", "")
+            raise CaptureError(
+                "capture", "an assignment to a part of a tensor that is neither slices, numbers nor a mask", ""
+            )
         self._keep(held, made.node)
 
     def _examples(self, tensor: Tensor) -> list[Any]:
@@ -263,7 +279,7 @@ class CallRecorder(TorchFunctionMode):
 
     def _new_constant(self, tensor: Tensor) -> str:
         if type(tensor) not in (Tensor, nn.Parameter):
-            raise CaptureError("capture", "it computes with a tensor whose making was not seen", "")
+            raise CaptureError("capture", "it computes with a tensor that was made outside of the traced code", "")
         count = 0
         while hasattr(self._root, name := f"_tensor_constant{count}") or name in self.constants:
             count += 1

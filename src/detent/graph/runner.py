@@ -11,6 +11,7 @@ from torch import Tensor, fx, nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
 from detent.errors import RunError
+from detent.graph.torch_ops import called_module
 
 __all__ = ["TORCH_ERRORS", "GraphInterpreter", "Runner", "described", "explain_error", "run_error"]
 
@@ -47,7 +48,7 @@ class GraphInterpreter(fx.Interpreter):
 
 def run_error(error: Exception, node: fx.Node, modules: Mapping[str, nn.Module], values: Mapping[str, Any]) -> RunError:
     """What `error` says of `node`, which read those of `values` (by the names of nodes) that are its inputs."""
-    module = modules.get(str(node.target)) if node.op == "call_module" else None
+    module = called_module(node, modules)
     read = [(operand, values[operand.name]) for operand in node.all_input_nodes if operand.name in values]
     operands = [
         (f"the input {place.target!r}, " if place.op == "placeholder" else "") + described(value)

@@ -1,4 +1,4 @@
-"""Running a model on its example inputs, and what is noted while it runs."""
+"""Running a model on its example inputs, and recording shapes and types while it runs."""
 
 from __future__ import annotations
 

@@ -58,11 +58,11 @@ class Deciding:
         return _agreed([len(value) if isinstance(value, (tuple, list, Tensor)) else None for value in seen])
 
     def example(self, node: fx.Node) -> Any:
-        """What a node gives for the example inputs."""
+        """The output of a node for the example inputs."""
         return self._runs[0].of(node)
 
     def examples(self, node: fx.Node) -> list[Any]:
-        """What a node gives; once, if the larger batch does not run."""
+        """The output of a node; once, if the larger batch does not run."""
         found = [self.example(node)]
         try:
             found.append(self._runs[1].of(node))

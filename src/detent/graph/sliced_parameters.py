@@ -21,8 +21,8 @@ __all__ = ["split_sliced_parameters"]
 
 
 def split_sliced_parameters(captured: Captured) -> dict[int, tuple[nn.Parameter, ...]]:
-    """In place: the parameters all readers of which are functions with weights that take rows of them, no row twice and
-    none left out. Gives the parts of each, by its id."""
+    """Split, in place, the parameters all readers of which are functions with weights that take rows of them, no row
+    twice and none left out. Gives the parts of each, by its id."""
     found: dict[int, tuple[nn.Parameter, ...]] = {}
     for path, region in captured.regions.items():
         if is_inside_graph_break(path, captured):

@@ -20,7 +20,16 @@ from torch.fx import Node
 
 from detent.graph.kinds import KINDS, Kind
 
-__all__ = ["TORCH_OPS", "TorchOp", "is_known_module", "kind_of", "known_class", "module_op", "torch_op"]
+__all__ = [
+    "TORCH_OPS",
+    "TorchOp",
+    "called_module",
+    "is_known_module",
+    "kind_of",
+    "known_class",
+    "module_op",
+    "torch_op",
+]
 
 Spelling = type[nn.Module] | Callable[..., Any] | str
 """A module's class, a function, or the name of a tensor method."""
@@ -94,11 +103,11 @@ TORCH_OPS: tuple[TorchOp, ...] = (
     _op("add", operator.add, operator.iadd, torch.add, "add", "add_"),
     _op("sub", operator.sub, operator.isub, torch.sub, "sub", "sub_"),
     _op("mul", operator.mul, operator.imul, torch.mul, "mul", "mul_"),
-    _op("div", operator.truediv, operator.itruediv, torch.div, "div", "div_"),
+    _op("div", operator.truediv, operator.itruediv, torch.div, torch.true_divide, "div", "div_", "true_divide"),
     _op("maximum", torch.maximum),
     _op("minimum", torch.minimum),
     _op("where", torch.where),
-    _op("masked_fill", "masked_fill", kind="where"),
+    _op("masked_fill", torch.masked_fill, "masked_fill", kind="where"),
     _op("tril", torch.tril, "tril", kind="where"),
     _op("triu", torch.triu, "triu", kind="where"),
     # joining, splitting, moving
@@ -197,6 +206,8 @@ TORCH_OPS: tuple[TorchOp, ...] = (
     _op("cos", torch.cos, "cos"),
     _op("sin", torch.sin, "sin"),
     _op("cumsum", torch.cumsum, "cumsum"),
+    _op("affine_grid", F.affine_grid),
+    _op("cdist", torch.cdist),
     # normalization
     _op(
         "batch_norm", nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, F.batch_norm,
@@ -236,8 +247,8 @@ TORCH_OPS: tuple[TorchOp, ...] = (
     _op("size", "size", kind="shape"),
     _op("numel", "numel", kind="shape"),
     _op("dim", "dim", kind="shape", unlowered=_NUMBERS),
-    _op("floor_divide", operator.floordiv, kind="shape"),
-    _op("remainder", operator.mod, kind="shape"),
+    _op("floor_divide", operator.floordiv, torch.floor_divide, "floor_divide", kind="shape"),
+    _op("remainder", operator.mod, torch.remainder, "remainder", kind="shape"),
     _op("eq", operator.eq, "eq", kind="compare"),
     _op("ne", operator.ne, kind="compare"),
     _op("lt", operator.lt, kind="compare"),
@@ -280,6 +291,11 @@ def module_op(module: nn.Module) -> TorchOp | None:
 def is_known_module(module: nn.Module) -> bool:
     """Whether the table has the module's class or one it derives from."""
     return known_class(module) is not None
+
+
+def called_module(node: Node, modules: Mapping[str, nn.Module]) -> nn.Module | None:
+    """The module that a node calls; None of other nodes."""
+    return modules.get(str(node.target)) if node.op == "call_module" else None
 
 
 def kind_of(node: Node, modules: Mapping[str, nn.Module]) -> Kind | None:

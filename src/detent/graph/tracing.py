@@ -113,7 +113,7 @@ class Tracer(fx.Tracer):
         assert isinstance(tracer, Tracer)
         count = tracer._deciding.count(proxy.node)
         if count is None:
-            raise fx.proxy.TraceError("len of what has another length for another batch, or none")
+            raise fx.proxy.TraceError("len() of something whose length depends on the batch, or that has none")
         return count
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
@@ -198,7 +198,7 @@ class Tracer(fx.Tracer):
         assert isinstance(tracer, Tracer)
         made = assigned(proxy, index, value, lambda one: tracer._deciding.examples(one.node))
         if made is None:
-            raise fx.proxy.TraceError("an assignment to a part of a tensor that is neither slices nor a mask")
+            raise fx.proxy.TraceError("an assignment to a part of a tensor that is neither slices, numbers nor a mask")
         tracer.create_proxy("call_function", becomes, (proxy, made), {})
 
     def _change_part(self, method: str, part: Any, *args: Any, **kwargs: Any) -> fx.Proxy | None:
@@ -243,7 +243,7 @@ class Tracer(fx.Tracer):
         ours = isinstance(m, Quantizer) or isinstance(getattr(m, "kind", None), str)
         # A user's own subclass of Conv2d is still a convolution, with a weight to be quantized.
         known = is_known_module(m) and m not in self._opened
-        if ours or known or is_decomposed_module(m):
+        if ours or known or m in self._opened or is_decomposed_module(m):
             return ours or known
         if custom is not None:
             return custom.is_leaf_module(m, module_qualified_name)

@@ -1,4 +1,4 @@
-"""The forwards of torch's transformer layers as symbolic tracing can follow them.
+"""The `forward` methods of torch's transformer layers, as symbolic tracing can follow them.
 
 Theirs ask for the types and numbers of masks, to choose between paths that compute the same. `is_causal` given as None
 asks whether the mask is a causal one; it is added to the scores as any other.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import fx, nn
 
 from detent.graph.out_of_place import is_in_place
-from detent.graph.torch_ops import kind_of
+from detent.graph.torch_ops import called_module, kind_of
 
 __all__ = ["drop_unused"]
 
@@ -20,6 +20,6 @@ def drop_unused(graph: fx.Graph, root: nn.Module) -> None:
     for node in reversed(list(graph.nodes)):
         if node.users or kind_of(node, modules) is None or is_in_place(node, modules):
             continue
-        called = modules[str(node.target)] if node.op == "call_module" else None
+        called = called_module(node, modules)
         if called is None or not (called._forward_hooks or called._forward_pre_hooks):
             graph.erase_node(node)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from torch import fx, nn
 
+from detent.graph.torch_ops import called_module
 from detent.quantizers import Quantizer
 
 __all__ = ["guard_zero_slopes"]
@@ -25,7 +26,7 @@ _STEEP = frozenset(
 def guard_zero_slopes(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> None:
     """Tell the quantizers in front of such functions, up to the next quantizers."""
     for node in graph.nodes:
-        quantizer = modules.get(str(node.target)) if node.op == "call_module" else None
+        quantizer = called_module(node, modules)
         if isinstance(quantizer, Quantizer) and _feeds_steep(node, modules):
             quantizer.guards_zero = True
 
@@ -34,7 +35,7 @@ def _feeds_steep(start: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
     found = dict.fromkeys(start.users)
     waiting = list(found)
     for node in waiting:
-        module = modules.get(str(node.target)) if node.op == "call_module" else None
+        module = called_module(node, modules)
         if isinstance(module, Quantizer):
             continue
         if _name(node, module) in _STEEP:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property, wraps
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -76,6 +76,11 @@ class Op:
     captured: Mapping[str, Operand] = field(default_factory=dict, hash=False)
 
     @property
+    def label(self) -> str:
+        """What messages call it: its name, or its first output where it has none."""
+        return self.name or self.outputs[0]
+
+    @property
     def reads(self) -> tuple[Operand, ...]:
         """Everything that it reads."""
         return (*(read for read in self.inputs if read is not None), *self.captured.values())
@@ -84,6 +89,10 @@ class Op:
     def input_names(self) -> tuple[str, ...]:
         """The tensors of its inputs; as in an ONNX node, an absent one is ""."""
         return tuple("" if read is None else read.tensor for read in self.inputs)
+
+    def optional(self, index: int) -> Operand | None:
+        """The input at `index`; None if it is absent."""
+        return self.inputs[index] if len(self.inputs) > index else None
 
     def attribute(self, name: str, rank: int | None = None) -> Any:
         """An attribute, which is the default of ONNX where the model does not say it (see `attribute_value`)."""
@@ -168,6 +177,15 @@ class Network:
     dtypes: Mapping[str, str] = field(default_factory=dict)
     stored_as: Mapping[str, StoredAs] = field(default_factory=dict)
     domains: Mapping[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def output_tensors(self) -> frozenset[str]:
+        """The tensors that the outputs read."""
+        return frozenset(output.read.tensor for output in self.outputs)
+
+    def is_constant(self, read: Operand | None) -> TypeGuard[Operand]:
+        """Whether it reads a constant; an absent input is none."""
+        return read is not None and read.tensor in self.constants
 
     def readers(self, tensor: str) -> list[tuple[Op, Operand]]:
         """Every operation that reads a tensor, with how."""
@@ -259,7 +277,7 @@ class Network:
 
     def pruned(self) -> Network:
         """The network without operations that no output depends on, and without unread constants."""
-        wanted = {output.read.tensor for output in self.outputs}
+        wanted = set(self.output_tensors)
         kept: list[Op] = []
         for op in reversed(self.ops):
             if wanted.intersection(op.outputs):

@@ -109,7 +109,7 @@ class _Reader:
         return Operand(name)
 
     def _dequantized(self, node: onnx.NodeProto) -> Operand:
-        """What a DequantizeLinear gives, as a read of what was quantized."""
+        """The output of a DequantizeLinear, as a read of what was quantized."""
         codes = node.input[0]
         maker = self._made_by.get(codes)
         if maker is None or maker.op_type == "Constant":
@@ -195,7 +195,7 @@ class _Reader:
         return Output(value.name, self._read(value.name), dtype=dtype, shape=shape)
 
     def _is_requantized(self, name: str) -> bool:
-        """Whether a QuantizeLinear reads what a DequantizeLinear gives: for that one it is a tensor of its own."""
+        """Whether a QuantizeLinear reads the output of a DequantizeLinear: for that one it is a tensor of its own."""
         return any(
             user.op_type == "QuantizeLinear" or (user.op_type == "Clip" and self._bounds_codes(user))
             for user in self._users.get(name, [])
@@ -212,7 +212,7 @@ class _Reader:
         for value in self._graph.input:
             if value.name == name:
                 return _type_name(value.type.tensor_type.elem_type)
-        raise DeployError(f"read the tensor {name!r}", "nothing in the model gives it", "check the file")
+        raise DeployError(f"read the tensor {name!r}", "nothing in the model computes it", "check the file")
 
 
 def _captured(node: onnx.NodeProto) -> list[str]:

@@ -49,6 +49,8 @@ class Trait(Flag):
     """Weighted, and slides its kernel along spatial axes, in groups of channels."""
     POOL = auto()
     """One value for each window of a channel, or for the whole channel."""
+    AVERAGE_POOL = auto()
+    """A pool that averages."""
     REDUCES = auto()
     """Reduces some axes to one value."""
 
@@ -84,6 +86,7 @@ _RESHAPES = Trait.RESHAPES | _MOVES
 _EXTREME = Trait.EXTREME | Trait.EXACT
 _CLIPS = Trait.CLIPS | Trait.ELEMENTWISE | Trait.EXACT
 _ACTIVATION = Trait.ACTIVATION | Trait.ELEMENTWISE
+_AVERAGE_POOL = Trait.AVERAGE_POOL | Trait.POOL
 _CONVOLUTION = Trait.CONVOLUTION | Trait.WEIGHTED
 
 _TRAITS = {
@@ -98,7 +101,7 @@ _TRAITS = {
     "Asinh": Trait.ELEMENTWISE,
     "Atan": Trait.ELEMENTWISE,
     "Atanh": Trait.ELEMENTWISE,
-    "AveragePool": Trait.POOL,
+    "AveragePool": _AVERAGE_POOL,
     "BatchNormalization": _NONE,
     "Cast": Trait.EXACT,
     "Ceil": Trait.ELEMENTWISE,
@@ -128,7 +131,7 @@ _TRAITS = {
     "GatherElements": _MOVES,
     "Gelu": _ACTIVATION,
     "Gemm": Trait.WEIGHTED,
-    "GlobalAveragePool": Trait.POOL,
+    "GlobalAveragePool": _AVERAGE_POOL,
     "GlobalMaxPool": Trait.POOL | _EXTREME,
     "Greater": _NONE,
     "GreaterOrEqual": _NONE,

@@ -7,6 +7,7 @@ weights.
 from __future__ import annotations
 
 import base64
+import binascii
 import zlib
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy.typing as npt
 __all__ = ["pack_numbers", "unpack_numbers"]
 
 _TYPES = ("float32", "int64")
+_LARGEST_RATIO = 1032  # what deflate makes of one byte
 
 
 def pack_numbers(numbers: npt.NDArray[Any]) -> dict[str, Any]:
@@ -43,8 +45,11 @@ def unpack_numbers(packed: Any) -> npt.NDArray[Any]:
         count *= size
     unpacking = zlib.decompressobj()
     try:
-        held = unpacking.decompress(base64.b64decode(packed["zlib"], validate=True), count + 1)  # no more: a bomb
-    except (zlib.error, TypeError) as error:
+        compressed = base64.b64decode(packed["zlib"], validate=True)
+        if count > _LARGEST_RATIO * len(compressed):
+            raise ValueError(f"packed numbers of the shape {shape} are not in {len(compressed)} bytes")
+        held = unpacking.decompress(compressed, count + 1)  # no more: a bomb
+    except (zlib.error, binascii.Error, TypeError) as error:
         raise ValueError(f"packed numbers are damaged: {error}") from None
     if len(held) != count:
         raise ValueError(f"packed numbers of the shape {shape} have {len(held)} bytes")

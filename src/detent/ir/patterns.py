@@ -30,7 +30,7 @@ def is_output(graph: Network, tensor: str) -> bool:
 
 
 def requantizes(graph: Network, op: Op) -> bool:
-    """Whether an operation only puts a tensor from one grid on others: all read what it gives on a grid."""
+    """Whether an operation only puts a tensor from one grid on others: all read its output on a grid."""
     if op.type != "Identity" or op.metadata.get(ROLE) != REQUANTIZE or op.reads[0].encoding is None:
         return False
     return None not in graph.encodings(op.outputs[0])
@@ -78,7 +78,7 @@ def reduced_axes(graph: Network, op: Op, rank: int) -> tuple[int, ...] | None:
     they are computed. In older opsets the axes of a reduction are an attribute."""
     if op.type in ops_with(Trait.POOL):
         return tuple(range(2, rank))
-    given = op.inputs[1] if len(op.inputs) > 1 else None
+    given = op.optional(1)
     held = op.attributes.get("axes") if given is None else constant_values(graph, given)
     if given is not None and held is None:
         return None

@@ -1,12 +1,21 @@
-"""Edits ONNX protobuf messages."""
+"""Reads and edits ONNX protobuf messages."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from onnx import ModelProto
+from onnx import GraphProto, ModelProto, TensorProto
 
-__all__ = ["without_initializers"]
+__all__ = ["constant_tensors", "without_initializers"]
+
+
+def constant_tensors(graph: GraphProto) -> dict[str, TensorProto]:
+    """The initializers, and what Constant nodes hold as tensors, by name."""
+    found = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Constant":
+            found.update((node.output[0], held.t) for held in node.attribute if held.name == "value")
+    return found
 
 
 def without_initializers(model: ModelProto) -> ModelProto:

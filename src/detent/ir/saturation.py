@@ -24,7 +24,7 @@ def saturating_layers(network: Network) -> tuple[str, ...]:
 
 def can_saturate(graph: Network, op: Op) -> bool:
     """Whether two products of 8-bit numbers that an engine may add in a pair can leave 16 bits."""
-    weight = op.inputs[1] if len(op.inputs) > 1 else None
+    weight = op.optional(1)
     if weight is None or weight.encoding is None or weight.encoding.dtype != "int8" or weight.encoding.block:
         return False
     if weight.tensor not in graph.constants:

@@ -28,7 +28,7 @@ CONV_BY_PLANES = "ConvByPlanes"
 
 
 def call(op: Op, values: Sequence[Tensor | None], constants: Mapping[str, npt.NDArray[Any]]) -> tuple[Tensor, ...]:
-    """What an operation gives, one tensor for each of its outputs."""
+    """The output of an operation, one tensor for each of its outputs."""
     held = [None if read is None else constants.get(read.tensor) for read in op.inputs]
     run = KernelCall(op.type, values, op.attributes, held, len(op.outputs), op.name)
     if op.type not in FUNCTIONS:

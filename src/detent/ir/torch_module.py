@@ -178,7 +178,7 @@ def with_linear_layers(graph: Network) -> Network:
             gone.add(add.outputs[0])
         ops.append(Op("Gemm", op.name, inputs, outputs, {"transB": 1}))
     used = {read.tensor for op in ops for read in op.inputs if read is not None}
-    used |= {output.read.tensor for output in graph.outputs}
+    used |= graph.output_tensors
     ops = [op for op in ops if used.intersection(op.outputs)]
     coded = {name for name in constants if name not in graph.constants and name.removesuffix(_TURNED) in graph.coded}
     return replace(graph, ops=tuple(ops), constants=constants, coded=graph.coded | coded)
@@ -207,7 +207,7 @@ def _linear_weight(graph: Network, op: Op, constants: dict[str, npt.NDArray[Any]
     if maker is not None and maker.type == "Transpose" and read.encoding is None:
         source = maker.inputs[0]
         turned = maker.attribute("perm", 2) == [1, 0]
-        return source if source is not None and source.tensor in graph.constants and turned else None
+        return source if graph.is_constant(source) and turned else None
     if read.tensor not in graph.constants or graph.constants[read.tensor].ndim != 2:
         return None
     name = f"{read.tensor}{_TURNED}"

@@ -73,7 +73,8 @@ class SlidingWindow:
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any], kernel: Sequence[int] | None = None) -> SlidingWindow:
-        """From the attributes of an ONNX operator. `kernel` is the size of the weights; pools have it as an attribute.
+        """The window that the attributes of an ONNX operator describe. `kernel` is the size of the weights; pools have
+        it as an attribute.
 
         >>> SlidingWindow.of({"pads": [0, 1, 2, 3]}, (3, 5)).pads
         ((0, 2), (1, 3))

@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 
 from detent.errors import SchemeError
 from detent.frontends.onnx import OnnxEncoding, OnnxSource
-from detent.graph import KINDS, FloatTensor, Plan, QuantizedTensor, quantizers_of
+from detent.graph import KINDS, FloatTensor, Plan, PlanEntry, QuantizedTensor, quantizers_of
 from detent.known_qparams.norms import scaled
 from detent.numerics import IntGrid, PerChannel, PerGroup, PerTensor, QParams, Scheme
 from detent.observers import OBSERVERS
@@ -20,8 +20,6 @@ from detent.planning import Backend, SupportedSchemes
 from detent.quantizers import Quantizer
 
 __all__ = ["Known", "adopt", "initialize", "known_of_file", "limits", "measured", "with_their_biases"]
-
-Entry = QuantizedTensor | FloatTensor
 
 Known = Mapping[str, tuple[Scheme, QParams]]
 """Tensor of the plan to the scheme it has and the scale that came out."""
@@ -32,14 +30,14 @@ def adopt(plan: Plan, known: Known, target: Backend) -> Plan:
     return replace(plan, entries=with_their_biases(_adopted(entry, known, target) for entry in plan.entries))
 
 
-def with_their_biases(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+def with_their_biases(entries: Iterable[PlanEntry]) -> tuple[PlanEntry, ...]:
     """Entries of a plan whose weights have got other schemes, with biases that follow from them."""
     known = tuple(entries)
     weights = {e.tensor: e.scheme for e in known if isinstance(e, QuantizedTensor) and e.role == "weight"}
     return tuple(_as_its_weight(entry, weights) for entry in known)
 
 
-def _as_its_weight(entry: Entry, weights: Mapping[str, Scheme]) -> Entry:
+def _as_its_weight(entry: PlanEntry, weights: Mapping[str, Scheme]) -> PlanEntry:
     """A bias has a scale for each channel if its weight has, whose scale its own follows from."""
     weight = weights.get(entry.tensor.removesuffix(".bias") + ".weight")
     if isinstance(entry, FloatTensor) or entry.quantizer != "derived" or weight is None:
@@ -78,7 +76,7 @@ def measured(weight: torch.Tensor, scheme: Scheme, observer: str, options: Mappi
     return watch.qparams()
 
 
-def _adopted(entry: Entry, known: Known, target: Backend) -> Entry:
+def _adopted(entry: PlanEntry, known: Known, target: Backend) -> PlanEntry:
     if isinstance(entry, FloatTensor) or entry.quantizer == "derived":
         return entry
     if entry.tensor not in known:

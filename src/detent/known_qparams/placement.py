@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 
 from detent.frontends.onnx import OnnxSource
-from detent.graph import FloatTensor, Plan, QuantizedTensor, kind_of
+from detent.graph import FloatTensor, Plan, PlanEntry, QuantizedTensor, kind_of
 from detent.known_qparams.known import Known
 from detent.numerics import PerGroup, PerTensor
 from detent.planning import Backend
@@ -25,7 +25,7 @@ __all__ = ["FilePlacement", "as_in_file"]
 
 _FLOAT = "the file leaves it float"
 _MOST_BITS = 24  # of input and weight together
-Entries = dict[str, QuantizedTensor | FloatTensor]
+Entries = dict[str, PlanEntry]
 
 
 class FilePlacement:
@@ -39,7 +39,7 @@ class FilePlacement:
         self._carries: dict[fx.Node, bool] = {}
 
     def readers(self, node: fx.Node) -> tuple[fx.Node, ...]:
-        """Those that get what `node` gives from a grid, if the recipe does not exclude them."""
+        """Those that get the output of `node` from a grid, if the recipe does not exclude them."""
         tensor = self._source.tensors.get(node.name, "")
         wanted = self._source.readers.get(tensor, frozenset())
         return tuple(user for user in node.users if self._labels(user) & wanted and self._asked(node, user))
@@ -117,9 +117,7 @@ def _measured(plan: Plan, entries: Entries) -> tuple[QuantizedTensor, ...]:
     return tuple(entry for entry in asked if not isinstance(entries.get(entry.tensor), QuantizedTensor))
 
 
-def _placed(
-    entry: QuantizedTensor | FloatTensor, known: Known, placement: FilePlacement, agreed: set[str]
-) -> QuantizedTensor | FloatTensor:
+def _placed(entry: PlanEntry, known: Known, placement: FilePlacement, agreed: set[str]) -> PlanEntry:
     if isinstance(entry, FloatTensor) or entry.quantizer == "derived" or entry.tensor in agreed:
         return entry
     if entry.role == "activation":
@@ -144,7 +142,7 @@ def _added(node: fx.Node, template: QuantizedTensor, known: Known, placement: Fi
     )
 
 
-def _carried(entry: QuantizedTensor, entries: Entries, placement: FilePlacement) -> QuantizedTensor | FloatTensor:
+def _carried(entry: QuantizedTensor, entries: Entries, placement: FilePlacement) -> PlanEntry:
     """What is moved from a grid stays on it, and engines move codes; the file need not say so again."""
     node = placement.nodes[entry.node]
     source = entries.get(node.all_input_nodes[0].name) if len(node.all_input_nodes) == 1 else None
@@ -204,7 +202,7 @@ def _same_reads(group: list[QuantizedTensor], placement: FilePlacement) -> bool:
 
 
 def _taken(node: fx.Node, entries: Entries, placement: FilePlacement) -> QuantizedTensor | None:
-    """The grid that what an operation takes in lies on, looking through operations that only move values."""
+    """The grid that the input of an operation lies on, looking through operations that only move values."""
     while node.all_input_nodes:
         source = node.all_input_nodes[0]
         entry = entries.get(source.name)
@@ -225,7 +223,7 @@ def _gives_grid(node: fx.Node, entries: Entries, target: Backend) -> bool:
     return False
 
 
-def _why_no_product(taken: QuantizedTensor | None, weight: QuantizedTensor | FloatTensor | None) -> str | None:
+def _why_no_product(taken: QuantizedTensor | None, weight: PlanEntry | None) -> str | None:
     """Why a bias cannot be an int32 on the scale of input times weight."""
     if taken is None or not isinstance(weight, QuantizedTensor):
         return _FLOAT

@@ -1,17 +1,14 @@
 """The numbers that exist (grids), how a tensor maps onto them (schemes), and the arithmetic of that mapping."""
 
+from detent.numerics.accumulator_kernel import fused_accumulator_quantize
 from detent.numerics.float_grids import E2M1Grid, E4M3Grid, E5M2Grid, FloatGrid, Nf4Grid
+from detent.numerics.float_kernel import fused_float_quantize
 from detent.numerics.granularity import Granularity, PerChannel, PerGroup, PerTensor
 from detent.numerics.grid import Grid
-from detent.numerics.grids import GRIDS, ApotGrid, GridName, IntGrid, LogGrid
-from detent.numerics.kernels import (
-    Inside,
-    fused_fake_quantize,
-    fused_float_quantize,
-    keep_residues,
-    learned_step,
-    scale_gradient,
-)
+from detent.numerics.grids import GRIDS, ApotGrid, GridName, HalfGrid, IntGrid, LogGrid
+from detent.numerics.kernels import fused_fake_quantize, keep_residues
+from detent.numerics.learned_step import learned_step, scale_gradient
+from detent.numerics.native_kernels import Inside
 from detent.numerics.pairs import PAIR_LIMIT, Pairs
 from detent.numerics.qparams import QParams
 from detent.numerics.reference import (
@@ -48,6 +45,7 @@ __all__ = [
     "Granularity",
     "Grid",
     "GridName",
+    "HalfGrid",
     "Inside",
     "IntGrid",
     "LogGrid",
@@ -66,6 +64,7 @@ __all__ = [
     "covering_scale",
     "dequantize",
     "fake_quantize",
+    "fused_accumulator_quantize",
     "fused_fake_quantize",
     "fused_float_quantize",
     "keep_residues",

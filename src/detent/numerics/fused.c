@@ -76,7 +76,7 @@ static void forward_run(const float *x, float *y, uint8_t *mask, int64_t n, floa
 #undef LOOP
 }
 
-/* inner == 1: neighbours in memory have different scales */
+/* inner == 1: neighbors in memory have different scales */
 INLINE void forward_mixed_loop(const float *restrict x, float *restrict y, uint8_t *restrict mask, int64_t channels,
                                const float *restrict s, const float *restrict lo, const float *restrict hi,
                                const int mode, const int rule) {
@@ -317,6 +317,18 @@ void fake_quantize_backward(const float *dy, const float *x, float *dx, int64_t 
     for (int64_t b = 0; b < blocks; b++) {
         int64_t c = b / per_row % channels;
         for (int k = 0; k < 3; k++) sums[k * channels + c] += partial[3 * b + k];
+    }
+}
+
+/* Biases on the scales of their accumulators: codes have up to 32 bits, so they are computed in double, and y is what
+ * they stand for. The mask is whether the code is in range. */
+void accumulator_forward(const float *restrict x, float *restrict y, uint8_t *restrict mask, int64_t n,
+                         const float *restrict s, int64_t scales, double lo, double hi) {
+    for (int64_t i = 0; i < n; i++) {
+        float step = s[scales == 1 ? 0 : i];
+        double code = rint((double)x[i] / (double)step), held = code < lo ? lo : (code > hi ? hi : code);
+        y[i] = (float)held * step;
+        mask[i] = code == held;
     }
 }
 

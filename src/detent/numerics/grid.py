@@ -31,7 +31,7 @@ class BinaryFloat(NamedTuple):
 
 
 class Grid(ABC):
-    """A finite set of codes and the value each stands for. Zero is always one of the values.
+    """A finite set of codes and the value each stands for. Zero is one of the values, but for `HalfGrid`.
 
     Subclasses are frozen dataclasses; equal grids have the same fields.
     """
@@ -64,7 +64,7 @@ class Grid(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """As a scheme prints it, for instance "uint8"."""
+        """The name that a scheme prints, for instance "uint8"."""
 
     @property
     @abstractmethod

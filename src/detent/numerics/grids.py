@@ -1,4 +1,4 @@
-"""Which numbers exist: integer, logarithmic and additive-power-of-two grids, and the names of all in recipes."""
+"""Which numbers exist: integers, halves, logarithms and sums of powers of two, and the names of all in recipes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from detent.numerics.float_grids import E2M1Grid, E4M3Grid, E5M2Grid, Nf4Grid
 from detent.numerics.grid import BitPatternGrid, Grid
 from detent.numerics.rounding import Rounding, round_to_integer
 
-__all__ = ["GRIDS", "ApotGrid", "GridName", "IntGrid", "LogGrid"]
+__all__ = ["GRIDS", "ApotGrid", "GridName", "HalfGrid", "IntGrid", "LogGrid"]
 
 _OCTAVES = 127  # float32 has no more below 1
 
@@ -251,12 +251,71 @@ class ApotGrid(Grid):
             )
 
 
-GridName = Literal["int", "log", "apot", "e4m3", "e5m2", "e2m1", "nf4"]
+@dataclass(frozen=True)
+class HalfGrid(Grid):
+    """The numbers half way between integers, as many below zero as above: a code c stands for c + 1/2.
+
+    The only grid without zero, for weights of few bits: of four codes none is spent on it, and none is left over.
+
+    >>> HalfGrid(2).decode(torch.tensor([-2.0, -1.0, 0.0, 1.0]), torch.tensor(0)).tolist()
+    [-1.5, -0.5, 0.5, 1.5]
+    """
+
+    bits: int
+
+    signed = True
+    usual_bits = 2
+    signs = (True,)
+
+    def __post_init__(self) -> None:
+        _require_bits(self, 2, 8)
+
+    @classmethod
+    def of(cls, bits: int, *, signed: bool, narrow: bool) -> HalfGrid:  # noqa: ARG003
+        return cls(bits)
+
+    @classmethod
+    def default_bits(cls, offered: tuple[int, ...]) -> int:
+        return cls.usual_bits if cls.usual_bits in offered else offered[0]
+
+    @property
+    def name(self) -> str:
+        return f"half{self.bits}"
+
+    @property
+    def qmin(self) -> int:
+        return -(1 << (self.bits - 1))
+
+    @property
+    def qmax(self) -> int:
+        return (1 << (self.bits - 1)) - 1
+
+    @property
+    def storage_dtype(self) -> torch.dtype:
+        return torch.int8
+
+    def encode(self, values: Tensor, zero_point: Tensor, rounding: Rounding) -> Tensor:  # noqa: ARG002
+        return round_to_integer(values - 0.5, rounding).clamp(self.qmin, self.qmax)
+
+    def decode(self, codes: Tensor, zero_point: Tensor) -> Tensor:  # noqa: ARG002
+        return codes + 0.5
+
+    def symmetric_scale(self, low: Tensor, high: Tensor) -> Tensor:
+        # The ends are half a step behind the last numbers: nothing is moved further than half a step.
+        return torch.maximum(-low, high) / (self.qmax + 1)
+
+    def ends(self, zero_point: Tensor) -> tuple[Tensor, Tensor]:
+        one = torch.ones_like(zero_point)
+        return (self.qmin + 0.5) * one, (self.qmax + 0.5) * one
+
+
+GridName = Literal["int", "log", "apot", "half", "e4m3", "e5m2", "e2m1", "nf4"]
 
 GRIDS: Mapping[str, type[Grid]] = {
     "int": IntGrid,
     "log": LogGrid,
     "apot": ApotGrid,
+    "half": HalfGrid,
     "e4m3": E4M3Grid,
     "e5m2": E5M2Grid,
     "e2m1": E2M1Grid,

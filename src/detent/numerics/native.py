@@ -34,7 +34,8 @@ _VARIANTS = (("-march=native", "-fopenmp"), ("-march=native",), ())
 _SLOW = "quantizers run without their compiled kernels, up to 7 times slower and with the same results"
 _HIDE = "DETENT_NATIVE=0 hides this"
 
-_POINTER, _INT64, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
+_POINTER, _INT64, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+_FLOAT, _DOUBLE = ctypes.c_float, ctypes.c_double
 _SIGNATURES = {
     "fake_quantize_forward": [_POINTER] * 3 + [_INT64] * 3 + [_POINTER] * 3 + [_INT] * 2,
     "float_quantize_forward": [_POINTER] * 3 + [_INT64] * 3 + [_POINTER, _FLOAT] + [_INT] * 3,
@@ -43,6 +44,7 @@ _SIGNATURES = {
     "residue_backward": [_POINTER] * 3 + [_INT64] + [_POINTER] * 2,
     "find_pairs": [_POINTER] + [_INT64] * 3 + [_POINTER, _INT64, _POINTER, _FLOAT, _POINTER],
     "bound_pairs": [_POINTER] + [_INT64] * 3 + [_POINTER, _INT64, _FLOAT, _POINTER],
+    "accumulator_forward": [_POINTER] * 3 + [_INT64, _POINTER, _INT64, _DOUBLE, _DOUBLE],
     "apply_mask": [_POINTER] * 3 + [_INT64],
     "histogram": [_POINTER, _INT64, _FLOAT, _INT64, _POINTER, _POINTER, _INT64],
 }

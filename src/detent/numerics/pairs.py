@@ -16,6 +16,7 @@ tensor([[  82.,   46., -127.,   90.]])
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -24,7 +25,7 @@ import torch
 from torch import Tensor
 
 from detent.numerics.granularity import Granularity
-from detent.numerics.kernels import fused_bound_pairs
+from detent.numerics.pair_kernel import fused_bound_pairs
 from detent.numerics.qparams import QParams
 from detent.numerics.scheme import Scheme
 
@@ -53,8 +54,8 @@ class Pairs:
 
     @classmethod
     def of_convolution(cls, shape: Sequence[int], groups: int) -> Pairs | None:
-        """Of weights (output, input channel of a group, place, ...); None of a depthwise convolution, whose kernels add
-        each product alone.
+        """The pairs of weights (output, input channel of a group, place, ...); None for a depthwise convolution, whose
+        kernels add each product alone.
 
         Kernels either multiply matrices, whose rows are the windows as they lie in memory, or go through the places of
         a window with the channels padded. With an even number of channels both make the same pairs; with an odd one
@@ -77,6 +78,29 @@ class Pairs:
     def largest(self, codes: Tensor) -> int:
         """The greatest sum of a pair of codes, of either sign; those up to `PAIR_LIMIT` cannot saturate."""
         return int(self._sums(codes).abs_().max())
+
+    def partners(self, shape: Sequence[int]) -> Tensor:
+        """For each weight of an output channel, in the order in which they are stored, the two that it may be a pair
+        with, perhaps the same. Of "any" order there are no two.
+
+        >>> Pairs(outputs=0, inputs=1).partners((8, 4)).tolist()
+        [[1, 1], [0, 0], [3, 3], [2, 2]]
+        >>> Pairs(outputs=0, inputs=1, order="memory").partners((8, 3)).tolist()
+        [[1, 1], [0, 2], [1, 1]]
+        """
+        assert (self.outputs, self.inputs) == (0, 1)
+        assert self.order != "any"
+        channels, places = shape[1], math.prod(shape[2:])
+        numbers = torch.arange(channels * places).reshape(channels, places)
+        if self.order == "channels":
+            other = numbers.reshape(channels // 2, 2, places).flip(1).flatten()
+            return torch.stack((other, other), 1)
+        row = numbers.t().flatten()  # as it lies in memory
+        before, after = (row[index.clamp(0, len(row) - 1)] for index in (torch.arange(len(row)) + by for by in (-1, 1)))
+        before[0], after[-1] = after[0], before[-1]
+        found = torch.empty(len(row), 2, dtype=torch.long)
+        found[row] = torch.stack((before, after), 1)
+        return found
 
     def widened(self, qparams: QParams, weight: Tensor, scheme: Scheme) -> QParams:
         """`qparams` with larger scales where a pair of the codes of `weight` leaves the limit.

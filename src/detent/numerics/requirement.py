@@ -1,4 +1,4 @@
-"""What a method asks of a scheme, as data: checked before anything runs, and printable."""
+"""Which schemes a method supports, as data: checked before anything runs, and printable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Requirement"]
 
 @dataclass(frozen=True, kw_only=True)
 class Requirement:
-    """The schemes a method has a meaning for, with `(Grid,)` those of every grid. `because` says why not the others.
+    """The schemes that a method supports, with `(Grid,)` those of every grid. `because` says why not the others.
 
     >>> only = Requirement(symmetric=True, because="it learns one threshold for both sides")
     >>> only.check("tqt", Scheme(IntGrid(8), symmetric=False))
@@ -35,7 +35,7 @@ class Requirement:
     because: str = "its formula is made for these"
 
     def check(self, method: str, scheme: Scheme) -> None:
-        """Raise `SchemeError` if the method has no meaning for `scheme`."""
+        """Raise `SchemeError` if the method does not support `scheme`."""
         need = self._unmet(scheme)
         if need:
             raise SchemeError(

@@ -35,7 +35,7 @@ class Part(NamedTuple):
 
 
 class BatchByBatch(Observer):
-    """Subclasses say how a batch changes what they know (`_after`), and answer from what `_known` gives.
+    """Subclasses say how a batch changes what they know (`_after`), and answer from the output of `_known`.
 
     One process takes in each batch as it comes. The ranks of a distributed job have a part of each batch: they keep
     what the parts looked like, and put them together when asked, the first ones, then the second ones. The answer is

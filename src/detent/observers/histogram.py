@@ -1,7 +1,7 @@
 """Histograms that merge exactly, whatever order and batches the data came in.
 
 A bin is `[i * width, (i + 1) * width)` with a width that is a power of two, so bins are anchored at zero and
-two neighbours make exactly one bin of twice the width. When a batch does not fit, the width doubles until it
+two neighbors make exactly one bin of twice the width. When a batch does not fit, the width doubles until it
 does. The final counts therefore depend on the data alone, not on how it was split, and memory is fixed.
 Which bin a value falls in is exact too: dividing by a power of two does not round.
 """

@@ -16,7 +16,7 @@ _SHARES = 64
 
 
 class Isotone(Observer):
-    """Of the ranges between all and 1/64 of what was seen, the one under which most samples keep a single winner.
+    """The range, between all and 1/64 of what was seen, under which most samples keep a single winner.
 
     A sample's winner and runner-up along `axis` must get different codes. A finer step separates them, a range
     that is too small clips both to the same code. Of equally good ranges the widest. Memory is bounded: of more

@@ -18,7 +18,7 @@ class Kl(HistogramObserver):
     """Compares the clipped distribution with its quantized form, over windows of the histogram.
 
     Symmetric schemes look at |x| and the codes of one side; affine ones at both tails and all codes, the window
-    shrinking towards zero from both sides together and then from each alone.
+    shrinking toward zero from both sides together and then from each alone.
     """
 
     requires = Requirement(most_bits=8, because="it compares the codes with a few thousand histogram bins")

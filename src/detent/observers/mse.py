@@ -9,19 +9,17 @@ from torch import Tensor
 
 from detent.errors import RangeError
 from detent.numerics import Grid, QParams, Requirement, Scheme, choose_qparams
-from detent.observers.cost import rounding_cost
-from detent.observers.histogram import Histogram
-from detent.observers.histogram_observer import HistogramObserver
+from detent.observers.distribution import Distribution
+from detent.observers.observer import Observer
 
 __all__ = ["Mse", "checked_norm", "least_error"]
 
 _COARSE = [0.85**k for k in range(41)]  # all of the range, down to a six-hundredth of it
 _FINE = [1 + 0.015 * k for k in range(-10, 11)]  # around the best of those
 _FINEST = [1 + 0.003 * k for k in range(-5, 6)]
-_POINTS_PER_BIN = 2
 
 
-class Mse(HistogramObserver):
+class Mse(Observer):
     """Shrinks the observed range and keeps what costs least in `sum |x - Q(x)| ** norm`.
 
     Both ends together first, coarsely and then finely; affine schemes then move each end alone, twice. The whole
@@ -31,11 +29,15 @@ class Mse(HistogramObserver):
     requires = Requirement(grids=(Grid,), offset=True)
 
     def __init__(self, scheme: Scheme, *, name: str = "tensor", norm: float = 2.0, bins: int | None = None):
-        super().__init__(scheme, name=name, bins=bins)
+        super().__init__(scheme, name=name)
         self.norm = checked_norm(norm)
+        self._seen = Distribution(scheme, bins)
+
+    def _observe(self, x: Tensor, low: Tensor, high: Tensor) -> None:  # noqa: ARG002
+        self._seen.add(x)
 
     def _qparams(self, low: Tensor, high: Tensor) -> QParams:
-        return least_error(self._histogram.over_ranks(), low, high, self.scheme, self.norm)
+        return least_error(self._seen, low, high, self.scheme, self.norm)
 
 
 def checked_norm(norm: float) -> float:
@@ -44,14 +46,14 @@ def checked_norm(norm: float) -> float:
     return norm
 
 
-def least_error(histogram: Histogram, low: Tensor, high: Tensor, scheme: Scheme, norm: float) -> QParams:
+def least_error(seen: Distribution, low: Tensor, high: Tensor, scheme: Scheme, norm: float) -> QParams:
     """The scale and zero point of the part of [low, high] whose `sum |x - Q(x)| ** norm` is least."""
-    values, weights = histogram.points(_POINTS_PER_BIN)
+    cost = seen.cost(norm)
 
-    def cost(bottom: Tensor, top: Tensor) -> Tensor:
-        return rounding_cost(values, weights, choose_qparams(bottom, top, scheme), scheme, norm)
+    def of_range(bottom: Tensor, top: Tensor) -> Tensor:
+        return cost(choose_qparams(bottom, top, scheme))
 
-    search = _Search(cost, low.flatten().double().clamp_max(0), high.flatten().double().clamp_min(0))
+    search = _Search(of_range, low.flatten().double().clamp_max(0), high.flatten().double().clamp_min(0))
     search.refine(bottom=True, top=True)
     if not scheme.symmetric:
         for _ in range(2):

@@ -13,7 +13,7 @@ __all__ = ["Pow2Sse"]
 
 
 class Pow2Sse(HistogramObserver):
-    """From the overflow-free exponent on, the best of `candidates` (5; 1 for a network's input on the DPU)."""
+    """The best exponent, from the overflow-free one on, of `candidates` (5; 1 for a network's input on the DPU)."""
 
     requires = POWER_OF_TWO_ONLY
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from torch import fx
 
 from detent.errors import SchemeError
-from detent.graph import REORDERING, FloatTensor, QuantizedTensor
+from detent.graph import REORDERING, FloatTensor, PlanEntry, QuantizedTensor
 from detent.planning.backend import FUSED, chains
 from detent.planning.context import Context
 from detent.planning.methods import Method, choose, fixed_range
@@ -34,7 +34,7 @@ class Activations:
             self._groups.setdefault(root, []).append(node)
         self._methods: dict[fx.Node, Method] = {}
 
-    def entry(self, node: fx.Node) -> QuantizedTensor | FloatTensor:
+    def entry(self, node: fx.Node) -> PlanEntry:
         """A tensor of the Plan."""
         view, placement = self._context.view, self._context.placement
         if not placement.is_quantized(node):

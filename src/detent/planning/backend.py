@@ -29,7 +29,7 @@ class Rule:
 
 
 def quantize_inputs(*kinds: str) -> dict[str, Rule]:
-    """Rules for operations whose inputs and weights are quantized; what they give is quantized for its readers."""
+    """Rules for operations whose inputs and weights are quantized; their output is quantized for its readers."""
     return dict.fromkeys(kinds, Rule())
 
 
@@ -85,7 +85,7 @@ class Backend:
     - `rules`: which kinds are, and where; a kind that is neither here nor in `passthrough` stays float.
     - `fusions`: chains of kinds that run as one; inside of them there is no tensor.
     - `passthrough`: kinds whose output has the scale of their input. They follow their neighbors: they run on integers
-      where what they take in or give is on a grid anyway.
+      where their input or their output is on a grid anyway.
     - `conv_axes`: over how many axes a convolution may slide that runs on integers; others stay float.
     - `common_qparams`: kinds all of whose inputs have one scale; if they are in `passthrough` too, so has their output.
     - `unquantized_edges`: kinds of (producer, consumer), or (producer, activation, consumer), that the target fuses, so
@@ -109,7 +109,7 @@ class Backend:
     - `bias`, and `bias_schemes` for its width, and for all of it if it has a quantizer of its own.
     - `ranges`: kinds whose output has a fixed range; `wide_ranges`: those for activations of 16 bits, if they differ.
     - `first_last_bits`: the least width of the first and last weights, and of what these layers take in.
-    - `batch_norm`: the strategy a recipe gets that does not name one.
+    - `batch_norm`: the strategy a recipe gets that does not name one; 4 in place of 0 if it trains.
 
     How it is deployed:
 

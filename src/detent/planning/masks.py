@@ -89,7 +89,7 @@ def _given(view: GraphView, made: Collection[fx.Node], sums: Collection[fx.Node]
 
 
 def _sums(view: GraphView) -> list[tuple[fx.Node, list[fx.Node]]]:
-    """What a softmax takes in that is a sum, with the two it is the sum of; also a sum of such a sum."""
+    """The input of a softmax that is a sum, with the two it is the sum of; also a sum of such a sum."""
     found: list[tuple[fx.Node, list[fx.Node]]] = []
     waiting = [node for node in view.graph.nodes if view.is_kind(node, "softmax", "log_softmax")]
     while waiting:
@@ -104,7 +104,7 @@ def _sums(view: GraphView) -> list[tuple[fx.Node, list[fx.Node]]]:
 
 
 def _masked(view: GraphView, softmax: fx.Node, made: Collection[fx.Node]) -> list[fx.Node]:
-    """From what a softmax takes in back to what was masked last, or before that, if anything was."""
+    """From the input of a softmax back to what was masked last, or before that, if anything was."""
     path: list[fx.Node] = []
     known = 0  # so much of the path is behind a mask
     sources = view.data_inputs(softmax)

@@ -122,7 +122,7 @@ def _scheme(
             return scheme, alternative
         asked = asked or f"{tensor!r} as {scheme} on {backend!r}"
         refused.append(", ".join(limits))
-    raise SchemeError(asked, f"it has {'; or '.join(refused)}", "change the recipe or the backend")
+    raise SchemeError(asked, f"it has {'; or '.join(dict.fromkeys(refused))}", "change the recipe or the backend")
 
 
 def _built(supported: SupportedSchemes, request: TensorRequest, *, axis: int, negative: bool) -> Scheme:

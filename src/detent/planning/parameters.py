@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch import fx, nn
 
-from detent.graph import FloatTensor, FoldedBatchNorm, QuantizedTensor, Region
+from detent.graph import FloatTensor, FoldedBatchNorm, PlanEntry, QuantizedTensor, Region
 from detent.numerics import PAIR_LIMIT, PerChannel, PerGroup, PerTensor, Scheme
 from detent.planning.context import Context
 from detent.planning.methods import choose
@@ -15,13 +15,11 @@ from detent.recipes import TensorRequest
 
 __all__ = ["OF_GROUPS", "parameters"]
 
-Entry = QuantizedTensor | FloatTensor
-
 OF_GROUPS = "inputs do not divide into groups of"
 """In the reason why a weight stays float, between two numbers."""
 
 
-def parameters(node: fx.Node, context: Context, *, calls: int) -> Iterator[Entry]:
+def parameters(node: fx.Node, context: Context, *, calls: int) -> Iterator[PlanEntry]:
     """What is decided for the parameters of the module that `node` is the first of `calls` to call."""
     view = context.view
     kind = view.kinds.get(node)
@@ -51,7 +49,7 @@ def _left_alone(node: fx.Node, context: Context) -> Iterator[FloatTensor]:
             yield FloatTensor(tensor=f"{view.layer(node)}.{name}", kind=kind, reason=reason)
 
 
-def _weight(node: fx.Node, context: Context, *, name: str, axis: int) -> Entry:
+def _weight(node: fx.Node, context: Context, *, name: str, axis: int) -> PlanEntry:
     view, backend = context.view, context.backend
     kind = view.kind(node)
     tensor = f"{view.layer(node)}.{name}"
@@ -93,7 +91,7 @@ def _may_saturate(scheme: Scheme) -> bool:
     return scheme.grid.signed and 2 * largest > PAIR_LIMIT and not isinstance(scheme.granularity, PerGroup)
 
 
-def _bias(node: fx.Node, context: Context, weight: Entry, *, calls: int) -> Entry:
+def _bias(node: fx.Node, context: Context, weight: PlanEntry, *, calls: int) -> PlanEntry:
     view, backend = context.view, context.backend
     tensor, kind = f"{view.layer(node)}.bias", view.kind(node)
     if isinstance(weight, FloatTensor):

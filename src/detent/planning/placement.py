@@ -25,8 +25,8 @@ class QuantizerPlacement:
     """Decided in three passes over the graph.
 
     1. Every operation with a rule asks for its inputs, and puts its own output on a grid, as the rule says.
-    2. Backwards: an operation that keeps the scale of its input hands on what all users of its output ask for.
-    3. Forwards: such an operation whose input is on a grid gives numbers on the same grid.
+    2. Backward: an operation that keeps the scale of its input hands on what all users of its output ask for.
+    3. Forward: such an operation whose input is on a grid gives numbers on the same grid.
     """
 
     def __init__(
@@ -63,20 +63,20 @@ class QuantizerPlacement:
         return node in self._asked or node in self._given or node in self._carried
 
     def is_carried(self, node: fx.Node) -> bool:
-        """Whether it stays on the grid of what it takes in."""
+        """Whether it stays on the grid of its input."""
         return node in self._carried
 
     def on_grid(self, source: fx.Node, user: fx.Node) -> bool:
-        """Whether `user` gets `source` on a grid."""
+        """Whether `user` reads `source` quantized."""
         return source in self._carried or source in self._given or user in self._asked.get(source, ())
 
     def askers(self, node: fx.Node) -> tuple[fx.Node, ...]:
-        """The operations that ask for a tensor, those first that do not only hand it on."""
+        """The operations that ask for a tensor, first those that do more than pass it on."""
         asked = self._asked.get(node, {})
         return tuple(sorted(asked, key=self._keeps_scale))
 
     def users(self, node: fx.Node) -> tuple[fx.Node, ...]:
-        """The users that get the quantized value; empty if all of them do."""
+        """The users that read the quantized value; empty if all of them do."""
         all_of_them = node in self._given or node in self._carried or self._all_ask(node)
         return () if all_of_them else tuple(self._asked[node])
 
@@ -89,12 +89,12 @@ class QuantizerPlacement:
         return self._why_not(node) is None
 
     def can_hold(self, node: fx.Node) -> bool:
-        """Whether what a node gives may be on a grid, on some target."""
+        """Whether the output of a node may be quantized, on some target."""
         is_value = self._view.is_tensor(node) or self._keeps_scale(node)
         return is_value and node in self._scope and node not in self._apart
 
     def reason(self, node: fx.Node) -> str:
-        """Why a tensor is float: of what is only moved, because of what reads it behind."""
+        """Why a tensor is float; that of a moved tensor is the reason of its readers."""
         while True:
             if node in self._notes:
                 return self._notes[node]
@@ -210,7 +210,7 @@ class QuantizerPlacement:
                 parent[max(ends, key=order.__getitem__)] = min(ends, key=order.__getitem__)
         return {node: root(node) for node in parent}
 
-    # ---- what they look at ----
+    # ---- questions of the passes ----
 
     def _keeps_scale(self, node: fx.Node) -> bool:
         alone = self._view.chain(node) == (node,)  # a fused activation has the scale that its operation is given
@@ -221,7 +221,7 @@ class QuantizerPlacement:
         return bool(asked) and all(user in asked for user in self._view.takers(node))
 
     def _only_leaves(self, node: fx.Node) -> bool:
-        """Whether a tensor goes nowhere but out of the network."""
+        """Whether a tensor is an output of the network and nothing else reads it."""
 
         def is_end(user: fx.Node) -> bool:
             return user.op == "output" or self._view.is_kind(user, "dequant_stub")
@@ -230,11 +230,11 @@ class QuantizerPlacement:
         return all(is_end(user) or self._keeps_scale(user) for user in behind)
 
     def _leaves_on_grid(self, node: fx.Node) -> bool:
-        """Whether what an operation gives is quantized though it leaves the network."""
+        """Whether an output of the network is quantized."""
         return self._backend.quantize_outputs and not self._view.is_kind(node, *self._backend.float_outputs)
 
     def _is_fused(self, node: fx.Node) -> bool:
-        """Whether the target computes a node inside of one that it is for."""
+        """Whether the target fuses a node into its user."""
         users = self._view.takers(node)
         while len(users) == 1 and self._view.is_kind(users[0], *PASSING):
             node = users[0]

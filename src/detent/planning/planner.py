@@ -8,7 +8,7 @@ from dataclasses import replace
 from torch import fx
 
 from detent.errors import RecipeError
-from detent.graph import MULTIPLYING, Captured, FloatTensor, Plan, QuantizedTensor
+from detent.graph import MULTIPLYING, Captured, FloatTensor, Plan, PlanEntry, QuantizedTensor
 from detent.planning.activations import Activations
 from detent.planning.aliases import in_names_of_layers
 from detent.planning.backend import Backend
@@ -25,8 +25,6 @@ from detent.recipes import Recipe
 
 __all__ = ["plan"]
 
-Entry = QuantizedTensor | FloatTensor
-
 
 def plan(captured: Captured, backend: Backend, recipe: Recipe, *, choose: ChooseActivations | None = None) -> Plan:
     """Decide which tensors of a captured model are quantized, how, and why the others stay float.
@@ -40,7 +38,7 @@ def plan(captured: Captured, backend: Backend, recipe: Recipe, *, choose: Choose
     seen = views(captured, backend.fusions)
     recipe = with_mix(in_names_of_layers(recipe, seen), backend, seen)
     _refuse_unmatched(recipe, seen)
-    entries: dict[str, Entry] = {}
+    entries: dict[str, PlanEntry] = {}
     contexts: list[Context] = []
     in_scope = scopes(seen)
     ranges: dict[str, QuantizedTensor] = {}
@@ -58,7 +56,7 @@ def plan(captured: Captured, backend: Backend, recipe: Recipe, *, choose: Choose
         _refuse_empty(found, seen, in_scope, backend, recipe)
     notes = (
         *([f"nothing is quantized: {backend.name} runs all of this network in float"] if nothing else []),
-        *(f"{name or 'the model'} came through torch.export: {why}" for name, why in captured.exported.items()),
+        *(f"{name or 'the model'} {how}" for name, how in captured.exported.items()),
         *(f"{name or 'the model'} stays Python: {why}" for name, why in captured.graph_breaks.items()),
         *(f"{name} stays float: the example inputs do not reach it" for name in captured.uncalled),
         *dict.fromkeys(note for context in contexts for note in unmet_requests(context, recipe, entries)),
@@ -80,7 +78,7 @@ def _refuse_unmatched(recipe: Recipe, seen: Sequence[GraphView]) -> None:
 
 
 def _refuse_empty(
-    found: Sequence[Entry],
+    found: Sequence[PlanEntry],
     seen: Sequence[GraphView],
     in_scope: Sequence[set[fx.Node]],
     backend: Backend,
@@ -97,9 +95,20 @@ def _refuse_empty(
             if kind.name in backend.rules and _is_left_out(
                 view.layer(node), kind.name, recipe, outside=node not in scope
             ):
-                groups = any(OF_GROUPS in reason for reason in reasons)
-                smaller = "ask for groups that divide the inputs of a layer, for instance granularity: {per_group: 16}"
-                raise RecipeError(asked, why, smaller if groups else "exclude less, or move the stubs")
+                undivided = [reason for reason in reasons if OF_GROUPS in reason]
+                to_do = _smaller_groups(backend, undivided) if undivided else "exclude less, or move the stubs"
+                raise RecipeError(asked, why, to_do)
+
+
+def _smaller_groups(backend: Backend, reasons: Sequence[str]) -> str:
+    """What would help where no weight divides into the groups that were asked for; a reason begins with the inputs."""
+    counts = {int(reason.split()[0]) for reason in reasons}
+    sizes = backend.weight.group_sizes or (64, 32, 16, 8, 4)
+    fits = [size for size in sizes if any(count % size == 0 for count in counts)]
+    if fits:
+        return f"ask for groups that divide the inputs of a layer, for instance granularity: {{per_group: {max(fits)}}}"
+    taken = ", ".join(map(str, sorted(sizes)))
+    return f"use another target: groups of {backend.name} are {taken}, which divide the inputs of no layer"
 
 
 def _last_unless_of_groups(reason: str) -> tuple[bool, str]:
@@ -111,7 +120,7 @@ def _is_left_out(layer: str, kind: str, recipe: Recipe, *, outside: bool) -> boo
     return outside or not all(recipe.for_tensor(role, layer, kind).quantize for role in ("weight", "activation"))
 
 
-def _merged(before: Entry | None, entry: Entry) -> Entry:
+def _merged(before: PlanEntry | None, entry: PlanEntry) -> PlanEntry:
     """The same tensor in two forward modes: quantized if either says so, for the users of both."""
     if before is None or isinstance(before, FloatTensor):
         return entry
@@ -122,7 +131,7 @@ def _merged(before: Entry | None, entry: Entry) -> Entry:
     return replace(before, users=tuple(dict.fromkeys((*before.users, *entry.users))))
 
 
-def _with_known_root(entry: Entry, entries: Mapping[str, Entry]) -> Entry:
+def _with_known_root(entry: PlanEntry, entries: Mapping[str, PlanEntry]) -> PlanEntry:
     """A tensor shares the quantizer of one that has its own: after merging modes that may be another one."""
     if isinstance(entry, FloatTensor) or entry.shares is None:
         return entry
@@ -148,7 +157,7 @@ def _gives_tensor(node: fx.Node, view: GraphView) -> bool:
     return node.op != "output" and view.is_tensor(node)
 
 
-def _entries(context: Context, activations: Activations) -> Iterator[Entry]:
+def _entries(context: Context, activations: Activations) -> Iterator[PlanEntry]:
     view = context.view
     calls = view.first_calls()
     for node in view.graph.nodes:

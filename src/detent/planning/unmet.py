@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import fx
 
-from detent.graph import FloatTensor, QuantizedTensor
+from detent.graph import PlanEntry, QuantizedTensor
 from detent.numerics import GRIDS, PerTensor
 from detent.planning.backend import VANISHES
 from detent.planning.context import Context
@@ -21,9 +21,7 @@ _FIELDS = (
 )
 
 
-def unmet_requests(
-    context: Context, recipe: Recipe, entries: Mapping[str, QuantizedTensor | FloatTensor]
-) -> Iterator[str]:
+def unmet_requests(context: Context, recipe: Recipe, entries: Mapping[str, PlanEntry]) -> Iterator[str]:
     """A note for each layer that reads a tensor on another grid than it asks for. Float tensors have a reason in the
     Plan already."""
     view, placement = context.view, context.placement

@@ -7,14 +7,14 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from detent.graph import KINDS, Captured, FoldedBatchNorm, Kind, Region, fuse, kind_of
+from detent.graph import KINDS, Captured, FoldedBatchNorm, Kind, Region, called_module, fuse, kind_of
 from detent.numerics import Pairs
 
 __all__ = ["GraphView", "views"]
 
 
 class GraphView:
-    """What each node of a graph is, what it is called, what it takes in and what it is fused with."""
+    """What each node of a graph is, its name, its inputs and what it is fused with."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class GraphView:
         }
         own = tuple(one for one in own_operations if isinstance(one, type))
         for node in graph.nodes:
-            called = self.modules[str(node.target)] if node.op == "call_module" else None
+            called = called_module(node, self.modules)
             if isinstance(called, own) or (node.op == "call_function" and node.target in own_operations):
                 self.kinds[node] = KINDS["opaque"]
         self.graph_breaks = frozenset(graph_breaks)
@@ -75,7 +75,7 @@ class GraphView:
             self._chains.pop(one, None)
 
     def is_inside(self, node: fx.Node) -> bool:
-        """Whether it is fused into the operation behind it, so that what it gives is never stored."""
+        """Whether it is fused into the operation behind it, so that its output is never stored."""
         return node is not self.chain(node)[-1]
 
     def data_inputs(self, node: fx.Node) -> list[fx.Node]:
@@ -92,7 +92,7 @@ class GraphView:
 
     def holds_weight(self, node: fx.Node) -> bool:
         """Whether a weighted operation is a module that has its weight, and not a function that is handed one."""
-        module = self.modules[str(node.target)] if node.op == "call_module" else None
+        module = called_module(node, self.modules)
         names = self.kinds[node].weight or {}
         return all(isinstance(getattr(module, name, None), Tensor) for name in names)
 
@@ -123,7 +123,7 @@ class GraphView:
         return of(op.weight.shape, op.groups)
 
     def takers(self, node: fx.Node) -> list[fx.Node]:
-        """The users of what a node gives that look at more than its shape."""
+        """The users of the output of a node that look at more than its shape."""
         return [user for user in node.users if not self.is_kind(user, "shape", "constant")]
 
     def constant(self, node: fx.Node) -> Tensor | None:
@@ -144,7 +144,7 @@ class GraphView:
     # ---- what it is called ----
 
     def tensor(self, node: fx.Node) -> str:
-        """The name of what a node gives."""
+        """The name of the output of a node."""
         return self._named(node.name)
 
     def layer(self, node: fx.Node) -> str:

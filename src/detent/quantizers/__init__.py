@@ -15,6 +15,7 @@ from detent.quantizers.pact import Pact
 from detent.quantizers.qdrop import QDrop
 from detent.quantizers.qil import Qil
 from detent.quantizers.quantizer import Quantizer, Role
+from detent.quantizers.seq import Seq
 from detent.quantizers.straight_through import straight_through
 from detent.quantizers.tqt import Tqt
 from detent.quantizers.uniform import on_grid
@@ -39,6 +40,7 @@ __all__ = [
     "Qil",
     "Quantizer",
     "Role",
+    "Seq",
     "Tqt",
     "in_modes",
     "on_grid",
@@ -64,6 +66,7 @@ QUANTIZERS: Registry[Quantizer] = Registry(
         "adaround": AdaRound,
         "qdrop": QDrop,
         "log": Log,
+        "seq": Seq,
     },
 )
 register = QUANTIZERS.register

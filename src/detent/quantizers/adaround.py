@@ -45,6 +45,7 @@ class AdaRound(Quantizer):
     requires = Requirement(most_bits=16, because="the fraction of a step must be exact in float32")
     roles = ("weight",)
     default_observer = "mse"
+    trains = False
 
     scale: Tensor
     zero_point: Tensor

@@ -5,7 +5,7 @@
     dL/dx = dL/dy where |x| <= a, else 0
     dy/da = { nearest(v) - v  inside;   sign(x)  outside }
 
-The paper standardises weights first, (w - mean) / deviation, and trains so from the start; `normalise=True`
+The paper standardizes weights first, (w - mean) / deviation, and trains so from the start; `normalize=True`
 does that. Off by default, because it changes the function of a network that was trained without it.
 
 >>> from detent.numerics import ApotGrid
@@ -51,25 +51,25 @@ class Apot(Quantizer):
         *,
         role: Role = "activation",
         name: str = "tensor",
-        normalise: bool = False,
+        normalize: bool = False,
     ):
         super().__init__(scheme, shape, role=role, name=name)
-        if normalise and role != "weight":
-            raise SchemeError(f"normalise the activation {name!r}", "only weights are standardised", "leave it off")
-        self.normalise = normalise
+        if normalize and role != "weight":
+            raise SchemeError(f"normalize the activation {name!r}", "only weights are standardized", "leave it off")
+        self.normalize = normalize
         self.clip = nn.Parameter(self._unset())
 
     def qparams(self) -> QParams:
         return QParams.symmetric(positive_scale(self.clip.detach(), self.scheme))
 
     def _initialize(self, observed: QParams) -> None:
-        # Standardised weights have nothing to do with what was observed: start at 3 deviations, as published.
-        self.clip.copy_(torch.full_like(observed.scale, 3.0) if self.normalise else observed.scale)
+        # Standardized weights have nothing to do with what was observed: start at 3 deviations, as published.
+        self.clip.copy_(torch.full_like(observed.scale, 3.0) if self.normalize else observed.scale)
 
     def _fake_quantize(self, x: Tensor) -> Tensor:
         granularity, grid = self.scheme.granularity, self.scheme.grid
         values = x.float()
-        if self.normalise:
+        if self.normalize:
             values = (values - values.mean()) / (values.std() + 1e-5)
         clip = granularity.expand(positive_scale(self.clip, self.scheme), x.ndim)
         position = (granularity.blocked(values) / clip).clamp(-1.0 if grid.signed else 0.0, 1.0)

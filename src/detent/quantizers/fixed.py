@@ -44,6 +44,7 @@ class Fixed(Quantizer):
     )
     repeatable = True
     plain = True
+    trains = False
 
     scale: Tensor
     zero_point: Tensor

@@ -39,6 +39,7 @@ class Log(Quantizer):
     requires = Requirement(grids=(LogGrid,), because="its codes are logarithms")
     repeatable = True
     plain = True
+    trains = False
 
     scale: Tensor
 

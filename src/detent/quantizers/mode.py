@@ -48,7 +48,7 @@ _M = TypeVar("_M", bound=_HasMode)
 
 @contextmanager
 def in_modes(modes: Mapping[_M, Mode]) -> Iterator[None]:
-    """Inside the block each module has the mode given for it; afterwards, also after an error, the one it had."""
+    """Inside the block each module has the mode given for it; afterward, also after an error, the one it had."""
     before = {module: module.mode for module in modes}
     for module, mode in modes.items():
         module.mode = mode

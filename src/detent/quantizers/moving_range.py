@@ -67,7 +67,7 @@ class MovingRange(Quantizer):
         try:
             return QParams(*self._scale_and_zero_point())
         except RangeError as error:
-            raise RangeError(f"the range of {self.name!r}", "NaN or Inf came by in training", error.to_do) from None
+            raise RangeError(f"the range of {self.name!r}", "NaN or Inf appeared in training", error.to_do) from None
 
     def _initialize(self, observed: QParams) -> None:
         self.low.copy_((self.scheme.grid.qmin - observed.zero_point) * observed.scale)

@@ -6,7 +6,7 @@
 
 Signed symmetric grids clip to [-a, a] (dy/da = -1 below -a); affine schemes learn the lower clip too. The clip
 is the scale: there is one forward pass, in training and in eval, and the clip goes on learning after
-calibration. The paper regularises a: put `clip` parameters in an optimizer group with weight decay.
+calibration. The paper regularizes a: put `clip` parameters in an optimizer group with weight decay.
 
 >>> from detent.numerics import IntGrid
 >>> q = Pact(Scheme(IntGrid(4, signed=False)), ())

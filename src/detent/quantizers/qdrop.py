@@ -38,6 +38,7 @@ class QDrop(Quantizer):
 
     roles = ("activation",)
     default_observer = "mse"
+    trains = False
 
     zero_point: Tensor
 

@@ -40,7 +40,7 @@ _LEAST = 1e-6
 
 
 class Qil(Quantizer):
-    """The interval that is quantized, its centre and half width, is learned."""
+    """The interval that is quantized, its center and half width, is learned."""
 
     requires = Requirement(
         granularities=(PerTensor, PerChannel),
@@ -111,7 +111,7 @@ class Qil(Quantizer):
         return (code * scale).to(x.dtype)
 
     def _interval(self) -> tuple[Tensor, Tensor]:
-        """Centre and half width, with the lower end held at or above 0: zero must stay zero.
+        """Center and half width, with the lower end held at or above 0: zero must stay zero.
 
         The hold passes the gradient straight through; calibration starts on it.
         """

@@ -1,4 +1,4 @@
-"""What every simulated quantizer has in common."""
+"""The base class of simulated quantizers."""
 
 from __future__ import annotations
 
@@ -58,6 +58,9 @@ class Quantizer(nn.Module, ABC):
     moves: ClassVar[bool] = False  # whether its range follows the data in training, by itself, and stands still in eval
     repeatable: ClassVar[bool] = False
     plain: ClassVar[bool] = False  # whether it is what a tensor on its grid gets when no method is asked for
+    trains: ClassVar[bool] = (
+        True  # with the network; False: its numbers are calibrated, or reconstructed block by block
+    )
 
     def __init_subclass__(cls, **options: Any):
         super().__init_subclass__(**options)
@@ -129,7 +132,7 @@ class Quantizer(nn.Module, ABC):
         return observed if self.pairs is None else self.pairs.widened(observed, x, self.scheme)
 
     def forward(self, x: Tensor) -> Tensor:
-        """What the mode says: `quantize`, unless a block says otherwise."""
+        """What the mode says; by default `quantize`."""
         mode = self.mode
         if mode.watch is not None:
             mode.watch(x)
@@ -196,7 +199,7 @@ class Quantizer(nn.Module, ABC):
 
 
 def _without_slope_at(zeros: Tensor, gradient: Tensor) -> Tensor:
-    """The gradient, but none where it is not finite and the tensor is 0."""
+    """The gradient, with 0 where it is not finite and the tensor is 0."""
     return torch.where(zeros, torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0), gradient)
 
 
@@ -212,6 +215,6 @@ def _if_calibrated(qparams: Callable[[Any], QParams]) -> Callable[[Any], QParams
 
 
 def _refresh_calibrated(quantizer: Any, *_: Any) -> None:
-    """Read it off the state, once, so that the forward pass need not look at numbers."""
+    """Update `calibrated` from the state, so that the forward pass need not look at numbers."""
     tensors = (*quantizer.parameters(recurse=False), *quantizer.buffers(recurse=False))
     quantizer._calibrated = all(bool(torch.isfinite(t).all()) for t in tensors if t.is_floating_point())

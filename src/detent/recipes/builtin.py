@@ -60,6 +60,8 @@ _QDROP = TensorRequest(quantizer="qdrop")
 _BRECQ = TensorRequest(quantizer="qdrop", quantizer_options={"probability": 1.0})
 _APOT = TensorRequest(quantizer="apot", grid="apot", bits=4, symmetric=True, observer="start")
 
+_SEQ = TensorRequest(quantizer="seq", grid="half", bits=2, symmetric=True, scale="float")
+
 _W4G32: dict[str, Any] = {"bits": 4, "granularity": {"per_group": 32}}
 _W4G128: dict[str, Any] = {"bits": 4, "granularity": {"per_group": 128}}
 _W8: dict[str, Any] = {"bits": 8, "granularity": {"per_group": 32}}
@@ -108,6 +110,7 @@ _ENTRIES = (
     _weights_only("nvfp4", "weights in floats of 4 bits, blocks of 16 with scales in floats of 8 (NVFP4)", _NVFP4),
     _entry("fp8", "weights and activations in floats of 8 bits (E4M3)", _FP8, _FP8),
     _entry("smoothquant", "move outliers into the weights (Xiao et al., ICML 2023)", _fixed(), _fixed(), "smoothquant"),
+    _entry("rotate", "turn residual streams by Hadamard matrices (QuaRot, NeurIPS 2024)", _fixed(), _fixed(), "rotate"),
     _entry("lsq", "train step sizes (Esser et al., ICLR 2020)", _LSQ, _LSQ),
     _entry("lsq_plus", "train step sizes and offsets (Bhalgat et al., 2020)", _LSQ_PLUS, _LSQ_PLUS),
     _entry("tqt", "train the exponents of power-of-two scales (Jain et al., MLSys 2020)", _TQT, _TQT),
@@ -116,6 +119,9 @@ _ENTRIES = (
     _entry("dsq", "a soft staircase that sharpens in training (Gong et al., ICCV 2019)", _DSQ, _DSQ),
     _entry("qil", "train the interval that is quantized (Jung et al., CVPR 2019)", _QIL, _QIL),
     _entry("apot", "4-bit sums of powers of two (Li et al., ICLR 2020)", _APOT, _APOT),
+    _entry(
+        "seq", "train weights of 2 bits without a zero (Liu et al., ParetoQ, 2025)", _SEQ, TensorRequest(quantize=False)
+    ),
 )
 
 BUILTIN: Mapping[str, Builtin] = MappingProxyType({entry.recipe.name: entry for entry in _ENTRIES})

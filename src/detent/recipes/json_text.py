@@ -24,7 +24,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     mapping: dict[str, Any] = {}
     for key, value in pairs:
         if key in mapping:
-            raise RefusalError(f"the key {key!r} is there twice", "keep one")
+            raise RefusalError(f"the key {key!r} appears twice", "keep one")
         mapping[key] = value
     return mapping
 

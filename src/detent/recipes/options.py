@@ -31,7 +31,7 @@ class Options(Mapping[str, Scalar]):
 
     @classmethod
     def of(cls, data: object) -> Options:
-        """What a recipe gives, refused where a value is no plain, finite one that any file can hold."""
+        """An option of a recipe, refused where a value is no plain, finite one that any file can hold."""
         if data is None:
             return cls()
         if not isinstance(data, Mapping):
@@ -74,7 +74,7 @@ def check_options(kind: str, name: str, cls: type, options: Mapping[str, Scalar]
             wanted = hints[key].__name__ if isinstance(hints[key], type) else str(hints[key]).replace("typing.", "")
             found = f"it is a {type(value).__name__}; {kind} {name!r} wants {wanted}"
             words = [word for word in get_args(hints[key]) if isinstance(word, str)]
-            raise RefusalError(found, nearest(value, words, "give what it wants"), at=at, value=value)
+            raise RefusalError(found, nearest(value, words, "give a value of that type"), at=at, value=value)
 
 
 def lacking_options(cls: type, options: Mapping[str, Scalar]) -> list[str]:

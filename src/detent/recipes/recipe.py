@@ -67,7 +67,7 @@ class AlgorithmRequest(Section, frozen=True):
 
 
 class Recipe(Section, frozen=True):
-    """What is asked of a quantization: frozen, hashable, equal to what says the same, read from and written to files.
+    """What is asked for: frozen, hashable, equal to what says the same, read from and written to files.
 
     Everything but the name may be left out; None is the backend's or the method's own default. Of `rules` the
     first that matches a layer counts, and only what it says is laid over the recipe's own requests. What
@@ -130,6 +130,13 @@ class Recipe(Section, frozen=True):
         excluded = any(fnmatchcase(name, glob) for glob in self.exclude)
         return request.model_copy(update={"quantize": request.quantize is not False and not excluded})
 
+    @property
+    def trains(self) -> bool:
+        """Whether it names a quantizer, of weights or activations, that is trained with the network."""
+        requests = (part.request(role) for part in self.rules for role in get_args(Role))
+        named = {request.quantizer for request in (self.weight, self.activation, self.bias, *requests)}
+        return any(QUANTIZERS[name].trains for name in named if name is not None)
+
     def rule_for(self, name: str, kind: str) -> Rule | None:
         """The rule that counts for a layer."""
         return next((rule for rule in self.rules if rule.match.matches(name, kind)), None)
@@ -177,7 +184,7 @@ def _refuse_unusable(role: Role, request: TensorRequest, at: tuple[str | int, ..
         place: dict[str, Any] = {"at": (*at, f"{kind}_options"), "value": options}
         if name is None:
             if options:
-                raise RefusalError(f"no {kind} is named that they are for", f"add {dotted(*at, kind)}", **place)
+                raise RefusalError(f"there is no {kind} for these options", f"add {dotted(*at, kind)}", **place)
             continue
         lacking = lacking_options(table[name], options)
         if lacking:

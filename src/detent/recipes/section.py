@@ -46,7 +46,7 @@ class Section(BaseModel, frozen=True, strict=True, extra="forbid"):
         return {name: _plain(value) for name, value in self._said()}
 
     def to_full_dict(self) -> dict[str, Any]:
-        """As `to_dict`, with defaults written out, so that it says the same to a version that has others.
+        """Like `to_dict`, with defaults written out, so that it says the same to a version that has others.
 
         A default that is None or empty is left out.
         """

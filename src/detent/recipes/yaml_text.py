@@ -36,7 +36,7 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, str):
                 raise RefusalError(f"the key {key!r}, {where}, is not text", "put it in quotes")
             if key in mapping:
-                raise RefusalError(f"the key {key!r} is there twice, again {where}", "keep one")
+                raise RefusalError(f"the key {key!r} appears twice, again {where}", "keep one")
             mapping[key] = self.construct_object(value_node, deep=deep)
         return mapping
 

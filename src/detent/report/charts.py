@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from detent.markup import Html, tag
-from detent.report.facts import Curve, Node, TensorFacts
+from detent.report.facts import Curve, Node, TensorSummary
 from detent.report.text import Scale, decibels, share
 
 __all__ = ["bar", "draw_curve", "draw_depth", "draw_histogram"]
@@ -29,7 +29,7 @@ def bar(value: float, most: float, class_: str = "") -> Html:
     )
 
 
-def draw_histogram(tensor: TensorFacts) -> Html:
+def draw_histogram(tensor: TensorSummary) -> Html:
     """The numbers of a tensor in steps of its grid: the grid is what is not shaded, bars outside of it are clipped, and
     the marks at its two ends are as high as the share of codes that are there."""
     held = tensor.histogram

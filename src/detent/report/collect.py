@@ -1,4 +1,4 @@
-"""Collects what a report shows: what the folder says, and what running it on data adds."""
+"""Collects the facts of a report: from the folder, and from running the network on data."""
 
 from __future__ import annotations
 

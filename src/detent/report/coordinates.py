@@ -26,7 +26,8 @@ def coordinates(
     apart: Callable[[Key, Key], float],
     is_bend: Callable[[Key], bool],
 ) -> dict[Key, float]:
-    """By key. `rows` are in their order; `apart` is how far two neighbors in a row keep from one another at least.
+    """The coordinate of each key. `rows` are in their order; `apart` is how far two neighbors in a row keep from one
+    another at least.
 
     >>> rows = [["a"], ["b", "c"], ["d"]]
     >>> down, up = {"a": ["b", "c"], "b": ["d"], "c": ["d"]}, {"b": ["a"], "c": ["a"], "d": ["b", "c"]}

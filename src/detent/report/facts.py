@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from detent.verification import Verdict
 
-__all__ = ["Curve", "Facts", "Histogram", "Node", "RunsAs", "TensorFacts"]
+__all__ = ["Curve", "Facts", "Histogram", "Node", "RunsAs", "TensorSummary"]
 
 RunsAs = Literal["integer", "float", "folded"]
 
@@ -32,7 +32,7 @@ class Histogram:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorFacts:
+class TensorSummary:
     """One quantized tensor: its grid, and what the grid does to it. `scale` and `zero_point` have the least and the
     greatest where there are several (`channels`). `sqnr` compares it with the same numbers before they were rounded."""
 
@@ -91,7 +91,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Curve:
-    """One value that training wrote down: points of (step, value)."""
+    """One logged value of training: points of (step, value)."""
 
     name: str
     points: tuple[tuple[float, float], ...]
@@ -111,7 +111,7 @@ class Facts:
     inputs: tuple[str, ...]
     outputs: tuple[tuple[str, str], ...]
     nodes: tuple[Node, ...]
-    tensors: Mapping[str, TensorFacts]
+    tensors: Mapping[str, TensorSummary]
     verdict: Verdict | None = None
     float_accuracy: float | None = None
     output_sqnr: Mapping[str, float] = field(default_factory=dict)

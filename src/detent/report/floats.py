@@ -23,7 +23,7 @@ from detent.twin import OnnxSpec, Twin
 from detent.verification.batches import Batch
 from detent.verification.simulation import Simulation
 
-__all__ = ["FloatNetwork", "float_network"]
+__all__ = ["FloatReference", "float_network"]
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -32,7 +32,7 @@ _ALIKE = 20.0
 """Decibels above which the outputs of two networks are those of the same weights, some of them quantized."""
 
 
-class FloatNetwork:
+class FloatReference:
     """`run` gives its outputs, `parameters` are its weights and biases, with batch norms folded, as far as they are
     known; both by the names of the deployed ones."""
 
@@ -65,11 +65,11 @@ class FloatNetwork:
         return all(loss is None or loss >= _ALIKE for loss in losses)
 
 
-def float_network(package: Package, prepared: PreparedModel | None, file: str | Path | None) -> FloatNetwork | None:
+def float_network(package: Package, prepared: PreparedModel | None, file: str | Path | None) -> FloatReference | None:
     """The file if it is given, else the model in memory, else None."""
     if prepared is None and file is None:
         return None
-    return FloatNetwork(package, prepared, None if file is None else Path(file))
+    return FloatReference(package, prepared, None if file is None else Path(file))
 
 
 def _require_same_ends(package: Package, twin: Twin, file: Path | None) -> None:

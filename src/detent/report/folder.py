@@ -8,7 +8,7 @@ from typing import Any
 
 from detent.ir import Encoding, Network, Operand, Package
 from detent.numerics import Grid, Scheme
-from detent.report.facts import Facts, Node, RunsAs, TensorFacts
+from detent.report.facts import Facts, Node, RunsAs, TensorSummary
 from detent.report.histograms import bits_of, histogram
 from detent.report.reference import name_of
 from detent.targets.arithmetics import ARITHMETICS
@@ -106,10 +106,10 @@ def _fewest(encodings: Iterable[Encoding | None]) -> int | None:
     return min((bits_of(encoding) for encoding in encodings if encoding is not None), default=None)
 
 
-def _tensors(package: Package) -> dict[str, TensorFacts]:
+def _tensors(package: Package) -> dict[str, TensorSummary]:
     """Every tensor on a grid but biases, with the histogram of its codes if it is a constant."""
     network, grids = package.graph, _declared(package)
-    found: dict[str, TensorFacts] = {}
+    found: dict[str, TensorSummary] = {}
     for op in network.ops:
         for read in op.reads:
             constant = network.constants.get(read.tensor)
@@ -120,7 +120,7 @@ def _tensors(package: Package) -> dict[str, TensorFacts]:
             if constant is not None:
                 codes = constant if read.tensor in network.coded else encoding.quantize(constant)
                 shown = histogram(codes, encoding, of="stored codes")
-            found[read.tensor] = TensorFacts(
+            found[read.tensor] = TensorSummary(
                 name=read.tensor,
                 role="activation" if constant is None else "weight",
                 bits=bits_of(encoding),

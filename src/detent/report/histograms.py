@@ -76,8 +76,8 @@ def sqnr(wanted: Array, got: Array) -> float | None:
 def histogram(
     values: Array, encoding: Encoding, *, of: Literal["float values", "stored codes"], codes: Array | None = None
 ) -> Histogram | None:
-    """Of real numbers, or of codes. `codes` are what is made of the numbers, if that is known; else they are rounded
-    here. None if there are no numbers."""
+    """The histogram of real numbers or codes. `codes` are what is made of the numbers, if that is known; else they are
+    rounded here. None if there are no numbers."""
     if codes is None or codes.shape != values.shape:
         codes = values if of == "stored codes" else encoding.quantize(np.nan_to_num(values))
     values, codes, encoding = thinned(encoding, values, codes)

@@ -1,4 +1,4 @@
-"""Where the nodes of a network stand when it is drawn: layers from top to bottom, wrapped into columns.
+"""The layout of a network's drawing: layers from top to bottom, wrapped into columns.
 
 The method of Sugiyama, Tagawa and Toda (1981): longest paths make layers, long edges get a bend in each layer that they
 pass, sweeps of barycenters order each layer, and `coordinates` makes chains straight. Edges from one node share their

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from detent.errors import DetentError
 from detent.graph import PreparedModel
 from detent.ir import Encoding, Op, Package
-from detent.report.facts import Facts, Node, RunsAs, TensorFacts
-from detent.report.floats import FloatNetwork
+from detent.report.facts import Facts, Node, RunsAs, TensorSummary
+from detent.report.floats import FloatReference
 from detent.report.folder import twin_of
 from detent.report.histograms import histogram, sqnr, thinned
 from detent.report.reference import Reference, quantized_operations
@@ -62,7 +62,7 @@ def place(node: Node, placements: Placements) -> Node:
 class Measuring:
     """Watches batches go by to `verify`, and looks inside on the first samples. `plain` is the float network."""
 
-    def __init__(self, package: Package, prepared: PreparedModel | None, plain: FloatNetwork | None):
+    def __init__(self, package: Package, prepared: PreparedModel | None, plain: FloatReference | None):
         self._package, self._network, self._plain = package, package.graph, plain
         self._twin, self._encodings = twin_of(package), encoding_by_tensor(package.graph)
         self._positions = len(self._network.inputs) if prepared is None else prepared.input_count
@@ -80,7 +80,7 @@ class Measuring:
             yield given
 
     def added(self, facts: Facts, verdict: Verdict) -> Facts:
-        """With what was measured."""
+        """The facts with the measured ones added."""
         assert self._first is not None  # verify refuses no data
         batch = self._some(self._first)
         deployed, own = self._twin.run_and_show(batch.inputs)
@@ -160,7 +160,7 @@ class Measuring:
 
         return reference.alone(inputs, sorted(quantized_operations(self._network), key=worst))
 
-    def _measured(self, held: TensorFacts, reference: Reference, inside: Arrays, own: Arrays) -> TensorFacts:
+    def _measured(self, held: TensorSummary, reference: Reference, inside: Arrays, own: Arrays) -> TensorSummary:
         encoding = next(one for one in self._network.encodings(held.name) if one is not None)
         encoding = replace(encoding, qmin=held.qmin, qmax=held.qmax)
         if held.role == "weight":

@@ -43,8 +43,8 @@ class Reference:
         return self._twin.run_and_show(inputs)
 
     def alone(self, inputs: Arrays, ops: Sequence[Op], *, seconds: float = _SECONDS) -> dict[str, float | None]:
-        """By the name of each operation, the SQNR of the outputs if nothing but its operands is quantized. Stops when
-        the time is over."""
+        """The SQNR of the outputs if only the operands of one operation are quantized, by operation. Stops when the
+        time is over."""
         wanted, found, end = self._twin.run(inputs), dict[str, float | None](), time.monotonic() + seconds
         for op in ops:
             if time.monotonic() > end:
@@ -110,7 +110,7 @@ def _floats(network: Network, parameters: Arrays) -> dict[str, Array]:
 
 def name_of(op: Op) -> str:
     """Its name, or that of its result: a node of an ONNX file may have none."""
-    return op.name or op.outputs[0]
+    return op.label
 
 
 def quantized_operations(network: Network) -> Iterable[Op]:

@@ -9,7 +9,7 @@ from typing import Any
 from detent.markup import Html, row, table, tag
 from detent.numerics import Scheme
 from detent.report.charts import bar, draw_curve, draw_depth, draw_histogram
-from detent.report.facts import Facts, Node, TensorFacts
+from detent.report.facts import Facts, Node, TensorSummary
 from detent.report.text import Scale, byte_size, decibels, share, width_text
 from detent.verification import Difference
 
@@ -105,7 +105,7 @@ def distributions(facts: Facts) -> Html | None:
     )
 
 
-def _figure(tensor: TensorFacts, late: bool) -> Html:
+def _figure(tensor: TensorSummary, late: bool) -> Html:
     held = tensor.histogram
     assert held is not None
     clipped, ends = held.below + held.above, held.at_least + held.at_most
@@ -139,7 +139,7 @@ def _joined(facts: Sequence[str]) -> Iterator[object]:
         yield tag("span", fact, class_="nowrap")
 
 
-def _scale_text(tensor: TensorFacts) -> str:
+def _scale_text(tensor: TensorSummary) -> str:
     low, high = tensor.scale
     if tensor.channels == 1:
         zero = f", zero point {tensor.zero_point[0]}" if any(tensor.zero_point) else ""

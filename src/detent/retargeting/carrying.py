@@ -3,7 +3,7 @@ where it has one for several tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -67,16 +67,9 @@ def keep_codes(prepared: PreparedModel, moved: PreparedModel, norms: Mapping[str
             name: norms[name].of_weight(value) if name in norms else value for name, value, _ in _weights(prepared)
         }
         wanted &= before.keys()
-        for name, value, held in _weights(moved):
-            if name not in wanted or torch.equal(value, before[name]):
-                continue
-            if held is None:
-                raise SchemeError(
-                    f"keep the codes of {name!r} for {moved.plan.backend}",
-                    "its quantizer chose them for a weight that a batch norm is folded into at every step",
-                    "prepare with the batch-norm strategy 0",
-                )
-            held.copy_(before[name])
+        for name, value, become in _weights(moved):
+            if name in wanted and not torch.equal(value, before[name]):
+                become(before[name])
         for name, value, _ in _weights(moved):
             # The same codes; a scale that was multiplied by a norm's factor has been rounded once more.
             if name in wanted and not torch.allclose(value, before[name], rtol=1e-5, atol=0):
@@ -87,14 +80,14 @@ def keep_codes(prepared: PreparedModel, moved: PreparedModel, norms: Mapping[str
                 )
 
 
-def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor, Tensor | None]]:
-    """The name of each weight on a grid, what it is there, and the parameter it is made of, where that is all."""
+def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor, Callable[[Tensor], object]]]:
+    """The name of each weight on a grid, what it is there, and what changes it before it is quantized."""
     for module in model.modules():
         if isinstance(module, FoldedBatchNorm) and isinstance(module.weight_quantizer, Quantizer):
-            yield module.weight_quantizer.name, module.weight_quantizer(module.weight), None
+            yield module.weight_quantizer.name, module.weight_quantizer(module.weight), module.fold_to
         for which, held in getattr(module, "parametrizations", {}).items():
             if isinstance(held[0], Quantizer):
-                yield held[0].name, getattr(module, which), held.original
+                yield held[0].name, getattr(module, which), held.original.copy_
 
 
 def _groups(plan: Plan) -> Iterator[tuple[QuantizedTensor, list[QuantizedTensor]]]:

@@ -1,7 +1,7 @@
 """Batch norms that the other backend folds: what that does to scales which were measured without.
 
 The weight of a channel is multiplied by the norm's factor g. With the scale s |g| its codes stay what they are, but for
-their sign, so a weight with one scale has one for each channel then. What the operation gives is what the norm gave.
+their sign, so a weight with one scale has one for each channel then. The output of the operation is what the norm gave.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def avgpool_count_include_pad(editor: NetworkEditor) -> None:
 
 
 def padded_before(editor: NetworkEditor, found: Found) -> None:
-    """Write an AveragePool behind its padding: what it takes in then is what counts."""
+    """Write an AveragePool behind its padding: its input then is what counts."""
     (op,) = found.ops
     attributes = {name: value for name, value in op.attributes.items() if name not in ("count_include_pad", "pads")}
     pads, stem, data = op.attribute("pads"), op.outputs[0], found.data

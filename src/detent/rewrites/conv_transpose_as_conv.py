@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detent.ir import Encoding, Layout, Op, Operand, attribute_value
-from detent.rewrites.network_editor import Constant, Found, NetworkEditor, input_at
+from detent.rewrites.network_editor import Constant, Found, NetworkEditor
 from detent.rewrites.original import Original
 from detent.rewrites.restoring import put_back, reader_of, restored_constant
 from detent.rewrites.rewrite import rewrite
@@ -42,7 +42,7 @@ def conv_transpose_as_conv(editor: NetworkEditor) -> None:
     """Matches a quantized ConvTranspose on images of a known size."""
     for op in editor.ops("ConvTranspose"):
         found, weight = editor.found(op), editor.constant(op.inputs[1])
-        bias = editor.constant(input_at(op, 2))
+        bias = editor.constant(op.optional(2))
         if found is None or weight is None or weight.encoding is None or (bias is None and len(op.reads) > 2):
             continue
         shape = editor.shape(found.data.tensor) or ()

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detent.ir import Encoding, Layout, Op, Operand
-from detent.rewrites.network_editor import Constant, Found, NetworkEditor, input_at
+from detent.rewrites.network_editor import Constant, Found, NetworkEditor
 from detent.rewrites.original import Original
 from detent.rewrites.restoring import put_back, restored_constant
 from detent.rewrites.rewrite import rewrite
@@ -40,7 +40,7 @@ def densify_conv_transpose(editor: NetworkEditor) -> None:
         if found is None or weight is None or weight.encoding is None:
             continue
         spreads = op.groups > 1 and weight.axis == 1 and weight.array.shape[1] > 1
-        if spreads or input_at(op, 2) is None:
+        if spreads or op.optional(2) is None:
             _write(editor, found, weight, op.groups if spreads else 1)
 
 
@@ -51,7 +51,7 @@ def _write(editor: NetworkEditor, found: Found, weight: Constant, groups: int) -
     if groups > 1:
         original = Original(NAME, attributes, weight.array.shape, ())
         attributes, kernel = {**attributes, "group": 1}, _spread(editor, weight, groups)
-    bias = input_at(op, 2) or _zeros(editor, found, weight)
+    bias = op.optional(2) or _zeros(editor, found, weight)
     inputs = [found.data, kernel, bias]
     made = editor.write("ConvTranspose", inputs, op.outputs[0], name=op.name, original=original, **attributes)
     editor.replace_found(found, made)

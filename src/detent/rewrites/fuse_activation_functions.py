@@ -22,7 +22,7 @@ __all__ = ["fuse_activation_functions"]
     needed_for=("ai-edge-litert<=2.3.0", "ncnn<=1.0.20261020", "onnxruntime-qnn<=2.7.0"),
 )
 def fuse_activation_functions(editor: NetworkEditor) -> None:
-    """Matches every function, from the last one: steps of one may be a function themselves."""
+    """Matches every function, the last one first: some steps of a function may be another function themselves."""
     steps = _steps(editor.network)
     gone: set[str] = set()
     for op in reversed(editor.network.ops):

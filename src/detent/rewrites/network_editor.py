@@ -12,7 +12,7 @@ import numpy.typing as npt
 from detent.ir import Encoding, Layout, Network, Op, Operand, StoredAs, TensorNames, sole_float_reader
 from detent.rewrites.original import Original
 
-__all__ = ["Constant", "Found", "NetworkEditor", "input_at"]
+__all__ = ["Constant", "Found", "NetworkEditor"]
 
 Array = npt.NDArray[Any]
 
@@ -173,7 +173,7 @@ class NetworkEditor:
         original: Original | None = None,
         **attributes: Any,
     ) -> Operand:
-        """An operation; what it gives. `original` is what it was before."""
+        """Write an operation and return its output. `original` is what it was before."""
         name = name or self.fresh(f"{stem}/{op_type}")
         metadata = {} if original is None else original.metadata
         return self._append(Op(op_type, name, tuple(inputs), (stem,), attributes, metadata=metadata))
@@ -240,8 +240,3 @@ class NetworkEditor:
             coded=network.coded | coded,
             stored_as={**network.stored_as, **self._stored_as},
         ).pruned()
-
-
-def input_at(op: Op, index: int) -> Operand | None:
-    """An input; None if the operation does not have it."""
-    return op.inputs[index] if index < len(op.inputs) else None

@@ -35,7 +35,7 @@ def undo(network: Network) -> Network:
             continue
         if original.rewrite not in _UNDO:
             raise OnnxError(
-                f"undo the rewrite {original.rewrite!r} of {op.name or op.outputs[0]!r}",
+                f"undo the rewrite {original.rewrite!r} of {op.label!r}",
                 f"this release undoes {', '.join(_UNDO)}",
                 "use the release of Detent that wrote the file",
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import get_args
 
+from detent.graph import WEIGHTED
 from detent.numerics import GRIDS, PerChannel, PerGroup, PerTensor, Rounding, ScaleType
 from detent.planning import Backend, Rule, SupportedSchemes, quantize_inputs
 from detent.targets.base import Target
@@ -28,7 +29,7 @@ ACADEMIC = Backend(
     about="papers on vision: inputs and weights of convolutions and linear layers",
     weight=_ANY,
     activation=replace(_ANY, auto_sign=True),
-    rules=quantize_inputs("conv", "conv_transpose", "linear"),
+    rules=quantize_inputs(*WEIGHTED),
     fusions=(),
     passthrough=(),
     first_last_bits=8,

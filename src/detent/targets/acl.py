@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from detent.graph import AVERAGE_POOLS, CLIPPING, WEIGHTED
 from detent.ir import DeployedTensor
 from detent.numerics import PerChannel, PerTensor
 from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_io
@@ -36,19 +37,14 @@ ACL = Backend(
     activation=SupportedSchemes(signed=(True, False), narrow=(False,), symmetric=(False, True)),
     bias="int32",
     rules=quantize_io(
-        "conv",
-        "conv_transpose",
-        "linear",
+        *WEIGHTED,
         "add",
         "sub",
         "mul",
         "concat",
-        "avgpool",
-        "global_avgpool",
+        *AVERAGE_POOLS,
         "mean",
-        "relu",
-        "relu6",
-        "clip",
+        *CLIPPING,
         "leaky_relu",
         "prelu",
         "hardswish",

@@ -5,7 +5,7 @@ Huawei Ascend: the record file of AMCT, text of a protocol buffer, an entry for 
     record {
       key: "conv1"
       value {
-        scale_d: 0.05       what the operation takes in
+        scale_d: 0.05       the input of the operation
         offset_d: -28       counted from -128: the zero point of an int8, or of a uint8 minus 128
         scale_w: 0.0125     its weight: one for all, or one for each channel
         offset_w: 0         always
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from detent.graph import WEIGHTED
 from detent.ir import DeployedTensor, Trait, ops_with
 from detent.numerics import PerChannel, PerTensor, Rounding
 from detent.planning import Backend, SupportedSchemes, quantize_inputs
@@ -42,8 +43,8 @@ ASCEND = Backend(
     per_tensor_weights=("linear",),
     # Written as offset_d = zero point - 128.
     activation=SupportedSchemes(signed=(False, True), symmetric=(False, True), roundings=(Rounding.HALF_AWAY,)),
-    # A record holds a scale for what a layer takes in and for its weight, and none for what it gives.
-    rules=quantize_inputs("conv", "conv_transpose", "linear", "avgpool"),
+    # A record holds a scale for the input of a layer and for its weight, and none for its output.
+    rules=quantize_inputs(*WEIGHTED, "avgpool"),
     passthrough=(),
     files=("onnx", "ascend_record"),
 )

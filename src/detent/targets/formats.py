@@ -33,7 +33,7 @@ def size_to_load(package: Package) -> int:
 
 
 def register(own: Format | str, write: Callable[[Deployment], Mapping[str, bytes]] | None = None) -> None:
-    """Make a format of one's own known under its name; a backend then names it in `files`.
+    """Register your own format under its name; a backend then names it in `files`.
 
     `register(name, write)`, with a function that gives the files, is deprecated: `verify` cannot read those back.
     """

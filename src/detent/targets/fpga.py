@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_io
 from detent.targets.base import Target
-from detent.targets.base.power_of_two import POWER_OF_TWO, RULES
+from detent.targets.base.power_of_two import POWER_OF_TWO
+from detent.targets.base.ppq_kinds import SHIFTING_KINDS
 
 __all__ = ["FPGA", "TARGET"]
 
@@ -15,7 +16,7 @@ FPGA = Backend(
     activation=POWER_OF_TWO,
     bias="int32",
     bias_schemes=SupportedSchemes(bits=(32,), scales=("power_of_two",)),
-    rules={**RULES, **quantize_io("conv_transpose")},
+    rules=quantize_io(*SHIFTING_KINDS, "conv_transpose"),
     fusions=(*FUSED, *chains(("add",))),
     passthrough=(*MOVES, "pad", "resize"),
     quantize_outputs=True,

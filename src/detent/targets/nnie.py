@@ -1,6 +1,6 @@
 """HiSilicon NNIE.
 
-HiSilicon NNIE: the greatest magnitude of what each operation takes in, as MQBench hands it to the mapper.
+HiSilicon NNIE: the greatest magnitude of the input of each operation, as MQBench hands it to the mapper.
 
     {"nnie": {"gfpq_param_dict": {operation: [greatest magnitude of each quantized input]}}}
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from detent.graph import WEIGHTED
 from detent.ir import DeployedTensor, Op
 from detent.numerics import LogGrid
 from detent.planning import Backend, SupportedSchemes, quantize_inputs
@@ -32,7 +33,7 @@ NNIE = Backend(
     weight=_LOGARITHMS,
     activation=_LOGARITHMS,
     # What is in its parameter file. MQBench simulates more (mul, prelu, global pooling), but leaves them out of it.
-    rules=quantize_inputs("conv", "conv_transpose", "linear", "add", "maxpool", "avgpool", "resize"),
+    rules=quantize_inputs(*WEIGHTED, "add", "maxpool", "avgpool", "resize"),
     passthrough=("reshape", "transpose", "slice", "maxpool"),
     arithmetic="onnx_spec",
     files=("onnx", "nnie_gfpq"),

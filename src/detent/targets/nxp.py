@@ -15,13 +15,14 @@ from onnx import helper, numpy_helper
 
 from detent.ir import DeployedTensor, write_qdq
 from detent.numerics import PerChannel, PerTensor, Rounding
-from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains
+from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_io
 from detent.targets.base import Deployment, Format, Target, TensorFacts, Written
 from detent.targets.base.content import unreadable
 from detent.targets.base.float_network import FloatNetwork, initializer_facts
 from detent.targets.base.format import Roles
 from detent.targets.base.limits import exponents, integers, on_one_scale, refusal, symmetric
-from detent.targets.base.power_of_two import POWER_OF_TWO, RULES
+from detent.targets.base.power_of_two import POWER_OF_TWO
+from detent.targets.base.ppq_kinds import SHIFTING_KINDS
 
 __all__ = ["FORMAT", "NXP", "TARGET", "NxpRange", "NxpRangesFormat", "read_nxp"]
 
@@ -34,7 +35,7 @@ NXP = Backend(
     network_input=replace(POWER_OF_TWO, roundings=(Rounding.HALF_DOWN,)),
     bias="int32",
     bias_schemes=SupportedSchemes(bits=(32,), scales=("power_of_two",), roundings=(Rounding.HALF_AWAY,)),
-    rules=RULES,
+    rules=quantize_io(*SHIFTING_KINDS),
     fusions=(*FUSED, *chains(("add",))),
     passthrough=(*MOVES, "pad", "resize"),
     quantize_outputs=True,
@@ -104,4 +105,6 @@ def _require(tensor: DeployedTensor) -> None:
     on_one_scale(tensor, _NAME)
     exponents(tensor, _NAME)
     if grid.narrow:
-        raise refusal(_NAME, tensor, "a range tells of the least code, which a narrow grid lacks", "use the full grid")
+        raise refusal(
+            _NAME, tensor, "a range determines the lowest code, which a narrow grid lacks", "use the full grid"
+        )

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from detent.graph import AVERAGE_POOLS, WEIGHTED
 from detent.ir import DeployedTensor
 from detent.numerics import PerChannel, PerTensor
 from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_io
@@ -86,9 +87,7 @@ PPL_W8A16 = Backend(
     about="OpenPPL, 8-bit weights and 16-bit activations",
     weight=SupportedSchemes(signed=(False,), symmetric=(False,)),
     activation=SupportedSchemes(bits=(16,), signed=(False,), symmetric=(False,)),
-    rules=quantize_io(
-        "conv", "conv_transpose", "linear", "add", "mul", "avgpool", "global_avgpool", "batchnorm", "prelu", "resize"
-    ),
+    rules=quantize_io(*WEIGHTED, "add", "mul", *AVERAGE_POOLS, "batchnorm", "prelu", "resize"),
     fusions=(*FUSED, *chains(("add", "mul"))),
     quantize_outputs=True,
     files=("onnx", "ppl_w8a16_json"),
@@ -139,7 +138,7 @@ class PplJsonFormat(ParameterFormat):
 
 
 def tensor_facts(content: bytes) -> Iterator[TensorFacts]:
-    """Of a file in either form."""
+    """The facts of a file in either format."""
     for name, one in read_ppl(content).tensors.items():
         grid = {"scale": one.scale, "zero_point": one.zero_point, "bits": one.bits}
         yield TensorFacts(name, {**grid, "range": (one.minimum, one.maximum)})

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from detent.graph import AVERAGE_POOLS, CLIPPING
 from detent.ir import DeployedTensor
 from detent.numerics import PerChannel, PerTensor
 from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_io
@@ -34,19 +35,7 @@ RKNN = Backend(
     activation=SupportedSchemes(symmetric=(False,)),
     bias="int32",
     rules=quantize_io(
-        "conv",
-        "linear",
-        "matmul",
-        "add",
-        "mul",
-        "concat",
-        "avgpool",
-        "global_avgpool",
-        "relu",
-        "relu6",
-        "clip",
-        "leaky_relu",
-        "sigmoid",
+        "conv", "linear", "matmul", "add", "mul", "concat", *AVERAGE_POOLS, *CLIPPING, "leaky_relu", "sigmoid"
     ),
     fusions=(*FUSED, *chains(("add",))),
     passthrough=(*MOVES, "resize"),

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from detent.graph import AVERAGE_POOLS, WEIGHTED
 from detent.ir import DeployedTensor, Op, Trait, ops_with
 from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_io
 from detent.targets.base import Target, TensorFacts, Written
@@ -33,9 +34,7 @@ STPU = Backend(
     weight=SupportedSchemes(narrow=(True,)),
     activation=SupportedSchemes(narrow=(True,)),
     bias="int32",
-    rules=quantize_io(
-        "conv", "conv_transpose", "linear", "add", "mul", "avgpool", "global_avgpool", "batchnorm", "prelu", "resize"
-    ),
+    rules=quantize_io(*WEIGHTED, "add", "mul", *AVERAGE_POOLS, "batchnorm", "prelu", "resize"),
     fusions=(*FUSED, *chains(("add", "mul"))),
     # Its file has one range for all that is joined.
     passthrough=(*MOVES, "concat"),

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from detent.graph import AVERAGE_POOLS, CLIPPING, WEIGHTED
 from detent.ir import DeployedTensor
 from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_io
 from detent.targets.base import Target, TensorFacts, Written
@@ -31,19 +32,14 @@ TENGINE = Backend(
     bias="int32",
     # PPQ's and MQBench's lists together.
     rules=quantize_io(
-        "conv",
-        "conv_transpose",
-        "linear",
+        *WEIGHTED,
         "matmul",
         "add",
         "mul",
         "concat",
-        "avgpool",
-        "global_avgpool",
+        *AVERAGE_POOLS,
         "batchnorm",
-        "relu",
-        "relu6",
-        "clip",
+        *CLIPPING,
         "leaky_relu",
         "prelu",
         "hardswish",

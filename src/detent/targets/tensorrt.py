@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from detent.graph import AVERAGE_POOLS, WEIGHTED
 from detent.numerics import PerChannel, PerTensor
 from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_inputs
 from detent.targets.base import Deployment, Target, TensorFacts, Written
@@ -38,29 +39,16 @@ __all__ = [
     "read_dynamic_ranges",
 ]
 
-_EPILOGUES = ("sigmoid", "silu", "gelu", "softplus")
-
 TENSORRT = Backend(
     name="tensorrt",
     about="NVIDIA TensorRT",
     weight=SupportedSchemes(narrow=(True, False), granularities=(PerChannel, PerTensor)),
     # NVIDIA's documents give activations [-128, 127] and zero point 0; MQBench takes [-127, 127] for both.
     activation=SupportedSchemes(),
-    rules=quantize_inputs(
-        "conv",
-        "conv_transpose",
-        "linear",
-        "matmul",
-        "add",
-        "mul",
-        "avgpool",
-        "global_avgpool",
-        "batchnorm",
-        "prelu",
-    ),
+    rules=quantize_inputs(*WEIGHTED, "matmul", "add", "mul", *AVERAGE_POOLS, "batchnorm", "prelu"),
     fusions=(
         *FUSED,
-        *chains(("conv", "conv_transpose", "linear"), _EPILOGUES, norm=True),
+        *chains(WEIGHTED, ("sigmoid", "silu", "gelu", "softplus"), norm=True),
         *chains(("add",)),
         ("mul", "add"),
     ),
@@ -141,7 +129,7 @@ def read_dynamic_ranges(content: bytes) -> dict[str, float]:
 
 
 def range_facts(content: bytes) -> Iterator[TensorFacts]:
-    """Of a file in either form."""
+    """The facts of a file in either format."""
     yield from (TensorFacts(name, {"magnitude": most}) for name, most in read_dynamic_ranges(content).items())
 
 

@@ -120,6 +120,6 @@ def _generator(*key: int) -> torch.Generator:
     """A generator of its own for each key."""
     seed = 0
     for part in key:
-        # The multiplier of Knuth's MMIX generator spreads neighbouring keys over all 64 bits.
+        # The multiplier of Knuth's MMIX generator spreads neighboring keys over all 64 bits.
         seed = ((seed ^ part) * 6364136223846793005 + 1442695040888963407) % 2**63
     return torch.Generator().manual_seed(seed)

@@ -15,7 +15,7 @@ from detent.data import Preprocessing
 from detent.errors import DataError, DetentError, RecipeError
 from detent.graph import PreparedModel
 from detent.planning import Backend
-from detent.preparing import prepare
+from detent.preparing import prepare, with_batch_norms
 from detent.recipes.refusal import nearest
 from detent.targets import BACKENDS
 from detent.training.batch import example_of
@@ -106,8 +106,10 @@ def prepared_model(config: Config, model: nn.Module, samples: Samples, *, allow_
             raise RecipeError(f"the backend {config.backend!r}", f"it is a {type(backend).__name__}", "name a Backend")
     else:
         _known(BACKENDS, "the backend", config.backend)
+    target = BACKENDS[backend] if isinstance(backend, str) else backend
+    recipe = config.recipe if config.train.loop == "ptq" else with_batch_norms(config.recipe, target)
     example = example_of(samples[0])
-    return prepare(model, example.args, example_kwargs=example.kwargs, backend=backend, recipe=config.recipe)
+    return prepare(model, example.args, example_kwargs=example.kwargs, backend=target, recipe=recipe)
 
 
 def batches_of(config: Config, samples: Samples, processes: Processes, **options: Any) -> Batches:
@@ -272,7 +274,7 @@ def _check_options(make: Any, where: str, options: Mapping[str, Any]) -> None:
             found = f"not one of {', '.join(known)}" if known else "there are no options"
             raise RecipeError(f"{where}.{key} = {value!r}", found, nearest(key, known, "remove it"))
         if key == "depth" and isinstance(value, int) and value > _MOST_BLOCKS:  # which are built one by one
-            raise RecipeError(f"{where}.{key} = {value!r}", "so many blocks", f"ask for at most {_MOST_BLOCKS:,}")
+            raise RecipeError(f"{where}.{key} = {value!r}", "too many blocks", f"ask for at most {_MOST_BLOCKS:,}")
 
 
 def _known(table: Mapping[str, Any], what: str, name: str) -> Any:

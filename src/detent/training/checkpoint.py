@@ -93,7 +93,7 @@ def load(path: str | Path, prepared: PreparedModel) -> dict[str, Any]:
 
 
 def load_model(path: str | Path, prepared: PreparedModel) -> dict[str, Any]:
-    """As `load`, with the averaged weights in place of the last ones where training kept an average."""
+    """Like `load`, with the averaged weights in place of the last ones where training kept an average."""
     training = load(path, prepared)
     average = training.get("ema")
     if average:

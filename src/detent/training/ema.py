@@ -33,7 +33,7 @@ class Ema:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Inside the block the model has the averages; afterwards its own parameters again."""
+        """Inside the block the model has the averages; afterward its own parameters again."""
         own = {name: p.detach().clone() for name, p in self.model.named_parameters()}
         self._copy(self._average)
         try:

@@ -1,4 +1,4 @@
-"""What is measured beside the loss: top-1 accuracy of classifiers, or whatever a user's functions say."""
+"""Metrics beside the loss: top-1 accuracy of classifiers, or a user's functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Metric = Callable[[Any, Any], Any]
 
 
 def answers_of(outputs: Any, batch: Any) -> Tensor | None:
-    """The class that has the greatest logit, for each label; None where this is no classifier."""
+    """The class with the largest logit for each label; None if the model is not a classifier."""
     logits, labels = logits_of(outputs), labels_of(batch)
     if logits is None or not isinstance(labels, Tensor) or labels.is_floating_point():
         return None
@@ -27,7 +27,7 @@ def answers_of(outputs: Any, batch: Any) -> Tensor | None:
 
 
 def top1(outputs: Any, batch: Any) -> Tensor | None:
-    """The share of labels that are the answer."""
+    """The share of labels that equal the predicted class."""
     answers = answers_of(outputs, batch)
     return None if answers is None else (answers == labels_of(batch)).double().mean()
 
@@ -40,7 +40,7 @@ def measured(outputs: Any, batch: Any, metrics: Mapping[str, Metric]) -> dict[st
 
 
 def score(values: Mapping[str, float]) -> float:
-    """What the best checkpoint is the best by: the first metric of the quantized model, or minus its loss.
+    """The criterion for the best checkpoint: the first metric of the quantized model, or minus its loss.
 
     >>> score({"quantized.top1": 0.5, "quantized.loss": 2.0}), score({"quantized.loss": 2.0})
     (0.5, -2.0)

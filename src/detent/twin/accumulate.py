@@ -116,7 +116,7 @@ def _shifted(codes: Codes, encoding: Encoding) -> Codes:
 
 def bias_codes(graph: Network, op: Op) -> Integers | None:
     """The integers of a quantized bias; None without bias or with a float one."""
-    read = op.inputs[2] if len(op.inputs) > 2 else None
+    read = op.optional(2)
     if read is None or read.encoding is None:
         return None
     return np.asarray(graph.constants[read.tensor] - read.encoding.zero_point, np.int64).reshape(-1)
@@ -124,7 +124,7 @@ def bias_codes(graph: Network, op: Op) -> Integers | None:
 
 def bias_values(graph: Network, op: Op) -> Floats | None:
     """The bias as float32, dequantized if it is stored as integers; None without bias."""
-    read = op.inputs[2] if len(op.inputs) > 2 else None
+    read = op.optional(2)
     return None if read is None else np.asarray(constant_values(graph, read), np.float32).reshape(-1)
 
 
@@ -185,7 +185,7 @@ def _transposed_layout(op: Op, codes: npt.NDArray[np.generic]) -> _Layout | None
 
 
 def _plain(op: Op) -> bool:
-    biased = len(op.inputs) > 2 and op.inputs[2] is not None
+    biased = op.optional(2) is not None
     factors = ("alpha", "beta") if biased else ("alpha",)
     return all(float(op.attribute(name)) == 1.0 for name in factors)
 

@@ -49,7 +49,8 @@ class Step:
     kernel leaves them out. `ran_as` is for the reader of a report; "moved" is an operation whose output values are
     input values, on codes or on real numbers. `off` is not 0 if the kernel was fitted to the engine rather than known:
     by how many steps of its grid the engine's number may be off from the real one before it is rounded; with 1, all
-    that is known is that codes are within 1 LSB of the kernel's.
+    that is known is that codes are within 1 LSB of the kernel's. `reals` are, by tensor, how a step in float makes real
+    numbers of codes, where that is not `requantize.dequantize`.
     """
 
     ops: tuple[Op, ...]
@@ -58,6 +59,7 @@ class Step:
     kernel: Kernel = field(repr=False)
     ran_as: Literal["integer", "float", "moved", "quantize"] = "integer"
     off: float = 0.0
+    reals: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
         given = ", ".join(_shown(read) for read in self.reads)

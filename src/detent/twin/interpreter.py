@@ -147,7 +147,7 @@ class Twin:
     def each_tensor(
         self, inputs: Arrays, given: Arrays | None = None, *, before_grids: Container[str] = ()
     ) -> Iterator[tuple[str, Array]]:
-        """What `tensors` gives, one at a time: those that no later operation reads are not held."""
+        """The output of `tensors`, one at a time: those that no later operation reads are not held."""
         program, shown = self._program, self._program.shown
         real = {name for name in shown if name in before_grids and Operand(name) in program.slots}
         wanted = {program.slots[Operand(name) if name in real else operand]: name for name, operand in shown.items()}

@@ -17,7 +17,7 @@ __all__ = ["Chain", "chain", "float_step", "lower", "move_step"]
 
 @dataclass(frozen=True)
 class Chain:
-    """Operations in a row with nothing read in between, and how what they give is read.
+    """Operations in a row with nothing read in between, and how their output is read.
 
     `encoding` is the one grid that everybody reads `output` on; None if it is read in float, or on several grids.
     """

@@ -87,7 +87,7 @@ def float32_multiplier(
 
 
 def clamp_bounds(graph: Network, ops: Sequence[Op], encoding: Encoding) -> tuple[int, int] | None:
-    """The least and greatest code that Relu and Clip operations leave over on the grid of what they give; None if one
+    """The least and greatest code that Relu and Clip operations leave over on the grid of their output; None if one
     of `ops` is another operation, or its bounds are computed.
 
     A bound that is no code goes to the nearest: `rne(f32(bound / scale)) + zero_point`.

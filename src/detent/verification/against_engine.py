@@ -57,7 +57,7 @@ class AgainstEngine:
 
     @property
     def claims_equality(self) -> bool:
-        """From end to end: all of it runs on integers, as the arithmetic says."""
+        """Whether equality is claimed from end to end: all of it runs on integers, and the arithmetic claims it."""
         return self._proven and all(_is_exact(step) for step in self._twin.steps)
 
     def add(self, inputs: Arrays, shown: Arrays, outputs: Sequence[tuple[str, Array]], own: Arrays) -> None:

@@ -126,8 +126,8 @@ class AgainstFile:
 
 
 class PlannedRounding(OnnxSpec):
-    """As ONNX says, but for the roundings, which are those that the manifest gives to tensors on that grid: also where
-    an operation reads real numbers that others read as they are."""
+    """The arithmetic of ONNX, except for the roundings, which are those that the manifest gives to tensors on that
+    grid: also where an operation reads real numbers that others read as they are."""
 
     def __init__(self, tensors: Iterable[Mapping[str, Any]]):
         self._roundings = {

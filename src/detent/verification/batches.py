@@ -56,10 +56,11 @@ def unpack_batches(batches: Iterable[Any] | object, ports: Mapping[str, Port], p
             tensors = [part for part in flat(arguments) if isinstance(part, (Tensor, np.ndarray))]
             given = dict(zip(names, map(_array, tensors), strict=False))
         if set(given) != set(names):
+            by_name = not isinstance(batch, Mapping) and len(given) < len(names) and len(parts) > positions
             raise TensorError(
                 f"a batch with {len(given)} inputs ({', '.join(given) or 'none known'})",
-                f"the network takes {', '.join(names)}",
-                "give a tuple of the inputs in that order, or a dict by these names",
+                f"the network takes {', '.join(names)}{', some of them by name' if by_name else ''}",
+                f"give {'' if by_name else 'a tuple of the inputs in that order, or '}a dict by these names",
             )
         for name, array in given.items():
             _require_fit(name, array, ports[name])

@@ -60,12 +60,12 @@ def _saturation(cpu: Cpu, found: Sequence[Difference]) -> Cause:
 def _of_engine(twin: Twin, engine: str, wrong: Sequence[Difference], computes_as: str | None) -> Cause:
     """What the twin does not explain, by the first layer that differs: those behind it follow."""
     cpu, arithmetic = twin.arithmetic.cpu, twin.arithmetic
-    making, first = _making(twin), wrong[0]
+    making, first, known = _making(twin), wrong[0], type(arithmetic).cpus
     step = making.get(first.tensor)
-    if cpu.name not in type(arithmetic).cpus:
+    if known and cpu.name not in known:
         return Cause(
             f"an unknown CPU ({cpu.name}): {layers(wrong)}",
-            f"the twin of {arithmetic.name} knows {', '.join(type(arithmetic).cpus) or 'no kind of CPU'}",
+            f"the twin of {arithmetic.name} knows {', '.join(known)}",
             "verify on one of these; on this CPU rely on the accuracy of the engine",
         )
     if computes_as is not None:

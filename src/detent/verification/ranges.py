@@ -6,7 +6,7 @@ where a value inside was not shown, from what that one can be, through the grid 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from detent.ir import Encoding, Operand
+from detent.ir import Encoding, Op, Operand
 from detent.ir.roundoff import UNIT, ErrorBound, error_bounds
 from detent.traversal import dependencies_first, reachable
 from detent.twin import Twin
@@ -31,7 +31,7 @@ _TO_GRID = 4 * UNIT
 
 
 class Ranges:
-    """Of one batch: `given` holds what the other side had, codes if integers (see `Twin.tensors`)."""
+    """The ranges of one batch: `given` holds what the other side had, codes if integers (see `Twin.tensors`)."""
 
     def __init__(self, twin: Twin, inputs: Mapping[str, Array], given: Mapping[str, Array]):
         self._twin, self._graph = twin, twin.rewritten
@@ -39,6 +39,7 @@ class Ranges:
         self._coded = {name: array for name, array in inputs.items() if name in self._graph.coded}
         self._made = {name: op for op in self._graph.ops for name in op.outputs if name}
         self._off = {made.tensor: step.off for step in twin.steps if step.off for made in step.writes}
+        self._reals = {made.tensor: step.reals for step in twin.steps for made in step.writes}
         self._found: dict[str, ErrorBound] = {}
 
     def real(self, tensor: str) -> ErrorBound | None:
@@ -87,7 +88,7 @@ class Ranges:
         """The table that a tensor's rows are taken from, if it is stored as codes."""
         op = self._made.get(tensor)
         table = op.inputs[0] if op is not None and op.type == "Gather" else None
-        held = table is not None and table.tensor in self._graph.constants and table.encoding is not None
+        held = self._graph.is_constant(table) and table.encoding is not None
         return table if held else None
 
     def _hidden(self, tensor: str) -> list[Operand]:
@@ -110,7 +111,7 @@ class Ranges:
             if name in self._found:
                 continue
             op = self._made[name]
-            reads = [None if read is None else self._read(read) for read in op.inputs]
+            reads = [None if read is None else self._read(read, op) for read in op.inputs]
             arithmetic = self._twin.arithmetic
             own, rule = arithmetic.functions.get(op.type), arithmetic.roundoff.get(op.type)
             kernel = float_kernel(self._graph, op) if own is None else partial(own, op)
@@ -118,7 +119,7 @@ class Ranges:
             self._found.update(zip((name for name in op.outputs if name), results, strict=False))
         return self._found[tensor]
 
-    def _read(self, read: Operand) -> ErrorBound:
+    def _read(self, read: Operand, op: Op) -> ErrorBound:
         """Real numbers, as an operation reads them."""
         encoding = read.encoding
         if read.tensor in self._graph.constants:
@@ -130,26 +131,27 @@ class Ranges:
         if given is None and read.tensor in self._graph.inputs:
             given = torch.from_numpy(np.array(self._given[read.tensor]))
             given = given if encoding is None else self._twin.arithmetic.quantize(given, encoding)
-        if given is not None:
-            return ErrorBound(given) if encoding is None else self._real(given, encoding)
-        found = self._computed(read.tensor)
-        return found if encoding is None else self._on_grid(found, encoding, self._off.get(read.tensor, 0.0))
+        if encoding is None:
+            return self._computed(read.tensor) if given is None else ErrorBound(given)
+        real = self._reals.get(op.outputs[0], {}).get(read.tensor, partial(dequantize, encoding=encoding))
+        if given is None:
+            return self._on_grid(self._computed(read.tensor), encoding, self._off.get(read.tensor, 0.0), real)
+        value = real(given)
+        return ErrorBound(value, _of_ends(value, encoding) if self._twin.arithmetic.from_ends else None)
 
-    def _on_grid(self, found: ErrorBound, encoding: Encoding, off: float) -> ErrorBound:
+    def _on_grid(
+        self, found: ErrorBound, encoding: Encoding, off: float, real: Callable[[Tensor], Tensor]
+    ) -> ErrorBound:
         """`off`: by how many steps what a kernel rounds may be off, if it was fitted."""
         codes = self._rounded(found, encoding)
         if off:
             least, greatest = (_float(end) for end in _around(found, encoding, off))
             codes = torch.minimum(least, codes[1]), codes[1], torch.maximum(greatest, codes[1])
-        least, middle, greatest = (dequantize(each, encoding) for each in codes)
+        least, middle, greatest = (real(each) for each in codes)
         error = torch.maximum(middle - least, greatest - middle)
         if self._twin.arithmetic.from_ends:
             error = error + _of_ends(middle, encoding)
         return ErrorBound(middle, error if error.any() else None)
-
-    def _real(self, codes: Tensor, encoding: Encoding) -> ErrorBound:
-        value = dequantize(codes, encoding)
-        return ErrorBound(value, _of_ends(value, encoding) if self._twin.arithmetic.from_ends else None)
 
     def _rounded(self, found: ErrorBound, encoding: Encoding) -> tuple[Tensor, Tensor, Tensor]:
         reach = found.spread + _TO_GRID * (found.value.abs() + _low(found.value, encoding))

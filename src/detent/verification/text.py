@@ -62,7 +62,7 @@ def _found(verdict: Verdict) -> str:
 
 
 def sqnr_line(sqnr: Mapping[str, float]) -> str:
-    """Of each output, against the float network."""
+    """One line with the SQNR of each output against the float network."""
     shown = [f"{name} {'equal' if value == math.inf else f'{value:.1f} dB'}" for name, value in sqnr.items()]
     return f"SQNR against the float network, on calibration data: {', '.join(shown)}"
 

@@ -1,4 +1,4 @@
-"""Whether the vendors' files say what the manifest says: also those that no engine runs here.
+"""Compares the vendors' files with the manifest, also those that no engine runs here.
 
 Each file is read back by its format. What it says of a tensor must be the grid that the tensor has in the
 manifest; what it says of an operation, the grids on which this operation reads its inputs in `model.onnx`.
@@ -167,7 +167,7 @@ class _Grid:
         return cls(_row(encoding.scale), _row(encoding.zero_point), encoding.qmin, encoding.qmax, encoding.dtype)
 
     def difference(self, facts: Mapping[str, Any]) -> str:
-        """What differs, in words; empty if nothing does."""
+        """The difference in words; empty if there is none."""
         for what, held in facts.items():
             if what == "numbers":
                 continue
@@ -212,7 +212,7 @@ class _Grid:
 
 
 def _same_numbers(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> bool:
-    """In some order, and with zeros between them, as files for other layouts have."""
+    """Whether they are the same numbers in some order, perhaps with zeros between, as in files with other layouts."""
     if np.array_equal(first, second):
         return True
     one, other = (np.ravel(side)[np.ravel(side) != 0] for side in (first, second))

@@ -155,7 +155,7 @@ def test_a_node_that_is_another_in_a_newer_opset_keeps_its_name(tmp_path: Path) 
 
 
 def test_an_output_that_stands_twice_is_refused() -> None:
-    with pytest.raises(OnnxError, match="stands there twice"):
+    with pytest.raises(OnnxError, match="appears twice"):
         load(model([conv("x", "y")], outputs=("y", "y")))
 
 

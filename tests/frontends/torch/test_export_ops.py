@@ -122,6 +122,22 @@ FUNCTION_CASES = {
     "//": lambda x: x // 0.5,
     "//-sizes": lambda x: x.reshape(x.shape[0] * 2, x.shape[1] // 2, -1),
     "//-free-size": lambda x: torch.cat([x, x]).reshape((x.shape[0] * 2) // 2, -1),
+    "true_divide": lambda x: torch.true_divide(x, 3),
+    "masked_fill": lambda x: torch.masked_fill(x, x > 0, -1.0),
+    "div-down": lambda x: torch.div(x, 0.3, rounding_mode="floor"),
+    "div-to-zero": lambda x: torch.div(x, 0.3, rounding_mode="trunc"),
+    "div-down-integers": lambda x: torch.div((x * 20).long(), 3, rounding_mode="floor"),
+    "div-to-zero-integers": lambda x: torch.div((x * 20).long(), 3, rounding_mode="trunc"),
+    "floor_divide": lambda x: torch.floor_divide((x * 20).long(), 3),
+    "remainder": lambda x: torch.remainder(x, 0.3),
+    "baddbmm": lambda x: torch.baddbmm(row(x), row(x), row(x)[:, :6], beta=0.5, alpha=2),
+    "baddbmm-alone": lambda x: torch.baddbmm(row(x), row(x), row(x)[:, :6], beta=0),
+    "affine_grid": lambda x: F.affine_grid(row(x)[:, :2, :3], x.size(), align_corners=False),
+    "affine_grid-corners": lambda x: F.affine_grid(row(x)[:, :2, :3], x.size(), align_corners=True),
+    "affine_grid-volume": lambda x: F.affine_grid(row(x)[:, :3, :4], (x.size(0), 1, 2, 3, 4), align_corners=False),
+    "cdist": lambda x: torch.cdist(row(x), row(x)[:, 1:4]),
+    "cdist-absolute": lambda x: torch.cdist(row(x), row(x)[:, 1:4], p=1),
+    "cdist-of-many-rows": Held(lambda m, x: torch.cdist(x.flatten(2).transpose(1, 2), m.rows), rows=(4, 8)),
     "maximum": lambda x: torch.maximum(x, -x),
     "minimum": lambda x: torch.minimum(x, -x),
     "where": lambda x: torch.where(x > 0, x, 0.5 * x),
@@ -332,6 +348,9 @@ METHOD_CASES = {
     "mul_": in_place("mul_", 2),
     "div": method("div", 2),
     "div_": in_place("div_", 2),
+    "true_divide": method("true_divide", 2),
+    "floor_divide": method("floor_divide", 0.5),
+    "remainder": method("remainder", 0.3),
     "view": lambda x: x.view(x.size(0), -1),
     "view_as": lambda x: x.view_as(x.flatten(2)),
     "reshape": method("reshape", -1, 8, 36),
@@ -645,11 +664,10 @@ REFUSED = {
     ),
     "returns indices": nn.MaxPool2d(2, return_indices=True),
     "its own divisor and ceil_mode": lambda x: F.avg_pool2d(x, 4, ceil_mode=True, divisor_override=3),
-    "a division that rounds": lambda x: torch.div(x, 2, rounding_mode="floor"),
-    "tensors and with more beside": lambda x: x[:, [0, 1], :, [1, 0]],
-    "picks from the batch": lambda x: x.transpose(0, 1)[[0, 1], [1, 0]],
-    "picks by a mask": lambda x: x[x > 0],
-    "it splits the batch": lambda x: torch.chunk(x, 2)[0],
+    "it lists places": lambda x: torch.where(x > 0)[0],
+    "distances of the norm 3": lambda x: torch.cdist(row(x), row(x), p=3),
+    "mixes tensors and other indices": lambda x: x[:, [0, 1], :, [1, 0]],
+    "indexes with a mask": lambda x: x[x > 0],
     "mode 'bilinear', antialias True": lambda x: F.interpolate(x, size=(3, 3), mode="bilinear", antialias=True),
     "a window of 4 channels": nn.LocalResponseNorm(4),
     "torch.roll without dims": lambda x: torch.roll(x, 1),
@@ -704,6 +722,32 @@ def test_a_batch_size_that_is_built_in_is_fixed_and_said():
     assert next(iter(written.network.inputs.values())).shape[0] == 2
     assert len(written.notes) == 1
     assert written.notes[0].startswith("the batch size is fixed at 2: with 4 the model fails")
+
+
+class OfItself(nn.Module):
+    """A kernel for each sample, computed from it."""
+
+    def forward(self, x: Tensor):
+        kernels = x.mean(3).reshape(-1, 1, 2, 3)
+        return F.conv2d(x.reshape(1, -1, 6, 6), kernels, groups=8 * x.shape[0])
+
+
+@pytest.mark.parametrize(
+    ("op", "found"),
+    [
+        pytest.param(OfItself(), "a group for each sample", id="groups"),
+        pytest.param(lambda x: torch.chunk(x, 2)[0], "it splits the batch", id="parts"),
+        pytest.param(lambda x: x.transpose(0, 1)[[0, 1], [1, 0]], "it indexes the batch", id="places"),
+    ],
+)
+def test_what_no_file_holds_for_any_batch_is_written_for_one(op, found):
+    torch.manual_seed(0)
+    prepared = prepared_for(Net(op), (torch.randn(2, 3, 6, 6),), "academic")
+    written = export(prepared, opset=21)
+    assert next(iter(written.network.inputs.values())).shape[0] == 2
+    assert len(written.notes) == 1
+    assert written.notes[0].startswith("the batch size is fixed at that of the example: ")
+    assert found in written.notes[0]
 
 
 def test_a_fixed_batch_size_can_be_asked_for():

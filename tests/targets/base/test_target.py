@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,7 +19,7 @@ from detent.targets.engines import ENGINES
 from detent.targets.formats import FORMATS
 from detent.targets.litert.file import read_network
 from detent.targets.ncnn.engine import Ncnn
-from detent.targets.ncnn.file.writer import FORMAT
+from detent.targets.ncnn.file import FORMAT
 from detent.targets.rewrites import REWRITES
 from detent.twin import OnnxSpec
 
@@ -43,10 +44,15 @@ def offered(monkeypatch):
     points: dict[str, object] = {}
 
     class Point:
+        value = "chips_of_a_third_party:TARGET"
+        dist = SimpleNamespace(name="third-party")
+
         def __init__(self, name):
             self.name = name
 
         def load(self):
+            if isinstance(points[self.name], Exception):
+                raise points[self.name]
             return points[self.name]
 
     def entry_points(*, group):
@@ -54,6 +60,7 @@ def offered(monkeypatch):
         return [Point(name) for name in points]
 
     monkeypatch.setattr(registry, "entry_points", entry_points)
+    monkeypatch.setattr(TARGETS, "refused", {})
     return points
 
 
@@ -126,13 +133,26 @@ def test_an_unknown_name_is_still_unknown(offered):
 def test_an_entry_point_has_the_name_of_its_target(offered):
     offered["one"] = chip("another")
     with pytest.raises(RegistrationError, match="it calls itself 'another'"):
-        TARGETS.load_installed()
+        BACKENDS["one"]
 
 
 def test_an_entry_point_that_is_no_target_is_refused(offered):
     offered["one"] = 7
     with pytest.raises(RegistrationError, match="it is a int"):
-        TARGETS.load_installed()
+        BACKENDS["one"]
+
+
+def test_an_entry_point_that_cannot_be_imported_keeps_no_other_away(offered, refuses):
+    offered["broken_chip"] = RuntimeError("boom")
+    offered["other_chip"] = chip("other_chip")
+    assert BACKENDS["other_chip"].name == "other_chip"
+    with refuses(
+        RegistrationError,
+        asked="target 'broken_chip', an entry point of third-party",
+        found="chips_of_a_third_party:TARGET cannot be imported: RuntimeError: boom",
+        to_do="repair or uninstall third-party",
+    ):
+        BACKENDS["broken_chip"]
 
 
 def test_a_format_that_another_has_is_refused():

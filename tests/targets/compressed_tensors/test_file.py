@@ -56,6 +56,36 @@ def test_weights_of_e4m3(tmp_path):
     assert list(vendor_disagreements(artifact)) == [f"lm_head.weight: {FILE} has other numbers than model.onnx"]
 
 
+class ByInputs(nn.Module):
+    """As transformers' Conv1D."""
+
+    def __init__(self):
+        super().__init__()
+        self.config = Llama().config
+        self.weight = nn.Parameter(torch.randn(64, 32))
+
+    def forward(self, x):
+        return x @ self.weight
+
+
+def test_a_weight_with_a_row_for_each_input_is_refused(tmp_path):
+    x = torch.randn(3, 64)
+    prepared = detent.prepare(ByInputs(), (x,), backend="compressed_tensors", recipe="w4g32")
+    detent.calibrate(prepared, [x])
+    with pytest.raises(DeployError, match="its weight has a row for each input"):
+        detent.deploy(prepared, tmp_path / "out")
+
+
+def test_the_tokenizer_of_the_folder_is_copied(tmp_path):
+    (tmp_path / "tokenizer.json").write_text('{"version": "1.0"}')
+    model = Llama().eval()
+    model.name_or_path = str(tmp_path)
+    prepared = detent.prepare(model, (TOKENS,), backend="compressed_tensors", recipe="w4g32")
+    detent.calibrate(prepared, [TOKENS])
+    artifact = detent.deploy(prepared, tmp_path / "out")
+    assert (artifact.folder / "tokenizer.json").read_text() == '{"version": "1.0"}'
+
+
 def test_its_own_package_unpacks_the_same_codes(artifact):
     helpers = pytest.importorskip(
         "compressed_tensors.compressors.pack_quantized.helpers", reason="pip install compressed-tensors"

@@ -72,13 +72,13 @@ class Layer(nn.Module):
 
 
 class Llama(nn.Module):
-    def __init__(self, *, tied: bool = False, **changes: object):
+    def __init__(self, *, tied: bool = False, words: int = WORDS, **changes: object):
         super().__init__()
         self.config = Config(**changes)
         width = self.config.said["hidden_size"]
-        self.embed_tokens = nn.Embedding(WORDS, width)
+        self.embed_tokens = nn.Embedding(words, width)
         self.layers = nn.ModuleList([Layer(self.config) for _ in range(self.config.said["num_hidden_layers"])])
-        self.norm, self.lm_head = nn.RMSNorm(width, 1e-5), nn.Linear(width, WORDS, bias=False)
+        self.norm, self.lm_head = nn.RMSNorm(width, 1e-5), nn.Linear(width, words, bias=False)
         if tied:
             self.lm_head.weight = self.embed_tokens.weight
 

@@ -41,9 +41,10 @@ def test_the_bound_holds_for_sums_in_float32(block):
     assert bound.spread.median() < scale.abs().median() * 0.04
 
 
+@pytest.mark.gguf
 @pytest.mark.parametrize("recipe", ["q8_0", "q4_0", "q4_k_m"])
 def test_engine_and_twin_agree(tmp_path, recipe):
-    pytest.importorskip("xllamacpp", reason="pip install 'detent[gguf]'")
+    pytest.importorskip("xllamacpp", reason="needs the extra `gguf`")
     artifact = deployed(tmp_path / "out", recipe, num_hidden_layers=1)
     verdict = artifact.verify([TOKENS], latency=False)
     assert verdict.holds, str(verdict)
@@ -53,15 +54,17 @@ def test_engine_and_twin_agree(tmp_path, recipe):
     assert products <= compared.keys()
 
 
+@pytest.mark.gguf
 def test_a_wrong_twin_is_found(tmp_path):
     """Activations that are not rounded: the difference is one of eight bits, far above the bound."""
-    pytest.importorskip("xllamacpp", reason="pip install 'detent[gguf]'")
+    pytest.importorskip("xllamacpp", reason="needs the extra `gguf`")
     artifact = deployed(tmp_path / "out", "q8_0")
     assert not artifact.verify([TOKENS], latency=False, arithmetic="weight_only").holds
 
 
+@pytest.mark.gguf
 def test_what_it_cannot_run_is_refused(tmp_path):
-    pytest.importorskip("xllamacpp", reason="pip install 'detent[gguf]'")
+    pytest.importorskip("xllamacpp", reason="needs the extra `gguf`")
     engine = ENGINES["llama_cpp"].load(deployed(tmp_path / "out", "q8_0"))
     with pytest.raises(EngineError, match="a token is not one of 40"):
         engine.run({"tokens": TOKENS.numpy() + 30})

@@ -40,9 +40,10 @@ def test_blocks_come_back(name):
     assert np.array_equal(real_numbers(found), real_numbers(wanted))
 
 
+@pytest.mark.gguf
 @pytest.mark.parametrize("name", TYPES)
 def test_the_reader_of_llama_cpp_decodes_the_same_numbers(name):
-    gguf = pytest.importorskip("gguf", reason="pip install gguf")
+    gguf = pytest.importorskip("gguf", reason="needs the extra `gguf`")
     kind, wanted = TYPES[name], coded(name)
     theirs = gguf.dequantize(kind.pack(wanted), gguf.GGMLQuantizationType[name])
     assert gguf.GGMLQuantizationType[name] == kind.number
@@ -72,6 +73,12 @@ def test_a_container_comes_back():
         read(content[:-32], SIZES)
     with pytest.raises(ArtifactError, match="does not begin with GGUF"):
         read(b"gguf" + content[4:], SIZES)
+
+
+def test_a_tensor_without_numbers_is_refused():
+    content = write(Container({}, {"w": Held((0, 32), 8, b""), "v": Held((1,), 0, bytes(4))}))
+    with pytest.raises(ArtifactError, match="w has a dimension of 0"):
+        read(content, SIZES)
 
 
 def test_rows_of_heads_are_put_side_by_side():

@@ -40,7 +40,7 @@ def test_a_number_too_small_is_zero() -> None:
 
 @given(int32, int32)
 def test_high_mul_is_the_original(a: int, b: int) -> None:
-    """gemmlowp nudges by 2**30 or 1 - 2**30, then divides towards zero."""
+    """gemmlowp nudges by 2**30 or 1 - 2**30, then divides toward zero."""
     product = a * b
     total = product + (2**30 if product >= 0 else 1 - 2**30)
     expected = abs(total) // 2**31 * (1 if total >= 0 else -1)

@@ -77,7 +77,7 @@ CASES: dict[str, onnx.ModelProto] = {
     "pad-number": net("Pad", IMAGE, (PADS, f32(0.5))),
     "pad-cuts": net("Pad", IMAGE, (np.array([0, 0, -1, 2, 0, 0, -2, 0]), f32(0.5))),
     "flip": net("Slice", IMAGE, (np.array([-1]), np.array([-(2**31)]), np.array([3]), np.array([-1]))),
-    "backwards-by-two": net("Slice", IMAGE, (np.array([4, 5]), np.array([0, 1]), np.array([2, 3]), np.array([-2, -1]))),
+    "backward-by-two": net("Slice", IMAGE, (np.array([4, 5]), np.array([0, 1]), np.array([2, 3]), np.array([-2, -1]))),
     "tile": net("Tile", IMAGE, (np.array([1, 2, 1, 3]),)),
     "gather-one": net("Gather", (3, 4, 5), (np.array(-1),), axis=1),
     "gather-some": net("Gather", (3, 4, 5), (np.array([2, 0]),), axis=1),

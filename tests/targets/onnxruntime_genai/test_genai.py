@@ -146,7 +146,16 @@ def test_damaged_packed_numbers_are_refused(change):
         unpack_numbers({**packed, **change})
 
 
-def test_weights_of_which_none_divides_are_refused_with_what_would_help():
-    with pytest.raises(detent.errors.RecipeError, match="20 inputs do not divide into groups of 32") as refused:
-        detent.prepare(nn.Linear(20, 4), (torch.zeros(1, 20),), backend="onnxruntime_genai", recipe="w4g32")
-    assert refused.value.to_do.startswith("ask for groups that divide the inputs of a layer")
+@pytest.mark.parametrize(
+    ("backend", "inputs", "to_do"),
+    [
+        ("onnxruntime_genai", 48, "ask for groups that divide the inputs of a layer, for instance"),
+        ("onnxruntime_genai", 20, "use another target: groups of onnxruntime_genai are 16, 32, 64, 128, 256"),
+        ("compressed_tensors", 48, "use another target: groups of compressed_tensors are 32, 64, 128, 256"),
+    ],
+)
+def test_weights_of_which_none_divides_are_refused_with_what_would_help(backend, inputs, to_do):
+    with pytest.raises(detent.errors.RecipeError, match=f"{inputs} inputs do not divide into groups of 32") as refused:
+        detent.prepare(nn.Linear(inputs, 4), (torch.zeros(1, inputs),), backend=backend, recipe="w4g32")
+    assert refused.value.to_do.startswith(to_do)
+    assert ("per_group: 16" in refused.value.to_do) == (backend == "onnxruntime_genai" and inputs == 48)

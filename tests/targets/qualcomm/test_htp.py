@@ -15,9 +15,9 @@ from detent.targets.qualcomm.arithmetic.fixed import (
     average,
     convert,
     in_signed_bytes,
-    misread,
     multiply,
     quantize,
+    real,
     requantize_sums,
     sum_of_two,
     weight_ratio,
@@ -25,7 +25,9 @@ from detent.targets.qualcomm.arithmetic.fixed import (
 from detent.targets.qualcomm.arithmetic.htp import Htp
 from detent.targets.qualcomm.arithmetic.wide import quantize_wide, requantize_wide_sums, wide_sum_of_two
 from detent.twin import Twin
+from detent.verification.ranges import Ranges
 from tests.twin.nets import Style, small_net
+from tests.verification.mutants import batches, made
 
 BYTE = (0, 255)
 
@@ -211,11 +213,27 @@ def test_inputs_are_halves_of_floats_on_the_way() -> None:
     assert codes.tolist() == [1, 4, 129, 130, 126, 255]  # the first two are at 1.53 and 4.51
 
 
-def test_float_operations_misread_every_fourth_code() -> None:
-    assert misread(tensor(*range(92, 109)), 100).tolist() == [
-        *[93, 93, 94, 95, 97, 97, 98, 99, 100],
-        *[101, 102, 103, 105, 105, 106, 107, 109],
+def test_what_operations_in_float_take_codes_for() -> None:
+    """As the emulator gave it, multiplied by 1 in float."""
+    codes = tensor(*range(92, 109))
+    assert real(codes, grid(0.0172, 100)).tolist() == [
+        *[-0.12037467956542969, -0.12037467956542969, -0.10317611694335938, -0.08598136901855469],
+        *[-0.05158805847167969, -0.05158805847167969, -0.034389495849609375, -0.017194747924804688],
+        *[5.125571078679059e-10, 0.017198562622070312, 0.034397125244140625, 0.05159187316894531],
+        *[0.08598518371582031, 0.08598518371582031, 0.10318374633789062, 0.12037849426269531, 0.1547718048095703],
     ]
+    assert real(codes, grid(1.72, 100)).tolist() == ((codes - 100) * 1.72).tolist()
+    assert real(tensor(101), grid(1e-8, 100)).tolist() == [np.float32(1e-8)]
+
+
+def test_the_bound_of_a_float_layer_starts_from_them(tmp_path: Path) -> None:
+    graph = made("qnn", "float output", tmp_path / "out").graph
+    twin, (x, _) = Twin(graph, Htp()), batches()
+    inputs = {"x": x.numpy()}
+    computed = twin.tensors(inputs)
+    bound = Ranges(twin, inputs, {"between": computed["between"]}).real("last")
+    assert bound is not None
+    assert (np.abs(computed["last"] - bound.value.numpy()) <= bound.spread.numpy()).all()
 
 
 def steps_of(kind: str) -> dict[str, str]:

@@ -34,7 +34,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def changed(folder: Path, change: Callable[[dict[str, Any]], None]) -> Artifact:
-    """The artifact with another `model.json` whose hash the manifest knows; the folder as it was afterwards."""
+    """The artifact with another `model.json` whose hash the manifest knows; the folder as it was afterward."""
     manifest, listed = (json.loads((folder / name).read_text()) for name in ("manifest.json", "model.json"))
     change(listed)
     content = json.dumps(listed).encode()

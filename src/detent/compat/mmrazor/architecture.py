@@ -43,7 +43,7 @@ class ClsDataPreprocessor(nn.Module):
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Of one image or of a batch; the channels are the third axis from the end."""
+        """The call for one image or a batch; the channels are the third axis from the end."""
         images = images.flip(-3) if self.to_rgb else images
         return (images.to(self.mean.dtype) - self.mean) / self.std
 

@@ -10,6 +10,7 @@ from detent.compat.mmrazor.observers import TORCH_OBSERVERS
 from detent.compat.mmrazor.registry import MODELS
 from detent.errors import RecipeError, SchemeError
 from detent.recipes import Recipe
+from detent.targets import BACKENDS
 
 __all__ = ["DTYPES", "recipe_of", "requests_of", "symmetric_unsigned_note"]
 
@@ -66,8 +67,13 @@ def symmetric_unsigned_note(qconfig: Mapping[str, Any], backend: str) -> str | N
     scheme = qconfig["a_qscheme"]
     if scheme.get("qdtype", "quint8") != "quint8" or not scheme.get("is_symmetry", True):
         return None
-    codes = "affine" if backend == "native" else "signed, or from 0 on where nothing is negative"
+    codes = "affine" if _only_affine(backend) else "signed, or from 0 on where nothing is negative"
     return f"a_qscheme asks for symmetric quint8: its codes are {codes}, and none is wasted around a fixed zero point"
+
+
+def _only_affine(backend: str) -> bool:
+    """Whether activations have affine codes only, as in torch's kernels."""
+    return backend in BACKENDS and True not in BACKENDS[backend].activation.symmetric
 
 
 def _request(role: str, given: Mapping[str, Any], backend: str, wanted: str | None) -> dict[str, Any]:
@@ -89,10 +95,10 @@ def _request(role: str, given: Mapping[str, Any], backend: str, wanted: str | No
     signed = dtype == "qint8"
     request: dict[str, Any] = {
         "bits": scheme.get("bit", 8),
-        # Torch's kernels have affine codes only. Symmetric ones among these are those with zero point 128.
-        "symmetric": symmetric and not (backend == "native" and role == "a"),
+        # Symmetric codes among affine ones are those with zero point 128.
+        "symmetric": symmetric and not (role == "a" and _only_affine(backend)),
         # Symmetric unsigned codes around 128 are signed ones; after a ReLU they are those from 0.
-        "signed": True if signed else "auto" if symmetric and backend != "native" else False,
+        "signed": True if signed else "auto" if symmetric and not _only_affine(backend) else False,
         "granularity": "per_channel" if scheme.get("is_per_channel") or "PerChannel" in kind else "per_tensor",
         "scale": "power_of_two" if scheme.get("is_pot_scale") else None,
         "observer": observer,

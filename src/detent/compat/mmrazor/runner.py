@@ -73,7 +73,8 @@ class Runner:
 
     @classmethod
     def from_cfg(cls, cfg: Mapping[str, Any], **options: Any) -> Runner:
-        """With the model, the loops, the optimizer and the data of a config; data sets given as options come first.
+        """A runner with the model, the loops, the optimizer and the data of a config; data sets given as options come
+        first.
 
         Several processes are those that `torchrun` starts: a model is wrapped for them as DDP wants it, whatever the
         options of `model_wrapper_cfg`.

@@ -24,7 +24,7 @@ class TracedModel:
 
     @property
     def graphs(self) -> Mapping[str, fx.Graph]:
-        """By forward mode; none where the model's own code could not be traced."""
+        """The graphs by forward mode; none where the model's own code could not be traced."""
         module = self.captured.module
         return module.graphs if isinstance(module, Region) else {}
 

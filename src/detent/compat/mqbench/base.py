@@ -69,7 +69,7 @@ class QuantizeBase(nn.Module):
     """Has an observer, `activation_post_process`, and two flags that say what `forward` does.
 
     A subclass holds `scale` and `zero_point`. In a prepared model the core sets both flags: the observer runs while
-    the model is calibrated, the fake quantization afterwards.
+    the model is calibrated, the fake quantization afterward.
     """
 
     observer_enabled: Tensor

@@ -9,7 +9,7 @@ from typing import Any
 from detent.artifact import Artifact, deploy
 from detent.compat.mqbench.own_nodes import wants_own_nodes, with_own_nodes
 from detent.compat.mqbench.phases import PlatformModel
-from detent.compat.mqbench.platform import target_of
+from detent.compat.mqbench.platform import preset_of, target_of
 from detent.deployment import deployment_of
 from detent.errors import DeployError
 from detent.files import write_bytes
@@ -17,9 +17,6 @@ from detent.ir import write_qdq
 from detent.targets.formats import find_format
 
 __all__ = ["convert_deploy", "register_deploy_function"]
-
-_CLIP_RANGES = ("tensorrt", "snpe", "vitis", "ppl_w8a16", "ppl_cuda")
-"""Backends that MQBench writes a clip_ranges.json for."""
 
 _FUNCTIONS: dict[str, list[Callable[..., Any]]] = {}
 
@@ -56,7 +53,7 @@ def convert_deploy(
     artifact = deploy(prepared, folder / model_name)
     _check_shapes(artifact, input_shape_dict or {})
     contents = {name: (artifact.folder / name).read_bytes() for name in artifact.manifest["files"]}
-    if target.name in _CLIP_RANGES:
+    if preset_of(target).clip_ranges:
         contents |= find_format("mqbench_json").write(deployment_of(prepared)).files
     if wants_own_nodes(prepared):
         own = with_own_nodes(prepared, deployment_of(prepared))

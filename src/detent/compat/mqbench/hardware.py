@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from detent.errors import RecipeError, RegistrationError
+from detent.graph import AVERAGE_POOLS, WEIGHTED
 from detent.planning import FUSED, MOVES, Backend, chains, quantize_io
 from detent.targets.academic import ACADEMIC
 
@@ -26,9 +27,9 @@ GRAPH_3 = replace(
     ACADEMIC,
     name="mqbench_graph_3",
     about="MQBench's benchmark: the whole network on integers of any width",
-    rules=quantize_io("conv", "conv_transpose", "linear", "add", "mul", "concat"),
+    rules=quantize_io(*WEIGHTED, "add", "mul", "concat"),
     fusions=(*FUSED, *chains(("add", "mul"))),
-    passthrough=(*MOVES, "avgpool", "global_avgpool"),
+    passthrough=(*MOVES, *AVERAGE_POOLS),
 )
 GRAPH_2 = replace(
     GRAPH_3,

@@ -1,4 +1,4 @@
-"""Which operations a backend of one's own quantizes: MQBench's `ModelQuantizer`, as rules of the core."""
+"""MQBench's `ModelQuantizer`, which says what a user's own backend quantizes, as rules of the planner."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ModelQuantizer:
 
     @property
     def additional_module_typ(self) -> tuple[type[nn.Module], ...]:
-        """As MQBench's page on adding a backend spells it."""
+        """The spelling of MQBench's page on adding a backend."""
         return self.additional_module_type
 
     @property
@@ -74,7 +74,7 @@ class ModelQuantizer:
         return self.additional_function_type
 
     def prepare(self, model: nn.Module, qconfig: Recipe) -> PreparedModel:
-        """The model with its quantizers. An override changes what goes in, or what this gives."""
+        """The model with its quantizers. An override changes the arguments or the result."""
         backend, own = self._backend_and_own_operations()
         return prepare(
             model,
@@ -98,7 +98,7 @@ class ModelQuantizer:
         return made
 
     def exclude(self, model: nn.Module) -> tuple[str, ...]:
-        """What stays float, as a recipe says it; a module that is excluded takes its parts with it."""
+        """The patterns of a recipe for what stays float; an excluded module excludes its submodules."""
         modules = dict(model.named_modules())
         whole = {name for name in self._excluded if name in modules and any(True for _ in modules[name].children())}
         return tuple(f"{name}.*" if name in whole else name for name in self._excluded)
@@ -140,7 +140,9 @@ def kind_named(target: Any) -> str:
     kind = _kind_of(target)
     if kind is None:
         name = getattr(target, "__name__", str(target))
-        raise RecipeError(f"exclude {name}", "it is not an operation that backends speak of", "exclude it by its name")
+        raise RecipeError(
+            f"exclude {name}", "it is not a kind of operation that backends know", "exclude it by its name"
+        )
     return kind
 
 

@@ -75,7 +75,7 @@ def with_own_nodes(prepared: PreparedModel, deployment: Deployment) -> Network |
 
 
 def own_nodes_of(network: Network) -> Iterator[OwnNode]:
-    """In the order of the network."""
+    """The own nodes of a network, in its order."""
     for op in network.ops:
         rest = op.input_names[1:]
         if not onnx.defs.has(op.type, op.domain) and all(name in network.constants for name in rest):

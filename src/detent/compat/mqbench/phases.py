@@ -144,7 +144,7 @@ def _keep_schemes(prepared: PreparedModel) -> None:
 
 @contextmanager
 def _keeping(prepared: PreparedModel, roles: Sequence[str]) -> Iterator[None]:
-    """Afterwards the quantizers of other roles have the scales they had before, if they had some."""
+    """Afterward the quantizers of other roles have the scales they had before, if they had some."""
     others = [q for q in quantizers_of(prepared) if q.role not in roles and q.calibrated]
     states = [{name: value.clone() for name, value in q.state_dict().items()} for q in others]
     yield
@@ -173,7 +173,7 @@ def enable_quantization(model: nn.Module) -> None:
 
 
 def disable_all(model: nn.Module) -> None:
-    """From here on the model computes in float."""
+    """Let the model compute in float."""
     _enter(model, "float")
 
 

@@ -21,13 +21,7 @@ from detent.planning import Backend, SupportedSchemes
 from detent.recipes import BatchNorm, Match, Recipe, Rule, TensorRequest
 from detent.targets import BACKENDS
 
-__all__ = ["BackendType", "prepare_by_platform", "register_backend", "target_of"]
-
-# MQBench's table of presets: `LearnableFakeQuantize` for all but these two, `MinMaxObserver` for weights and
-# `EMAMinMaxObserver` for activations but here.
-_FIXED = ("nnie", "stpu")
-_WHOLE_RANGES = ("ppl_cuda", "tvm")
-_UNSAID = ("academic", "academic_nlp", "nnie")  # the user's to name, or no integers
+__all__ = ["BackendType", "Preset", "prepare_by_platform", "preset_of", "register_backend", "target_of"]
 
 _KEYS = ("extra_qconfig_dict", "extra_quantizer_dict", "preserve_attr", "concrete_args", "leaf_module")
 
@@ -58,6 +52,39 @@ class BackendType(Enum):
         member = object.__new__(cls)
         member._name_ = member._value_ = value
         return member
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What MQBench chooses for a backend where the user does not.
+
+    - `learns`: it has `LearnableFakeQuantize`, whose scale is trained;
+    - `weights`, `activations`: the observers; None where the user names them, or numbers are no integers;
+    - `clip_ranges`: a deployed network has a clip_ranges.json.
+    """
+
+    learns: bool = True
+    weights: str | None = "minmax"
+    activations: str | None = "moving_average"
+    clip_ranges: bool = False
+
+
+_PRESETS = {
+    BackendType.Academic.value: Preset(weights=None, activations=None),
+    BackendType.Academic_NLP.value: Preset(weights=None, activations=None),
+    BackendType.Tensorrt.value: Preset(clip_ranges=True),
+    BackendType.SNPE.value: Preset(clip_ranges=True),
+    BackendType.PPLW8A16.value: Preset(clip_ranges=True),
+    BackendType.PPLCUDA.value: Preset(activations="minmax", clip_ranges=True),
+    BackendType.STPU.value: Preset(learns=False),
+    BackendType.ONNX_QNN.value: Preset(activations="minmax"),
+    BackendType.Vitis.value: Preset(clip_ranges=True),
+    BackendType.NNIE.value: Preset(learns=False, weights=None, activations=None),
+}
+
+
+def preset_of(target: Backend) -> Preset:
+    return _PRESETS.get(target.name, Preset())
 
 
 @dataclass(frozen=True)
@@ -134,18 +161,20 @@ def prepare_by_platform(
 
 def _recipe(target: Backend, qconfig: Mapping[str, Any], quantizer: ModelQuantizer, *, is_qat: bool) -> Recipe:
     weight, activation = qconfig_requests(qconfig)
-    average = "minmax" if target.name in _WHOLE_RANGES else "moving_average"
+    preset = preset_of(target)
+    weights = _request(target.weight, weight, preset, preset.weights, is_qat=is_qat)
+    activations = _request(target.activation, activation, preset, preset.activations, is_qat=is_qat)
     return Recipe(
         name="mqbench",
-        weight=weight.over(_preset(target.weight, weight, target.name, "minmax", is_qat=is_qat)),
-        activation=activation.over(_preset(target.activation, activation, target.name, average, is_qat=is_qat)),
+        weight=weight.over(weights),
+        activation=activation.over(activations),
         batch_norm=BatchNorm(strategy=4 if is_qat and target.batch_norm != -1 else None),
         rules=tuple(Rule(match=Match(kind=kind), quantize=False) for kind in quantizer.exclude_kinds),
     )
 
 
-def _preset(
-    supported: SupportedSchemes, asked: TensorRequest, target: str, observer: str, *, is_qat: bool
+def _request(
+    supported: SupportedSchemes, asked: TensorRequest, preset: Preset, observer: str | None, *, is_qat: bool
 ) -> TensorRequest:
     """MQBench's fake quantizer and observer for what the user leaves open."""
     symmetric = supported.symmetric[0] if asked.symmetric is None else asked.symmetric
@@ -153,8 +182,7 @@ def _preset(
     if supported.scales[0] == "power_of_two":
         method, own = "tqt" if is_qat else "fixed", dict(supported.observer_options)
         return TensorRequest(quantizer=method, observer=supported.observer, observer_options=own)
-    method = learned if is_qat and target not in _FIXED else "fixed"
-    return TensorRequest(quantizer=method, observer=None if target in _UNSAID else observer)
+    return TensorRequest(quantizer=learned if is_qat and preset.learns else "fixed", observer=observer)
 
 
 def _keep_attributes(model: nn.Module, made: nn.Module, asked: Mapping[str, Sequence[str]]) -> None:

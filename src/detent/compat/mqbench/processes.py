@@ -45,7 +45,8 @@ class LinearQuantizer_process:  # noqa: N801
         return network, context
 
     def parse_qparams(self, own: OwnNode) -> Encoding:
-        """Of a node with the inputs (tensor, scale, zero point): its range is in two more, or in its attributes."""
+        """The qparams of a node with the inputs (tensor, scale, zero point): its range is in two more, or in its
+        attributes."""
         said = own.op.attributes
         ends = [one.item() for one in own.constants[2:4]] or [said.get("quant_min"), said.get("quant_max")]
         if len(own.constants) < 2 or len(ends) != 2 or None in ends:
@@ -92,12 +93,12 @@ class LogarithmicQuantizer_process:  # noqa: N801
 
 
 def remove_fakequantize_and_collect_params(onnx_path: str | Path, model_name: str, backend: str) -> Any:
-    """As `LinearQuantizer_process` does."""
+    """Does what `LinearQuantizer_process` does."""
     return LinearQuantizer_process().remove_fakequantize_and_collect_params(onnx_path, model_name, backend)
 
 
 def remove_fakequantize_and_collect_params_nnie(onnx_path: str | Path, model_name: str) -> Any:
-    """As `LogarithmicQuantizer_process` does."""
+    """Does what `LogarithmicQuantizer_process` does."""
     return LogarithmicQuantizer_process().remove_fakequantize_and_collect_params(onnx_path, model_name)
 
 

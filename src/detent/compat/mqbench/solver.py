@@ -47,7 +47,7 @@ def recipe_of(config: Mapping[str, Any]) -> dict[str, Any]:
 def backend_of(config: Mapping[str, Any]) -> str:
     """Where the setting's graph has quantization nodes, as `detent train` names a backend."""
     graph = _hardware(config["backend"]).graph
-    return "academic" if graph == 1 else f"{hardware.__name__}:GRAPH_{graph}"
+    return hardware.GRAPHS[1].name if graph == 1 else f"{hardware.__name__}:GRAPH_{graph}"
 
 
 def _hardware(said: Any) -> Hardware:

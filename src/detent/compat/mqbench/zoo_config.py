@@ -38,14 +38,13 @@ def sections_of(
 
     The benchmark counts iterations, and samples of one process: `max_iter` becomes epochs, and batches those of all
     processes. `pretrained` is a file of weights, "none" for random ones; `folder` has pictures in folders of classes in
-    place of the section's own. What says how a cluster reads (memcached, pinned memory, samplers) says nothing here.
+    place of the section's own. What says how a cluster reads (memcached, pinned memory, samplers) says nothing here,
+    nor does `dist.sync`: false means that gradients are averaged during the backward pass, true after it.
     """
     checked_keys(config, _SECTIONS, "config.yaml")
     model, optimizer = config["model"], _with_kwargs(config, "optimizer")
     if pretrained is None:
         raise missing_weights(model["type"])
-    if not config.get("dist", {}).get("sync", True):
-        raise RecipeError("dist.sync: false", "gradients are averaged in each step", "leave it out")
     schedule = checked_keys(
         _of_type(config, "lr_scheduler", "Cosine"),
         ("base_lr", "warmup_lr", "warmup_steps", "max_iter", "min_lr"),

@@ -26,7 +26,7 @@ def layerwise_error_analyse(
 
     The costs of an operation's weight and of what it takes in are measured one at a time and added.
     """
-    costs = {loss.tensor: loss.cost for loss in _analysed(graph, running_device, dataloader, collate_fn, steps).tensors}
+    costs = {loss.tensor: loss.cost for loss in _analyzed(graph, running_device, dataloader, collate_fn, steps).tensors}
     _check_method(method, ("snr",))
     found = {}
     for operation in graph.topological_sort():
@@ -50,7 +50,7 @@ def graphwise_error_analyse(
     All that comes before it is quantized.
     """
     _check_method(method, ("snr", "cosine"))
-    losses = {one.tensor: one for one in _analysed(graph, running_device, dataloader, collate_fn, steps).tensors}
+    losses = {one.tensor: one for one in _analyzed(graph, running_device, dataloader, collate_fn, steps).tensors}
     found: dict[str, float] = {}
     for operation in graph.topological_sort():
         loss = losses.get(operation.inputs[0].tensor or "") if operation.inputs else None
@@ -60,7 +60,7 @@ def graphwise_error_analyse(
     return _shown(found, "noise of the inputs, accumulated", verbose)
 
 
-def _analysed(
+def _analyzed(
     graph: BaseGraph, device: str, dataloader: Iterable[Any], collate_fn: Callable[[Any], Any] | None, steps: int
 ) -> Analysis:
     if graph.prepared is None:

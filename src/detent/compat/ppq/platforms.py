@@ -84,7 +84,7 @@ class TargetPlatform(Enum):
         if taken is not None or not name.isidentifier():
             raise RegistrationError(
                 f"create the platform {name} = {given}",
-                f"{taken.name} = {taken.value} is taken" if taken else "it is not a name that Python can read",
+                f"{taken.name} = {taken.value} is taken" if taken else "it is not a valid Python name",
                 "choose another name or number",
             )
         # An Enum has no way to add a member; this is what its class statement does with one.

@@ -37,7 +37,7 @@ Tensors = dict[str, TensorSettings]
 
 @dataclass(frozen=True)
 class LayerConfig:
-    """One entry of `layer_quantize_config`: which layers, and what is said of their tensors."""
+    """One entry of `layer_quantize_config`: which layers it is for, and the settings of their tensors."""
 
     where: str
     layer_type: str | None
@@ -149,7 +149,7 @@ def _layer(entry: Any, where: str) -> LayerConfig:
 
 
 def _correction(file: Path) -> str:
-    """What to do about text that is no JSON: punctuation of East Asian type is hard to see in it."""
+    """What to do about text that is not JSON: full-width punctuation is hard to see in it."""
     for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
         for wide, plain in _WIDE_PUNCTUATION.items():
             if wide in line:
@@ -183,7 +183,7 @@ def _known_keys(data: Any, known: tuple[str, ...], where: str) -> None:
 
 
 def _check_dpu(settings: TensorSettings, where: str, kind: str) -> None:
-    """What the chip cannot do."""
+    """Refuse settings that the chip does not support."""
     if not settings.quantized or settings.datatype != "int":
         return
     rounding = "half_up" if kind == "activation" else "std_round"

@@ -144,7 +144,7 @@ def _only_in_training(layer: Any) -> bool:
 
 
 def _scale_after(steps: list[_Step], index: int) -> int | None:
-    """The Scale layer that alone takes what a BatchNorm gives."""
+    """The Scale layer that alone takes the output of a BatchNorm."""
     if steps[index].kind != "BatchNorm":
         return None
     users = [at for at, step in enumerate(steps) if steps[index].tops[0] in step.bottoms] if steps[index].tops else []

@@ -11,7 +11,7 @@ from onnx import NodeProto
 from torch import Tensor, fx, nn
 
 from detent.frontends.onnx.names import Names, identifier
-from detent.frontends.onnx.op import Op
+from detent.frontends.onnx.onnx_function import OnnxFunction
 from detent.frontends.onnx.reading.folding import Budget
 from detent.frontends.onnx.reading.inference import Inference
 from detent.frontends.onnx.source import OnnxEncoding, OnnxParameter
@@ -87,7 +87,7 @@ class FxBuilder:
         args, kwargs = self._ready(args), {key: self._ready(value) for key, value in kwargs.items()}
         return self._emit("call_function", function, tuple(args), kwargs, name)
 
-    def op(self, name: str, path: str, op: Op, inputs: tuple[Value | None, ...]) -> Any:
+    def op(self, name: str, path: str, op: OnnxFunction, inputs: tuple[Value | None, ...]) -> Any:
         """A function of this package, or its result if all inputs are constants."""
         folded = self._fold(op, inputs, {})
         return folded if folded is not None else self.module(name, path, op, inputs)

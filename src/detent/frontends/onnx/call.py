@@ -1,4 +1,4 @@
-"""One ONNX node as its converter sees it: its inputs, attributes and what is known of them, and how to answer."""
+"""One ONNX node as its converter sees it: its inputs, its attributes, and ways to add torch operations for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 
 from detent.errors import OnnxError
 from detent.frontends.onnx.builder import Constant, FxBuilder, Value
-from detent.frontends.onnx.op import Op
+from detent.frontends.onnx.onnx_function import OnnxFunction
 from detent.ir import schema_defaults
 
 __all__ = ["Call", "Converter", "label"]
@@ -38,7 +38,7 @@ class Call:
         self._attributes = {attribute.name: attribute for attribute in node.attribute}
         self.inputs: list[Value | None] = [self._value(name) if name else None for name in node.input]
 
-    # ---- what is given ----
+    # ---- inputs ----
 
     def _value(self, name: str) -> Value:
         if name not in self._builder.values:
@@ -117,7 +117,7 @@ class Call:
         return attribute
 
     def integer(self, name: str) -> int:
-        """An attribute; what ONNX gives it, or 0, where the node does not say it."""
+        """An integer attribute; the default of ONNX, or 0, where the node does not state it."""
         attribute = self._attribute(name, AttributeProto.INT)
         return int(self._default(name) or 0) if attribute is None else int(attribute.i)
 
@@ -126,7 +126,7 @@ class Call:
         return float(self._default(name) or 0.0) if attribute is None else float(attribute.f)
 
     def text(self, name: str, default: str = "") -> str:
-        """The same; `default` is for operators that do not have the attribute."""
+        """A text attribute; `default` is for operators that do not have it."""
         attribute = self._attribute(name, AttributeProto.STRING)
         return str(self._default(name) or default) if attribute is None else attribute.s.decode("utf-8", "replace")
 
@@ -150,7 +150,7 @@ class Call:
     def attribute(self, name: str) -> AttributeProto | None:
         return self._attributes.get(name)
 
-    # ---- answers ----
+    # ---- results ----
 
     def apply(self, function: Callable[..., Any], *args: Any, step: str = "", **kwargs: Any) -> Any:
         """A torch function. With `step`, it is one on the way to the output, and named so."""
@@ -161,14 +161,14 @@ class Call:
     ) -> Any:
         """A function of this package, of the kind that the table of kinds has for it. `step` as in `apply`."""
         path = f"{label(self.node)}_{step}" if step else label(self.node)
-        return self._builder.op(self._named(step), path, Op(compute, kind, attributes), inputs)
+        return self._builder.op(self._named(step), path, OnnxFunction(compute, kind, attributes), inputs)
 
     def parts(
         self, compute: Callable[..., Any], /, *inputs: Value | None, kind: str = "", **attributes: Any
     ) -> tuple[Any, ...]:
         """A function of this package that gives several tensors."""
         path = label(self.node)
-        whole = self._builder.op(f"{self._named('')}_parts", path, Op(compute, kind, attributes), inputs)
+        whole = self._builder.op(f"{self._named('')}_parts", path, OnnxFunction(compute, kind, attributes), inputs)
         return self.members(whole)
 
     def members(self, whole: Any) -> tuple[Any, ...]:
@@ -188,26 +188,26 @@ class Call:
         return self._builder.parameter(constant)
 
     def users(self) -> Sequence[NodeProto]:
-        """The nodes that take the first output."""
+        """The nodes that read the first output."""
         return self._users.get(self.node.output[0], ())
 
     def next(self, op_type: str) -> NodeProto | None:
-        """The node of this type that alone takes the first output."""
+        """The only reader of the first output, if it is of this type."""
         users = self.users()
         return users[0] if len(users) == 1 and users[0].op_type == op_type else None
 
     def readers(self, name: str) -> Sequence[NodeProto]:
-        """The nodes that take a tensor, and the outputs of the graph that it is."""
+        """The nodes that read a tensor, and the outputs of the graph that are it."""
         return self._users.get(name, ())
 
     def absorb(self, node: NodeProto) -> None:
-        """What is answered is the output of `node`, which is part of the same operation."""
+        """Make the result the output of `node`, which is part of the same operation."""
         self.outputs = list(node.output)
         self.names = (*self.names, label(node))
         self.absorbed.append(node)
 
     def of_next(self, node: NodeProto, index: int) -> Value | None:
-        """An input of a following node, if it is known by now."""
+        """An input of a following node, if it has been converted by now."""
         return self._builder.values.get(node.input[index])
 
     @property

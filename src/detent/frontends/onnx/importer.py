@@ -1,4 +1,4 @@
-"""From a ModelProto to a GraphModule: the walk over the nodes."""
+"""Converts a ModelProto to a GraphModule, node by node."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _canonicalize(model: ModelProto) -> tuple[ModelProto, Ends]:
         raise OnnxError(
             "import an ONNX model",
             f"{type(error).__name__}: {error}",
-            "the model contradicts itself: export it again",
+            "the model is inconsistent: export it again",
         ) from error
 
 
@@ -121,7 +121,7 @@ def _inputs(graph: GraphProto, builder: FxBuilder) -> None:
             continue  # before IR version 4 initializers were inputs too
         asked = f"the input {value.name!r}"
         if value.name in seen or not value.name:
-            raise OnnxError(asked, "it stands there twice, or has no name", "export the model again")
+            raise OnnxError(asked, "it appears twice, or has no name", "export the model again")
         if not value.type.HasField("tensor_type"):
             raise OnnxError(asked, "it is a sequence, an optional or a map", "import a model of tensors")
         torch_type(value.type.tensor_type.elem_type, asked=asked)
@@ -132,7 +132,7 @@ def _inputs(graph: GraphProto, builder: FxBuilder) -> None:
         raise OnnxError(f"import the graph {graph.name!r}", "it has no outputs", "export the model again")
     twice = next((name for name, count in Counter(value.name for value in graph.output).items() if count > 1), None)
     if twice is not None:
-        raise OnnxError(f"the output {twice!r}", "it stands there twice", "export the model with an Identity for each")
+        raise OnnxError(f"the output {twice!r}", "it appears twice", "export the model with an Identity for each")
 
 
 def _result(name: str, builder: FxBuilder) -> fx.Node:
@@ -143,7 +143,7 @@ def _result(name: str, builder: FxBuilder) -> fx.Node:
 
 
 class _Walk:
-    """Goes over nodes in their order and has each converted."""
+    """Converts the nodes in order."""
 
     def __init__(self, builder: FxBuilder, opset: int):
         self._builder, self._opset = builder, opset
@@ -209,7 +209,7 @@ class _Walk:
         return given if isinstance(given, (tuple, list)) else [given]
 
     def _branch(self, call: Call) -> Sequence[Value | None]:
-        """An `If` whose condition is known is the branch it takes."""
+        """The branch of an `If` whose condition is known."""
         graph = branch_of(call)
         outer, branches = dict(self._builder.values), dict(self.branches)
         self.constants(graph)
@@ -237,7 +237,7 @@ class _Walk:
             call.refuse(f"its output {missing[0]!r} is not computed", "export the model without it")
 
     def _remember(self, call: Call) -> None:
-        """Which ONNX nodes the fx nodes that were made for them are, and what those take from grids."""
+        """Record which ONNX nodes the new fx nodes stand for, and which of their inputs are quantized."""
         builder = self._builder
         for converted in (call.node, *call.absorbed):
             builder.reads_grids(label(converted), converted.input)

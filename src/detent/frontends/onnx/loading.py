@@ -24,12 +24,14 @@ def import_model(
     sizes: Mapping[str, int] | None = None,
     values: Mapping[str, float] | None = None,
 ) -> fx.GraphModule:
-    """As `detent.load` says, which is this for a file that Detent did not deploy."""
+    """Import an ONNX file: what `detent.load` does with a file that Detent did not deploy."""
     if weights is not None:
         if isinstance(model, ModelProto):
             raise OnnxError("load a ModelProto with weights", "it has its own", "give a .prototxt and a .caffemodel")
         if sizes or values:
-            raise OnnxError("set sizes or inputs of a Caffe network", "its file says them", "change the .prototxt")
+            raise OnnxError(
+                "set sizes or inputs of a Caffe network", "its .prototxt states them", "change the .prototxt"
+            )
         return load_caffe(model, weights)
     if not isinstance(model, ModelProto):
         return graph_module(set_inputs(read_model(model), sizes or {}, values or {}))

@@ -1,4 +1,4 @@
-"""What an imported network takes in: shapes by name, and an example made from them."""
+"""The inputs of an imported network: their shapes by name, and example inputs of these shapes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def types_of(network: nn.Module) -> dict[str, str]:
 
 
 def refuse_other_reals(network: nn.Module) -> None:
-    """An imported network whose real numbers are not float32 has no place for Q and DQ, whose scales are."""
+    """Refuse an imported network whose floats are not float32, which the scales of Q and DQ are."""
     graph = source_of(network).model.graph
     held: list[tuple[str, torch.dtype | None]] = [(name, held.dtype) for name, held in network.named_parameters()]
     held += [(value.name, TORCH_TYPES.get(value.type.tensor_type.elem_type)) for value in graph.input]

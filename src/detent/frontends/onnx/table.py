@@ -28,7 +28,7 @@ from detent.frontends.onnx.quantized import integer_products, quantization
 __all__ = ["CONVERTERS"]
 
 CONVERTERS: dict[str, Converter] = {
-    **arithmetic.CONVERTERS,
+    **arithmetic.CONVERTERS,  # first: tables below it replace some functions of one tensor
     **logic.CONVERTERS,
     **activations.CONVERTERS,
     **linear.CONVERTERS,

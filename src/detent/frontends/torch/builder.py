@@ -133,7 +133,7 @@ class Builder:
     # --- operations
 
     def emit(self, op: str, inputs: Sequence[Read | None], **attributes: Any) -> str:
-        """An operation inside of what the current fx node stands for: the name of what it gives."""
+        """Emit an operation for a part of the current fx node; returns the name of its output."""
         name = self.fresh(f"{self.current}.{op.lower()}")
         self._add(op, inputs, [name], self.fresh(f"{self.current}/{op}"), attributes)
         return name

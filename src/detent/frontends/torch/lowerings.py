@@ -16,6 +16,7 @@ from detent.frontends.torch import ops_activation as v
 from detent.frontends.torch import ops_adaptive as a
 from detent.frontends.torch import ops_elementwise as e
 from detent.frontends.torch import ops_fill as f
+from detent.frontends.torch import ops_geometry as g
 from detent.frontends.torch import ops_index as i
 from detent.frontends.torch import ops_pad as p
 from detent.frontends.torch import ops_reduce as r
@@ -41,7 +42,7 @@ LOWERINGS: Mapping[str, Lowering] = {
     "add": e.add,
     "sub": e.sub,
     "mul": e.binary("Mul"),
-    "div": e.binary("Div"),
+    "div": e.div,
     "maximum": e.binary("Max"),
     "minimum": e.binary("Min"),
     "where": e.where,
@@ -118,6 +119,8 @@ LOWERINGS: Mapping[str, Lowering] = {
     "cos": e.unary("Cos"),
     "sin": e.unary("Sin"),
     "cumsum": r.cumsum,
+    "affine_grid": g.affine_grid,
+    "cdist": g.cdist,
     # normalization
     "batch_norm": r.batch_norm,
     "instance_norm": r.instance_norm,

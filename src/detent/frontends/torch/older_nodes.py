@@ -9,6 +9,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from detent.ir import Trait, ops_with
+from detent.ir.protos import constant_tensors
 
 __all__ = ["FIRST", "NeedsOpsetError", "lowered"]
 
@@ -28,10 +29,7 @@ class NeedsOpsetError(Exception):
 
 def lowered(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     """`model` of opset 18 as one of `opset`, 13 to 17, or NeedsOpsetError."""
-    known = {tensor.name: tensor for tensor in model.graph.initializer}
-    for node in model.graph.node:
-        if node.op_type == "Constant":
-            known.update((node.output[0], held.t) for held in node.attribute if held.name == "value")
+    known = constant_tensors(model.graph)
     for node in model.graph.node:
         if node.op_type in _AXES_WERE_ATTRIBUTES:
             _take_axes_in(node, known)

@@ -26,7 +26,7 @@ from detent.ir import Operand, read_qdq
 __all__ = ["inline"]
 
 _PLAIN = (bool, int, float, str, slice, type(None), type(...), torch.dtype)
-_COLOURS = re.compile("\x1b\\[[0-9;]*m")
+_COLORS = re.compile("\x1b\\[[0-9;]*m")
 
 
 class _Called(nn.Module):
@@ -154,10 +154,10 @@ def _exported(b: Builder, module: nn.Module, examples: Any, refs: list[Ref], tra
 
 
 def _reason(error: BaseException) -> str:
-    """The first line of what went wrong first, without the colours that the exporter writes for terminals."""
+    """The first line of what went wrong first, without the colors that the exporter writes for terminals."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return _COLOURS.sub("", str(error).strip() or type(error).__name__).splitlines()[0]
+    return _COLORS.sub("", str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _results(traced: Traced, node: fx.Node) -> Iterator[tuple[tuple[int | str, ...], torch.dtype]]:

@@ -13,7 +13,7 @@ __all__ = ["adaptive_pool"]
 
 
 def adaptive_pool(kind: str) -> Callable[..., Ref]:
-    """To one value for each channel: a global pooling; to a divisor of the size: a plain one; else window by window."""
+    """Global pooling for one value per channel, plain pooling for a divisor of the size, else window by window."""
 
     def emit(b: Builder, input: Ref, output_size: Any, return_indices: bool = False) -> Ref:
         del output_size

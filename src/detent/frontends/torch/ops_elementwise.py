@@ -17,6 +17,7 @@ __all__ = [
     "binary",
     "cast",
     "compare",
+    "div",
     "floor_divide",
     "identity",
     "logical",
@@ -48,9 +49,7 @@ def operand(b: Builder, value: Ref | Free | Number, dtype: torch.dtype) -> Read:
 def binary(op: str) -> Callable[..., Any]:
     """An operation on two tensors, or a tensor and a number."""
 
-    def emit(b: Builder, input: Any, other: Any, **options: Any) -> Any:
-        if options.get("rounding_mode") is not None:
-            raise DeployError(f"write {b.current!r}", "a division that rounds", "round it yourself")
+    def emit(b: Builder, input: Any, other: Any, **_: Any) -> Any:
         if not isinstance(b.result, Ref):  # sizes: computed as integers
             return Free(b.emit(op, [_size(b, input), _size(b, other)]))
         dtype = b.result.dtype
@@ -59,8 +58,20 @@ def binary(op: str) -> Callable[..., Any]:
     return emit
 
 
+def div(b: Builder, input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
+    """`/`, and `torch.div` that rounds down or towards zero."""
+    if rounding_mode == "floor":
+        return floor_divide(b, input, other)
+    if rounding_mode is None or not isinstance(b.result, Ref) or not b.result.dtype.is_floating_point:
+        return binary("Div")(b, input, other)  # ONNX divides integers towards zero
+    dtype = b.result.dtype
+    quotient = b.emit("Div", [operand(b, input, dtype), operand(b, other, dtype)])
+    whole = b.emit("Floor", [b.emit("Abs", [quotient])])
+    return b.final("Mul", [b.emit("Sign", [quotient]), whole])
+
+
 def floor_divide(b: Builder, input: Any, other: Any) -> Any:
-    """`//`: of sizes, or of real numbers; ONNX divides negative integers towards zero."""
+    """`//`: of sizes, or of real numbers; ONNX divides negative integers toward zero."""
     if not isinstance(b.result, Ref):
         return binary("Div")(b, input, other)
     dtype = b.result.dtype
@@ -129,7 +140,13 @@ def logical(op: str) -> Callable[..., Ref]:
     return emit
 
 
-def where(b: Builder, condition: Ref, input: Any, other: Any) -> Ref:
+def where(b: Builder, condition: Ref, input: Any = None, other: Any = None) -> Ref:
+    if other is None:
+        raise DeployError(
+            f"write {b.current!r}",
+            "it lists places: how many there are depends on the data",
+            "use masks in their place",
+        )
     dtype = b.result.dtype
     return b.final("Where", [condition, operand(b, input, dtype), operand(b, other, dtype)])
 

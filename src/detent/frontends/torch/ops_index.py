@@ -18,7 +18,7 @@ __all__ = ["getitem"]
 
 
 def getitem(b: Builder, input: Any, index: Any) -> Any:
-    """Of a tuple or a shape: that element. Of a tensor: slices, integers, None, `...` and tensors of indices."""
+    """An element of a tuple or a shape, or a part of a tensor: slices, integers, None, `...` and tensors of indices."""
     if not isinstance(input, Ref):
         return input[index]
     parts = list(index) if isinstance(index, tuple) else [index]
@@ -39,7 +39,9 @@ def getitem(b: Builder, input: Any, index: Any) -> Any:
             bounds = (axis, part, part + 1 if part != -1 else END, 1)
         elif isinstance(part, Free):
             raise DeployError(
-                f"write {b.current!r}", "it picks at a size of the batch", "deploy with dynamic_batch=False"
+                f"write {b.current!r}",
+                "it indexes with a size that depends on the batch",
+                "deploy with dynamic_batch=False",
             )
         else:
             axis += 1
@@ -64,16 +66,16 @@ def _picked(b: Builder, x: Ref, parts: list[Any]) -> Ref:
     chosen = parts[first : first + count]
     whole = all(isinstance(part, slice) and part == slice(None) for part in parts[:first] + parts[first + count :])
     if not whole or places != list(range(first, first + count)):
-        raise DeployError(
-            f"write {b.current!r}", "it indexes with tensors and with more beside them", "use index_select or gather"
-        )
+        raise DeployError(f"write {b.current!r}", "it mixes tensors and other indices", "use index_select or gather")
     if any(isinstance(part, Ref) and part.dtype == torch.bool for part in chosen):
         raise DeployError(
-            f"write {b.current!r}", "it picks by a mask: how much comes out depends on the data", "use torch.where"
+            f"write {b.current!r}",
+            "it indexes with a mask: the size of the result depends on the data",
+            "use torch.where",
         )
     sizes = x.shape[first : first + count]
     if any(isinstance(size, str) for size in sizes[1:]) or sum(isinstance(size, str) for size in x.shape) > 1:
-        raise DeployError(f"write {b.current!r}", "it picks from the batch", "deploy with dynamic_batch=False")
+        raise DeployError(f"write {b.current!r}", "it indexes the batch", "deploy with dynamic_batch=False")
     data: Read = x
     indices = _indices(b, chosen[0], None)
     for part, size in zip(chosen[1:], sizes[1:], strict=True):

@@ -17,7 +17,7 @@ _PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge"}
 
 
 def pad(b: Builder, input: Ref, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Ref:
-    """torch counts from the last axis backwards, ONNX gives all the beginnings, then all the ends."""
+    """torch counts from the last axis backward, ONNX gives all the beginnings, then all the ends."""
     begins, ends = [0] * input.ndim, [0] * input.ndim
     for position in range(len(pad) // 2):
         begins[-1 - position], ends[-1 - position] = int(pad[2 * position]), int(pad[2 * position + 1])

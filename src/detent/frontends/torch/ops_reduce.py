@@ -1,4 +1,4 @@
-"""Operations that gather over a neighbourhood or an axis: pooling, means, sums, normalisations."""
+"""Operations that gather over a neighborhood or an axis: pooling, means, sums, normalizations."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def batch_norm(
     if running_mean is None or running_var is None:
         raise DeployError(
             f"write {b.current!r}",
-            "a batch norm that keeps no statistics: what one sample gives depends on the others of its batch",
+            "a batch norm that keeps no statistics: the result for a sample depends on the rest of its batch",
             "make it with track_running_stats=True",
         )
     channels = int(input.shape[1])
@@ -220,7 +220,7 @@ def group_norm(
     bias: Ref | None = None,
     eps: float = 1e-5,
 ) -> Ref:
-    """Instance normalisation of the groups laid out as channels; then gamma and beta for each channel."""
+    """Instance normalization of the groups laid out as channels; then gamma and beta for each channel."""
     laid_out = b.emit("Reshape", [input, b.integers([0, num_groups, -1])])
     unit, none = b.constant(np.ones(num_groups, np.float32)), b.constant(np.zeros(num_groups, np.float32))
     normed = b.emit("InstanceNormalization", [laid_out, unit, none], epsilon=float(eps))

@@ -1,4 +1,4 @@
-"""Operations that make images larger or smaller: resizing, and pixels shuffled between channels and the plane."""
+"""Resizing of images, and pixel shuffle."""
 
 from __future__ import annotations
 

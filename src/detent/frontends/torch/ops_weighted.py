@@ -8,7 +8,7 @@ from typing import Any
 
 from detent.errors import DeployError
 from detent.frontends.torch.builder import Builder, Read
-from detent.frontends.torch.values import Ref
+from detent.frontends.torch.values import Free, Ref
 
 __all__ = ["conv", "conv_transpose", "einsum", "embedding", "embedding_bag", "linear", "matmul"]
 
@@ -34,6 +34,7 @@ def conv(
     groups: int = 1,
     padding_mode: str = "zeros",
 ) -> Ref:
+    _refuse_groups_of_the_batch(b, groups)
     rank = weight.ndim - 2
     kernel = [int(size) for size in weight.shape[2:]]
     strides, dilations = each(stride, rank), each(dilation, rank)
@@ -70,6 +71,7 @@ def conv_transpose(
     dilation: Sizes = 1,
     output_size: Sizes | None = None,
 ) -> Ref:
+    _refuse_groups_of_the_batch(b, groups)
     rank = weight.ndim - 2
     if input.ndim != rank + 2:
         raise DeployError(f"write {b.current!r}", "a transposed convolution without a batch", "give it a batch axis")
@@ -89,6 +91,13 @@ def conv_transpose(
         dilations=dilations,
         group=groups,
     )
+
+
+def _refuse_groups_of_the_batch(b: Builder, groups: Any) -> None:
+    if isinstance(groups, Free):
+        raise DeployError(
+            f"write {b.current!r}", "it has a group for each sample of the batch", "deploy with dynamic_batch=False"
+        )
 
 
 def _batched(b: Builder, x: Ref, rank: int) -> tuple[Read, bool]:

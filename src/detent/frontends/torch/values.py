@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from detent.graph import DerivedBias
 from detent.ir import Encoding
+from detent.quantizers import PASS_THROUGH, Quantizer, in_modes
 
 __all__ = ["FREE", "Free", "Ref", "Traced", "trace"]
 
@@ -96,8 +98,9 @@ def _shell(value: Any) -> Any:
 
 
 def trace(runner: fx.GraphModule, inputs: tuple[Any, ...]) -> dict[fx.Node, Any]:
-    """Run a graph and keep what each node gives, without the numbers."""
+    """Run a graph and keep the output of each node, without the numbers, which need not be on grids for that."""
     keeping = _Keeping(runner)
-    with torch.no_grad():
+    on_grids = (one for one in runner.modules() if isinstance(one, (Quantizer, DerivedBias)))
+    with torch.no_grad(), in_modes(dict.fromkeys(on_grids, PASS_THROUGH)):
         keeping.run(*inputs)
     return keeping.kept

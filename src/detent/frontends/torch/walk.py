@@ -56,6 +56,20 @@ def export(prepared: PreparedModel, *, opset: int, dynamic_batch: bool = True, m
             "deploy a model whose forward could not be traced", f"no file format holds Python: {_why(prepared)}", _TO_DO
         )
     try:
+        return _exported(prepared, opset, dynamic_batch, mode)
+    except DeployError as refused:
+        if not dynamic_batch:
+            raise
+        try:
+            made = _exported(prepared, opset, False, mode)
+        except DetentError:
+            raise refused from None
+        made.notes.append(f"the batch size is fixed at that of the example: {refused.asked}: {refused.found}")
+        return made
+
+
+def _exported(prepared: PreparedModel, opset: int, dynamic_batch: bool, mode: str | None) -> Exported:
+    try:
         return _Walk(prepared, opset, dynamic_batch, mode).run()
     except NeedsOpsetError as newer:
         made = _Walk(prepared, newer.opset, dynamic_batch, mode).run()
@@ -246,7 +260,9 @@ class _Walk:
         value = self.constants[node] = getattr(holder, which)
         if not isinstance(value, Tensor):
             return value
-        return Ref(self.b.constant(value, target), tuple(value.shape), value.dtype)
+        # The weight of a layer has its name there, where it may lie on another grid.
+        name = target if module_op(operation_of(holder)) is None else node.name
+        return Ref(self.b.constant(value, name), tuple(value.shape), value.dtype)
 
     def _callable(self, node: fx.Node) -> Any:
         if node.op == "call_method":
@@ -255,7 +271,7 @@ class _Walk:
         return node.target
 
     def _expected(self, node: fx.Node) -> Any:
-        """The shape and type of what a node gives, as the example showed it."""
+        """The shape and type of the output of a node, as the example showed it."""
         first: Any = self.traced.first[node]
         second: Any = self.traced.second and self.traced.second[node]
         if isinstance(first, Tensor):

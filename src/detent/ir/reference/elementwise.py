@@ -10,11 +10,11 @@ from torch import Tensor
 
 from detent.ir.reference.call import Kernel, KernelCall
 
-__all__ = ["ELEMENTWISE", "divide", "hard_sigmoid", "prelu", "shrink", "swish"]
+__all__ = ["ELEMENTWISE", "UNARY", "divide", "hard_sigmoid", "prelu", "shrink", "swish"]
 
 
 def divide(a: Tensor, b: Tensor) -> Tensor:
-    """Integers, such as sizes, are divided towards zero; the least one by -1 is itself, as negation wraps around.
+    """Integers, such as sizes, are divided toward zero; the least one by -1 is itself, as negation wraps around.
 
     A CPU ends the process at that one quotient, which no integer type holds, so nothing is divided by -1.
     """
@@ -24,7 +24,7 @@ def divide(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(minus, -a, torch.div(a, torch.where(minus, 1, b), rounding_mode="trunc"))
 
 
-_UNARY: Mapping[str, Callable[[Tensor], Tensor]] = {
+UNARY: Mapping[str, Callable[[Tensor], Tensor]] = {
     "Abs": torch.abs,
     "Ceil": torch.ceil,
     "Cos": torch.cos,
@@ -48,6 +48,7 @@ _UNARY: Mapping[str, Callable[[Tensor], Tensor]] = {
     "Sqrt": torch.sqrt,
     "Tanh": torch.tanh,
 }
+"""Functions of one tensor without attributes; the importer converts to the same."""
 
 _BINARY: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "Add": torch.add,
@@ -134,7 +135,7 @@ def _dropout(call: KernelCall) -> Tensor | tuple[Tensor, ...]:
 
 
 ELEMENTWISE: Mapping[str, Kernel] = {
-    **{name: _unary(function) for name, function in _UNARY.items()},
+    **{name: _unary(function) for name, function in UNARY.items()},
     **{name: _binary(function) for name, function in _BINARY.items()},
     "Cast": _cast,
     "Celu": lambda call: F.celu(call[0], call.attribute("alpha")),

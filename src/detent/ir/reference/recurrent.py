@@ -15,12 +15,12 @@ __all__ = ["RECURRENT"]
 
 State = tuple[Tensor, ...]
 Cell = Callable[[Tensor, Tensor, State], State]
-"""From what the input gives to the gates, the recurrent bias, and the state, the next state, its output first."""
+"""From what the input adds to the gates, the recurrent bias, and the state, the next state, its output first."""
 
 
 def _lstm(call: KernelCall, recurrent: Tensor) -> Cell:
     if call.attribute("input_forget"):
-        raise call.refusal("its input and forget gates are one")
+        raise call.refusal("its input and forget gates are coupled")
 
     def cell(given: Tensor, bias: Tensor, state: State) -> State:
         hidden, memory = state

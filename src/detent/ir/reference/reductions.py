@@ -30,7 +30,7 @@ def _of_all(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[KernelCal
 def _place(function: Callable[..., Tensor]) -> Kernel:
     def found(call: KernelCall) -> Tensor:
         if call.attribute("select_last_index"):
-            raise call.refusal("it wants the last of equal ones")
+            raise call.refusal("it asks for the last of equal values")
         return function(call[0], call.attribute("axis"), bool(call.attribute("keepdims")))
 
     return found

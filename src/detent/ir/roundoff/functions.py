@@ -17,6 +17,8 @@ from detent.ir.roundoff.error_bound import FUNCTION, UNIT, ErrorBound, Errors, F
 
 __all__ = ["FUNCTIONS"]
 
+_EXP_IS_ZERO = 256
+"""exp(-x) of float32 is 0 from 104 on; the rest is room for the error of the largest number."""
 _INVERSES = ("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh")
 _THROUGH_ONE = frozenset(
     {*_INVERSES, "Celu", "Elu", "Erf", "HardSigmoid", "Mish", "Selu", "Sigmoid", "Softplus", "Tanh"}
@@ -59,7 +61,9 @@ def _softmax(op: Op, kernel: FloatKernel, inputs: list[ErrorBound], value: Tenso
     below = x.value.amax(axis, keepdim=True) - x.value
     error = 2 * UNIT * (value.shape[axis] + 16 + below.nan_to_num(0.0, posinf=0.0)) * value
     if x.error is not None:
-        error = error + value * torch.expm1(2 * x.error.amax(axis, keepdim=True))
+        # Of what a mask hides, exp is 0 anywhere within an error that is relative to the mask's least float32.
+        reached = torch.where(below - 2 * x.error > _EXP_IS_ZERO, 0.0, x.error).amax(axis, keepdim=True)
+        error = error + (value * torch.expm1(2 * reached)).nan_to_num(torch.inf, posinf=torch.inf)
     return error
 
 

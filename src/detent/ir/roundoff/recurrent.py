@@ -172,8 +172,8 @@ def _proven(op: Op, inputs: Inputs) -> list[Tensor] | None:
         reset_is_last = op.type == "GRU" and bool(op.attribute("linear_before_reset"))
         layer = _Layer(weights.value[side].double(), held, first_bias, second_bias, reset_is_last)
         first = tuple(_start(each, side, (numbers.value.shape[1], held.shape[1])) for each in states)
-        backwards = side == 1 or op.attribute("direction") == "reverse"
-        ends.append(_through_time(_STEPS[op.type], layer, numbers, first, backwards=backwards))
+        backward = side == 1 or op.attribute("direction") == "reverse"
+        ends.append(_through_time(_STEPS[op.type], layer, numbers, first, backward=backward))
     found = [torch.stack(one, 1 if place == 0 else 0) for place, one in enumerate(zip(*ends, strict=True))]
     return [error.nan_to_num(torch.inf) for error, name in zip(found, op.outputs, strict=False) if name]
 
@@ -184,12 +184,12 @@ def _start(given: ErrorBound | None, side: int, shape: tuple[int, int]) -> _Near
     return _Near.box(given.value[side].double(), given.spread[side].double())
 
 
-def _through_time(step: _Step, layer: _Layer, x: _Near, state: _State, *, backwards: bool) -> tuple[Tensor, ...]:
+def _through_time(step: _Step, layer: _Layer, x: _Near, state: _State, *, backward: bool) -> tuple[Tensor, ...]:
     """The errors of what is held at every time, and of the state behind the last one."""
     times = range(len(x.value))
     most = _MOST // (len(layer.of_held) * x.value.shape[1])
     shown: dict[int, Tensor] = {}
-    for time in reversed(times) if backwards else times:
+    for time in reversed(times) if backward else times:
         state = _in_common(step(layer, _Near.box(x.value[time], x.error[time]), state), most)
         shown[time] = state[0].reach
     return torch.stack([shown[time] for time in times]), *(part.reach for part in state)

@@ -20,7 +20,8 @@ class Deployment:
     """The network as QDQ ONNX, for a backend. `tensors` is in the order of the Plan; `ranges` are of float tensors, as
     they would be on a grid, which only retargeting looks at; `names` are of nodes of the torch model whose result is
     called otherwise here; `saturating` are the layers whose pairs of products leave 16 bits; `config` is that of a
-    model of transformers (config.json), and `config_prefix` the name that this has inside of the deployed one."""
+    model of transformers (config.json), `config_prefix` the name that this has inside of the deployed one, and
+    `companions` the files beside config.json that say how text becomes token ids and how words are chosen."""
 
     name: str
     backend: Backend
@@ -32,6 +33,7 @@ class Deployment:
     saturating: tuple[str, ...] = ()
     config: Mapping[str, Any] | None = None
     config_prefix: str = ""
+    companions: Mapping[str, bytes] = field(default_factory=dict)
 
     @cached_property
     def graph(self) -> Network:

@@ -1,4 +1,4 @@
-"""The interface of a runtime: load a deployed model, run it, read tensors inside, tell how each operation ran."""
+"""The interface of a runtime: load a deployed model, run it, read its tensors, tell how each operation ran."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class Defect:
-    """A mistake that some versions of an engine make and Detent does not write around; `versions` are the beginnings of
+    """A bug of some versions of an engine that Detent does not work around; `versions` are the beginnings of
     their numbers. `at` says whether an operation of a network is affected."""
 
     versions: tuple[str, ...]
@@ -65,7 +65,7 @@ class Engine(ABC):
     @classmethod
     @abstractmethod
     def load(cls, package: Package, *, threads: int = 1, as_float: bool = False) -> Engine:
-        """Make ready to run the deployed model; with `as_float` the same network without quantization, which is
+        """Load the deployed model; with `as_float` the same network without quantization, which is
         what its speed is compared with."""
 
     @classmethod
@@ -88,7 +88,7 @@ class Engine(ABC):
         """Which operations ran on integers, which in float and why."""
 
     def tensors(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
-        """What the engine computed inside, by ONNX tensor name: integer codes where the tensor is quantized (an
+        """The intermediate tensors, by ONNX name: integer codes where the tensor is quantized (an
         integer dtype says so), else floats. Empty if the engine cannot show it."""
         del inputs
         return {}

@@ -88,7 +88,7 @@ class FloatNetwork:
         return found
 
     def clipping_of(self, op: Op) -> Op | None:
-        """The ReLU or ReLU6 that alone reads what `op` gives."""
+        """The ReLU or ReLU6 that alone reads the output of `op`."""
         after = self.consumers(op.outputs[0])
         if len(after) != 1 or any(output.name == op.outputs[0] for output in self.network.outputs):
             return None

@@ -38,7 +38,7 @@ class TensorFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class Written:
-    """`files` is file name to content; `notes` say what a user must know, such as what the format cannot express."""
+    """`files` maps names to contents; `notes` tell users what they must know: what the format cannot express."""
 
     files: Mapping[str, bytes]
     notes: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class Format(ABC):
 
     @abstractmethod
     def write(self, deployment: Deployment) -> Written:
-        """The files of a deployed network. What the format cannot hold is refused with a DeployError."""
+        """The files of a deployed network. A DeployError refuses what the format cannot express."""
 
     def facts(self, file: str, files: Mapping[str, bytes]) -> Iterator[TensorFacts]:
         """What `file` says, for `verify` to compare with the manifest; `files` has the contents of all of them.

@@ -66,7 +66,7 @@ FORMAT = MqbenchJsonFormat()
 
 
 def read_clip_ranges(content: bytes) -> dict[str, Any]:
-    """Of the dialects that have no reader elsewhere: tensor to scale for vitis, to magnitude for ppl_cuda."""
+    """Read the dialects that have no reader elsewhere: tensor to scale for vitis, to magnitude for ppl_cuda."""
     if not content.lstrip().startswith(b"{"):
         lines = [line.rpartition(": ") for line in content.decode().splitlines()]
         try:

@@ -11,9 +11,15 @@ import numpy.typing as npt
 from detent.errors import EngineError
 from detent.ir import Output, Port
 
-__all__ = ["given", "real"]
+__all__ = ["Shapes", "given", "real", "shapes_of"]
 
 Arrays = Mapping[str, npt.NDArray[Any]]
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+"""The inputs of a network, each with its shape: a network is compiled once for each."""
+
+
+def shapes_of(inputs: Arrays) -> Shapes:
+    return tuple((name, tuple(array.shape)) for name, array in inputs.items())
 
 
 def given(ports: Mapping[str, Port], inputs: Arrays, *, engine: str) -> dict[str, npt.NDArray[Any]]:

@@ -2,27 +2,8 @@
 
 from __future__ import annotations
 
-from detent.planning import SupportedSchemes, quantize_io
+from detent.planning import SupportedSchemes
 
-__all__ = ["POWER_OF_TWO", "RULES"]
+__all__ = ["POWER_OF_TWO"]
 
 POWER_OF_TWO = SupportedSchemes(scales=("power_of_two",), observer="pow2_sse")
-
-RULES = quantize_io(
-    "conv",
-    "linear",
-    "add",
-    "sub",
-    "mul",
-    "div",
-    "maximum",
-    "concat",
-    "avgpool",
-    "global_avgpool",
-    "relu",
-    "relu6",
-    "clip",
-    "leaky_relu",
-    "prelu",
-    "sigmoid",
-)

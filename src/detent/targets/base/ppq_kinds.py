@@ -1,46 +1,18 @@
-"""What PPQ quantizes on several platforms alike."""
+"""What PPQ quantizes on several of its platforms alike."""
 
 from __future__ import annotations
 
-__all__ = ["CUDA_KINDS", "DSP_KINDS"]
+from detent.graph import AVERAGE_POOLS, CLIPPING
 
-CUDA_KINDS = (
-    "conv",
-    "linear",
-    "add",
-    "mul",
-    "concat",
-    "avgpool",
-    "global_avgpool",
-    "mean",
-    "relu",
-    "relu6",
-    "clip",
-    "leaky_relu",
-    "prelu",
-    "sigmoid",
-)
+__all__ = ["CUDA_KINDS", "DSP_KINDS", "SHIFTING_KINDS"]
+
+_ALL = ("conv", "linear", "add", "mul", "concat", *AVERAGE_POOLS, *CLIPPING, "leaky_relu", "prelu", "sigmoid")
+
+CUDA_KINDS = (*_ALL, "mean")
 """PPL_CUDA, and with matmul METAX."""
 
-DSP_KINDS = (
-    "conv",
-    "conv_transpose",
-    "linear",
-    "add",
-    "sub",
-    "mul",
-    "div",
-    "maximum",
-    "concat",
-    "avgpool",
-    "global_avgpool",
-    "mean",
-    "relu",
-    "relu6",
-    "clip",
-    "leaky_relu",
-    "prelu",
-    "sigmoid",
-    "softmax",
-)
+SHIFTING_KINDS = (*_ALL, "sub", "div", "maximum")
+"""Chips that shift instead of multiplying: NXP, Xilinx FPGA, Espressif."""
+
+DSP_KINDS = (*SHIFTING_KINDS, "conv_transpose", "mean", "softmax")
 """PPL_DSP, SNPE and QNN share one quantizer in PPQ."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from importlib.metadata import entry_points
 from typing import Any
 
+from detent.errors import RegistrationError
 from detent.ir import Network
 from detent.planning import Backend
-from detent.registry import Lazy, NamedRegistry, Registry
+from detent.registry import Lazy, NamedRegistry, Registry, entry_points, load_offered
 from detent.rewrites import Rewrite
 from detent.targets.base.engine import Engine
 from detent.targets.base.format import Format
@@ -41,11 +41,13 @@ class TargetRegistry(NamedRegistry[Target]):
     and `arithmetics` have those of every target, and what belongs to none.
 
     `places` is the literal table: name to "module:object". Packages offer a `Target` through the entry point group
-    `detent.targets`; all of them are loaded when a name is asked for that no table has.
+    `detent.targets`; all of them are loaded when a name is asked for that no table has. One that cannot be loaded does
+    not keep others away: `refused` has its error, which is raised when its name is asked for.
     """
 
     def __init__(self, places: Mapping[str, str]):
         super().__init__("target", Target)
+        self.refused: dict[str, RegistrationError] = {}
         self.backends = BackendRegistry()
         self.rewrites: NamedRegistry[Rewrite] = NamedRegistry("rewrite", Rewrite)
         self.formats: NamedRegistry[Format] = NamedRegistry("format", Format)
@@ -55,7 +57,7 @@ class TargetRegistry(NamedRegistry[Target]):
         for name, place in places.items():
             self._put(name, Lazy(place).load())
         for table in (self.backends, self.rewrites, self.formats, self.engines, self.arithmetics):
-            table.find_more = self.load_installed
+            table.find_more = self._find_installed
 
     def register(self, value: Target) -> None:
         """Add a target and what it brings with it; refuse names that are taken by another."""
@@ -80,8 +82,17 @@ class TargetRegistry(NamedRegistry[Target]):
     def load_installed(self) -> None:
         """Register the targets that installed packages offer."""
         for point in entry_points(group="detent.targets"):
-            if point.name not in self._table:
-                self._put(point.name, point.load())
+            if point.name in self._table or point.name in self.refused:
+                continue
+            try:
+                self._put(point.name, load_offered(self.kind, point))
+            except RegistrationError as error:
+                self.refused[point.name] = error
+
+    def _find_installed(self, name: str) -> None:
+        self.load_installed()
+        if name in self.refused:
+            raise self.refused[name]
 
     def _put(self, name: str, thing: Any) -> Target:
         self._check(name, thing)

@@ -41,7 +41,7 @@ class BlockProduct:
     roundings: int
 
     def multiply(self, op: Op, x: Tensor, weight: Tensor, reach: Tensor, bias: Tensor | None = None) -> Tensor:
-        """In float64, which holds the sums of a block exactly."""
+        """Multiply in float64, which holds the sums of a block exactly."""
         del reach
         codes, scale = self.round_blocks(x, int(op.attributes["block_size"]))
         real = (codes.double() * scale.double().unsqueeze(-1)).flatten(-2)
@@ -89,7 +89,7 @@ class RoundedBlocks(Arithmetic):
 
     @abstractmethod
     def blocks(self, graph: Network, op: Op) -> tuple[int, npt.NDArray[Any]] | None:
-        """Of a product of a weight in blocks: the block size of its activations, and the `reach` of its groups
+        """For a product with a weight in blocks: the block size of its activations, and the `reach` of its groups
         (outputs, groups); None of any other operation."""
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:

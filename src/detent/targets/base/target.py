@@ -22,6 +22,7 @@ class Target:
     - `readers`: by the suffix of a file, the place of a function from its bytes to a `Network`, for the twin to run.
     - `engine`: the place of the `Engine` that `backend.engine` names, if it is of its own.
     - `arithmetics`: the place of each `Arithmetic` of its own.
+    - `layer_format`: the place of the `LayerFormat` of a target that takes language models a layer at a time.
     - `library`: what Hugging Face calls the library that loads its files (`library_name` of a model card).
 
     What belongs to another target, or to none, such as the format "onnx", is named and not given again.
@@ -33,6 +34,7 @@ class Target:
     readers: Mapping[str, str] = field(default_factory=dict, hash=False)
     engine: str | None = None
     arithmetics: Mapping[str, str] = field(default_factory=dict, hash=False)
+    layer_format: str | None = None
     library: str = "onnx"
 
     def __post_init__(self) -> None:

@@ -16,22 +16,22 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor
 
 from detent.errors import DeployError
 from detent.ir import Layout, StoredAs
 from detent.numerics import E4M3Grid
 from detent.targets.base import Deployment, Format, TensorFacts, Written
-from detent.targets.base.blocks import Blocks, blocks_of, facts_of_blocks, pack, unpack
-from detent.targets.base.content import as_json, parse_json, unreadable
+from detent.targets.base.blocks import Blocks, blocks_of, facts_of_blocks, unpack
+from detent.targets.base.content import parse_json, unreadable
 from detent.targets.base.format import Roles
+from detent.targets.compressed_tensors.layout import PREFIX, config_of, file_of, packed, scheme_of
 
 __all__ = ["CONFIG", "FILE", "FORMAT", "CompressedTensorsFormat", "read_packed"]
 
 FILE, CONFIG = "model.safetensors", "config.json"
 _NAME = "compressed_tensors"
-_PREFIX = "detent.prefix"
 _ASKED = f"write the format {_NAME!r}"
 
 
@@ -44,44 +44,43 @@ class CompressedTensorsFormat(Format):
             to_do = "deploy a model of transformers, or a folder of save_pretrained"
             raise DeployError(_ASKED, "the model has no config to write", to_do)
         prefix = deployment.config_prefix
+        _require_linear_layers(deployment)
         blocks = _blocks(deployment)
         floats, small = _floats(deployment), _small_floats(deployment)
         if blocks and small:
             raise DeployError(_ASKED, "it has integers and floats of 8 bits", "ask for one of them for all layers")
         tensors: dict[str, Tensor] = {}
         for name, held in blocks.items():
-            rows, columns = held.codes.shape
-            own = _own(name, prefix)
-            tensors[f"{own}_packed"] = torch.from_numpy(np.ascontiguousarray(pack(held.codes, held.bits)).view("<i4"))
-            tensors[f"{own}_scale"] = torch.from_numpy(np.array(held.scale, order="C"))
-            tensors[f"{own}_shape"] = torch.tensor([rows, columns])
+            tensors |= packed(_own(name, prefix), held)
         for name, scale in small.items():
             steps = torch.from_numpy(floats.pop(name)) / scale
             tensors[_own(name, prefix)], tensors[f"{_own(name, prefix)}_scale"] = steps.to(torch.float8_e4m3fn), scale
         for name, array in floats.items():
             tensors.setdefault(_own(name, prefix), torch.from_numpy(array))
-        config = {**deployment.config, "quantization_config": _scheme(blocks, small, deployment, prefix)}
-        config["tie_word_embeddings"] = False  # the head has codes of its own, or is there as a copy
-        config["dtype"] = "float32"
-        content = save(tensors, metadata={"format": "pt", _PREFIX: prefix})
-        return Written({FILE: _in_order(content), CONFIG: as_json(config)})
+        widths = {_own(name, prefix): (held.bits, held.size) for name, held in blocks.items()}
+        scheme = scheme_of(widths, [_own(name, prefix) for name in small], _ignored(blocks, small, deployment, prefix))
+        files = {FILE: file_of(tensors, prefix), CONFIG: config_of(deployment.config, scheme)}
+        return Written({**deployment.companions, **files})
 
     def facts(self, file: str, files: Mapping[str, bytes]) -> Iterator[TensorFacts]:
         yield from facts_of_blocks(read_packed(files[file], files[CONFIG]))
         yield from _facts_of_small_floats(files[file])
 
 
-def _in_order(content: bytes) -> bytes:
-    """A safetensors file with its metadata sorted: the library writes them in another order each time."""
-    end = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:end])
-    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + content[end:]
-
-
 FORMAT = CompressedTensorsFormat()
+
+
+def _require_linear_layers(deployment: Deployment) -> None:
+    """transformers' Conv1D, of GPT-2, has a row for each input. Its weight got a layer of its own, "weight.weight";
+    what loads the checkpoint would look for another name, not find it, and leave the weight at random."""
+    graph = deployment.graph
+    for tensor in graph.constants:
+        layer, _, name = graph.stored_as.get(tensor, StoredAs(tensor)).parameter.rpartition(".")
+        if name == "weight" and layer.rpartition(".")[2] == "weight":
+            found = (
+                f"{layer.rpartition('.')[0] or layer} is no linear layer of torch: its weight has a row for each input"
+            )
+            raise DeployError(_ASKED, found, "use another target")
 
 
 def _blocks(deployment: Deployment) -> dict[str, Blocks]:
@@ -122,41 +121,16 @@ def _own(name: str, prefix: str) -> str:
     return name.removeprefix(f"{prefix}.") if prefix else name
 
 
-def _scheme(
+def _ignored(
     blocks: Mapping[str, Blocks], small: Mapping[str, Tensor], deployment: Deployment, prefix: str
-) -> dict[str, Any]:
-    """A group of layers for each width and size of groups; linear layers that are float are named too."""
-    groups: dict[tuple[int, int | None], list[str]] = {}
-    for name, key in [*((n, (held.bits, held.size)) for n, held in blocks.items()), *((n, (8, None)) for n in small)]:
-        groups.setdefault(key, []).append(_own(name, prefix).removesuffix(".weight"))
+) -> list[str]:
+    """The linear layers that are float."""
     linear = {
         deployment.graph.stored_as.get(read.tensor, StoredAs(read.tensor)).parameter
         for op in deployment.graph.ops
         if op.type in ("MatMul", "Gemm") and (read := op.inputs[1]) is not None
     }
-    ignored = sorted(
-        _own(name, prefix).removesuffix(".weight") for name in linear - blocks.keys() - small.keys() if "." in name
-    )
-    return {
-        "quant_method": "compressed-tensors",
-        "format": "float-quantized" if small else "pack-quantized",
-        "quantization_status": "compressed",
-        "config_groups": {
-            f"group_{index}": {
-                "targets": names,
-                "weights": {
-                    "num_bits": bits,
-                    "type": "int" if size else "float",
-                    "symmetric": True,
-                    "strategy": "group" if size else "channel",
-                    "group_size": size,
-                    "dynamic": False,
-                },
-            }
-            for index, ((bits, size), names) in enumerate(groups.items())
-        },
-        "ignore": ignored,
-    }
+    return [_own(name, prefix) for name in linear - blocks.keys() - small.keys() if "." in name]
 
 
 def read_packed(content: bytes, config: bytes) -> list[Blocks]:
@@ -168,13 +142,13 @@ def read_packed(content: bytes, config: bytes) -> list[Blocks]:
     except (AttributeError, KeyError, TypeError) as error:
         raise unreadable(_NAME, str(error) or type(error).__name__) from None
     found = []
-    for name, packed in tensors.items():
+    for name, held in tensors.items():
         if not name.endswith(".weight_packed"):
             continue
         own = name.removesuffix("_packed")
         try:
             said = widths[own.removesuffix(".weight")]
-            found.append(_read(f"{prefix}.{own}" if prefix else own, packed.numpy(), tensors, own, said))
+            found.append(_read(f"{prefix}.{own}" if prefix else own, held.numpy(), tensors, own, said))
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise unreadable(_NAME, f"{name}: {error}") from None
     return found
@@ -195,7 +169,7 @@ def _loaded(content: bytes) -> tuple[str, dict[str, Tensor]]:
     """The prefix of names, and the tensors."""
     try:
         length = int.from_bytes(content[:8], "little")
-        return str(json.loads(content[8 : 8 + length])["__metadata__"][_PREFIX]), load(content)
+        return str(json.loads(content[8 : 8 + length])["__metadata__"][PREFIX]), load(content)
     except (SafetensorError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise unreadable(_NAME, str(error) or type(error).__name__) from None
 

@@ -29,5 +29,7 @@ COMPRESSED_TENSORS = replace(
 )
 
 TARGET = Target(
-    backend=COMPRESSED_TENSORS, formats={"compressed_tensors": "detent.targets.compressed_tensors.file:FORMAT"}
+    backend=COMPRESSED_TENSORS,
+    formats={"compressed_tensors": "detent.targets.compressed_tensors.file:FORMAT"},
+    layer_format="detent.targets.compressed_tensors.layers:FORMAT",
 )

@@ -167,14 +167,14 @@ class Converter:
         return found[0]
 
     def _alone_read_by(self, op: Op, types: Collection[str]) -> Op | None:
-        """The operation of one of these types that alone reads what `op` gives, in float."""
+        """The operation of one of these types that alone reads the output of `op`, in float."""
         after = sole_float_reader(self._graph, op.outputs[0])
         return after if after is not None and after.type in types else None
 
     # --- layout ------------------------------------------------------------------------------------------------
 
     def _arranged(self, op: Op, end: str) -> tuple[Order, list[str]]:
-        """The order of axes of what `op` gives, and the names of its inputs in the order it wants."""
+        """The order of axes of the output of `op`, and the names of its inputs in the order it wants."""
         rank = len(self._shape(end))
         plain = tuple(range(rank))
         reads = self._reads(op)
@@ -208,7 +208,7 @@ class Converter:
         assert encoding is not None
         if read.tensor not in self._values:  # an input of the network lies as its first reader wants
             if read.tensor not in self._graph.inputs:
-                raise refusal(f"{op.type} {op.name!r}", f"nothing gives {read.tensor!r}")
+                raise refusal(f"{op.type} {op.name!r}", f"nothing computes {read.tensor!r}")
             self._value(read.tensor, encoding, self._shape(read.tensor), order)
         name, stored = read.tensor, self._orders[read.tensor]
         if stored != order:

@@ -29,7 +29,7 @@ _WRITTEN_OUT = {
 
 
 def attributes_of(op: Op, order: tuple[int, ...], constants: Mapping[str, Array]) -> dict[str, Any]:
-    """Those of ONNX, with the ones written out that ESP-DL has no default for. `order` is that of the axes."""
+    """The attributes of ONNX, with the defaults written out that ESP-DL does not have. `order` is that of the axes."""
     found = {name: value for name, value in op.attributes.items() if not isinstance(value, np.ndarray)}
     if op.type == "Conv":
         weight = op.inputs[1]
@@ -72,7 +72,7 @@ def parameters(op: Op, data: Operand, attributes: dict[str, Any], constants: Map
             stored = stored.reshape(codes.shape)
     powers = exponents(weight.encoding, weight.tensor)
     found = [EspTensor(weight.tensor, stored, powers, f"layout ==> {layout}")]
-    bias = op.inputs[2] if len(op.inputs) > 2 else None
+    bias = op.optional(2)
     if bias is not None:
         found.append(_bias(op, bias, data.encoding, weight.encoding, constants))
     return found

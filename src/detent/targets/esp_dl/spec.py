@@ -7,7 +7,8 @@ from dataclasses import replace
 from detent.numerics import PerChannel, PerTensor, Rounding
 from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_inputs, quantize_io
 from detent.targets.base import Target
-from detent.targets.base.power_of_two import POWER_OF_TWO, RULES
+from detent.targets.base.power_of_two import POWER_OF_TWO
+from detent.targets.base.ppq_kinds import SHIFTING_KINDS
 
 __all__ = ["ESP_DL", "TARGET"]
 
@@ -27,8 +28,8 @@ ESP_DL = Backend(
         bits=(32, 20), scales=("power_of_two",), roundings=(Rounding.HALF_EVEN, Rounding.HALF_UP)
     ),
     rules={
-        **RULES,
         **quantize_io(
+            *SHIFTING_KINDS,
             "conv_transpose",
             "matmul",
             "minimum",
@@ -43,7 +44,7 @@ ESP_DL = Backend(
             "layernorm",
             "rmsnorm",
         ),
-        # What a softmax gives is float.
+        # The output of a softmax is float.
         **quantize_inputs("softmax", "log_softmax"),
     },
     fusions=(*FUSED, *chains(("add",))),

@@ -16,12 +16,13 @@ __all__ = ["ExecuTorchXnnpack"]
 
 
 class ExecuTorchXnnpack(Arithmetic):
-    """As `xnnpack`, but only where ExecuTorch has an integer kernel: convolutions, linear layers, sums, products of two
-    tensors, means of planes, and what moves codes on one grid. Functions, other means and pools, and conversions from
-    one grid to another are real numbers in between, each put on its grid by `quantize`."""
+    """The kernels of `xnnpack`, but only where ExecuTorch has an integer kernel: convolutions, linear layers, sums,
+    products of two tensors, means of planes, and what moves codes on one grid. Functions, other means and pools, and
+    conversions from one grid to another are real numbers in between, each put on its grid by `quantize`."""
 
     name = "executorch"
-    claim = "equal on x86 with ExecuTorch 1.5.1, but for operations that run in float"
+    claim = "equal with ExecuTorch 1.5.1 on x86 and 1.0.1 on arm64, but for operations that run in float"
+    cpus = Xnnpack.cpus
 
     def __init__(self, cpu: str | Cpu | None = None):
         super().__init__(cpu)

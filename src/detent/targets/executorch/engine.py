@@ -109,8 +109,8 @@ class ExecuTorch(Engine):
         }
 
     def tensors(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
-        """From the same network lowered once more with more outputs, if all of it runs where it runs without them:
-        every tensor that is on a grid, as codes."""
+        """Tensors of the same network lowered once more with more outputs, if all of it runs where it runs without
+        them: every tensor that is on a grid, as codes."""
         if self._open is None:
             graph = _with_all_shown(self._graph)
             content, places = lower_executorch(graph)

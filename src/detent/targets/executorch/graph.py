@@ -29,7 +29,7 @@ def with_own_biases(graph: Network) -> Network:
             constants[name] = graph.constants[bias.tensor].copy()
             coded.update([name] if bias.tensor in graph.coded else [])
             op = replace(op, inputs=(*op.inputs[:2], replace(bias, tensor=name)))
-        elif bias is not None and bias.tensor in graph.constants:
+        elif graph.is_constant(bias):
             taken.add(bias.tensor)
         ops.append(op)
     return replace(graph, ops=tuple(ops), constants=constants, coded=frozenset(coded))
@@ -68,11 +68,11 @@ def with_planes(graph: Network) -> Network:
     ops = []
     for op in graph.ops:
         weight = op.inputs[1] if op.type == "Conv" else None
-        if weight is not None and weight.tensor in graph.constants and graph.constants[weight.tensor].ndim == 5:
+        if graph.is_constant(weight) and graph.constants[weight.tensor].ndim == 5:
             real = _real(graph, weight)
             names = [f"{weight.tensor}_plane{place}" for place in range(real.shape[2])]
             constants.update({name: real[:, :, place].copy() for place, name in enumerate(names)})
-            bias = op.inputs[2] if len(op.inputs) > 2 else None
+            bias = op.optional(2)
             op = replace(op, type=CONV_BY_PLANES, inputs=(op.inputs[0], bias, *map(Operand, names)))
         ops.append(op)
     return replace(graph, ops=tuple(ops), constants=constants)

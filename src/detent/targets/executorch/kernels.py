@@ -31,7 +31,7 @@ _ADD, _PRODUCT, _SUM = (2.0**-10, 2.0**8), (2.0**-16, 2.0**8), (0.0, 2.0**8)
 
 def runs_on_integers(graph: Network, ops: Sequence[Op]) -> bool:
     """Whether `ops`, an operation and what may be fused behind it, are a kernel on codes: what it reads is on grids,
-    what it gives is read on one only, and XNNPACK has a kernel for the scales."""
+    its output is read on one only, and XNNPACK has a kernel for the scales."""
     op = ops[0]
     grid = graph.grid_of(ops[-1].outputs[0])
     reads = [read for read in _data(op) if read.encoding is not None]
@@ -99,7 +99,7 @@ def _is_fused(graph: Network, op: Op, behind: Op) -> bool:
 def _is_plain(graph: Network, op: Op) -> bool:
     """Whether it is a linear layer: nothing is scaled, and what is added is one number for each of its outputs."""
     factors = (op.attribute("alpha"), op.attribute("beta"))
-    bias = op.inputs[2] if len(op.inputs) > 2 else None
+    bias = op.optional(2)
     held = None if bias is None else graph.constants.get(bias.tensor)
     added = bias is None or (held is not None and held.ndim == 1)
     return added and factors == (1.0, 1.0) and not op.attribute("transA")

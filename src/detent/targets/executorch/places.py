@@ -26,7 +26,7 @@ def operation_of(node: Any) -> int | None:
 
 
 def reading_of(node: Any) -> Reading | None:
-    """Of which input of which operation a node is."""
+    """Which input of which operation a node is."""
     found = _path(node)
     return None if found is None or found[2] is None else (int(found[1]), int(found[2]))
 
@@ -40,7 +40,7 @@ def _path(node: Any) -> re.Match[str] | None:
 
 
 def places(graph: Network, linear: Network, program: Any) -> dict[str, tuple[str, str]]:
-    """By the ONNX name of each operation of `graph`: type, and where it runs: "integer", "folded" or "float ...".
+    """For each operation of `graph`, by its ONNX name: type, and where it runs: "integer", "folded" or "float ...".
 
     Operations of `linear`, which was lowered, that left no node behind count with the next one.
     """

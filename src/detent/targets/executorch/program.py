@@ -74,7 +74,7 @@ def lower_executorch(graph: Network, *, as_float: bool = False) -> tuple[bytes, 
 
 
 def _lowered(graph: Network, grids: Grids, samples: tuple[Tensor, ...]) -> tuple[Network, Any]:
-    """The network as it was written in the end, and ExecuTorch's program, with what the delegate takes in it.
+    """The network as it was written in the end, and ExecuTorch's program, with the parts that run in the delegate.
 
     What is in its way is seen only when ExecuTorch has chosen what goes to the delegate; then it is written again.
     """

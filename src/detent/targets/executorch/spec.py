@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from detent.graph import CLIPPING, WEIGHTED
 from detent.numerics import PerChannel, PerTensor
 from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_io
 from detent.targets.base import Target
@@ -16,9 +17,9 @@ EXECUTORCH_XNNPACK = Backend(
     # Float in the program, int32 in the delegate.
     bias="int32",
     # What its own quantizer annotates. A mean may have an output scale of its own, though that quantizer shares it.
-    rules=quantize_io("conv", "conv_transpose", "linear", "add", "mul", "mean", "global_avgpool"),
+    rules=quantize_io(*WEIGHTED, "add", "mul", "mean", "global_avgpool"),
     fusions=(*FUSED, *chains(("add", "mul"))),
-    passthrough=(*MOVES, "concat", "relu", "relu6", "clip"),
+    passthrough=(*MOVES, "concat", *CLIPPING),
     common_qparams=("concat",),
     quantize_outputs=True,
     opset=21,

@@ -147,6 +147,8 @@ def _described(reader: _Reader, sizes: Mapping[int, tuple[int, int]]) -> tuple[s
         raise damaged(f"{name} has {rank} dimensions")
     shape = reader.numbers(f"{rank}Q")[::-1]
     kind, place = reader.numbers("IQ")
+    if 0 in shape:
+        raise damaged(f"{name} has a dimension of 0")
     if kind not in sizes:
         raise damaged(f"{name} is of type {kind}, which is not one of those that are written")
     block, width = sizes[kind]

@@ -161,7 +161,7 @@ class LlamaCpp(Engine):
         context = library.llama_init_from_model(self._model, self._parameters(library, length, tap))
         if not context:
             raise EngineError(
-                f"run on {self.name}", f"it makes no context of {length} tokens", "give shorter sequences"
+                f"run on {self.name}", f"it cannot create a context of {length} tokens", "give shorter sequences"
             )
         logits, rows = [], []
         try:

@@ -1,12 +1,13 @@
 """`model.gguf`: weights in the blocks of their types, all else as float32, under llama.cpp's names.
 
 `detent.parameters` lists, for each tensor, the parameters of the model that it is: two where head and table are one.
-The file has no tokenizer: llama.cpp runs it on token ids.
+The tokenizer is that of the folder that the model was loaded from, if there is one that llama.cpp runs the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from detent.targets.gguf.architecture import heads_of, interleaved, name_of, spl
 from detent.targets.gguf.block_types import F32, TYPES, BlockType, Coded, real_numbers, type_of
 from detent.targets.gguf.container import Container, Held, damaged, read, write
 from detent.targets.gguf.mix import file_type
+from detent.targets.gguf.tokenizer import NoTokenizer, tokenizer_values
 
 __all__ = ["FILE", "FORMAT", "PARAMETERS", "SIZES", "GgufFormat", "as_float", "read_gguf"]
 
@@ -37,8 +39,15 @@ class GgufFormat(Format):
     weights = FILE
 
     def write(self, deployment: Deployment) -> Written:
-        notes = ("model.gguf has no tokenizer: llama.cpp runs it on token ids",)
-        return Written({FILE: write(_container(deployment))}, notes)
+        notes: tuple[str, ...] = ()
+        container = _container(deployment)
+        try:
+            words = container.tensors["token_embd.weight"].shape[0]
+            text = tokenizer_values(deployment.companions, words)
+        except NoTokenizer as reason:
+            text = {"tokenizer.ggml.model": "no_vocab"}
+            notes = (f"model.gguf has no tokenizer, and llama.cpp runs it on token ids: {reason}",)
+        return Written({FILE: write(replace(container, values={**container.values, **text}))}, notes)
 
     def facts(self, file: str, files: Mapping[str, bytes]) -> Iterator[TensorFacts]:
         for name, held, coded in read_gguf(files[file]):
@@ -75,7 +84,6 @@ def _container(deployment: Deployment) -> Container:
         "general.name": deployment.name,
         "general.file_type": file_type([kind for kind in types if kind]),
         "general.quantization_version": 2,
-        "tokenizer.ggml.model": "no_vocab",
         PARAMETERS: ["\n".join(parameters[own]) for own in tensors],
     }
     return Container(values, tensors)
@@ -103,7 +111,9 @@ def _held(array: Array, tensor: DeployedTensor | None, heads: int | None) -> tup
         return Held(array.shape, F32, np.ascontiguousarray(interleaved(array, heads), "<f4").tobytes()), ""
     kind = type_of(tensor.scheme)
     if kind is None:
-        raise DeployError(_ASKED, f"{tensor.tensor} is {tensor.scheme}, which no type of GGUF is", "use another recipe")
+        raise DeployError(
+            _ASKED, f"{tensor.tensor} is {tensor.scheme}, which no GGUF type stores", "use another recipe"
+        )
     rows, groups = tensor.scale.shape
     values, offset = array.reshape(rows, groups, -1), tensor.offset
     steps = values.astype(np.float64) if offset is None else values.astype(np.float64) + offset[..., None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from detent.graph import WEIGHTED
 from detent.numerics import PerChannel, PerTensor
 from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_io
 from detent.rewrites.fuse_activation_functions import fuse_activation_functions
@@ -13,9 +14,7 @@ __all__ = ["LITERT", "MICRO_TARGET", "TARGET", "TFLITE_MICRO"]
 
 # The names in the comments are those of the 8-bit quantization specification.
 _MICRO_RULES = quantize_io(
-    "conv",
-    "conv_transpose",
-    "linear",
+    *WEIGHTED,
     "matmul",
     "add",
     "sub",

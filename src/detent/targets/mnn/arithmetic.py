@@ -167,7 +167,7 @@ def _bias(graph: Network, unit: MnnUnit) -> Floats | None:
     added = next((each for each in unit.ops[1:] if each.type == "Add"), None)
     if added is None:
         return bias_values(graph, unit.head)
-    read = next(r for r in added.inputs if r is not None and r.tensor in graph.constants)
+    read = next(r for r in added.inputs if graph.is_constant(r))
     return np.asarray(constant_values(graph, read), np.float32)
 
 

@@ -47,7 +47,7 @@ class WeightGrid:
 
 @dataclass(frozen=True)
 class CompressionLayer:
-    """A layer, which MNN finds by the name of what it gives."""
+    """A layer, which MNN finds by the name of its output."""
 
     input: ActivationGrid
     weight: WeightGrid

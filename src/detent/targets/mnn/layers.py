@@ -28,7 +28,7 @@ WEIGHTED = ops_with(Trait.WEIGHTED) - {"ConvTranspose"}  # which runs in float
 BINARY = ops_with(Trait.ARITHMETIC) - {"Div"}  # which has no kernel for codes
 _FUNCTIONS = ops_with(Trait.CLIPS)
 PRODUCT = ".product"
-"""Ends the name of what the convolution gives that a large matrix product is written as."""
+"""Ends the name of the output of the convolution that a large matrix product is written as."""
 _LARGE = 2**16
 
 
@@ -100,7 +100,7 @@ def integer_layers(graph: Network) -> list[MnnUnit]:
 
 
 def function_behind(graph: Network, unit: MnnUnit) -> Op | None:
-    """The ReLU or clip that is all that reads what a unit gives, and that is computed apart from it."""
+    """The ReLU or clip that is all that reads the output of a unit, and that is computed apart from it."""
     after = _joined_reader(graph, unit.output) if unit.head.type in (*WEIGHTED, *BINARY) else None
     if after is None or after.type not in _FUNCTIONS:
         return None
@@ -149,11 +149,11 @@ def _joined(graph: Network, op: Op) -> Iterator[Op]:
 
 
 def _adds_constant(graph: Network, op: Op) -> bool:
-    return any(read is not None and read.tensor in graph.constants for read in op.inputs)
+    return any(graph.is_constant(read) for read in op.inputs)
 
 
 def _joined_reader(graph: Network, tensor: str) -> Op | None:
-    """A grid of its own does not keep MNN from joining two operations: what the second gives must have one then."""
+    """A grid of its own does not keep MNN from joining two operations: the output of the second must have one then."""
     found = sole_reader(graph, tensor)
     if found is None:
         return None

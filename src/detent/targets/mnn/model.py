@@ -65,7 +65,7 @@ def _kept_from_codes(scope: MnnScope, op: Op) -> Ops:
 
 
 def _without_scale(scope: MnnScope, op: Op) -> Ops:
-    """No scale comes back to what the operation gives, because another gives its numbers."""
+    """No scale comes back to the output of the operation, because another gives its numbers."""
     made = replace(op, outputs=(f"{op.outputs[0]}.made", *op.outputs[1:]))
     yield made
     yield scope.same(made.outputs[0], op.outputs[0])
@@ -223,7 +223,7 @@ def _padded(scope: MnnScope, op: Op) -> Ops:
         return
     if ceil_mode:
         raise DeployError(
-            f"write AveragePool {op.name or op.outputs[0]!r} for MNN",
+            f"write AveragePool {op.label!r} for MNN",
             "it counts its padding and has windows that end outside of it; MNN never counts padding on integers",
             "count_include_pad=False or ceil_mode=False",
         )

@@ -27,7 +27,7 @@ def kept_tensors(graph: Network, converted: Mapping[str, Any]) -> set[str]:
     """Tensors that a converted model holds the same numbers of.
 
     MNN computes functions before changes of layout that came before them, and leaves the names where they were: a
-    tensor then holds what a later operation gives. Tensors between moves are in no run that does not ask for them.
+    tensor then holds the output of a later operation. Tensors between moves are in no run that does not ask for them.
     """
     between = MnnScales(graph).between_moves
     place = {name: index for index, op in enumerate(graph.ops) for name in _names(op)}

@@ -34,7 +34,7 @@ __all__ = [
     "with_casts",
 ]
 
-AVERAGES = ops_with(Trait.POOL) - ops_with(Trait.EXTREME)
+AVERAGES = ops_with(Trait.AVERAGE_POOL)
 WINDOWS = (*AVERAGES, "MaxPool", "Resize")
 MOVES = ops_with(Trait.MOVES_VALUES) - {"Expand", "Gather", "GatherElements", "Tile"} | {"Concat", "Pad"}
 """They hand scales on, as the two that read more than moved values do; through the four that are left out MNN does
@@ -95,7 +95,7 @@ def sources(name: str, chains: Chains) -> tuple[str, ...]:
 
 
 def spread(units: Iterable[MnnUnit], scales: Scales, chains: Chains) -> Scales:
-    """Propagate scales as MNN's pipeline does, in the same order: forwards first, three rounds at most."""
+    """Propagate scales as MNN's pipeline does, in the same order: forward first, three rounds at most."""
     forward: Ways = {}
     backward: Ways = {}
     for unit in units:

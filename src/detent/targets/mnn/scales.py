@@ -64,7 +64,7 @@ class MnnScales:
     it end, a sigmoid before an average where the averages do.
 
     `functions` stand behind units whose numbers have no grid in the network: MNN has them on that of the function.
-    `behind_products` are outputs of functions behind matrix products, or behind moves of what a convolution gives:
+    `behind_products` are outputs of functions behind matrix products, or behind moves of the output of a convolution:
     MNN would take them into the layer. `mnn.model` writes them such that they stay where they are, and hand no
     scale on.
     """
@@ -83,7 +83,7 @@ class MnnScales:
         self.behind_products = {op.outputs[0] for unit, op in behind.items() if unit.head.type in PRODUCTS}
         self.behind_products |= {op.outputs[0] for op in graph.ops if _would_be_moved(graph, op)}
         self.functions = {unit.head.outputs[0]: op for unit, op in behind.items() if graph.grid_of(unit.output) is None}
-        self._given_out = {output.read.tensor for output in graph.outputs}
+        self._given_out = graph.output_tensors
         self.never_on_codes = {op.outputs[0] for op in graph.ops if _is_wrong(graph, op)} | self.behind_products
         self.casts: dict[str, set[str]] = {}
         while self._settle():

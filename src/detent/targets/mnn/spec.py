@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from detent.graph import AVERAGE_POOLS
 from detent.numerics import PerChannel, PerTensor, Rounding
 from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_io
 from detent.targets.base import Target
@@ -20,7 +21,7 @@ MNN = Backend(
     rules=quantize_io("conv", "linear", "add"),
     fusions=(*FUSED, *chains(("add",))),
     # Integer pooling keeps the scale of its input.
-    passthrough=(*MOVES, "avgpool", "global_avgpool"),
+    passthrough=(*MOVES, *AVERAGE_POOLS),
     conv_axes=(1, 2),
     quantize_outputs=True,
     arithmetic="mnn",

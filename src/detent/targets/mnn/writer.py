@@ -65,7 +65,7 @@ def read_mnn(files: Mapping[str, bytes]) -> Compression:
 def mnn_compression(graph: Network) -> Compression:
     """A layer for each convolution and linear layer on integers; what stands between them follows from their grids.
 
-    MNN finds a layer by the name of what it gives, after its own optimizations: these names are what MNN 3.6 makes of
+    MNN finds a layer by the name of its output, after its own optimizations: these names are what MNN 3.6 makes of
     the names in the ONNX model.
     """
     return Compression(
@@ -117,7 +117,7 @@ def _layer(graph: Network, unit: MnnUnit) -> CompressionLayer:
 
 
 def _conv_name(graph: Network, output: str) -> str:
-    """Of what a convolution gives in MNN: before the layout of an output is made."""
+    """Of the output of a convolution in MNN: before the layout of an output is made."""
     outputs = [each.name for each in graph.outputs if each.read.tensor == output]
     return f"{outputs[0]}{_BEFORE_LAYOUT}" if outputs else output
 
@@ -147,4 +147,4 @@ def _weight(graph: Network, op: Op, read: Operand) -> WeightGrid:
 
 
 def _refuse(op: Op, found: str, to_do: str) -> NoReturn:
-    raise DeployError(f"write {op.type} {op.name or op.outputs[0]!r} for MNN", found, to_do)
+    raise DeployError(f"write {op.type} {op.label!r} for MNN", found, to_do)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from detent.ir import Operand
 from detent.rewrites import NetworkEditor, rewrite
-from detent.rewrites.network_editor import input_at
 
 __all__ = ["split_sum_of_stack"]
 
@@ -19,7 +18,7 @@ __all__ = ["split_sum_of_stack"]
 def split_sum_of_stack(editor: NetworkEditor) -> None:
     """Matches a ReduceSum over the one axis along which tensors are stacked, all of them read without a grid."""
     for op in editor.ops("ReduceSum"):
-        axes = editor.constant(input_at(op, 1))
+        axes = editor.constant(op.optional(1))
         stack = _stacked(editor, op.reads[0])
         if stack is None or axes is None or axes.array.tolist() != [stack[0]] or op.attribute("keepdims"):
             continue
@@ -37,7 +36,7 @@ def _stacked(editor: NetworkEditor, read: Operand) -> tuple[int, list[Operand]] 
     axis, found = int(concat.attribute("axis")), []
     for part in concat.reads:
         op = None if part.encoding is not None else editor.producer(part)
-        axes = None if op is None or op.type != "Unsqueeze" else editor.constant(input_at(op, 1))
+        axes = None if op is None or op.type != "Unsqueeze" else editor.constant(op.optional(1))
         if op is None or axes is None or axes.array.tolist() != [axis] or op.reads[0].encoding is not None:
             return None
         found.append(op.reads[0])

@@ -32,7 +32,7 @@ _WITH_ADD = "/MatMulAddFusion"  # ends the name of a MatMul that has become a Ge
 
 
 class FusedGraph:
-    """A model as ONNX Runtime runs it, and the names it has there for what the QDQ model calls otherwise.
+    """A model as ONNX Runtime optimized it, and how names of the QDQ model map to names in it.
 
     A fused node keeps the name of the operation it was; a tensor that was int8 and is now uint8 does not.
     """
@@ -77,7 +77,7 @@ class FusedGraph:
         return found
 
     def _codes_behind(self, quantize: onnx.NodeProto) -> str | None:
-        """The name of what a QuantizeLinear gave: its own output, or that of the kernel it was fused into."""
+        """The name of a QuantizeLinear's output now: its own, or that of the kernel it was fused into."""
         node: onnx.NodeProto | None = quantize
         tensor = quantize.output[0]
         if tensor in self._kept:
@@ -105,7 +105,7 @@ def _is_integer_kernel(node: onnx.NodeProto) -> bool:
 
 
 def _codes(graph: onnx.GraphProto) -> set[str]:
-    """Every activation that is integers: given by a quantizing node, or moved by one that takes them."""
+    """Every integer activation: the output of a quantizing node, or moved by a node that reads one."""
     found: set[str] = set()
     for node in graph.node:
         gives_floats = node.op_type in ("DequantizeLinear", "MatMulIntegerToFloat")
@@ -128,7 +128,7 @@ def _behind_moved_transposes(original: onnx.GraphProto, fused: onnx.GraphProto) 
 
 
 def why_float(graph: Network, op: Op) -> str:
-    """The rule of ONNX Runtime's that kept an operation in float; empty if it is none that is known here."""
+    """The rule by which ONNX Runtime kept an operation in float; empty if it is not known here."""
     if op.type in _ACTIVATIONS:
         return _why_not_dropped(graph, op)
     if op.type not in _KERNELS:

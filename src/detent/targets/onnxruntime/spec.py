@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from detent.graph import AVERAGE_POOLS, WEIGHTED
 from detent.numerics import PerChannel, PerTensor
 from detent.planning import FUSED, Backend, SupportedSchemes, chains, quantize_io
 from detent.planning.supported_schemes import EVERY_ACTIVATION, EVERY_WEIGHT
@@ -44,20 +45,7 @@ ONNXRUNTIME = Backend(
     bias="int32",
     # The kinds with an integer kernel (qdq_selector_action_transformer.cc). A convolution is quantized before an add
     # too, or it runs in float. There is none for transposed convolutions, which are written as convolutions.
-    rules=quantize_io(
-        "conv",
-        "conv_transpose",
-        "linear",
-        "matmul",
-        "add",
-        "mul",
-        "concat",
-        "avgpool",
-        "global_avgpool",
-        "leaky_relu",
-        "sigmoid",
-        "softmax",
-    ),
+    rules=quantize_io(*WEIGHTED, "matmul", "add", "mul", "concat", *AVERAGE_POOLS, "leaky_relu", "sigmoid", "softmax"),
     fusions=(*FUSED, *chains(("add", "mul"))),
     # The kinds whose Q and DQ are dropped if they are equal; depth-to-space has no integer kernel.
     passthrough=("reshape", "transpose", "slice", "gather", "expand", "maxpool", "global_maxpool", "resize"),

@@ -7,9 +7,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import onnx
 
+from detent.errors import EngineError
 from detent.files import temporary_folder
 from detent.ir import Package, write_qdq
 from detent.rewrites import float_network
@@ -25,7 +27,7 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 class OnnxRuntimeGenai(Engine):
-    """A session with every optimization, on the CPU."""
+    """A session with every optimization, on the CPU. A language model gets whole sequences and an empty cache."""
 
     name = "onnxruntime_genai"
     arithmetic = "weight_only"
@@ -51,8 +53,25 @@ class OnnxRuntimeGenai(Engine):
     def run(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
         graph = self._package.graph
         names = [output.name for output in graph.outputs]
-        results = self._session.run(names, given(graph.inputs, inputs, engine=self.name))
-        return dict(zip(names, results, strict=True))
+        return self._results(self._session, names, inputs)
+
+    def _results(self, session: Any, names: list[str], inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
+        taken = given(self._package.graph.inputs, inputs, engine=self.name)
+        more = [port for port in session.get_inputs() if port.name not in taken]
+        if more:
+            self._require_whole(taken)
+        batch, length = next(iter(taken.values())).shape[:2] if more else (0, 0)
+        for port in more:
+            taken[port.name] = _beside(port, batch, length)
+        return dict(zip(names, session.run(names, taken), strict=True))
+
+    def _require_whole(self, taken: Arrays) -> None:
+        """Attention with a cache leaves out what is behind the last word, and computes something for it."""
+        for name, array in taken.items():
+            reads = [op.type for op, _ in self._package.graph.readers(name)]
+            if "Gather" not in reads and (array != 1).any():
+                to_do = "give sequences without padding"
+                raise EngineError(f"run on {self.name}", f"{name} leaves words out", to_do)
 
     def explain(self) -> list[Placement]:
         graph, placed = self._package.graph, []
@@ -70,8 +89,7 @@ class OnnxRuntimeGenai(Engine):
         session, names = self._exposing
         if not names:
             return {}
-        results = session.run(names, given(self._package.graph.inputs, inputs, engine=self.name))
-        return dict(zip(names, results, strict=True))
+        return self._results(session, names, inputs)
 
     @cached_property
     def _level(self) -> int:
@@ -103,3 +121,13 @@ class OnnxRuntimeGenai(Engine):
         known = {value.name for value in model.graph.output}
         model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in known)
         return open_session(model.SerializeToString(), threads=self._threads), names
+
+
+def _beside(port: Any, batch: int, length: int) -> npt.NDArray[Any]:
+    """What only the decoder takes: an empty cache, and the positions or the mask of a whole sequence."""
+    if port.type == "tensor(float)":
+        _, heads, _, size = port.shape
+        return np.zeros((batch, heads, 0, size), np.float32)
+    if port.name == "position_ids":
+        return np.tile(np.arange(length), (batch, 1))
+    return np.ones((batch, length), np.int64)

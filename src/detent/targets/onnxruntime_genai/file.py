@@ -1,7 +1,8 @@
 """`nbits.onnx`: the network with MatMulNBits for products and GatherBlockQuantized for tables, both com.microsoft.
 
-Everything else is as in `model.onnx`, under the same names. The codes of a weight `w` are the initializer
-`w_quantized`, in the types of the operators: unsigned, two of 4 bits in a byte.
+Everything else is as in `model.onnx`, under the same names; a language model has a cache in place of its attention to
+whole sequences, and `genai_config.json` beside it. The codes of a weight `w` are the initializer `w_quantized`, in the
+types of the operators: unsigned, two of 4 bits in a byte.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from detent.ir import Network, Op, Operand, write_qdq
 from detent.ir.names import TensorNames
 from detent.targets.base import Deployment, Format, TensorFacts, Written
 from detent.targets.base.blocks import Blocks, facts_of_blocks, pack, unpack
-from detent.targets.base.content import unreadable
+from detent.targets.base.content import parse_json, unreadable
 from detent.targets.base.format import Roles
 from detent.targets.onnxruntime_genai.blocks import blocks_of
+from detent.targets.onnxruntime_genai.decoder import NotADecoder, with_cache
+from detent.targets.onnxruntime_genai.genai_config import GENAI_CONFIG, genai_config
 
 __all__ = ["A8_FORMAT", "FILE", "FORMAT", "MatMulNBits", "read_nbits"]
 
@@ -39,8 +42,20 @@ class MatMulNBits(Format):
         self.name, self._level = name, accuracy_level
 
     def write(self, deployment: Deployment) -> Written:
-        model = write_qdq(_in_blocks(deployment.graph, self._level))
-        return Written({FILE: model.SerializeToString(deterministic=True)})
+        graph = deployment.graph
+        files: dict[str, bytes] = {}
+        notes: tuple[str, ...] = ()
+        try:
+            decoder = None if deployment.config is None else with_cache(graph, deployment.config)
+        except NotADecoder as reason:
+            decoder, notes = None, (f"onnxruntime-genai does not generate words with it: {reason}",)
+        if decoder is not None and deployment.config is not None:
+            generation = deployment.companions.get("generation_config.json")
+            said = {} if generation is None else parse_json(generation, self.name)
+            graph = decoder.graph
+            files = {**deployment.companions, GENAI_CONFIG: genai_config(decoder, deployment.config, said, FILE)}
+        model = write_qdq(_in_blocks(graph, self._level))
+        return Written({FILE: model.SerializeToString(deterministic=True), **files}, notes)
 
     def facts(self, file: str, files: Mapping[str, bytes]) -> Iterator[TensorFacts]:
         return facts_of_blocks(read_nbits(files[file]))
@@ -85,7 +100,7 @@ def _parameters(blocks: Blocks, kind: str, constants: dict[str, Any], names: Ten
 
 def _product(op: Op, blocks: Blocks, parameters: tuple[Operand | None, ...], level: int) -> Op:
     rows, columns = blocks.codes.shape
-    bias = op.inputs[2] if len(op.inputs) > 2 else None
+    bias = op.optional(2)
     inputs: list[Operand | None] = [op.inputs[0], *parameters]
     if bias is not None:  # it stands behind zero points and an order of columns
         inputs.extend([None] * (5 - len(inputs)))

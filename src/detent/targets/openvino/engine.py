@@ -19,14 +19,13 @@ from detent.ir import Encoding, Network, Op, Package, Trait, ops_with, write_qdq
 from detent.rewrites import float_network
 from detent.targets.base import Engine, Placement
 from detent.targets.base.blocks import is_weight_only, weight_in_blocks
-from detent.targets.base.ports import given, real
+from detent.targets.base.ports import Shapes, given, real, shapes_of
 from detent.targets.openvino.defects import DEFECTS
 
 __all__ = ["OpenVino"]
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 Value = TypeVar("Value")
-Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 _WIDEST = "ONEDNN_MAX_CPU_ISA"
 _CPU = Path("/proc/cpuinfo")
@@ -80,7 +79,7 @@ class OpenVino(Engine):
         return self._outputs(given(self._package.graph.inputs, inputs, engine=self.name))
 
     def _outputs(self, arrays: Arrays) -> dict[str, npt.NDArray[Any]]:
-        shapes = _shapes(arrays)
+        shapes = shapes_of(arrays)
         if shapes not in self._compiled:
             self._compiled[shapes] = self._compile(shapes).create_infer_request()
         request = self._compiled[shapes]
@@ -100,7 +99,7 @@ class OpenVino(Engine):
         if self._as_float:
             return {}
         arrays = given(self._package.graph.inputs, inputs, engine=self.name)
-        shapes, outputs = _shapes(arrays), self._outputs(arrays)
+        shapes, outputs = shapes_of(arrays), self._outputs(arrays)
         if shapes not in self._exposing:
             self._exposing[shapes] = self._exposed(shapes, _shown(self._package))
         found = self._values(self._exposing[shapes], arrays, outputs)
@@ -115,7 +114,7 @@ class OpenVino(Engine):
     def _values(self, exposing: _Exposing, arrays: Arrays, outputs: Arrays) -> dict[str, npt.NDArray[Any]] | None:
         """What is shown; None if other outputs come with it."""
         request = exposing.request
-        with self._reported(f"run on inputs {dict(_shapes(arrays))}", _ANOTHER):
+        with self._reported(f"run on inputs {dict(shapes_of(arrays))}", _ANOTHER):
             results = request.infer(_taken(request.model_inputs, arrays))
         ends = ((output, real(output, np.array(results[output.name]))) for output in self._package.graph.outputs)
         if not all(np.array_equal(end, outputs[output.name], equal_nan=end.dtype.kind == "f") for output, end in ends):
@@ -126,7 +125,7 @@ class OpenVino(Engine):
         self, shown: Sequence[_Shown], arrays: Arrays, outputs: Arrays
     ) -> tuple[_Exposing, dict[str, npt.NDArray[Any]]]:
         """As many as can be shown together with the outputs of the network as it is, those near its end first."""
-        shapes = _shapes(arrays)
+        shapes = shapes_of(arrays)
         best = self._exposed(shapes, ())
         values: dict[str, npt.NDArray[Any]] = {}
         middle = len(shown) // 2
@@ -223,10 +222,6 @@ def _taken(ports: Iterable[Any], given: Mapping[str, Value]) -> dict[str, Value]
 
 def _names(ports: Iterable[Any]) -> set[str]:
     return {name for port in ports for name in port.get_names()}
-
-
-def _shapes(inputs: Arrays) -> Shapes:
-    return tuple((name, tuple(array.shape)) for name, array in inputs.items())
 
 
 # --- what is inside ------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from detent.graph import AVERAGE_POOLS, WEIGHTED
 from detent.numerics import PerChannel, PerGroup, PerTensor
 from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_inputs
 from detent.planning.supported_schemes import EVERY_ACTIVATION, EVERY_WEIGHT
@@ -63,9 +64,7 @@ OPENVINO = Backend(
     activation=SupportedSchemes(
         bits=(8, 7), signed=(True, False), auto_sign=True, narrow=(False,), symmetric=(True, False)
     ),
-    rules=quantize_inputs(
-        "conv", "conv_transpose", "linear", "matmul", "add", "mul", "avgpool", "global_avgpool", "mean", "sum"
-    ),
+    rules=quantize_inputs(*WEIGHTED, "matmul", "add", "mul", *AVERAGE_POOLS, "mean", "sum"),
     fusions=(*FUSED, *chains(("add", "mul"))),
     # What low-precision transformations call precision-preserved. MQBench leaves a concat float, and with it the
     # convolution behind it; MMRazor and OpenVINO keep one scale.

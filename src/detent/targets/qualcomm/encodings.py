@@ -152,7 +152,7 @@ def read_ranges(content: bytes) -> Ranges:
 
 
 def range_facts(content: bytes) -> Iterator[TensorFacts]:
-    """Of the form of MQBench."""
+    """The facts of a file in MQBench's format."""
     held = read_ranges(content)
     for name, given in {**held.activations, **held.parameters}.items():
         full = ([one.minimum for one in given], [one.maximum for one in given])

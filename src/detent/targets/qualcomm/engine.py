@@ -16,13 +16,12 @@ from detent.errors import EngineError
 from detent.ir import Encoding, Network, Package
 from detent.rewrites import float_model
 from detent.targets.base import Engine, Placement
-from detent.targets.base.ports import given, real
+from detent.targets.base.ports import Shapes, given, real, shapes_of
 from detent.targets.qualcomm.partition import PartModel, Segment, network_ops, parts, segments
 
 __all__ = ["Qnn"]
 
 Arrays = Mapping[str, npt.NDArray[Any]]
-Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 _PROVIDER = "QNNExecutionProvider"
 
@@ -58,7 +57,7 @@ class Qnn(Engine):
 
     def run(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
         arrays = given(self._package.graph.inputs, inputs, engine=self.name)
-        found = self._for(_shapes(arrays)).run(arrays)
+        found = self._for(shapes_of(arrays)).run(arrays)
         return {output.name: real(output, found[output.name]) for output in self._package.graph.outputs}
 
     def tensors(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
@@ -66,7 +65,7 @@ class Qnn(Engine):
         if self._as_float:
             return {}
         arrays = given(self._package.graph.inputs, inputs, engine=self.name)
-        shapes, shown = _shapes(arrays), _shown(self._package)
+        shapes, shown = shapes_of(arrays), _shown(self._package)
         if shapes not in self._exposing:
             held = self._for(shapes).segments
             self._exposing[shapes] = _Running(_fixed(self._model, shapes), held, self._threads, also=sorted(shown))
@@ -162,10 +161,6 @@ def _devices() -> list[Any]:
         onnxruntime.register_execution_provider_library(_PROVIDER, onnxruntime_qnn.get_library_path())
         found = [device for device in onnxruntime.get_ep_devices() if device.ep_name == _PROVIDER]
     return found
-
-
-def _shapes(inputs: Arrays) -> Shapes:
-    return tuple((name, tuple(array.shape)) for name, array in inputs.items())
 
 
 def _least(graph: Network) -> Shapes:

@@ -115,7 +115,7 @@ def _resize(low: TorchLowering, op: Op) -> None:
 
 
 def _pad(low: TorchLowering, op: Op) -> None:
-    value = op.inputs[2] if len(op.inputs) > 2 else None
+    value = op.optional(2)
     zero = value is None or (low.is_constant(value) and not low.constant(value).any())
     if op.attribute("mode") != "constant" or not zero:
         raise NoKernelError("torch pads codes with zeros only")

@@ -84,7 +84,7 @@ class TorchLowering:
     # --- what makers look at -----------------------------------------------------------------------------
 
     def is_constant(self, read: Operand | None) -> bool:
-        return read is not None and read.tensor in self.graph.constants
+        return self.graph.is_constant(read)
 
     def constant(self, read: Operand) -> Array:
         """The value of a constant: real numbers, or integers that are no codes."""
@@ -112,7 +112,7 @@ class TorchLowering:
         return self.grid(Operand(tensor, found))
 
     def behind(self, op: Op, types: Container[str]) -> Op | None:
-        """The one operation that reads what `op` gives, in float and first, if it is of such a type."""
+        """The one operation that reads the output of `op`, in float and first, if it is of such a type."""
         follower = sole_float_reader(self.graph, op.outputs[0])
         if follower is None or follower.inputs[0] != Operand(op.outputs[0]):
             return None

@@ -6,7 +6,7 @@
 A step's `call` is one of
 
     quantize, dequantize
-    quantized.<name>      that operator of `torch.ops.quantized`; the grid of what it gives is its output scale
+    quantized.<name>      that operator of `torch.ops.quantized`; the grid of its output is its output scale
     aten.<name>           a torch function on codes that has one output grid
     onnx.<Type>           that ONNX operation: on floats, or on codes if what goes in and comes out has one grid
     clamp                 nothing but its attribute

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from detent.graph import AVERAGE_POOLS, CLIPPING, WEIGHTED
 from detent.numerics import PerChannel, PerTensor
 from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_io
 from detent.targets.base import Target
@@ -20,9 +21,7 @@ TORCH_X86 = Backend(
     activation=SupportedSchemes(bits=(8, 7), signed=(False,), symmetric=(False,)),
     bias="int32",
     rules=quantize_io(
-        "conv",
-        "conv_transpose",
-        "linear",
+        *WEIGHTED,
         "matmul",
         "add",
         "mul",
@@ -41,7 +40,7 @@ TORCH_X86 = Backend(
     ),
     fusions=(*FUSED, *chains(("add", "mul", "batchnorm"))),
     # Pools, resizing and clipping keep the scale of their input.
-    passthrough=(*MOVES, "concat", "avgpool", "global_avgpool", "mean", "resize", "relu", "relu6", "clip"),
+    passthrough=(*MOVES, "concat", *AVERAGE_POOLS, "mean", "resize", *CLIPPING),
     common_qparams=("concat",),
     # Transposed convolutions have one scale, or run in float.
     per_tensor_weights=("conv_transpose",),

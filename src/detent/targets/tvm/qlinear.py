@@ -34,7 +34,7 @@ _BYTES = ("int8", "uint8")
 
 @dataclass(frozen=True)
 class QLinearGrid:
-    """Of a tensor of codes that an operation gives."""
+    """The grid of an operation's output, which is codes."""
 
     scale: float
     zero_point: int
@@ -157,7 +157,7 @@ def _matmul(build: QLinearBuilder, op: Op, result: Operand) -> str | None:
 def _weighted(build: QLinearBuilder, op: Op, *, channel_axis: int) -> tuple[Operand, Operand, list[str]] | None:
     """Data, weight and the names of the bias (one or none), if all of them can be integers."""
     data, weight = op.inputs[0], op.inputs[1]
-    bias = op.inputs[2] if len(op.inputs) > 2 else None
+    bias = op.optional(2)
     if not _on_bytes(data) or data.encoding is None or weight is None or weight.encoding is None:
         return None
     if not _stores_bytes(weight.encoding):

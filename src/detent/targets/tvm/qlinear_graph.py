@@ -135,7 +135,7 @@ class QLinearBuilder:
         return True
 
     def _clipping_of(self, op: Op) -> Op | None:
-        """The ReLU or Clip that alone reads what `op` gives, and gives codes itself."""
+        """The ReLU or Clip that alone reads the output of `op`, and gives codes itself."""
         clipping = sole_float_reader(self.graph, op.outputs[0])
         if clipping is None:
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from detent.graph import AVERAGE_POOLS
 from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_io
 from detent.targets.base import Target
 
@@ -17,7 +18,7 @@ TVM = Backend(
     activation=_UINT8,
     bias="int32",
     # Linear layers stay float: ONNX has no quantized operator for them.
-    rules=quantize_io("conv", "add", "avgpool", "global_avgpool"),
+    rules=quantize_io("conv", "add", *AVERAGE_POOLS),
     fusions=(*FUSED, *chains(("add",))),
     passthrough=MOVES,
     quantize_outputs=True,

@@ -145,7 +145,7 @@ def _weighted(graph: Network, op: Op) -> Step | None:
     if sums is None:
         return None
     at = position(sums.input) + position(sums.weight)
-    bias = op.inputs[2] if len(op.inputs) > 2 else None
+    bias = op.optional(2)
     if bias is not None and (bias.encoding is None or bias.tensor not in graph.constants):
         return None
     finer, shifted = at, torch.zeros(())

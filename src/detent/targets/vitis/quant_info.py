@@ -2,7 +2,7 @@
 
     {"param": {name: [[bits, position]]}, "output": {...}, "input": {}, "fast_finetuned": ..., "bias_corrected": ...}
 
-A position p means the scale 2^-p. What the network takes in is the output of an input node, so that "input" stays
+A position p means the scale 2^-p. The input of the network is the output of an input node, so that "input" stays
 empty, as it is in the files of vai_q_pytorch. That tool names tensors after its own trace of the PyTorch model: the
 names here are those of the ONNX graph.
 """

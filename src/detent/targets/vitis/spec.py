@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from detent.graph import AVERAGE_POOLS, WEIGHTED
 from detent.numerics import Rounding
 from detent.planning import FUSED, Backend, SupportedSchemes, chains, quantize_io
 from detent.targets.base import Target
@@ -29,20 +30,7 @@ VITIS = Backend(
     bias="own",
     bias_schemes=_PARAMETER,
     rules=quantize_io(
-        "conv",
-        "conv_transpose",
-        "linear",
-        "add",
-        "mul",
-        "concat",
-        "avgpool",
-        "global_avgpool",
-        "batchnorm",
-        "relu",
-        "relu6",
-        "leaky_relu",
-        "prelu",
-        "resize",
+        *WEIGHTED, "add", "mul", "concat", *AVERAGE_POOLS, "batchnorm", "relu", "relu6", "leaky_relu", "prelu", "resize"
     ),
     fusions=(*FUSED, *chains(("add",))),
     quantize_outputs=True,

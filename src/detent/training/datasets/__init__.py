@@ -3,7 +3,7 @@
 from detent.training.datasets.cifar10 import cifar10
 from detent.training.datasets.idx import FASHION_MNIST, MNIST, idx_images, read_idx
 from detent.training.datasets.image_folder import ImageFolder
-from detent.training.datasets.images import Images, Normalisation, crop_and_flip
+from detent.training.datasets.images import Images, Normalization, crop_and_flip
 from detent.training.datasets.listed_images import ListedImages
 from detent.training.datasets.made_up import made_up
 from detent.training.datasets.npz import Npz
@@ -14,7 +14,7 @@ __all__ = [
     "ImageFolder",
     "Images",
     "ListedImages",
-    "Normalisation",
+    "Normalization",
     "Npz",
     "cifar10",
     "crop_and_flip",

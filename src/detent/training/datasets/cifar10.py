@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from detent.errors import DataError, install_hint, refusing
 from detent.files import read_bytes
-from detent.training.datasets.images import Images, Normalisation
+from detent.training.datasets.images import Images, Normalization
 
 __all__ = ["CIFAR10", "cifar10"]
 
-CIFAR10 = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+CIFAR10 = Normalization((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 """The ImageNet statistics, which published CIFAR weights are trained with as often as with CIFAR's own."""
 
 _SIDE, _BYTES = 32, 3 * 32 * 32

@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from detent.errors import DataError
 from detent.files import read_bytes
-from detent.training.datasets.images import Images, Normalisation
+from detent.training.datasets.images import Images, Normalization
 
 __all__ = ["FASHION_MNIST", "MNIST", "idx_images", "read_idx"]
 
-MNIST = Normalisation((0.1307,), (0.3081,))
-FASHION_MNIST = Normalisation((0.2860,), (0.3530,))
+MNIST = Normalization((0.1307,), (0.3081,))
+FASHION_MNIST = Normalization((0.2860,), (0.3530,))
 
 _UINT8 = 8
 _MOST = 2**30  # bytes; the largest of MNIST has 47 MB
@@ -43,12 +43,12 @@ def read_idx(path: Path) -> npt.NDArray[np.uint8]:
     return np.frombuffer(content, np.uint8, offset=start).reshape(sizes)
 
 
-def idx_images(folder: Path, split: str, normalise: Normalisation, name: str) -> Images:
+def idx_images(folder: Path, split: str, normalize: Normalization, name: str) -> Images:
     """The images of a split, under the names they are published with."""
     stem = "train" if split == "train" else "t10k"
     pixels = read_idx(_file(folder, f"{stem}-images-idx3-ubyte", name))
     labels = read_idx(_file(folder, f"{stem}-labels-idx1-ubyte", name))
-    return Images(pixels[..., np.newaxis], labels, normalise)
+    return Images(pixels[..., np.newaxis], labels, normalize)
 
 
 def _file(folder: Path, stem: str, name: str) -> Path:

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from detent.errors import DataError
 
-__all__ = ["Images", "Normalisation", "crop_and_flip"]
+__all__ = ["Images", "Normalization", "crop_and_flip"]
 
 
 @dataclass(frozen=True)
-class Normalisation:
+class Normalization:
     """`(pixel / 255 - mean) / std`, for each channel."""
 
     mean: tuple[float, ...] = (0.0,)
@@ -33,20 +33,20 @@ class Normalisation:
 class Images:
     """`pixels` uint8 (count, height, width, channels) and `labels` of as many integers; a data set for `Batches`."""
 
-    def __init__(self, pixels: npt.NDArray[Any], labels: npt.NDArray[Any], normalise: Normalisation):
+    def __init__(self, pixels: npt.NDArray[Any], labels: npt.NDArray[Any], normalize: Normalization):
         if len(pixels) != len(labels):
             raise DataError(
                 "images with labels",
                 f"{len(pixels)} images and {len(labels)} labels",
                 "give files that belong together",
             )
-        self.pixels, self.labels, self.normalise = pixels, labels.astype(np.int64), normalise
+        self.pixels, self.labels, self.normalize = pixels, labels.astype(np.int64), normalize
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, index: int, /) -> tuple[Tensor, Tensor]:
-        return self.normalise(self.pixels[index]), torch.tensor(self.labels[index])
+        return self.normalize(self.pixels[index]), torch.tensor(self.labels[index])
 
 
 def crop_and_flip(image: Tensor, draw: torch.Generator) -> Tensor:

@@ -1,10 +1,10 @@
-"""Images that need no files: noise with a bright patch where the class has it. For a first try and for tests."""
+"""Images that need no files: noise with a bright patch whose place is the class. For first steps and for tests."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from detent.training.datasets.images import Images, Normalisation
+from detent.training.datasets.images import Images, Normalization
 
 __all__ = ["made_up"]
 
@@ -17,4 +17,4 @@ def made_up(split: str, *, count: int, size: int, channels: int, classes: int) -
     side = max(1, size // classes)
     for image, label in zip(pixels, labels, strict=True):
         image[label * side : (label + 1) * side, :, label % channels] += 120
-    return Images(pixels, labels, Normalisation((0.3,) * channels, (0.2,) * channels))
+    return Images(pixels, labels, Normalization((0.3,) * channels, (0.2,) * channels))

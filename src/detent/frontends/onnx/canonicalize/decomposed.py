@@ -22,7 +22,7 @@ from detent import ir
 from detent.frontends.onnx.builder import Constant
 from detent.frontends.onnx.call import Call
 from detent.frontends.onnx.canonicalize.functions import Steps, function_of, own_swish
-from detent.frontends.onnx.op import Op
+from detent.frontends.onnx.onnx_function import OnnxFunction
 from detent.ir import Operand
 
 __all__ = ["layer_norm", "rms_norm", "whole_function"]
@@ -191,7 +191,7 @@ def _is_square(call: Call, node: fx.Node, of: fx.Node) -> bool:
     if node.target is torch.mul:
         return node.args[0] is of and node.args[1] is of
     module = call.builder.root.get_submodule(str(node.target)) if node.op == "call_module" else None
-    power = node.target is torch.pow or (isinstance(module, Op) and module.function.__name__ == "power")
+    power = node.target is torch.pow or (isinstance(module, OnnxFunction) and module.function.__name__ == "power")
     return power and node.args[0] is of and _number(call, node.args[1]) == 2
 
 

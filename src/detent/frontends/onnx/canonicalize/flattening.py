@@ -130,7 +130,7 @@ def _names_of(graph: GraphProto) -> TensorNames:
 
 
 def _branch(graph: GraphProto, outputs: Sequence[str], names: TensorNames) -> tuple[list[NodeProto], list[TensorProto]]:
-    """What a branch computes and holds, under names that are free; what it gives is called `outputs`."""
+    """What a branch computes and holds, under names that are free; its output is called `outputs`."""
     computed = {name for node in graph.node for name in node.output if name}
     renamed: dict[str, str] = {}
     copies: list[NodeProto] = []

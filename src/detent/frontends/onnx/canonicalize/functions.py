@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from detent.ir import Op, Operand
+from detent.ir import Op, Operand, Trait, ops_with
 from detent.ir.reference import REFERENCE, KernelCall
 
 __all__ = ["Function", "Steps", "function_of", "own_swish"]
@@ -30,12 +30,7 @@ _MOST = 12
 _LAST = ("Mul", "Div", "Where", "Max")
 _CURVED = ("Erf", "Tanh", "Clip", "HardSigmoid", "Relu", "Softplus", "Where", "Max")
 
-_COMPUTED = frozenset(
-    (
-        "Add", "Clip", "Div", "Erf", "Greater", "HardSigmoid", "Max", "Mul", "Pow", "Relu", "Softplus", "Sub", "Tanh",
-        "Where",
-    )
-)  # fmt: skip
+_COMPUTED = ops_with(Trait.ARITHMETIC) | {*_CURVED, "Greater", "Pow"}
 
 _POINTS = torch.from_numpy(
     np.concatenate([np.linspace(-12.0, 12.0, 2401), *(sign * np.geomspace(1e-6, 1e4, 200) for sign in (-1.0, 1.0))])
@@ -104,7 +99,7 @@ def _cone(last: Op, steps: Steps) -> list[Op]:
             made = steps.producer(read)
             if made is None or read.tensor in inside or made.type not in _COMPUTED or len(made.outputs) != 1:
                 continue
-            # The readers of what it gives stand before it in the walk, as soon as all of them were met.
+            # The readers of its output stand before it in the walk, as soon as all of them were met.
             if inside.issuperset(steps.readers(read.tensor)) and len(cone) < _MOST:
                 cone.append(made)
                 inside.add(read.tensor)
@@ -132,7 +127,7 @@ def _groups(last: Op, cone: Sequence[Op], steps: Steps) -> Iterator[tuple[Operan
 
 
 def _evaluated(x: Operand, group: list[Op], steps: Steps) -> Tensor | None:
-    """What the group gives at the points; it is put in the order that it can be computed in."""
+    """The output of the group at the points; it is put in the order that it can be computed in."""
     values: dict[Operand, Tensor] = {x: _POINTS}
     waiting, ordered = list(group), []
     while waiting:

@@ -15,7 +15,7 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 from detent.frontends.onnx.call import label
 from detent.frontends.onnx.skeleton import reads
 from detent.ir import TensorNames
-from detent.ir.protos import without_initializers
+from detent.ir.protos import constant_tensors, without_initializers
 
 __all__ = ["remove_sequences"]
 
@@ -55,10 +55,7 @@ class _Writing:
     def __init__(self, model: ModelProto, opset: int):
         self._graph, self.opset = model.graph, opset
         self.names = TensorNames(name for node in self._graph.node for name in (*node.input, *node.output))
-        self._held = {tensor.name: tensor for tensor in self._graph.initializer}
-        for node in self._graph.node:
-            if node.op_type == "Constant":
-                self._held.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
+        self._held = constant_tensors(self._graph)
         self.lists: dict[str, list[str] | _Chunks] = {}
         self.nodes: list[NodeProto] = []
         self.constants: list[Any] = []

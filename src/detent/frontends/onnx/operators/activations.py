@@ -12,14 +12,11 @@ from torch import Tensor, nn
 
 from detent.frontends.onnx.builder import Constant
 from detent.frontends.onnx.call import Call, Converter
+from detent.frontends.onnx.operators.arithmetic import unary
 from detent.ir.metadata import is_code_range
 from detent.ir.reference.elementwise import hard_sigmoid, prelu, shrink, swish
 
 __all__ = ["CONVERTERS"]
-
-
-def _unary(function: Callable[..., Any]) -> Converter:
-    return lambda call: call.apply(function, call.value(0))
 
 
 def _relu(call: Call) -> Any:
@@ -168,13 +165,8 @@ CONVERTERS: dict[str, Converter] = {
     "Selu": _selu,
     "ThresholdedRelu": _thresholded,
     "Shrink": _shrink,
-    "Sigmoid": _unary(torch.sigmoid),
     "HardSigmoid": _hard_sigmoid,
-    "HardSwish": _unary(F.hardswish),
-    "Softplus": _unary(F.softplus),
-    "Softsign": _unary(F.softsign),
-    "Tanh": _unary(torch.tanh),
-    "Mish": _unary(F.mish),
+    "HardSwish": unary(F.hardswish),
     "Gelu": _gelu,
     "Swish": _swish,
     "Softmax": _along_axis(torch.softmax),

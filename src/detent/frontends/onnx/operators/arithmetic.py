@@ -11,9 +11,9 @@ from torch import Tensor
 from detent.frontends.onnx.builder import Constant, Value
 from detent.frontends.onnx.call import Call, Converter
 from detent.frontends.onnx.canonicalize.decomposed import layer_norm, rms_norm
-from detent.ir.reference.elementwise import divide
+from detent.ir.reference.elementwise import UNARY, divide
 
-__all__ = ["CONVERTERS", "operands"]
+__all__ = ["CONVERTERS", "operands", "unary"]
 
 
 def operands(call: Call) -> tuple[Any, Any]:
@@ -27,7 +27,7 @@ def _plain(value: Value, other: Value) -> Any:
     return value.tensor.item() if scalar and isinstance(value, Constant) else value
 
 
-def _unary(function: Callable[..., Any]) -> Converter:
+def unary(function: Callable[..., Any]) -> Converter:
     return lambda call: call.apply(function, call.value(0))
 
 
@@ -144,6 +144,7 @@ def _einsum(call: Call) -> Any:
 
 
 CONVERTERS: dict[str, Converter] = {
+    **{name: unary(function) for name, function in UNARY.items()},
     "Add": _commutative(torch.add),
     "Sub": _binary(torch.sub),
     "Mul": _multiply,
@@ -158,31 +159,18 @@ CONVERTERS: dict[str, Converter] = {
     "BitwiseAnd": _binary(torch.bitwise_and),
     "BitwiseOr": _binary(torch.bitwise_or),
     "BitwiseXor": _binary(torch.bitwise_xor),
-    "BitwiseNot": _unary(torch.bitwise_not),
+    "BitwiseNot": unary(torch.bitwise_not),
     "CumSum": _cumulate,
     "CumProd": _cumulate,
     "Einsum": _einsum,
-    "Det": _unary(torch.det),
-    "Abs": _unary(torch.abs),
-    "Neg": _unary(torch.neg),
-    "Sqrt": _unary(torch.sqrt),
-    "Exp": _unary(torch.exp),
-    "Log": _unary(torch.log),
-    "Erf": _unary(torch.erf),
-    "Reciprocal": _unary(torch.reciprocal),
-    "Sign": _unary(torch.sign),
-    "Ceil": _unary(torch.ceil),
-    "Floor": _unary(torch.floor),
-    "Round": _unary(torch.round),
-    "Sin": _unary(torch.sin),
-    "Cos": _unary(torch.cos),
-    "Tan": _unary(torch.tan),
-    "Asin": _unary(torch.asin),
-    "Acos": _unary(torch.acos),
-    "Atan": _unary(torch.atan),
-    "Sinh": _unary(torch.sinh),
-    "Cosh": _unary(torch.cosh),
-    "Asinh": _unary(torch.asinh),
-    "Acosh": _unary(torch.acosh),
-    "Atanh": _unary(torch.atanh),
+    "Det": unary(torch.det),
+    "Tan": unary(torch.tan),
+    "Asin": unary(torch.asin),
+    "Acos": unary(torch.acos),
+    "Atan": unary(torch.atan),
+    "Sinh": unary(torch.sinh),
+    "Cosh": unary(torch.cosh),
+    "Asinh": unary(torch.asinh),
+    "Acosh": unary(torch.acosh),
+    "Atanh": unary(torch.atanh),
 }

@@ -1,4 +1,4 @@
-"""What detectors end with: choosing boxes, and sampling inside them."""
+"""The last operations of detectors: choosing boxes, and sampling inside them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _non_max_suppression(call: Call) -> Any:
 def non_max_suppression(
     boxes: Tensor, scores: Tensor, most: Tensor | None, overlap: Tensor | None, least: Tensor | None, *, centered: bool
 ) -> Tensor:
-    """Rows of (batch, class, box), of each class by falling score."""
+    """Rows of (batch, class, box), for each class in descending order of the score."""
     limit = 0 if most is None else int(most)
     threshold = 0.0 if overlap is None else float(overlap)
     found = []

@@ -129,7 +129,7 @@ def _reverse_sequence(call: Call) -> Any:
 
 
 def reverse_sequence(x: Tensor, lengths: Tensor, *, time: int) -> Tensor:
-    """The first `lengths[b]` steps of each sequence backwards, the rest as it is."""
+    """The first `lengths[b]` steps of each sequence backward, the rest as it is."""
     by_batch = x if time == 1 else x.transpose(0, 1)
     steps = torch.arange(by_batch.shape[1], device=x.device).unsqueeze(0)
     ends = lengths.long().unsqueeze(1)

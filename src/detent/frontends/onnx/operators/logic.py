@@ -48,7 +48,6 @@ CONVERTERS: dict[str, Converter] = {
     "And": _boolean(torch.logical_and),
     "Or": _boolean(torch.logical_or),
     "Xor": _boolean(torch.logical_xor),
-    "Not": _boolean(torch.logical_not),
     "IsNaN": _boolean(torch.isnan),
     "IsInf": _infinite,
     "Where": _where,

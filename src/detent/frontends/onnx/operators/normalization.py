@@ -163,7 +163,7 @@ def _lrn(call: Call) -> Any:
 
 
 def lrn(x: Tensor, *, size: int, alpha: float, beta: float, bias: float) -> Tensor:
-    """Of an even window, the half before the channel is the smaller one."""
+    """Local response normalization; in an even window the half before the channel is the smaller one."""
     before = (size - 1) // 2
     squares = F.pad((x * x).flatten(2).transpose(1, 2), (before, size - 1 - before))
     sums = squares.unfold(-1, size, 1).sum(-1).transpose(1, 2).reshape(x.shape)

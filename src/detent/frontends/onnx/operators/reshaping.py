@@ -130,7 +130,7 @@ def _expand(call: Call) -> Any:
 
 
 def expand(x: Tensor, shape: Tensor) -> Tensor:
-    """To the shape that both broadcast to: a size of 1 leaves what is there."""
+    """Expand to the shape that both broadcast to: a size of 1 leaves what is there."""
     wanted = [int(size) for size in shape.tolist()]
     common = torch.broadcast_shapes(tuple(x.shape), tuple(wanted))  # type: ignore[no-untyped-call]
     return x.expand(bounded(common))

@@ -75,7 +75,7 @@ def _range(call: Call) -> Any:
 
 
 def span(start: Tensor, limit: Tensor, step: Tensor) -> Tensor:
-    """As many steps as ONNX counts: `start + i * step` for each."""
+    """A range with as many steps as ONNX counts: `start + i * step` for each."""
     first, last, by = start.item(), limit.item(), step.item()
     if by == 0 or not all(math.isfinite(number) for number in (first, last, by)):
         raise ValueError(f"no steps of {by} lead from {first} to {last}")

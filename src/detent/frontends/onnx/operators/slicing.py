@@ -90,7 +90,7 @@ def cut(x: Tensor, starts: Tensor, ends: Tensor, axes: Tensor | None, steps: Ten
 
 
 def cut_at(x: Tensor, *, starts: list[int], ends: list[int], axes: list[int], steps: list[int]) -> Tensor:
-    """Steps may be negative: such an axis is read backwards, as Python's slices do."""
+    """Steps may be negative: such an axis is read backward, as Python's slices do."""
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         if step > 0:
             x = x[(slice(None),) * (axis % x.ndim) + (slice(start, end, step),)]

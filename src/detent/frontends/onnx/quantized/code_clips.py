@@ -9,7 +9,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from detent.frontends.onnx.skeleton import reads
-from detent.ir.protos import without_initializers
+from detent.ir.protos import constant_tensors, without_initializers
 
 __all__ = ["Ends", "fold_code_clips"]
 
@@ -28,13 +28,11 @@ class _Clips:
     def __init__(self, model: ModelProto):
         self._model = model
         self._outputs = {value.name for value in model.graph.output}
-        self._constants = {tensor.name: tensor for tensor in model.graph.initializer}
+        self._constants = constant_tensors(model.graph)
         self._makers: dict[str, NodeProto] = {}
         self._readers: dict[str, list[str]] = {}
         for node in model.graph.node:
             self._makers.update((name, node) for name in node.output)
-            if node.op_type == "Constant":
-                self._constants.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
             for name in reads(node):
                 self._readers.setdefault(name, []).append(node.op_type)
         self._ends: Ends = {}
@@ -58,7 +56,7 @@ class _Clips:
         return made, self._ends
 
     def _leave_out(self, clip: NodeProto) -> None:
-        """If nothing but DQ reads what it gives, and nothing else the codes that it takes."""
+        """If nothing but DQ reads its output, and nothing else the codes that it takes."""
         given, taken = clip.output[0], clip.input[0]
         ends, readers = self._limits(clip), self._readers.get(given, [])
         if ends is None or given in self._outputs or not readers or set(readers) != {"DequantizeLinear"}:

@@ -17,7 +17,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from detent.errors import OnnxError
 from detent.frontends.onnx.call import label
-from detent.ir.protos import without_initializers
+from detent.ir.protos import constant_tensors, without_initializers
 
 __all__ = ["expand_fake_quantize"]
 
@@ -44,10 +44,7 @@ def expand_fake_quantize(model: ModelProto) -> ModelProto:
     """`model` itself if it has no such operators."""
     if not any(_is_fake(node) for node in model.graph.node):
         return model
-    constants = {tensor.name: tensor for tensor in model.graph.initializer}
-    for node in model.graph.node:
-        if node.op_type == "Constant":
-            constants.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
+    constants = constant_tensors(model.graph)
     transposed = {node.input[1] for node in model.graph.node if node.op_type == "ConvTranspose"}
     made = without_initializers(model)
     made.graph.initializer.extend(model.graph.initializer)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from detent.errors import OnnxError
 from detent.frontends.onnx.call import Call, Converter
-from detent.frontends.onnx.op import Op
+from detent.frontends.onnx.onnx_function import OnnxFunction
 from detent.frontends.onnx.operators.windows import window_of
 from detent.frontends.onnx.quantized.quantization import quantize
 from detent.ir.reference.padding import pad_axes
@@ -26,7 +26,8 @@ def _matmul(call: Call) -> Any:
 
 
 def integer_matmul(left: Tensor, right: Tensor, left_zero: Tensor | None, right_zero: Tensor | None) -> Tensor:
-    """In float64, which holds every sum of an int32 exactly. A zero point is there once, or for each row or column."""
+    """MatMulInteger in float64, which holds every sum of an int32 exactly. A zero point is there once, or for each row
+    or column."""
     a, b = left.double(), right.double()
     if left_zero is not None:
         a = a - (left_zero.double().unsqueeze(-1) if left_zero.ndim == 1 and left_zero.numel() > 1 else left_zero)
@@ -48,7 +49,7 @@ def _conv(call: Call) -> Any:
 def integer_conv(
     x: Tensor, weight: Tensor, x_zero: Tensor | None, w_zero: Tensor | None, *, window: SlidingWindow, groups: int
 ) -> Tensor:
-    """In float64, which holds every sum of an int32 exactly. The pads are zeros of the real numbers."""
+    """ConvInteger in float64, which holds every sum of an int32 exactly. The pads are zeros of the real numbers."""
     images, kernels = x.double(), weight.double()
     if x_zero is not None:
         images = images - x_zero.double()
@@ -62,7 +63,7 @@ def integer_conv(
 def refuse_codes(network: nn.Module) -> None:
     """An imported network that computes with codes runs, but has nothing that could be trained or deployed again."""
     for path, module in network.named_modules():
-        if isinstance(module, Op) and module.function in (integer_matmul, integer_conv, quantize):
+        if isinstance(module, OnnxFunction) and module.function in (integer_matmul, integer_conv, quantize):
             raise OnnxError(
                 "quantize an ONNX model",
                 f"{path!r} computes codes that are not only dequantized, or whose scale is measured while it runs",

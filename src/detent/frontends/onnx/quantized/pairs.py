@@ -8,7 +8,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from detent.frontends.onnx.skeleton import reads
 from detent.ir import attribute_value
-from detent.ir.protos import without_initializers
+from detent.ir.protos import constant_tensors, without_initializers
 
 __all__ = ["split_second_grids", "with_relus"]
 
@@ -69,12 +69,8 @@ def _clipped(model: ModelProto, relus: Mapping[str, str]) -> Iterator[NodeProto]
 
 def _second_grids(model: ModelProto, ends: Mapping[str, tuple[int, int]]) -> set[int]:
     """Where Q nodes stand that put a tensor on another grid than the first one of it, or than the one it comes from."""
-    constants = {tensor.name: tensor for tensor in model.graph.initializer}
-    makers: dict[str, NodeProto] = {}
-    for node in model.graph.node:
-        makers.update((name, node) for name in node.output)
-        if node.op_type == "Constant":
-            constants.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
+    constants = constant_tensors(model.graph)
+    makers = {name: node for node in model.graph.node for name in node.output}
     first: dict[str, Grid | None] = {}
     again: set[int] = set()
     for place, node in enumerate(model.graph.node):

@@ -1,4 +1,4 @@
-"""Operators that take and give codes (QLinearConv, QGemm ...) as DequantizeLinear, the float operator, QuantizeLinear.
+"""Expands operators on codes (QLinearConv, QGemm ...) into DequantizeLinear, the float operator, QuantizeLinear.
 
 The float operator has the name of the node it stands for. Pooling, padding and moving of codes is done to the real
 numbers instead, which gives the same codes; an interpolation cuts codes off, and rounds the real numbers.
@@ -38,7 +38,7 @@ def expand_qoperators(model: ModelProto) -> ModelProto:
         raise OnnxError(
             "import a model of operators on codes",
             f"{type(error).__name__}: {error}",
-            "the model contradicts itself: quantize it again",
+            "the model is inconsistent: quantize it again",
         ) from error
 
 
@@ -97,7 +97,7 @@ class _Writing:
         self.write(node, node.op_type, inputs, grid, list(node.attribute))
 
     def _padding(self, node: NodeProto, grid: Grid) -> str:
-        """What is put around, which as a code is 0 if nothing is said."""
+        """The padding value, which is the code 0 by default."""
         given = _given(node, 2)
         if given in self._grids:
             return self.real(given, self._grids[given])
@@ -109,7 +109,7 @@ class _Writing:
         return name
 
     def _grid_of(self, node: NodeProto) -> Grid | None:
-        """The grid of the codes that a node moves; of a constant it is the one its reader takes them to be on."""
+        """The grid of the codes that a node moves; that of a constant is stated by its reader."""
         asked = self._asked.get(node.output[0]) if node.input[0] in self._constants else None
         return self._grids.get(node.input[0], asked)
 
@@ -179,7 +179,7 @@ class _Writing:
 
 
 def _code_reads(node: NodeProto) -> dict[str, Grid]:
-    """The tensors that a node takes as codes, with the grids it takes them to be on."""
+    """The tensors that a node reads as codes, with the grids that it states for them."""
     if _writer(node) is None:
         return {node.input[0]: _grid(node, 1)} if node.op_type == "DequantizeLinear" else {}
     starts = range(2, len(node.input), 3) if node.op_type == "QLinearConcat" else (0, 3)

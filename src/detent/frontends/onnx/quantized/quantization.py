@@ -46,7 +46,7 @@ def _quantize(call: Call) -> Any:
 
 
 def _clipped_before(call: Call, encoding: OnnxEncoding) -> OnnxEncoding:
-    """Deployed models clip the real numbers, where fewer codes are used than the type has."""
+    """Whether a Clip stands before it: deployed models have one where a grid uses fewer codes than its type has."""
     reals = call.builder.clip_ends.get(call.node.input[0])
     if reals is None or encoding.axis is not None:
         return encoding
@@ -64,7 +64,7 @@ def _with_least(encoding: OnnxEncoding, values: Tensor, call: Call) -> OnnxEncod
 
 
 def _on_grid(call: Call, values: Tensor, encoding: OnnxEncoding) -> Tensor:
-    """A constant as the file makes it: norms and formulas compute with it although they have no quantizer."""
+    """A constant rounded to its grid in the file, for operations whose weights have no quantizer, such as norms."""
     shape = tuple(values.shape)
     scale = torch.from_numpy(_spread(encoding.scale, encoding, shape, call).copy()).to(values.dtype)
     zero = torch.from_numpy(_spread(encoding.zero_point, encoding, shape, call).copy())
@@ -90,7 +90,7 @@ def _lacks_relu(call: Call, encoding: OnnxEncoding) -> bool:
 
 
 def _relu(call: Call, name: str) -> Any:
-    """The ReLU, of which `name` is the tensor. It is written into the file as well, for targets with another grid."""
+    """The ReLU that gives the tensor `name`. It is exported too, for targets with another grid."""
     builder = call.builder
     clipped = builder.function(name, F.relu, (call.value(0),), {})
     builder.relus[call.outputs[0]] = name
@@ -163,7 +163,7 @@ def dequantize(codes: Tensor, scale: Tensor, zero: Tensor | None, *, axis: int) 
 
 
 def _stored_weight(call: Call, codes: Constant, encoding: OnnxEncoding | None) -> Any:
-    """A weight kept as codes: the float one, trainable under the name of what the node gives."""
+    """A weight kept as codes: the float one, trainable under the name of the output of the node."""
     if encoding is None:
         call.refuse("its scale is computed by the network", "store a constant scale")
     name = codes.stored or str(codes.tensor.dtype).removeprefix("torch.")
@@ -201,7 +201,7 @@ def _along(numbers: Tensor, x: Tensor, axis: int | None) -> Tensor:
 
 
 def _encoding(call: Call) -> OnnxEncoding | None:
-    """What the scale and zero point of a node say, if they are constants."""
+    """The scale and zero point of a node, if they are constants."""
     return _read(call, call.node, call.inputs[1:3], call.integer("output_dtype"))
 
 

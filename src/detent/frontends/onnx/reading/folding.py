@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detent.frontends.onnx.op import Op
+from detent.frontends.onnx.onnx_function import OnnxFunction
 from detent.frontends.onnx.reading.sizes import TooLargeError, limited_to
 from detent.graph import flat
 
@@ -59,8 +59,8 @@ def _grows(function: Callable[..., Any], tensors: Sequence[Tensor]) -> bool:
     """Whether the result may be much larger than what it is made from. Operations that are told their size refuse an
     absurd one themselves."""
     given = sum(tensor.numel() for tensor in tensors)
-    name = function.function.__name__ if isinstance(function, Op) else getattr(function, "__name__", "")
-    if isinstance(function, Op):
+    name = function.function.__name__ if isinstance(function, OnnxFunction) else getattr(function, "__name__", "")
+    if isinstance(function, OnnxFunction):
         if name in _GROWING_OPS:
             return given > _SMALL
         if name not in _BROADCASTING_OPS:

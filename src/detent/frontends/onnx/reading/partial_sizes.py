@@ -20,7 +20,7 @@ Sizes = tuple[int | None, ...]
 
 
 def known_part(call: Call) -> Constant | None:
-    """What the node gives, if it picks known sizes. Lists of which a part is known are kept for those who pick."""
+    """The value of a node that picks known sizes. Shapes that are known in part are kept for such nodes."""
     find = _FOUND.get(call.node.op_type)
     found = None if find is None else find(call)
     if found is None:
@@ -34,7 +34,7 @@ def known_part(call: Call) -> Constant | None:
 
 
 def infer_partly(call: Call) -> None:
-    """Of a Reshape to sizes of which a part is known: the rank, and these."""
+    """The rank and the known sizes of a Reshape whose target shape is known in part."""
     sizes = call.builder.sizes.get(call.node.input[1]) if call.node.op_type == "Reshape" else None
     dtype, dims = call.dtype(0), call.dims(0)
     if sizes is None or dtype is None or call.integer("allowzero"):

@@ -23,7 +23,7 @@ class TooLargeError(OnnxError):
 
 @contextmanager
 def limited_to(elements: int) -> Iterator[None]:
-    """In this block `bounded` raises `TooLargeError` above so many elements."""
+    """Inside the block `bounded` raises `TooLargeError` above so many elements."""
     token = _limit.set(elements)
     try:
         yield

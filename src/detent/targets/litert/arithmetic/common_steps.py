@@ -57,7 +57,7 @@ def move(graph: Network, op: Op, x: Encoding) -> Step | None:
     writes = tuple(Operand(name, x) for name in op.outputs if name)
     if op.type != "Pad":
         return Step((op,), op.inputs, writes, float_kernel(graph, op), "moved")
-    value = op.inputs[2] if len(op.inputs) > 2 else None
+    value = op.optional(2)
     if value is not None and value.tensor not in graph.constants:
         return None
     real = 0.0 if value is None else float(np.ravel(graph.constants[value.tensor])[0])

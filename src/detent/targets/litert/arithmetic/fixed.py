@@ -99,7 +99,7 @@ def in_lanes(a: Integers, integer: Integers | int, shift: Integers | int) -> Int
 
 
 def in_channel_groups(size: int) -> Multiply:
-    """As `in_lanes`, for whole groups of channels, which are on axis 1."""
+    """Like `in_lanes`, for whole groups of channels, which are on axis 1."""
 
     def rounding(a: Integers, integer: Integers | int, shift: Integers | int) -> Integers:
         channels = a.shape[1]

@@ -44,9 +44,9 @@ def multiplier(real: float) -> tuple[int, int]:
 
 
 def doubling_high_mul(a: Integers, b: Integers | int) -> Integers:
-    """`a * b / 2**31`, to nearest, ties upwards: SaturatingRoundingDoublingHighMul.
+    """`a * b / 2**31`, to nearest, ties upward: SaturatingRoundingDoublingHighMul.
 
-    The original nudges by 2**30 or 1 - 2**30 and divides towards zero, which is the same.
+    The original nudges by 2**30 or 1 - 2**30 and divides toward zero, which is the same.
     """
     product = np.asarray(a * np.asarray(b, np.int64))
     product += 1 << 30
@@ -105,7 +105,7 @@ def wide_multiply(a: Integers, integer: Integers | int, shift: Integers | int) -
 
 
 def _scaled(a: Integers, exponent: int) -> Integers:
-    """`a * 2**exponent`, saturating upwards, rounding downwards: SaturatingRoundingMultiplyByPOT."""
+    """`a * 2**exponent`, saturating upward, rounding downward: SaturatingRoundingMultiplyByPOT."""
     if exponent >= 0:
         return np.asarray(np.clip(a << exponent, _LEAST, _ONE))
     return shift_right(a, -exponent)

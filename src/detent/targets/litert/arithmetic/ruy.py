@@ -38,7 +38,7 @@ __all__ = ["Ruy"]
 
 
 class Ruy(TfliteFamily):
-    """As the reference kernels, but vectors round otherwise than what is left over of them, and softmax is in float.
+    """The reference kernels, except that vectors round otherwise than the elements left over, and softmax is in float.
 
     - quantize: `clip(rne(f32(x * f32(1 / s))) + zp)` in whole groups of 8 elements, else as the reference.
     - convolutions and linear layers: gemmlowp's multiplier, the second rounding half up (on arm64 the first one is

@@ -1,7 +1,7 @@
-"""Which operations LiteRT runs on integers, and as what: the same for all of its kernels.
+"""Which operations LiteRT runs on integers, and by which kernels: the same for all sets of kernels.
 
-The decisions are those of the writer of .tflite files, which fuses in the same way (`fusing.fused`). How a kernel
-rounds is asked of the arithmetic.
+The decisions are those of the writer of .tflite files, which fuses in the same way (`fusing.fused`). The arithmetic
+knows how a kernel rounds.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class TfliteFamily(Arithmetic, TfliteKernels):
         return self.lower_nodes(graph, fused(graph), lambda _: True)
 
     def lower_nodes(self, graph: Network, nodes: Iterable[Node], takes: Callable[[Node], bool]) -> list[Step]:
-        """As `lower`, for a runtime that fuses in its own way and gives these kernels only what `takes` says."""
+        """Like `lower`, for a runtime that fuses in its own way and gives these kernels only what `takes` says."""
         steps: list[Step] = []
         for node in nodes:
             step = self._integer(graph, node) if takes(node) else None

@@ -68,7 +68,7 @@ def _is_linear(graph: Network, op: Op) -> bool:
 
 
 def _axes_of_constant(graph: Network, read: Operand | None) -> int | None:
-    return graph.constants[read.tensor].ndim if read is not None and read.tensor in graph.constants else None
+    return graph.constants[read.tensor].ndim if graph.is_constant(read) else None
 
 
 def _with_activation(graph: Network, node: Node, before: Sequence[str]) -> Node:

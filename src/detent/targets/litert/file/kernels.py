@@ -37,7 +37,7 @@ _PRESCRIBED = {
     "Tanh": (1 / 128, 0),
     "LogSoftmax": (16 / 256, 127),
 }
-"""Scale and zero point that the format prescribes for what an operation gives."""
+"""Scale and zero point that the format prescribes for the output of an operation."""
 
 _PRESCRIBED_WIDE = dict.fromkeys(("Sigmoid", "Softmax", "Tanh"), (1 / 2**15, 0))
 

@@ -80,7 +80,7 @@ class TfliteLowering:
 
     @property
     def fix_sizes(self) -> str:
-        """What to do about them."""
+        """The advice in errors: the options that fix these sizes."""
         return f"fix them when loading the model: {' '.join(f'--size {name}=SIZE' for name in self.free_sizes)}"
 
     def shape(self, tensor: str) -> tuple[int, ...]:
@@ -99,11 +99,11 @@ class TfliteLowering:
         return len(self.shape(tensor))
 
     def made_last(self, read: Operand | None) -> bool:
-        """Whether a tensor was made with its channels last."""
+        """Whether a tensor exists with its channels last."""
         return read is not None and read.tensor in self._variants and next(iter(self._variants[read.tensor])).last
 
     def is_constant(self, read: Operand | None) -> bool:
-        return read is not None and read.tensor in self.graph.constants
+        return self.graph.is_constant(read)
 
     def values(self, read: Operand | None) -> Array | None:
         """The real numbers of a constant; None if it is none."""
@@ -148,7 +148,7 @@ class TfliteLowering:
         return len(self.tensors) - 1
 
     def constant(self, name: str, data: Array, encoding: Encoding | None = None) -> int:
-        """A constant; the same one is held once."""
+        """A constant; equal ones are stored once."""
         data = np.ascontiguousarray(data).reshape(data.shape)  # a single number stays one
         key = (f"{name} {data.dtype} {data.shape} {hash(encoding)}", data.tobytes())
         if key not in self._constants:
@@ -165,17 +165,17 @@ class TfliteLowering:
         return self.add(name, shape, signature, encoding=source.encoding, dtype=source.dtype)
 
     def make(self, tensor: str, variant: Variant, dtype: str | None = None) -> int:
-        """The tensor an operator gives, in the variant it gives it; `dtype` if it is neither codes nor real numbers."""
+        """The output of an operator, in the variant that it produces; `dtype` if that is neither codes nor reals."""
         index = self._new(tensor, variant, "", dtype)
         self._variants[tensor] = {variant: index}
         return index
 
     def alias(self, tensor: str, variant: Variant, index: int) -> None:
-        """`tensor` is another that exists already."""
+        """Let the name `tensor` stand for a tensor that exists already."""
         self._variants[tensor] = {variant: index}
 
     def clip(self, tensor: str, bounds: tuple[float, float]) -> None:
-        """Clip what was made last. On codes the result is that of clipping before rounding, which keeps the order."""
+        """Clip the last output. On codes the result is that of clipping before rounding, which keeps the order."""
         ((variant, index),) = self._variants[tensor].items()
         for kind, bound in zip(("MAXIMUM", "MINIMUM"), bounds, strict=True):
             if np.isfinite(bound):
@@ -205,7 +205,7 @@ class TfliteLowering:
     # Reading
 
     def take(self, read: Operand, *, last: bool, integer: bool) -> int:
-        """What an operator reads: codes if it runs on integers, else real numbers."""
+        """The input of an operator: codes if it runs on integers, else real numbers."""
         if read.tensor in self.graph.constants:
             return self._constant(read, last, integer)
         if integer:
@@ -261,7 +261,7 @@ class TfliteLowering:
         return made
 
     def _convert(self, kind: str, inputs: Sequence[int], made: int) -> None:
-        """An operator that stands for none of the ONNX network."""
+        """An operator that corresponds to no operation of the ONNX network."""
         held, self.current = self.current, ()
         self.emit(kind, inputs, [made])
         self.current = held

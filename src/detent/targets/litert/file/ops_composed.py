@@ -42,7 +42,7 @@ class _Steps:
         return self.low.constant("number", np.array(value, np.float32))
 
     def end(self, kind: str, *inputs: int, **options: Any) -> None:
-        """The operator that gives what the node gives."""
+        """The operator that gives the output of the node."""
         made = self.low.make(self.node.output, Variant(None, self.last))
         self.low.emit(kind, list(inputs), [made], **options)
 
@@ -144,7 +144,7 @@ def elu(low: TfliteLowering, node: Node) -> None:
 
 
 def selu(low: TfliteLowering, node: Node) -> None:
-    """gamma times what an ELU gives"""
+    """gamma times the output of an ELU"""
     steps = _Steps(low, node)
     alpha, gamma = float(node.main.attribute("alpha")), float(node.main.attribute("gamma"))
     total = steps.step("ADD", steps.step("RELU", steps.x), _below_zero(steps, steps.x, alpha))

@@ -64,7 +64,7 @@ def _picked(low: TfliteLowering, node: Node, index: int, around: Around, mode: s
 def _emit(low: TfliteLowering, node: Node, index: int, variant: Variant, around: Around, mode: str) -> None:
     op = node.main
     table = low.constant("paddings", np.array(around, np.int32))
-    value = op.inputs[2] if len(op.inputs) > 2 else None
+    value = op.optional(2)
     filler = 0.0 if value is None else _number(low, node, value)
     made = moved(low, node.output, variant, index)
     if mode == "reflect":

@@ -41,13 +41,13 @@ class _Layer(ABC):
         self.size = self.recurrence.shape[1]
         both = np.zeros(2 * gates * self.size) if held[2] is None else held[2][direction]
         self.bias, self.second_bias = np.asarray(both, np.float32).reshape(2, -1)
-        self.backwards = direction == 1 or op.attribute("direction") == "reverse"
+        self.backward = direction == 1 or op.attribute("direction") == "reverse"
 
     def run(self, x: int) -> tuple[list[int], _State]:
-        """What each step gives, in the order of the sequence, and the state behind the last one."""
+        """The output of each step, in the order of the sequence, and the state behind the last one."""
         steps = self._products(x)
         state, given = _State(), [0] * len(steps)
-        for place in reversed(range(len(steps))) if self.backwards else range(len(steps)):
+        for place in reversed(range(len(steps))) if self.backward else range(len(steps)):
             state = self.step(steps[place], state)
             assert state.hidden is not None
             given[place] = state.hidden

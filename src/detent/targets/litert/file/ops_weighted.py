@@ -77,11 +77,15 @@ def _same_scale(encoding: Encoding, scale: npt.NDArray[np.float32], channels: in
     return encoding.symmetric and np.allclose(held, np.broadcast_to(scale, (channels,)), rtol=1e-6, atol=0)
 
 
+def _operands(op: Op) -> tuple[Operand, Operand, Operand | None]:
+    """The data, the weight and the bias."""
+    x, w = op.reads[:2]
+    return x, w, op.optional(2)
+
+
 def conv(low: TfliteLowering, node: Node) -> None:
     op = node.main
-    x, w, bias = op.inputs[0], op.inputs[1], op.inputs[2] if len(op.inputs) > 2 else None
-    assert x is not None
-    assert w is not None
+    x, w, bias = _operands(op)
     spatial = low.rank(x.tensor) - 2
     if spatial not in (1, 2):
         raise refusal(op, f"it slides over {spatial} axes, and convolutions over 1 or 2 axes are written")
@@ -141,9 +145,7 @@ def _padding(
 
 def conv_transpose(low: TfliteLowering, node: Node) -> None:
     op = node.main
-    x, w, bias = op.inputs[0], op.inputs[1], op.inputs[2] if len(op.inputs) > 2 else None
-    assert x is not None
-    assert w is not None
+    x, w, bias = _operands(op)
     spatial = low.rank(x.tensor) - 2
     strides = [int(value) for value in op.attribute("strides", spatial)]
     dilations = [int(value) for value in op.attribute("dilations", spatial)]
@@ -182,7 +184,7 @@ def conv_transpose(low: TfliteLowering, node: Node) -> None:
 
 def gemm(low: TfliteLowering, node: Node) -> None:
     op = node.main
-    x, w, bias = op.inputs[0], op.inputs[1], op.inputs[2] if len(op.inputs) > 2 else None
+    x, w, bias = _operands(op)
     if op.attribute("alpha") != 1.0 or op.attribute("beta") != 1.0 or op.attribute("transA"):
         raise refusal(op, "it scales or transposes its operands", "give a Gemm with alpha = beta = 1 and transA = 0")
     _fully_connected(low, node, x, w, bias, transposed=bool(op.attribute("transB")))

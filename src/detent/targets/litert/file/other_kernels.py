@@ -16,7 +16,7 @@ _FUNCTIONS = {"ADD": "Add", "LOGISTIC": "Sigmoid", "SOFTMAX": "Softmax", "TANH":
 
 
 def refuse_other_kernels(model: TfliteModel, operator: Operator) -> None:
-    """Of 16-bit codes LiteRT has further kernels, for files that Detent and today's converters do not write."""
+    """LiteRT has further kernels for 16-bit codes, for files that Detent and today's converters do not write."""
     tensors = [model.tensors[index] for index in operator.inputs if index >= 0]
     grids = [tensor.encoding for tensor in tensors if tensor.dtype == "int16" and tensor.encoding is not None]
     gives = model.tensors[operator.outputs[0]].encoding

@@ -81,7 +81,7 @@ class Translation:
         if data is None:
             raise DeployError(
                 f"read the tensor {self.names[index]!r}",
-                "it says how another is moved, and is computed",
+                "it is a shape or an axis, and is computed",
                 "give constants",
             )
         return [int(value) for value in data.reshape(-1)]

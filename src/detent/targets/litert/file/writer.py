@@ -217,7 +217,7 @@ def _computed(graph: Network, value: Callable[[str], Array | None]) -> Network:
 
 def _data_only(graph: Network) -> Network:
     """The network without the operations that only compute shapes."""
-    wanted = {output.read.tensor for output in graph.outputs}
+    wanted = set(graph.output_tensors)
     kept: list[Op] = []
     for op in reversed(graph.ops):
         if wanted.intersection(op.outputs):

@@ -39,7 +39,7 @@ _SAME_NUMBERS = ops_with(Trait.RESHAPES) | {"Cast"}
 
 
 def refuse(op: Op, found: str, to_do: str) -> NoReturn:
-    raise DeployError(f"write {op.type} {op.name or op.outputs[0]!r} for ncnn", found, to_do)
+    raise DeployError(f"write {op.type} {op.label!r} for ncnn", found, to_do)
 
 
 def sizes(dims: Dims) -> dict[int, Value]:
@@ -226,7 +226,7 @@ class NcnnLowering:
         self._append(type, self.name(op, name), tuple(inputs), tuple(outputs), params or {}, tuple(weights))
 
     def reshape(self, op: Op) -> None:
-        """What the operation gives are the numbers it reads, in other sizes."""
+        """The output has the numbers of the input, in another shape."""
         self.layer("Reshape", op, [self.blob(self.data(op))], sizes(self.dims(op.outputs[0])))
 
     def finish(self, blob: str, target: str) -> None:
@@ -235,7 +235,7 @@ class NcnnLowering:
 
     def model(self) -> NcnnModel:
         """All layers that something depends on, with a Split behind each blob that is used more than once."""
-        outputs = {output.read.tensor for output in self.graph.outputs}
+        outputs = self.graph.output_tensors
         used: dict[str, int] = {}
         kept: list[NcnnLayer] = []
         for layer in reversed(self._layers):

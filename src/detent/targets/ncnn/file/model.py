@@ -51,7 +51,7 @@ class NcnnLayer:
 
     @property
     def gives_codes(self) -> bool:
-        """Whether what it gives is int8 already, for the next integer layer."""
+        """Whether its output is int8 already, for the next integer layer."""
         return self.int8 and self.number(8) > 100
 
     def number(self, key: int, default: int = 0) -> int:

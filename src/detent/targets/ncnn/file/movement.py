@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from detent.ir import Op
+from detent.targets.ncnn.file.cutting import Cut, around, cut
 from detent.targets.ncnn.file.lowering import Dims, NcnnLowering, refuse
 from detent.targets.ncnn.file.model import Value
 
@@ -18,8 +19,6 @@ __all__ = [
     "concat",
     "depth_to_space",
     "expand",
-    "gather",
-    "gather_elements",
     "pad",
     "reshape",
     "resize",
@@ -43,8 +42,6 @@ _ORDERS: dict[int, tuple[tuple[int, ...], ...]] = {
 """The permutations of Permute, outermost axis first, in the order of its parameter 0."""
 
 _MOST = max(_ORDERS)
-_MOST_RUNS = 256
-_MOST_PLACES = 1 << 26
 
 
 def reshape(low: NcnnLowering, op: Op) -> None:
@@ -109,7 +106,7 @@ def concat(low: NcnnLowering, op: Op) -> None:
     if axis is not None and all(low.axis(tensor, op.attributes["axis"]) == axis for tensor in tensors):
         low.layer("Concat", op, [low.blob(tensor) for tensor in tensors], {0: axis})
         return
-    views = [_around(low, tensor, op.attributes["axis"]) for tensor in tensors]
+    views = [around(low, tensor, op.attributes["axis"]) for tensor in tensors]
     total = (views[0][0], sum(dims[1] for dims in views), views[0][2])
     blobs = [low.view(tensor, dims) for tensor, dims in zip(tensors, views, strict=True)]
     low.layer("Concat", op, blobs, {0: 1}, dims=total)
@@ -123,7 +120,7 @@ def split(low: NcnnLowering, op: Op) -> None:
     if axis is None or any(low.axis(output, along) != axis for output in op.outputs):
         ends = list(itertools.accumulate(parts))
         for output, size, end in zip(op.outputs, parts, ends, strict=True):
-            _cut(low, op, [_Cut(along % len(low.shape(source)), end - size, end)], output)
+            cut(low, op, [Cut(along % len(low.shape(source)), end - size, end)], output)
         return
     low.part("Slice", op, "", [low.blob(source)], op.outputs, {0: parts, 1: axis})
 
@@ -153,8 +150,8 @@ def slice_(low: NcnnLowering, op: Op) -> None:
         starts, ends = (tuple(ends) for ends in zip(*spans, strict=True))
         low.layer("Crop", op, [low.blob(source)], {9: starts, 10: ends, 11: inside})
         return
-    cuts = [_Cut(axis, *span, step) for axis, span, step in zip(axes, spans, steps, strict=True)]
-    _cut(low, op, cuts, op.outputs[0])
+    cuts = [Cut(axis, *span, step) for axis, span, step in zip(axes, spans, steps, strict=True)]
+    cut(low, op, cuts, op.outputs[0])
 
 
 def _flip(low: NcnnLowering, op: Op, picked: Sequence[range], axes: Sequence[int]) -> None:
@@ -163,118 +160,8 @@ def _flip(low: NcnnLowering, op: Op, picked: Sequence[range], axes: Sequence[int
     along = [low.axis(source, axis) for axis in axes]
     whole = all(one == range(low.shape(source)[axis])[::-1] for one, axis in zip(picked, axes, strict=True))
     if not whole or None in along:
-        refuse(op, "it goes backwards over a part of an axis, or over samples", "slice forwards")
+        refuse(op, "it goes backward over a part of an axis, or over samples", "slice forward")
     low.layer("Flip", op, [low.blob(source)], {0: tuple(axis for axis in along if axis is not None)})
-
-
-class _Cut(NamedTuple):
-    """Every `step`-th index from `first` up to `stop` along an ONNX axis."""
-
-    axis: int
-    first: int
-    stop: int
-    step: int = 1
-
-
-def _cut(low: NcnnLowering, op: Op, cuts: Sequence[_Cut], target: str) -> None:
-    """Cut along one axis after the other, on blobs of (outer, axis, inner): for axes that a blob does not have."""
-    source = low.data(op)
-    blob, dims, shape = low.blob(source), low.dims(source), low.shape(source)
-    for turn, (axis, first, stop, step) in enumerate(cuts):
-        outer, size, inner = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
-        count = -(-(stop - first) // step)
-        if step == 1:
-            wanted: Dims = (outer, size, inner)
-            params: dict[int, Value] = {9: (first,), 10: (stop,), 11: (1,)}
-        elif size % step == 0:
-            wanted = (outer, size // step, step, inner)
-            row, column = divmod(first, step)
-            params = {9: (row, column), 10: (row + count, column + 1), 11: (1, 2)}
-        else:
-            refuse(op, f"steps of {step} along {size} numbers", "ncnn can take steps that divide the size")
-        given = f"{target}:cut{turn}"
-        low.part("Crop", op, f"{target}:cut{turn}", [low.sized(blob, dims, wanted)], [given], params)
-        blob, dims = given, (outer, count, inner) if step == 1 else (outer, count, 1, inner)
-        shape = (*shape[:axis], count, *shape[axis + 1 :])
-    low.finish(blob, target)
-
-
-def gather(low: NcnnLowering, op: Op) -> None:
-    """Constant places of a tensor, a run of neighbors at a time; or the rows of a constant table that computed indices
-    name."""
-    source = low.data(op)
-    shape = low.shape(source)
-    axis = op.attribute("axis") % len(shape)
-    indices, table = low.constant(op.inputs[1]), low.constant(op.inputs[0])
-    if indices is None:
-        if table is None or math.prod(table.shape[:axis]) != 1:
-            refuse(op, "its indices are computed", "give constant indices, or a constant table of rows")
-        _table_rows(low, op, table.reshape(shape[axis], -1))
-        return
-    wanted = [int(index) % shape[axis] for index in indices.ravel()]
-    starts = [place for place, index in enumerate(wanted) if not place or index != wanted[place - 1] + 1]
-    if len(starts) == 1:
-        _cut(low, op, [_Cut(axis, wanted[0], wanted[0] + len(wanted))], op.outputs[0])
-        return
-    if not starts or len(starts) > _MOST_RUNS:
-        refuse(op, f"it picks {len(starts)} runs of neighbors along axis {axis}", f"pick 1 to {_MOST_RUNS}")
-    outer, size, inner = _around(low, source, axis)
-    view, parts = low.view(source, (outer, size, inner)), []
-    for first, behind in itertools.pairwise((*starts, len(wanted))):
-        parts.append(f"{op.outputs[0]}:run{first}")
-        ends: dict[int, Value] = {9: (wanted[first],), 10: (wanted[first] + behind - first,), 11: (1,)}
-        low.part("Crop", op, f"run{first}", [view], parts[-1:], ends)
-    low.layer("Concat", op, parts, {0: 1}, dims=(outer, len(wanted), inner))
-
-
-def gather_elements(low: NcnnLowering, op: Op) -> None:
-    """Numbers of a constant, at computed places along an axis."""
-    held, places = low.constant(op.inputs[0]), low.shape(low.data(op, 1))
-    if held is None:
-        refuse(op, "it picks from a computed tensor", "pick from a constant")
-    axis = op.attribute("axis") % held.ndim
-    step = math.prod(held.shape[axis + 1 :])
-    coordinates = np.indices(places)
-    coordinates[axis] = 0
-    start = np.ravel_multi_index(tuple(coordinates), held.shape).astype(np.float32)
-    if step == 1 and not start.any():
-        _table_rows(low, op, held.reshape(-1, 1))
-        return
-    blob, rows = low.view(low.data(op, 1), (start.size,)), f"{op.outputs[0]}:row"
-    low.part("BinaryOp", op, "step", [blob], [f"{rows}s"], {0: 2, 1: 1, 2: float(step)})
-    low.part("BinaryOp", op, "start", [f"{rows}s", low.memory(op, "starts", start.ravel())], [rows], {0: 0})
-    _one_hot_rows(low, op, held.reshape(-1, 1), rows, start.size)
-
-
-def _table_rows(low: NcnnLowering, op: Op, table: Array) -> None:
-    """The rows of a table that the second input names."""
-    count, width = table.shape
-    indices = low.data(op, 1)
-    found, rows = low.rows(indices), math.prod(low.shape(indices))
-    if found is None:
-        _one_hot_rows(low, op, table, low.view(indices, (rows,)), rows)
-        return
-    params: dict[int, Value] = {0: width, 1: count, 2: 0, 3: table.size}
-    low.layer("Embed", op, [found], params, [table.astype(np.float32).ravel()], dims=(rows, width))
-
-
-def _one_hot_rows(low: NcnnLowering, op: Op, table: Array, indices: str, rows: int) -> None:
-    """The same for indices that are floats, which ncnn cannot make integers of: a product with rows of zeros and a one,
-    `max(0, 1 - |index - place|)`."""
-    count, width = table.shape
-    if rows * count > _MOST_PLACES:
-        refuse(op, f"{rows} computed indices of a table of {count} rows", "give the indices as an input")
-    places = low.memory(op, "places", np.arange(count, dtype=np.float32).reshape(1, count))
-    names = [f"{op.outputs[0]}:{part}" for part in ("apart", "distance", "near", "one_hot")]
-    low.part("BinaryOp", op, "apart", [low.sized(indices, (rows,), (rows, 1)), places], names[:1], {0: 1})
-    low.part("UnaryOp", op, "distance", names[:1], names[1:2], {0: 0})
-    low.part("BinaryOp", op, "near", names[1:2], names[2:3], {0: 7, 1: 1, 2: 1.0})
-    low.part("ReLU", op, "one_hot", names[2:3], names[3:])
-    # One row is a vector to ncnn.
-    dims, given = ((count,), (width,)) if rows == 1 else ((rows, count), (rows, width))
-    weights = table.T.astype(np.float32).ravel()
-    source = low.sized(names[3], (rows, count), dims)
-    low.layer("InnerProduct", op, [source], {0: width, 1: 0, 2: table.size}, [weights], dims=given)
 
 
 def expand(low: NcnnLowering, op: Op) -> None:
@@ -305,8 +192,8 @@ def tile(low: NcnnLowering, op: Op) -> None:
 def pad(low: NcnnLowering, op: Op) -> None:
     """Pad at the ends of the last two axes, and of channels."""
     source = low.data(op)
-    pads, value = low.constant(op.inputs[1]), low.constant(op.inputs[2] if len(op.inputs) > 2 else None)
-    axes = low.constant(op.inputs[3] if len(op.inputs) > 3 else None)
+    pads, value = low.constant(op.inputs[1]), low.constant(op.optional(2))
+    axes = low.constant(op.optional(3))
     mode = {"constant": 0, "edge": 1, "reflect": 2}.get(op.attribute("mode"))
     if pads is None or mode is None:
         refuse(op, "its sizes are computed, or its mode is wrap", "give constant sizes")
@@ -346,7 +233,7 @@ def resize(low: NcnnLowering, op: Op) -> None:
         fits = fits and (mode == "linear" or op.attribute("cubic_coeff_a") == -0.75)
     if not fits:
         refuse(op, f"{mode} with {coordinates} coordinates", "use PyTorch's interpolate")
-    factors = low.constant(op.inputs[2]) if len(op.inputs) > 2 else None
+    factors = low.constant(op.optional(2))
     if factors is not None and factors.size == 4 and not corners and not np.allclose(factors * before, after, 1e-6, 0):
         refuse(
             op, f"by {factors[2:]}, and ncnn resizes by the ratio of {after[2:]} to {before[2:]}", "resize to a size"
@@ -358,10 +245,3 @@ def resize(low: NcnnLowering, op: Op) -> None:
 def depth_to_space(low: NcnnLowering, op: Op) -> None:
     mode = int(op.attribute("mode") == "DCR")
     low.layer("PixelShuffle", op, [low.blob(low.data(op))], {0: op.attributes["blocksize"], 1: mode})
-
-
-def _around(low: NcnnLowering, tensor: str, axis: int) -> Dims:
-    """(outer, axis, inner)"""
-    shape = low.shape(tensor)
-    at = axis % len(shape)
-    return math.prod(shape[:at]), shape[at], math.prod(shape[at + 1 :])

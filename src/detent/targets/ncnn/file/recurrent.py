@@ -42,11 +42,11 @@ def _check(low: NcnnLowering, op: Op) -> None:
     unusual = list(op.attribute("activations")) != default_activations(op.type, op.attributes)
     if unusual or "clip" in op.attributes or op.attribute("layout"):
         refuse(op, "other functions than the usual, clipping or the batch first", "use PyTorch's layers")
-    lengths = op.inputs[4] if len(op.inputs) > 4 else None
+    lengths = op.optional(4)
     states = [low.constant(read) for read in op.inputs[5:7] if read is not None]
     if lengths is not None or any(state is None or state.any() for state in states):
         refuse(op, "it has lengths, or begins with a state that is not zero", "begin with zeros")
-    if len(op.inputs) > 7 and op.inputs[7] is not None:
+    if op.optional(7) is not None:
         refuse(op, "it has peepholes", "use PyTorch's layers")
 
 
@@ -56,7 +56,7 @@ def _held(low: NcnnLowering, op: Op, *, gates: int) -> tuple[Array, Array, Array
     if weight is None or recurrence is None:
         refuse(op, "its weights are computed", "give constant weights")
     ways, hidden = len(recurrence), recurrence.shape[2]
-    bias = low.constant(op.inputs[3]) if len(op.inputs) > 3 and op.inputs[3] is not None else None
+    bias = low.constant(op.optional(3))
     bias = np.zeros((ways, 2 * gates * hidden)) if bias is None else bias
     split = (ways, gates, hidden, -1)
     return weight.reshape(split), recurrence.reshape(split), bias.reshape(ways, 2, gates, hidden).swapaxes(0, 1)

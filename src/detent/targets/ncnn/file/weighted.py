@@ -40,7 +40,7 @@ class _Weights:
 
     @property
     def arrays(self) -> list[Array]:
-        """In the order of the `.bin`; factors are those of every output channel."""
+        """The arrays in the order of the `.bin`; factors are those of every output channel."""
         held: list[Array] = [self.values.ravel()]
         if self.bias is not None:
             held.append(self.bias)
@@ -210,7 +210,7 @@ def _factor(scale: npt.NDArray[np.float32]) -> np.float32:
 
 
 def _bias(low: NcnnLowering, op: Op) -> Array | None:
-    read = op.inputs[2] if len(op.inputs) > 2 else None
+    read = op.optional(2)
     if read is None:
         return None
     held = low.constant(read)
@@ -270,7 +270,7 @@ def _conv_dims(low: NcnnLowering, op: Op, tensor: str) -> Dims:
 
 
 def _activation(low: NcnnLowering, op: Op, output: str | None = None) -> tuple[str, dict[int, Value]]:
-    """What the layer gives, and the parameters of the activation function it has taken in, if there is one."""
+    """The output of the layer, and the parameters of the activation function it has taken in, if there is one."""
     tensor = op.outputs[0] if output is None else output
     after = low.only_reader(tensor)
     if after is None or after.inputs[0] is None or after.inputs[0].tensor != tensor:

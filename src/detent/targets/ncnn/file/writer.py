@@ -11,7 +11,7 @@ from detent.ir import Network, Op, Trait, ops_with, read_qdq
 from detent.ir.folding import fold_constants
 from detent.targets.base import Deployment, Format, TensorFacts, Written
 from detent.targets.base.format import Roles
-from detent.targets.ncnn.file import logic, pointwise, recurrent, weighted, windows
+from detent.targets.ncnn.file import gathering, logic, pointwise, recurrent, weighted, windows
 from detent.targets.ncnn.file import movement as moves
 from detent.targets.ncnn.file.lowering import NcnnLowering, refuse, sample_sizes
 from detent.targets.ncnn.file.model import NcnnModel
@@ -71,8 +71,8 @@ RULES: dict[str, Rule] = {
     "Concat": moves.concat,
     "Split": moves.split,
     "Slice": moves.slice_,
-    "Gather": moves.gather,
-    "GatherElements": moves.gather_elements,
+    "Gather": gathering.gather,
+    "GatherElements": gathering.gather_elements,
     "Expand": moves.expand,
     "Tile": moves.tile,
     "Pad": moves.pad,

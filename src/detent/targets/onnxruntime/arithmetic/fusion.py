@@ -66,7 +66,7 @@ class HeldGrid:
 
 def integer_bias(op: Op) -> bool:
     """Whether there is no bias, or one of int32, which a factor of the product would change."""
-    bias = op.inputs[2] if len(op.inputs) > 2 else None
+    bias = op.optional(2)
     return bias is None or (bias.encoding is not None and bias.encoding.dtype == "int32" and factor(op) == 1)
 
 

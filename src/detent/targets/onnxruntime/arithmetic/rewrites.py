@@ -38,7 +38,7 @@ def remove_identities(graph: Network) -> Network:
     """EliminateIdentity, EliminateDropout: who reads their output reads their input, and a layer behind one finds the
     DequantizeLinear in front of it. A pair of Q and DQ that requantizes is none. ReluQuantFusion: a Relu of codes that
     are none below 0, given on the same grid, is one."""
-    given = {output.read.tensor for output in graph.outputs}
+    given = graph.output_tensors
     sources: dict[str, Operand] = {}
     kept: list[Op] = []
 
@@ -138,8 +138,8 @@ def _without(graph: Network, gone: Op, instead: Operand) -> Network:
 
 
 def propagate(graph: Network) -> Network:
-    """QDQPropagation: a grid spreads over operations that only move values, forwards to readers that have none, and
-    backwards to where the values were computed, which then gives them on that grid."""
+    """QDQPropagation: a grid spreads over operations that only move values, forward to readers that have none, and
+    backward to where the values were computed, which then gives them on that grid."""
     forward: dict[str, Encoding] = {}
 
     def read_forward(read: Operand) -> Operand:
@@ -265,6 +265,6 @@ def _scale_axis(op: Op) -> int:
 
 
 def _reaches_grid(graph: Network, op: Op) -> bool:
-    """Whether what `op` gives goes to a Q, through nothing but Relu and Clip."""
+    """Whether the output of `op` goes to a Q, through nothing but Relu and Clip."""
     found = chain(graph, op, ops_with(Trait.CLIPS))
     return found.encoding is not None

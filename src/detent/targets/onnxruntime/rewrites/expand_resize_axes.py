@@ -6,7 +6,6 @@ The error is "Number of elements of input 'sizes' (0) does not match".
 from __future__ import annotations
 
 from detent.rewrites import NetworkEditor, rewrite
-from detent.rewrites.network_editor import input_at
 
 __all__ = ["expand_resize_axes"]
 
@@ -21,7 +20,7 @@ __all__ = ["expand_resize_axes"]
 def expand_resize_axes(editor: NetworkEditor) -> None:
     """Matches a Resize to constant sizes of its last axes; those before stay as they come."""
     for op in editor.ops("Resize"):
-        data, sizes, stem = op.reads[0], input_at(op, 3), op.outputs[0]
+        data, sizes, stem = op.reads[0], op.optional(3), op.outputs[0]
         attributes = dict(op.attributes)
         axes, shape = attributes.pop("axes", None), editor.shape(data.tensor)
         if axes is None or shape is None or axes != list(range(axes[0], len(shape))):

@@ -7,7 +7,6 @@ import numpy as np
 from detent.ir import Op, Operand, Trait, ops_with, sole_float_reader
 from detent.ir.qparams import BOUNDS
 from detent.rewrites import NetworkEditor, rewrite
-from detent.rewrites.network_editor import input_at
 
 __all__ = ["pad_maxpool_with_negative_zero"]
 
@@ -37,7 +36,7 @@ def pad_maxpool_with_negative_zero(editor: NetworkEditor) -> None:
 def _pads_zeros(editor: NetworkEditor, op: Op) -> bool:
     if op.attribute("mode") != "constant":
         return False
-    value = input_at(op, 2)
+    value = op.optional(2)
     held = editor.constant(value)
     return value is None or (held is not None and not held.array.any())
 

@@ -57,7 +57,7 @@ def rectified(carried: Carried, graph: Network, op: Op) -> Step | None:
 
 def clipped(carried: Carried, graph: Network, op: Op) -> Step | None:
     """A Clip that reads codes. Its bounds are brought to whole codes as they are stored, wherever between two they
-    lie: inwards by a kernel that makes what is clipped, else towards zero."""
+    lie: inward by a kernel that makes what is clipped, else toward zero."""
     read = op.inputs[0]
     if clip_bounds(graph, op) is None or read is None or read.encoding is None:
         return None

@@ -122,6 +122,6 @@ def read_on_reals(graph: Network, tensor: str) -> bool:
 def _on_reals(graph: Network, op: Op) -> bool:
     if op.type in _ON_REALS or (op.type == "AveragePool" and op.attribute("ceil_mode")):
         return True
-    factors = [read for read in op.inputs if op.type == "Mul" and read is not None and read.tensor in graph.constants]
+    factors = [read for read in op.inputs if op.type == "Mul" and graph.is_constant(read)]
     # One that is not positive cannot go into a range.
     return any(bool((np.asarray(constant_values(graph, read), _f32) <= 0).any()) for read in factors)

@@ -53,7 +53,7 @@ NO_SHIFT = 1e-5  # a shift of less than this share of the codes is dropped
 def carry(graph: Network) -> tuple[Network, Carried]:
     """`graph` with grids carried over operations that only move values, to readers that take floats."""
     grids: dict[str, Encoding] = {}
-    given = {output.read.tensor for output in graph.outputs}
+    given = graph.output_tensors
     ops = []
     for op in graph.ops:
         reads = tuple(_on_grid(read, grids) for read in op.inputs)

@@ -1,7 +1,7 @@
 """Which convolution OpenVINO runs an addition inside of.
 
 A convolution takes in what is done to each element behind it, and then an addition of a second activation, whose
-memory it writes its result into. So nobody may read that second one afterwards, and what counts is the kernel that
+memory it writes its result into. So nobody may read that second one afterward, and what counts is the kernel that
 makes it: one kernel of several functions of elements makes several tensors.
 """
 
@@ -33,7 +33,7 @@ _ELEMENTWISE = _FUNCTIONS | _OF_TWO
 _HEADS = (
     ops_with(Trait.WEIGHTED)
     | ops_with(Trait.REDUCES) - {"ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"}  # not proven
-    | ops_with(Trait.POOL) - ops_with(Trait.EXTREME)
+    | ops_with(Trait.AVERAGE_POOL)
     | {"InstanceNormalization", "Resize"}
 )
 COMPOSED = ops_with(Trait.WEIGHTED)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from detent.ir import Op, sole_float_reader
 from detent.rewrites import NetworkEditor, rewrite
-from detent.rewrites.network_editor import Constant, Found, input_at
+from detent.rewrites.network_editor import Constant, Found
 
 __all__ = ["add_epsilon_bias"]
 
@@ -41,7 +41,7 @@ def add_epsilon_bias(editor: NetworkEditor) -> None:
 def _found(editor: NetworkEditor, op: Op) -> Found | None:
     """The layer, with the Add of a MatMul, if its bias is missing or zero."""
     if op.type == "Gemm":
-        bias = input_at(op, 2)
+        bias = op.optional(2)
         return editor.found(op) if bias is None or _is_zero(editor.constant(bias)) else None
     reader = sole_float_reader(editor.network, op.outputs[0])
     if reader is None or reader.type != "Add":

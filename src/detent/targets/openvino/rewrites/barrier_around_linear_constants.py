@@ -10,7 +10,6 @@ import numpy as np
 
 from detent.ir import Op, Operand, Trait, ops_with
 from detent.rewrites import NetworkEditor, rewrite
-from detent.rewrites.network_editor import input_at
 from detent.targets.openvino.rewrites.barrier_before_negation import is_scaled_later
 from detent.targets.openvino.rewrites.fusion_barrier import fusion_barrier
 from detent.targets.openvino.rewrites.integers import is_quantized
@@ -56,7 +55,7 @@ def _is_matrix(shape: tuple[int | str, ...] | None) -> bool:
 def _is_folded(editor: NetworkEditor, op: Op, data: Operand) -> bool:
     """Whether OpenVINO puts constants of an operation into a grid; biases that differ it leaves with their layer."""
     if op.type == "Gemm":
-        return _is_one_number(editor, input_at(op, 2))
+        return _is_one_number(editor, op.optional(2))
     producer = editor.producer(data)
     if op.type == "Add" and data.encoding is None and producer is not None and producer.type == "MatMul":
         bias = next(read for read in op.reads if read != data)

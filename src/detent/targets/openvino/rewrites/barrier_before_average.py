@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from detent.ir import Trait, ops_with
 from detent.rewrites import NetworkEditor, rewrite
 from detent.targets.openvino.rewrites.fusion_barrier import fusion_barrier
 from detent.targets.openvino.rewrites.integers import KEEP_INTEGERS, grid_before
@@ -9,7 +10,7 @@ from detent.traversal import reachable
 
 __all__ = ["barrier_before_average"]
 
-_ARITHMETIC = ("Add", "Mul", "Sub")
+_ARITHMETIC = ops_with(Trait.ARITHMETIC) - {"Div"}
 
 
 @rewrite(

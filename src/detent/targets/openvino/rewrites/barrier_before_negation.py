@@ -6,7 +6,6 @@ import numpy as np
 
 from detent.ir import Operand, Trait, ops_with
 from detent.rewrites import NetworkEditor, rewrite
-from detent.rewrites.network_editor import input_at
 from detent.targets.openvino.rewrites.fusion_barrier import fusion_barrier
 from detent.targets.openvino.rewrites.integers import KEEP_INTEGERS
 
@@ -45,5 +44,5 @@ def is_sum_without_biases(editor: NetworkEditor, read: Operand) -> bool:
     producer = editor.producer(read)
     if producer is None or producer.type not in _SUMS:
         return False
-    bias = editor.constant(input_at(producer, 2))
+    bias = editor.constant(producer.optional(2))
     return bias is None or np.unique(bias.array).size == 1

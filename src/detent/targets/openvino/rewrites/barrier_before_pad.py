@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from detent.ir import Encoding, Op
 from detent.rewrites import NetworkEditor, rewrite
-from detent.rewrites.network_editor import input_at
 from detent.targets.openvino.rewrites.fusion_barrier import fusion_barrier
 from detent.targets.openvino.rewrites.integers import grid_before, has_zero_point
 
@@ -35,7 +34,7 @@ def _is_wrong(editor: NetworkEditor, op: Op, grid: Encoding) -> bool:
     sizes = _padded_sizes(editor, op)
     if sizes is None or len(sizes) != 1:
         return False
-    value = editor.constant(input_at(op, 2))
+    value = editor.constant(op.optional(2))
     if value is not None and value.array.any():
         return True
     return sizes == [1] and has_zero_point(grid)
@@ -43,12 +42,12 @@ def _is_wrong(editor: NetworkEditor, op: Op, grid: Encoding) -> bool:
 
 def _padded_sizes(editor: NetworkEditor, op: Op) -> list[int | str] | None:
     """How long the axes are that get longer; None if that is computed."""
-    shape, pads = editor.shape(op.reads[0].tensor), editor.constant(input_at(op, 1))
+    shape, pads = editor.shape(op.reads[0].tensor), editor.constant(op.optional(1))
     if shape is None or pads is None:
         return None
     axes = list(range(len(shape)))
-    if input_at(op, 3) is not None:
-        given = editor.constant(input_at(op, 3))
+    if op.optional(3) is not None:
+        given = editor.constant(op.optional(3))
         if given is None:
             return None
         axes = [int(axis) % len(shape) for axis in given.array]

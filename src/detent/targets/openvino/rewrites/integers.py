@@ -19,7 +19,7 @@ KEEP_INTEGERS = (
 
 
 def grid_before(editor: NetworkEditor, read: Operand) -> Encoding | None:
-    """The grid since which a tensor's values were only moved or averaged."""
+    """The grid that a tensor had last: since then its values were only moved or averaged."""
     return editor.origin(read, KEEP_INTEGERS).encoding
 
 

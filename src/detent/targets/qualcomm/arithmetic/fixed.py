@@ -25,9 +25,9 @@ __all__ = [
     "convert",
     "half_up",
     "in_signed_bytes",
-    "misread",
     "multiply",
     "quantize",
+    "real",
     "requantize_sums",
     "sum_of_two",
     "weight_ratio",
@@ -66,15 +66,27 @@ def half_up(values: Tensor, grid: Encoding) -> Tensor:
     return _clipped(codes, (grid.qmin, grid.qmax))
 
 
-def misread(codes: Tensor, zero_point: int) -> Tensor:
-    """What an operation in float takes codes for: those at a multiple of 4 from the zero point for the one above, but
-    for the zero point itself.
+def real(codes: Tensor, grid: Encoding) -> Tensor:
+    """The real numbers that an operation in float takes codes for.
 
-    >>> misread(torch.tensor([99.0, 100.0, 101.0, 103.0, 104.0, 96.0]), 100).tolist()
-    [99.0, 100.0, 101.0, 103.0, 105.0, 97.0]
+    The scale is a float16, with an eighth of its unit in the last place `u` besides. With `d` steps from the zero point
+    the number is `d * s + u / 8`, twice that eighth where `d` is 2 past a multiple of 4, and `(d + 1) * s + u / 8` at
+    multiples of 4, which are taken for the one above; 0 is `2**-25 * (s + u / 8)`. Scales of 1 and more, and those that
+    vanish in a float16, multiply as they are.
+
+    >>> grid = Encoding(np.float32(0.25), np.int64(100), "uint8")  # u / 8 is 2**-15
+    >>> (real(torch.tensor([99.0, 101.0, 102.0, 103.0, 104.0, 96.0]), grid) - 2**-15).tolist()
+    [-0.25, 0.25, 0.500030517578125, 0.75, 1.25, -0.75]
+    >>> real(torch.tensor([104.0]), Encoding(np.float32(1.5), np.int64(100), "uint8")).tolist()
+    [6.0]
     """
-    steps = codes - zero_point
-    return codes + ((steps % 4 == 0) & (steps != 0))
+    steps, scale = codes.double() - int(grid.zero_point), _f32(grid.scale)
+    half = np.float16(scale) if scale < 1 else np.float16(0)
+    if not half:
+        return (steps * float(scale)).float()
+    eighth = float(np.spacing(half)) / 8
+    taken = (steps + (steps % 4 == 0)) * float(half) + eighth * (1 + (steps % 4 == 2))
+    return taken.where(steps != 0, 2.0**-25 * (float(half) + eighth)).float()
 
 
 def weight_ratio(data: Encoding, weight: Encoding, output: Encoding) -> Floats:
@@ -173,8 +185,8 @@ def multiply(a: Encoding, b: Encoding, y: Encoding, bounds: Bounds) -> Kernel:
 def average(
     x: Encoding, y: Encoding, bounds: Bounds, *, pool: bool = False, twice: bool = False
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """From sums of `count` codes: `m * (sum - count * zx)`, where `m` is the ratio over the count in 15 bits, rounded
-    to a code; called with the sums and their counts.
+    """The average from sums of `count` codes: `m * (sum - count * zx)`, where `m` is the ratio over the count in 15
+    bits, rounded to a code; called with the sums and their counts.
 
     A `pool` rounds to 15 bits behind the point before; `twice`, to 4 bits and one more for every power of two that the
     ratio is below 2.
@@ -195,8 +207,8 @@ def average(
 
 
 def convert(x: Encoding, y: Encoding, *, exact: bool) -> Kernel:
-    """To another grid: `(code - zx) * m`, `m` of 15 bits, rounded to 6 bits behind the point (fewer where the ratio is
-    2 or more), then rounded again; `exact` is rounded once."""
+    """Convert to another grid: `(code - zx) * m`, `m` of 15 bits, rounded to 6 bits behind the point (fewer where the
+    ratio is 2 or more), then rounded again; `exact` is rounded once."""
     ratio = float(_f32(x.scale) / _f32(y.scale))
     exponent = math.frexp(ratio)[1]
     factor = ratio if exact else math.floor(math.ldexp(ratio, _WORD - exponent) + 0.5) * 2.0 ** (exponent - _WORD)

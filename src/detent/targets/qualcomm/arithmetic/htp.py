@@ -1,4 +1,4 @@
-"""Qualcomm's Hexagon tensor processor (HTP), as its emulator computes; nothing of that is published.
+"""Qualcomm's Hexagon tensor processor (HTP), as its emulator computes; none of it is published.
 
 `fixed` has the formulas for 8 bits and `wide` those for 16; `steps` says which operations use them.
 """

@@ -1,4 +1,4 @@
-"""The operations that the HTP computes on integers, with the formulas of `fixed` and, for 16 bits, `wide`."""
+"""The operations that the HTP computes on integers, by the formulas of `fixed` and, for 16 bits, `wide`."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ FITTED = 1.0
 
 @dataclass(frozen=True)
 class PartKernel:
-    """What computes codes of a grid from what it reads; `off` as that of a step, where the emulator was seen to have
-    other codes."""
+    """Computes the codes of a grid from its inputs; `off` is that of a step, where the emulator had other codes."""
 
     reads: tuple[Operand | None, ...]
     kernel: Kernel
@@ -44,7 +43,7 @@ class PartKernel:
 
 
 def grid_of(read: Operand | None, *also: str) -> Encoding | None:
-    """The grid of what is read, if it has one scale and is for uint8, or for another type that is named."""
+    """The grid of an operand, if it has one scale and the type uint8, or another one that is given."""
     encoding = None if read is None else read.encoding
     return encoding if encoding is not None and encoding.per_tensor and encoding.dtype in ("uint8", *also) else None
 
@@ -94,7 +93,7 @@ def _bias_of(graph: Network, op: Op) -> Operand | None:
     adding = bias_behind(graph, op)
     if adding is not None:
         return adding.inputs[1]
-    return op.inputs[2] if len(op.inputs) > 2 else None
+    return op.optional(2)
 
 
 def _in_sums(graph: Network, op: Op, bias: Operand) -> Integers:
@@ -228,7 +227,7 @@ def _twice(op: Op) -> bool:
     return any(pads) if strides == [2, 2] else all(pads)
 
 
-AVERAGES = ops_with(Trait.POOL) - ops_with(Trait.EXTREME)
+AVERAGES = ops_with(Trait.AVERAGE_POOL)
 WIDE = ops_with(Trait.WEIGHTED) | AVERAGES | {"Add", "Sub"}
 """Operators with a kernel for 16-bit codes too."""
 

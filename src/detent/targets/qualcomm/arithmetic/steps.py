@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from detent.targets.qualcomm.arithmetic.kernels import (
 )
 from detent.targets.qualcomm.arithmetic.wide import quantize_wide
 from detent.twin import Step
-from detent.twin.arithmetic import Kernel, Maker
+from detent.twin.arithmetic import Maker
 from detent.twin.float_ops import MOVES, only_moves
 from detent.twin.lowering import chain, float_step, move_step
 from detent.twin.requantize import clamp_bounds
@@ -135,7 +136,7 @@ INTEGER_OPERATORS = MOVES | PARTS.keys() | {"Concat", *_TABLES, *_WITH_NUMBERS, 
 
 
 def _other(graph: Network, op: Op) -> Step:
-    """On grids before and behind it: what it gives in real numbers, halves up. Else in float, on what the HTP takes its
+    """On grids before and behind it: its output in real numbers, halves up. Else in float, on what the HTP takes its
     inputs for."""
     made = chain(graph, op, _CLIPS) if op.type in _IN_FLOAT else chain(graph, op)
     output = grid_of(made.writes[0])
@@ -149,7 +150,7 @@ def _other(graph: Network, op: Op) -> Step:
         given = replace(op, inputs=(_as_given(graph, op.inputs[0]), *op.inputs[1:]))
         return replace(float_step(graph, given), off=FITTED)
     if computed or output is None or bounds is None or len(op.outputs) > 1:
-        return replace(plain, kernel=_misread(graph, op, plain.kernel), off=FITTED)
+        return _in_float(graph, op)
     grid, limits = output, bounds
 
     def kernel(*codes: Any) -> Tensor:
@@ -167,20 +168,28 @@ def _as_given(graph: Network, read: Operand | None) -> Operand | None:
     return Operand(read.tensor)
 
 
-def _misread(graph: Network, op: Op, kernel: Kernel) -> Kernel:
-    """An operation in float takes codes that the HTP has just computed for others (`fixed.misread`); not those of
-    the network's inputs, or that were moved before."""
-    grids = [grid_of(read) if read is not None and _is_computed(graph, read.tensor) else None for read in op.inputs]
+def _in_float(graph: Network, op: Op) -> Step:
+    """On what the HTP takes codes for (`fixed.real`) that it has just computed for others; the network's inputs, and
+    what was moved before, are read as they are."""
+    grids = {read.tensor: grid for read in op.inputs if read is not None and (grid := _computed_grid(graph, read))}
+    reals = {tensor: partial(htp_fixed.real, grid=grid) for tensor, grid in grids.items()}
+    bare = (Operand(read.tensor) if read is not None and read.tensor in grids else read for read in op.inputs)
+    on_reals = float_step(graph, replace(op, inputs=tuple(bare)))
 
-    def misread(*values: Any) -> Any:
-        return kernel(
+    def kernel(*values: Any) -> Any:
+        pairs = zip(values, op.inputs, strict=True)
+        return on_reals.kernel(
             *(
-                value if grid is None else htp_fixed.misread(value, int(grid.zero_point))
-                for value, grid in zip(values, grids, strict=True)
+                reals[read.tensor](value) if read is not None and read.tensor in reals else value
+                for value, read in pairs
             )
         )
 
-    return misread
+    return replace(on_reals, reads=op.inputs, kernel=kernel, off=FITTED, reals=reals)
+
+
+def _computed_grid(graph: Network, read: Operand) -> Encoding | None:
+    return grid_of(read) if _is_computed(graph, read.tensor) else None
 
 
 def _is_computed(graph: Network, tensor: str) -> bool:

@@ -90,11 +90,11 @@ class TorchArithmetic(Arithmetic):
 
     @abstractmethod
     def _summed(self, op: Op, sums: Accumulator, bias: Tensor | None, output: Encoding) -> Kernel:
-        """The kernel of a convolution or linear layer; what it gives is not clamped yet."""
+        """The kernel of a convolution or linear layer; its output is not clamped yet."""
 
     @abstractmethod
     def _added(self, grids: list[Encoding], output: Encoding) -> Kernel:
-        """The kernel of an addition; what it gives is not clamped yet."""
+        """The kernel of an addition; its output is not clamped yet."""
 
     @abstractmethod
     def _averaged(self, sums: Tensor, count: int, grid: Encoding, *, whole: bool) -> Tensor:
@@ -151,7 +151,7 @@ class TorchArithmetic(Arithmetic):
             sums = F.avg_pool2d(shifted, kernel, strides, pads[:2], divisor_override=1)
             return self._averaged(sums, int(np.prod(kernel)), grid, whole=False)
 
-        if op.type in ops_with(Trait.POOL) - ops_with(Trait.EXTREME):
+        if op.type in ops_with(Trait.AVERAGE_POOL):
             return Step((op,), reads, writes, _clamped(averaged, 0, 255))
         return Step((op,), reads, writes, moved, "integer" if op.type == "Relu" else "moved")
 
@@ -272,7 +272,7 @@ _FUNCTIONS: dict[str, Callable[[Any], Callable[[Tensor], Tensor]]] = {
 def _as_weighted(graph: Network, ops: tuple[Op, ...]) -> tuple[Op, np.ndarray[Any, np.dtype[np.float32]] | None]:
     """The convolution or linear layer of a fused step, with the constant weights as its second input, and its bias."""
     head = next(op for op in ops if op.type in ops_with(Trait.WEIGHTED))
-    bias = head.inputs[2] if len(head.inputs) > 2 else None
+    bias = head.optional(2)
     if head.type == "MatMul":
         adds = [op for op in ops if op.type == "Add"]
         bias = adds[0].inputs[1] if adds else None

@@ -18,10 +18,10 @@ BEFORE_CORRECTION = "corrected_biases."
 
 def save_corrections(prepared: PreparedModel, state: dict[str, Any], prefix: str, _: Any) -> None:
     """A hook of `state_dict`: adds the float values of biases that nothing has changed since their correction."""
-    if not prepared.corrected_biases:
+    if not prepared.corrected:
         return
     for name, parameter in prepared.named_parameters(remove_duplicate=False):
-        before, after = prepared.corrected_biases.get(parameter, (None, None))
+        before, after = prepared.corrected.get(parameter, (None, None))
         if before is not None and after is not None and torch.equal(parameter, after):
             state[f"{prefix}{BEFORE_CORRECTION}{name}"] = before.detach().clone()
 
@@ -33,9 +33,9 @@ def load_corrections(prepared: PreparedModel, state: dict[str, Tensor], prefix: 
     for name, parameter in prepared.named_parameters():
         if f"{prefix}{name}" not in state:
             continue
-        if prepared.corrected_biases.pop(parameter, None) is not None:
+        if prepared.corrected.pop(parameter, None) is not None:
             prepared.float_originals.pop(parameter, None)
         if name in floats:
             before, after = (value.detach().to(parameter) for value in (floats[name], state[f"{prefix}{name}"]))
-            prepared.corrected_biases[parameter] = (before.clone(), after.clone())
+            prepared.corrected[parameter] = (before.clone(), after.clone())
             prepared.float_originals[parameter] = before.clone()

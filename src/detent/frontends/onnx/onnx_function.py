@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["Op"]
+__all__ = ["OnnxFunction"]
 
 
-class Op(nn.Module):
+class OnnxFunction(nn.Module):
     """A function of this package with its attributes, as one node of the graph that tracing does not look into.
 
     `kind` is the name it has in the table of kinds, or "" if it has none.

@@ -1,0 +1,188 @@
+"""Rotations folded into the weights of a prepared model, before it is calibrated: its residual stream has no outliers.
+
+A stream is what RMS norms read, and what embeddings and linear layers are added to. It is turned where every norm that
+reads it gives its output to linear layers alone, and nothing else sees it; where something does, nothing is changed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from detent.algorithms.batches import as_list, few, held_back, outputs_of
+from detent.algorithms.floating import as_float, evaluating, refuse_changed
+from detent.algorithms.layers import Layer, layers_of, modules_of, op_name, regions_of, stored_parameter
+from detent.algorithms.passing import behind, giver_of, users_of
+from detent.algorithms.report import Change, Report, record
+from detent.algorithms.rotate_core import read_turned, rotation, write_turned
+from detent.algorithms.snapshot import Snapshot
+from detent.algorithms.trial import TRIAL_ROWS, calibrate, output_error
+from detent.algorithms.whole import verdict
+from detent.graph import PreparedModel, Region, kind_of
+from detent.progress import progress
+
+__all__ = ["rotate"]
+
+
+@dataclass
+class _Stream:
+    """The values of a residual stream, and all that writes into it or reads it."""
+
+    values: set[fx.Node] = field(default_factory=set)
+    tables: list[Any] = field(default_factory=list)
+    writers: list[Layer] = field(default_factory=list)
+    readers: list[tuple[Any, list[Layer]]] = field(default_factory=list)  # a norm, and the layers behind it
+
+    @property
+    def size(self) -> int:
+        return int(self.readers[0][0].weight.numel())
+
+
+class _NotTurnedError(Exception):
+    """Why a stream cannot be turned."""
+
+
+@progress("rotate")
+def rotate(prepared: PreparedModel, batches: Iterable[Any], *, seed: int = 0) -> Report:
+    """Turn each residual stream by a Hadamard matrix with random signs, folded into the weights.
+
+    All of it is undone if the outputs of the network get worse. The model is calibrated on a few samples for that:
+    calibrate it afterwards.
+    """
+    refuse_changed(prepared, "rotate")
+    train, judge = held_back(as_list(batches))
+    trial, held = few(train, TRIAL_ROWS), few(judge, TRIAL_ROWS)
+    skipped: dict[str, str] = {}
+    turned: list[str] = []
+    with evaluating(prepared):
+        kept = Snapshot.of(prepared)
+        with as_float(prepared):
+            wanted = outputs_of(prepared, held)
+        before = output_error(prepared, trial, held, wanted)
+        shared = Counter(id(one) for _, one in prepared.named_parameters(remove_duplicate=False))
+        for path, region in regions_of(prepared).items():
+            # The graphs of several modes share their weights: what is turned for one would be wrong in the other.
+            if len(region.graphs) == 1:
+                _turn_region(region, path, seed, shared, turned, skipped)
+            else:
+                skipped[path or "the model"] = "it has several forward modes"
+        after = output_error(prepared, trial, held, wanted)
+        _, outputs = verdict([], before, after)
+        if not outputs.kept:
+            kept.restore()
+            calibrate(prepared, trial)
+    changes = tuple(
+        Change(place=place, before=before, after=after, kept=outputs.kept, note="noise of the outputs")
+        for place in turned
+    )
+    report = Report(algorithm="rotate", metric="noise over signal", changes=changes, skipped=skipped, outputs=outputs)
+    return record(prepared, report)
+
+
+def _turn_region(
+    region: Region, path: str, seed: int, shared: Counter[int], turned: list[str], skipped: dict[str, str]
+) -> None:
+    modules = modules_of(region)
+    ((mode, graph),) = region.graphs.items()
+    layers = {layer.node: layer for layer in layers_of(region, path, mode) if layer.kind == "linear"}
+    seen: set[fx.Node] = set()
+    for node in graph.nodes:
+        if _kind(node, modules) != "rmsnorm" or node in seen:
+            continue
+        name = op_name(region, path, node)
+        try:
+            stream = _stream_of(node, modules, layers, seen)
+            _check_shared(stream, shared)
+        except _NotTurnedError as why:
+            skipped[name] = str(why)
+            continue
+        _turn(stream, rotation(stream.size, seed=seed))
+        turned.append(f"the stream of {name}, {stream.size} channels")
+
+
+def _stream_of(
+    norm: fx.Node, modules: dict[str, nn.Module], layers: dict[fx.Node, Layer], seen: set[fx.Node]
+) -> _Stream:
+    """All that is connected with what a norm reads. Norms that are found are `seen`, whatever comes of it."""
+    stream, waiting = _Stream(), [giver_of(norm, modules)]
+    seen.add(norm)
+    reason: str | None = None
+    while waiting:
+        value = waiting.pop()
+        if value is None or value in stream.values:
+            continue
+        stream.values.add(value)
+        match _kind(value, modules):
+            case "add" if all(isinstance(part, fx.Node) for part in value.args) and not value.kwargs:
+                waiting += [behind(part, modules) for part in value.args if isinstance(part, fx.Node)]
+            case "linear" if value in layers:
+                stream.writers.append(layers[value])
+            case "embedding" if value.op == "call_module":
+                stream.tables.append(modules[str(value.target)])
+            case "linear":
+                reason = reason or f"{value.name} is called more than once"
+            case kind:
+                reason = reason or f"{value.name} ({kind or 'an input'}) is added to what it reads"
+        for user in users_of(value, modules):
+            kind = _kind(user, modules)
+            if kind == "rmsnorm":
+                seen.add(user)
+                reason = reason or _read(stream, user, modules, layers)
+            elif kind == "add":
+                waiting.append(user)
+            else:
+                reason = reason or f"{user.name} ({kind or user.op}) reads it without a norm"
+    if reason is not None:
+        raise _NotTurnedError(reason)
+    return stream
+
+
+def _read(stream: _Stream, norm: fx.Node, modules: dict[str, nn.Module], layers: dict[fx.Node, Layer]) -> str | None:
+    """Take in a norm and the layers behind it; or why that cannot be."""
+    module: Any = modules.get(str(norm.target)) if norm.op == "call_module" else None
+    if getattr(module, "weight", None) is None or module.weight.ndim != 1:
+        return f"{norm.name} has no gains that layers could take in"
+    users = users_of(norm, modules)
+    if not users <= layers.keys():
+        other = next(user for user in users if user not in layers)
+        found = "is called more than once" if _kind(other, modules) == "linear" else "is no linear layer"
+        return f"{other.name}, which reads {norm.name}, {found}"
+    stream.readers.append((module, [layers[user] for user in users]))
+    return None
+
+
+def _check_shared(stream: _Stream, shared: Counter[int]) -> None:
+    readers = [layer for _, own in stream.readers for layer in own]
+    places = [*(layer.op for layer in (*readers, *stream.writers)), *stream.tables, *(one for one, _ in stream.readers)]
+    if any(layer.calls > 1 or layer.folded is not None for layer in (*readers, *stream.writers)):
+        raise _NotTurnedError("one of its layers is called more than once")
+    if len({id(place) for place in places}) < len(places):
+        raise _NotTurnedError("a module reads it or writes it twice")
+    if any(shared[id(stored_parameter(place, "weight"))] > 1 for place in places):
+        raise _NotTurnedError("modules share a weight, as the table of words and the last layer may: give each its own")
+
+
+@torch.no_grad()
+def _turn(stream: _Stream, turn: Tensor) -> None:
+    for norm, layers in stream.readers:
+        for layer in layers:
+            weight = layer.weight_parameter
+            weight.copy_(read_turned(weight, norm.weight, turn))
+        norm.weight.fill_(1)
+    for layer in stream.writers:
+        layer.weight_parameter.copy_(write_turned(layer.weight_parameter.t(), turn).t())
+        if layer.bias_parameter is not None:
+            layer.bias_parameter.copy_(write_turned(layer.bias_parameter, turn))
+    for table in stream.tables:
+        weight = stored_parameter(table, "weight")
+        weight.copy_(write_turned(weight, turn))
+
+
+def _kind(node: fx.Node, modules: dict[str, nn.Module]) -> str | None:
+    kind = kind_of(node, modules)
+    return None if kind is None else kind.name
