@@ -18,6 +18,7 @@ from torch import Tensor, fx, nn
 
 from detent.errors import CaptureError, DetentError
 from detent.graph.capturable import validate_inputs
+from detent.graph.complex_numbers import write_in_reals
 from detent.graph.computed_weights import materialize_computed_weights
 from detent.graph.custom_tracer import CustomTracer
 from detent.graph.exporting import Attributes, Exported, Exporter, attributes_of
@@ -149,13 +150,13 @@ class _Capture:
                 module, {m: tracer.graph_of(module, constants[m], inputs) for m, tracer in tracers.items()}
             )
             assert region is not None
-            for mode, runner in region.runners.items():
-                given = record(runner, module, inputs)
+            for mode, call in calls.items():
+                given = _recorded_in_reals(region, mode, module, inputs)
                 if before is None and not self.leaves.rewrites:
                     if not same(expected[mode], given):
                         raise CaptureError("trace", "the traced graph computes something else", "")
-                    if _holds_tensors(runner):
-                        _require_same_elsewhere(runner, module, reversed_numbers(calls[mode]))
+                    if _holds_tensors(region.runners[mode]):
+                        _require_same_elsewhere(region.runners[mode], module, reversed_numbers(call))
         except Exception as reason:  # whatever Python did with a proxy: the module ran, so tracing is the cause
             if before is not None:
                 for call in calls.values():
@@ -207,8 +208,9 @@ class _Capture:
             try:
                 made = graphs()
                 region = Region(module, {mode: each.graph for mode, each in made.items()})
-                for mode, runner in region.runners.items():
-                    _require_same(runner, module, calls[mode])
+                for mode in modes:
+                    _recorded_in_reals(region, mode, module, calls[mode])
+                    _require_same(region.runners[mode], module, calls[mode])
             except Exception as reason:  # whatever torch.export refuses
                 line, found = line_of(reason), explained(reason)
                 if isinstance(reason, ReadsNumbersError):
@@ -339,6 +341,15 @@ def _region_of_one(op: nn.Module, inputs: Inputs) -> Region:
     with torch.no_grad():
         Recorder(region.runners["forward"]).run(*given.args, *given.kwargs.values())
     return region
+
+
+def _recorded_in_reals(region: Region, mode: str, module: nn.Module, inputs: Inputs) -> Any:
+    """What a graph gives, whose nodes know from here on what they give; it has no complex numbers any more."""
+    given = record(region.runners[mode], module, inputs)
+    if not write_in_reals(region, region.graphs[mode]):
+        return given
+    region.recompile()
+    return record(region.runners[mode], module, inputs)
 
 
 def _require_same(runner: fx.GraphModule, module: nn.Module, inputs: Inputs) -> None:

@@ -139,9 +139,10 @@ KINDS: dict[str, Kind] = _kinds(
     Kind("cos"),
     Kind("sin"),
     Kind("cumsum"),
-    # geometry, in float: codes are too coarse for places and for differences of what is alike
+    # in float: codes are too coarse for places, for differences of what is alike, and for spectra
     Kind("affine_grid"),
     Kind("cdist", inputs=2, sign=1),
+    Kind("stft"),
     # normalization
     Kind("batchnorm"),
     Kind("layernorm"),

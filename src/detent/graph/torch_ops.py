@@ -19,6 +19,7 @@ from torch import nn
 from torch.fx import Node
 
 from detent.graph.kinds import KINDS, Kind
+from detent.graph.spectra import stft_channels
 
 __all__ = [
     "TORCH_OPS",
@@ -208,6 +209,7 @@ TORCH_OPS: tuple[TorchOp, ...] = (
     _op("cumsum", torch.cumsum, "cumsum"),
     _op("affine_grid", F.affine_grid),
     _op("cdist", torch.cdist),
+    _op("stft", stft_channels),
     # normalization
     _op(
         "batch_norm", nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, F.batch_norm,

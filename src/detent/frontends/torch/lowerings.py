@@ -121,6 +121,7 @@ LOWERINGS: Mapping[str, Lowering] = {
     "cumsum": r.cumsum,
     "affine_grid": g.affine_grid,
     "cdist": g.cdist,
+    "stft": g.stft,
     # normalization
     "batch_norm": r.batch_norm,
     "instance_norm": r.instance_norm,

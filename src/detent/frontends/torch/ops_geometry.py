@@ -1,4 +1,4 @@
-"""Places and distances, in float."""
+"""Places, distances and spectra, in float."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from detent.errors import DeployError
 from detent.frontends.torch.builder import Builder, Read
 from detent.frontends.torch.values import Ref
+from detent.graph.spectra import stft_kernels
 
-__all__ = ["affine_grid", "cdist"]
+__all__ = ["affine_grid", "cdist", "stft"]
 
 _FEW = 25
 """So many rows torch compares one by one, and more by a product."""
@@ -59,3 +60,37 @@ def _squares_by_product(b: Builder, x1: Ref, x2: Ref) -> Read:
     turned, across = (b.emit("Transpose", [each], perm=order) for each in (x2, lengths[1]))
     twice = b.emit("Mul", [b.emit("MatMul", [x1, turned]), b.constant(np.float32(2))])
     return b.emit("Relu", [b.emit("Sub", [b.emit("Add", [lengths[0], across]), twice])])
+
+
+def stft(
+    b: Builder,
+    input: Ref,
+    n_fft: int,
+    hop_length: int,
+    win_length: int,
+    window: Ref | None,
+    center: bool,
+    pad_mode: str,
+    normalized: bool,
+    onesided: bool,
+) -> Ref:
+    """A convolution whose kernels are waves under the window."""
+    if window is not None and window.name not in b.constants:
+        raise DeployError(f"write {b.current!r}", "its window is computed from the inputs", "give it a constant window")
+    if pad_mode not in _PADDING:
+        raise DeployError(f"write {b.current!r}", f"it pads by {pad_mode!r}", f"use {', '.join(_PADDING)}")
+    shape = None if window is None else torch.from_numpy(b.constants[window.name])
+    kernels = stft_kernels(n_fft, win_length, shape, normalized=normalized, onesided=onesided)
+    axes = [1] if input.ndim == 2 else [0, 1]
+    x = b.emit("Unsqueeze", [input, b.integers(axes)])
+    if center:
+        half = n_fft // 2
+        x = b.emit("Pad", [x, b.integers([0, 0, half, 0, 0, half])], mode=_PADDING[pad_mode])
+    held = b.constant(kernels)
+    options = {"kernel_shape": [n_fft], "strides": [hop_length], "pads": [0, 0], "dilations": [1], "group": 1}
+    if input.ndim == 2:
+        return b.final("Conv", [x, held], **options)
+    return b.final("Squeeze", [b.emit("Conv", [x, held], **options), b.integers([0])])
+
+
+_PADDING = {"reflect": "reflect", "replicate": "edge", "constant": "constant"}
