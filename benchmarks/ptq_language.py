@@ -24,8 +24,7 @@ from detent.recipes import Recipe
 LENGTH = 96
 W4 = {"bits": 4, "granularity": "per_channel"}
 W4G32 = {"bits": 4, "granularity": {"per_group": 32}}  # w2, with 172 inputs, stays float
-# Name, recipe (and algorithms that it does not have), weight, activation. With float activations a row shows the
-# weights alone.
+# Name, recipe (and algorithms that it lacks), weight, activation. Float activations show what becomes of weights alone.
 ROWS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
     ("W4", "ptq", W4, {"quantize": False}),
     ("W4", "gptq", W4, {"quantize": False}),

@@ -1,9 +1,11 @@
 """Language models a layer at a time: the numbers of the whole model, and what is refused."""
 
+import gc
 import json
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -71,8 +73,8 @@ def test_a_skeleton_computes_what_the_model_does(tmp_path, family):
     skeleton = Skeleton(folder)
     ((hidden, calls),) = skeleton.enter([batch])
     with torch.no_grad():
-        for layer, name, call in zip(skeleton.layers, skeleton.layer_names, calls, strict=True):
-            hidden = skeleton.load(layer, name)(hidden, *call.args, **call.kwargs)
+        for index, call in enumerate(calls):
+            hidden = skeleton.layer(index)(hidden, *call.args, **call.kwargs)
         head = skeleton.head()
         (scores,) = skeleton.leave([batch], [hidden], lambda _, x: head(x))
         assert torch.equal(scores, load_checkpoint(folder)(*batch))
@@ -110,6 +112,26 @@ def test_the_numbers_are_those_of_the_whole_model(tmp_path, family, changes, rec
         assert result.noise == pytest.approx(notes[-1].outputs.after, rel=1e-9)
         places = {(c.place.removeprefix("model."), c.kept) for c in notes[-1].changes}
         assert {(c.place, c.kept) for c in result.changes if c.place != "outputs"} == places
+
+
+def test_one_layer_is_in_memory_at_a_time(llama, tmp_path, monkeypatch):
+    seen, alive = [], []
+
+    def watched(part, *rest, **options):
+        alive.append(sum(one() is not None for one in seen))
+        # What `prepare` makes of the part refers to its modules, not to the part.
+        seen.extend(weakref.ref(module) for module in part.module.modules() if isinstance(module, torch.nn.Linear))
+        return quantize_part(part, *rest, **options)
+
+    quantize_part = layerwise_quantize.quantize_part
+    monkeypatch.setattr(layerwise_quantize, "quantize_part", watched)
+    gc.disable()
+    try:
+        quantized(llama, tmp_path / "out", "w4g32")
+    finally:
+        gc.enable()
+    assert alive == [0, 0, 0]
+    assert len(seen) == 15
 
 
 @pytest.mark.slow  # two runs of 3 s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import math
@@ -192,6 +193,8 @@ class _Work:
         with progress("quantizing layer by layer", self._count, done=len(journal.parts)) as bar:
             for index in range(len(journal.parts), len(skeleton.layers)):
                 self._layer(skeleton, index, recipe, entered, run)
+                gc.collect()  # graphs and modules refer to each other: their weights would stay for many layers
+                trim_heap()
                 bar.advance(facts=skeleton.layer_names[index])
             self._head(skeleton, recipe, batches, entered, run)
             bar.advance(facts=skeleton.head_name)
@@ -206,16 +209,14 @@ class _Work:
         self, skeleton: Skeleton, index: int, recipe: Recipe, entered: Sequence[Entered], run: Run | None
     ) -> None:
         began = time.process_time()
-        name, layer = skeleton.layer_names[index], skeleton.layers[index]
-        skeleton.layers[index] = nn.Identity()  # its weights are let go with this part
-        part = Part(skeleton.load(layer, name), name, _PREFIX)
-        stored = {f"{name}.{key}": skeleton.stored(f"{name}.{key}") for key in layer.state_dict()}
+        name = skeleton.layer_names[index]
+        stored = {f"{name}.{key}": skeleton.stored(f"{name}.{key}") for key in skeleton.layers[index].state_dict()}
+        part = Part(skeleton.layer(index), name, _PREFIX)
         calls = [one.calls[index] for one in entered]
         found = quantize_part(part, recipe, self._backend, calls, entered[0].hidden, run)
         self._write(index, found, stored)
         described = _described(found) | {"cpu_seconds": round(time.process_time() - began, 1)}
         self._journal.done(described, {} if run is None else run.tensors())
-        trim_heap()
 
     def _head(
         self,

@@ -88,17 +88,13 @@ class Skeleton:
             tensor: Tensor = file.get_tensor(held)
             return tensor
 
-    def load(self, part: nn.Module, name: str) -> nn.Module:
-        """`part` with its weights, in float32."""
-        state = {key: self.stored(f"{name}.{key}" if name else key) for key in part.state_dict()}
-        floats = {key: value.float() if value.is_floating_point() else value for key, value in state.items()}
-        with refusing(CaptureError, self._asked, _TO_DO):
-            part.load_state_dict(floats, assign=True)
-        return part.requires_grad_(False)
+    def layer(self, index: int) -> nn.Module:
+        """A decoder layer, a copy with its weights: these are let go with the copy."""
+        return self._load(copy.deepcopy(self.layers[index]), self.layer_names[index])
 
     def head(self) -> nn.Module:
         """The last linear layer, a copy with its weights."""
-        return self.load(copy.deepcopy(self._model.get_submodule(self.head_name)), self.head_name)
+        return self._load(copy.deepcopy(self._model.get_submodule(self.head_name)), self.head_name)
 
     @torch.no_grad()
     def enter(self, batches: Sequence[Batch]) -> list[Entered]:
@@ -116,6 +112,14 @@ class Skeleton:
         for index, (batch, states) in enumerate(zip(batches, hidden, strict=True)):
             layers = [_StandIn(layer, _Given(states)) for layer in self.layers]
             yield self._run(batch, layers, partial(head, index))
+
+    def _load(self, part: nn.Module, name: str) -> nn.Module:
+        """`part` with its weights, in float32."""
+        state = {key: self.stored(f"{name}.{key}" if name else key) for key in part.state_dict()}
+        floats = {key: value.float() if value.is_floating_point() else value for key, value in state.items()}
+        with refusing(CaptureError, self._asked, _TO_DO):
+            part.load_state_dict(floats, assign=True)
+        return part.requires_grad_(False)
 
     def _enter(self, batch: Batch) -> Entered:
         seen: list[Tensor] = []
