@@ -216,6 +216,13 @@ def test_a_finished_folder_is_left_alone_and_another_request_refused(llama, tmp_
         quantized(llama, tmp_path / "out", "w4g128")
 
 
+def test_the_tokenizer_is_copied(tmp_path):
+    model = saved(tmp_path / "model")
+    (model / "tokenizer.json").write_text("{}")
+    quantized(model, tmp_path / "out", "w4g32")
+    assert (tmp_path / "out" / "tokenizer.json").read_text() == "{}"
+
+
 def test_a_checkpoint_that_lacks_a_layer_is_refused(llama, tmp_path):
     folder = tmp_path / "model"
     folder.mkdir()

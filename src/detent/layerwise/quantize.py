@@ -26,6 +26,7 @@ from detent.algorithms.whole import verdict
 from detent.deployment.memory import trim_heap
 from detent.errors import DataError, DetentError, RecipeError
 from detent.files import reserved, write_bytes
+from detent.frontends.hugging_face import companions
 from detent.layerwise.journal import Journal
 from detent.layerwise.part import Part, Quantized, Run, quantize_part
 from detent.layerwise.skeleton import Batch, Entered, LayerCall, Skeleton
@@ -178,7 +179,7 @@ class _Work:
         if self._journal.undone is not None:
             plain = tuple(one for one in self._recipe.algorithms if ALGORITHMS[one.name].on_graph is None)
             self._go(self._recipe.replace(algorithms=plain), None)
-        self._journal.finish({_INDEX: self._index(), _CONFIG: self._config()})
+        self._journal.finish({**companions(self._source), _INDEX: self._index(), _CONFIG: self._config()})
 
     def _go(self, recipe: Recipe, data: list[Batch] | None) -> None:
         """Through the parts that are not done, to the end or until the network has the last word."""
