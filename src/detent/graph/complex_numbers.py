@@ -114,7 +114,7 @@ class _Writer:
             made = Parts(*parts) if _is_complex(node) else parts[0]
         if made is NotImplemented:
             given = self._graph.call_function(in_reals, (_resolved(node), *_mapped((args, kwargs), _noded)))
-            whole = fx.Proxy(given, tracer)
+            whole: Any = fx.Proxy(given, tracer)
             made = Parts(whole[..., 0], whole[..., 1]) if _is_complex(node) else whole
         return _mapped(made, _noded)
 
@@ -156,13 +156,13 @@ def _picked(value: Any, which: str) -> Any:
 def _name(node: fx.Node) -> str:
     if node.target is getattr:
         return str(node.args[1])
-    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return node.target if isinstance(node.target, str) else str(getattr(node.target, "__name__", ""))
 
 
 def _resolved(node: fx.Node) -> str:
     if node.op == "call_method":
         return f"Tensor.{node.target}"
-    found = resolve_name(node.target) if node.op == "call_function" else None
+    found: str | None = resolve_name(node.target) if node.op == "call_function" else None
     if found is None:
         raise CaptureError(
             "capture", f"{_name(node)} of complex numbers", "compute with their real and imaginary parts"
