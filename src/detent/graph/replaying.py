@@ -130,7 +130,8 @@ class _SizesOfBatch:
             raise CaptureError("capture", "a number is computed of the batch size in a way that is not known", "")
         made = call(operator.mul, (size, numerator)) if numerator != 1 else size
         made = call(operator.add, (made, int(shift))) if shift else made
-        return call(operator.floordiv, (made, slope.denominator)) if slope.denominator != 1 else made
+        result: fx.Node = call(operator.floordiv, (made, slope.denominator)) if slope.denominator != 1 else made
+        return result
 
 
 def _joined(first: Any, second: Any, sizes: _SizesOfBatch | None) -> Any:
