@@ -186,7 +186,7 @@ def test_it_prints_as_yaml():
         pytest.param(
             SchemeError, {"rules": [{"match": {"name": "a"}, "weight": {"quantizer": "pact"}}]},
             "rules[0].weight.quantizer = 'pact'", "it is a method for activation",
-            "for weight use one of adaround, apot, dorefa, dsq, fixed, log, lsq, lsq_plus, moving_range, qil, tqt",
+            "for weight use one of adaround, apot, dorefa, dsq, fixed, log, lsq, lsq_plus, moving_range, qil, seq, tqt",
             id="wrong-role-in-a-rule",
         ),
         pytest.param(

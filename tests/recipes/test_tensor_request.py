@@ -141,7 +141,8 @@ def refused(identity, error, given, asked, found, to_do):
         ),
         refused(
             "grid", RecipeError, {"grid": "logg"},
-            "grid = 'logg'", "allowed are 'int', 'log', 'apot', 'e4m3', 'e5m2', 'e2m1', 'nf4'", "did you mean 'log'?",
+            "grid = 'logg'", "allowed are 'int', 'log', 'apot', 'half', 'e4m3', 'e5m2', 'e2m1', 'nf4'",
+            "did you mean 'log'?",
         ),
         refused(
             "signed-number", RecipeError, {"signed": 1},
