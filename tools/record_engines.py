@@ -1,8 +1,7 @@
 """Records what the engines that are installed compute on this kind of CPU, for the twin to be compared with elsewhere.
 
     python -m tools.record_engines
-    python -m tools.record_engines mnn --emulated avx2           # that engine alone, with AVX2 and without VNNI
-    python -m tools.record_engines executorch_xnnpack --emulated arm64
+    python -m tools.record_engines mnn --emulated    # that engine alone, on a CPU with AVX2 and without VNNI
 
 `--emulated` runs the engines under qemu, which `make test-cpus` sets up. Each engine has a file in
 `tests/golden/cpus/<kind of CPU>`, which holds the deployed models with inputs and outputs (integers, where they have a
@@ -25,7 +24,7 @@ from detent.ir import Package
 from detent.targets import BACKENDS
 from detent.targets.arithmetics import ARITHMETICS
 from tests.cpus import worker
-from tests.cpus.emulators import ARM64, AVX2, Emulator
+from tests.cpus.emulators import AVX2
 from tests.cpus.nets import CASES, codes, deployed, inputs_of
 
 GOLDEN = Path(__file__).parents[1] / "tests/golden/cpus"
@@ -34,12 +33,8 @@ SEVEN = ("attention", "convolutions", "residual", "separable")
 """With weights of 7 bits there is less to be seen: these do."""
 
 
-EMULATED = {"avx2": AVX2, "arm64": ARM64[1]}
-"""ExecuTorch ends on a CPU without dot products."""
-
-
-def main(backends: Sequence[str], *, emulated: Emulator | None) -> None:
-    cpu = emulated.kind if emulated else cpus.here().name
+def main(backends: Sequence[str], *, emulated: bool) -> None:
+    cpu = AVX2.kind if emulated else cpus.here().name
     folder = GOLDEN / cpu
     folder.mkdir(parents=True, exist_ok=True)
     wanted = [case for case in CASES if case.bits == 8 or case.net in SEVEN]
@@ -56,9 +51,7 @@ def main(backends: Sequence[str], *, emulated: Emulator | None) -> None:
         print(f"{backend}: {len(cases)} networks, {(folder / f'{backend}.npz').stat().st_size >> 10} KB, {about}")
 
 
-def recorded(
-    cases: dict[str, Package], folder: Path, *, emulated: Emulator | None
-) -> tuple[dict[str, Any], dict[str, str]]:
+def recorded(cases: dict[str, Package], folder: Path, *, emulated: bool) -> tuple[dict[str, Any], dict[str, str]]:
     """What goes into a file: arrays by "case/what/name", and with what they were made."""
     arrays: dict[str, Any] = {}
     for name, package in cases.items():
@@ -68,7 +61,7 @@ def recorded(
         arrays.update({f"{name}/input/{port}": values for port, values in inputs.items()})
     with tempfile.TemporaryDirectory() as answers:
         if emulated:
-            emulated.run("tests.cpus.worker", str(folder), answers).check_returncode()
+            AVX2.run("tests.cpus.worker", str(folder), answers).check_returncode()
         else:
             worker.main(folder, Path(answers))
         about = json.loads(Path(answers, "versions.json").read_text())
@@ -81,12 +74,12 @@ def recorded(
     manifest = next(iter(cases.values())).manifest
     engine = manifest["engine"]
     run = {"engine": engine, "version": about[engine], "arithmetic": manifest["arithmetic"], "cpu": about["cpu"]}
-    return arrays, {**run, "emulated": str(emulated)} if emulated else run
+    return arrays, {**run, "emulated": str(AVX2)} if emulated else run
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("backends", nargs="*", help="all that are installed unless named")
-    parser.add_argument("--emulated", choices=EMULATED, help="run under qemu, on such a CPU")
+    parser.add_argument("--emulated", action="store_true", help="run under qemu, on AVX2 without VNNI")
     options = parser.parse_args()
-    main(options.backends, emulated=EMULATED.get(options.emulated))
+    main(options.backends, emulated=options.emulated)

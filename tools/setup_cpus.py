@@ -28,9 +28,6 @@ PACKAGES = (
 TORCH = "2.9.1"
 """The last wheels for arm64 without CUDA that are no larger than needed."""
 
-EXECUTORCH = ("executorch==1.0.1", "ruamel.yaml==0.19.1", "tabulate==0.10.0", "torchao==0.18.0")
-"""The last that runs with that torch, and what it imports."""
-
 CONFIGURATION = """
 APT::Architecture "{architecture}";
 APT::Architectures {{ "{architecture}"; }};
@@ -73,7 +70,7 @@ def install(system: Path) -> None:
     python = re.search(r"python(3\.\d+)", str(next((system / "usr/bin").glob("python3.*"))))
     assert python is not None
     pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split() if "==" in line)
-    wanted = [f"torch=={TORCH}", *EXECUTORCH, *(f"{name}=={pinned[name]}" for name in PACKAGES)]
+    wanted = [f"torch=={TORCH}", *(f"{name}=={pinned[name]}" for name in PACKAGES)]
     platforms = [f"--platform=manylinux_2_{minor}_aarch64" for minor in range(17, 37)]
     options = ["--quiet", "--no-deps", "--only-binary=:all:", f"--python-version={python[1]}", *platforms]
     subprocess.run([sys.executable, "-m", "pip", "install", *options, "--target", system / "site", *wanted], check=True)

@@ -33,7 +33,7 @@ REFUSED = {
     "pact": {"nnie", "ppl_w8a16", "ppl_dsp"},  # pairs with symmetric DoReFa weights
     "dorefa": {"nnie"} | AFFINE_ONLY,
     "dsq": {"nnie"},
-    "qil": {"nnie"} | AFFINE_ONLY | POWERS_OF_TWO,
+    "qil": {"nnie", "openvino_llm"} | AFFINE_ONLY | POWERS_OF_TWO,
     **dict.fromkeys(("apot", "seq"), set(BACKENDS) - {"academic", "academic_nlp"}),
     **dict.fromkeys(
         ("w4g32", "w4g128", "w4g32_gptq", "w4g32_hqq", "w4g32_awq", "w4g32_autoround", "w8"), WITHOUT_GROUPS

@@ -172,7 +172,7 @@ def check_qparams(q, scheme):
 
 
 def check_eval(q, scheme, x):
-    """The output in eval is what the codes stand for; zero is among what can be stood for."""
+    """The output in eval is what the codes stand for; zero is among what can be stood for, but on the half grid."""
     q.eval()
     y, codes = q(x), q.codes(x).to(torch.int64)
     assert torch.all((codes >= scheme.grid.qmin) & (codes <= scheme.grid.qmax))
@@ -184,6 +184,8 @@ def check_eval(q, scheme, x):
         values = (blocked - zero_point) * scale
         # Past 2**24 the codes are those of float64, where DoReFa's tanh has more digits than the output shows.
         tolerance = 3e-7 if type(q).__name__ == "DoReFa" and scheme.grid.bits > 24 else 0.0
+    elif isinstance(scheme.grid, HalfGrid):
+        values, tolerance = (blocked + 0.5) * scale, 0.0
     elif isinstance(scheme.grid, ApotGrid):
         levels = np.array([0, 1, 2, 3, 4, 6, 8, 10]) if scheme.grid.signed else None
         levels = levels if levels is not None else np.array([0, 1, 2, 3, 4, 6, 8, 9, 12, 16, 18, 24, 32, 33, 36, 48])
@@ -195,7 +197,7 @@ def check_eval(q, scheme, x):
         tolerance = 2e-7  # a float32 power times a float32 scale
     expected = values.reshape(x.shape).float()
     assert torch.allclose(y, expected, rtol=tolerance, atol=0)
-    assert not q(torch.zeros_like(x)).any()
+    assert isinstance(scheme.grid, HalfGrid) or not q(torch.zeros_like(x)).any()
 
 
 # --- the contract --------------------------------------------------------------------------------------------
@@ -380,7 +382,7 @@ class TestInputs:
 def test_empty_batches(name, training):
     scheme, _ = TYPICAL[name]
     scheme = Scheme(scheme.grid, granularity=PerChannel(1), scale=scheme.scale)
-    q = calibrated(name, scheme, "activation").train(training)
+    q = calibrated(name, scheme, "weight" if name == "seq" else "activation").train(training)
     x = torch.empty(0, 8, requires_grad=True)
     y = q(x)
     assert y.shape == (0, 8)

@@ -33,7 +33,7 @@ class RecordedCall:
 
 
 class Walk:
-    """The calls of one graph, all of them at the same node; as many as have `most_bytes` alive at the most."""
+    """The calls of one graph, all of them at the same node; as many as have `most_bytes` alive at the most (None: 1.2 GB)."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Walk:
         mode: str,
         calls: Sequence[RecordedCall],
         *,
-        most_bytes: float = _MOST_BYTES,
+        most_bytes: float | None = None,
     ):
         self.prepared, self.path, self.region, self.mode = prepared, path, region, mode
         self.graph = region.graphs[mode]
@@ -52,7 +52,7 @@ class Walk:
         self._index = {node: index for index, node in enumerate(self._nodes)}
         self._last = {node: max((self._index[user] for user in node.users), default=-1) for node in self._nodes}
         self._at = 0
-        self.calls = self._that_fit(calls, most_bytes)
+        self.calls = self._that_fit(calls, _MOST_BYTES if most_bytes is None else most_bytes)
         self.left_out = len(calls) - len(self.calls)
 
     @property

@@ -58,7 +58,7 @@ WIDTHS = {
 }
 TYPES = {"int4-groups": onnx.TensorProto.INT4, "int16-per-tensor": onnx.TensorProto.INT16}
 
-METHODS = [name for name in QUANTIZERS if name not in ("apot", "log")]  # which have grids that ONNX has not
+METHODS = [name for name in QUANTIZERS if name not in ("apot", "log", "seq")]  # which have grids that ONNX has not
 REFUSED = {  # by the recipe, before anything runs: what a method has no meaning for
     *((name, width) for name in ("pact", "qdrop", "tqt") for width in WIDTHS),
     ("qil", "int4-groups"),
