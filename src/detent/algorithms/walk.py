@@ -33,7 +33,7 @@ class RecordedCall:
 
 
 class Walk:
-    """The calls of one graph, all of them at the same node; as many as have `most_bytes` alive at the most (None: 1.2 GB)."""
+    """The calls of one graph at the same node: as many as have `most_bytes` alive at most (1.2 GB if it is None)."""
 
     def __init__(
         self,
