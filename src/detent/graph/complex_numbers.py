@@ -113,7 +113,8 @@ class _Writer:
             parts = [_called(node, name, _picked(args, each), _picked(kwargs, each)) for each in which]
             made = Parts(*parts) if _is_complex(node) else parts[0]
         if made is NotImplemented:
-            given = self._graph.call_function(in_reals, (_resolved(node), *_mapped((args, kwargs), _noded)))
+            given_args = (_resolved(node), *_mapped((args, kwargs), _noded))
+            given = self._graph.create_node("call_function", in_reals, given_args, name=f"{node.name}_in_reals")
             whole: Any = fx.Proxy(given, tracer)
             made = Parts(whole[..., 0], whole[..., 1]) if _is_complex(node) else whole
         return _mapped(made, _noded)
