@@ -8,6 +8,8 @@ import json
 import pickle
 import tarfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,12 +28,15 @@ from detent.compat.mmrazor.config import Config as MMRazorConfig
 from detent.compat.vitis import VitisConfig
 from detent.data import Folder, Preprocessing
 from detent.ir.package import MANIFEST, digest
+from detent.layerwise import quantize_checkpoint
+from detent.layerwise.journal import JOURNAL
 from detent.recipes import Recipe
 from detent.report.curves import read_curves
 from detent.targets import BACKENDS
 from detent.targets.formats import find_format
 from detent.targets.gguf import container as gguf
 from detent.targets.gguf.file import PARAMETERS, read_gguf
+from detent.targets.gguf.tokenizer import NoTokenizer, tokenizer_values
 from detent.training import Log, checkpoint
 from detent.training.config_files import load_config
 from detent.training.datasets import ListedImages, Npz, cifar10, read_idx
@@ -40,6 +45,7 @@ from detent.zoo.pretrained import read_weights
 from tests.frontends.caffe.test_caffe import layer, numbers, save
 from tests.fuzz.harness import Reader
 from tests.targets.gguf import llama
+from tests.targets.gguf.test_tokenizer import model_of_sentencepiece, spoken
 from tests.targets.weights_in_blocks import TOKENS, deployed
 
 __all__ = ["ARTIFACTS", "installed", "readers"]
@@ -60,6 +66,7 @@ def readers(folder: Path, *, every_backend: bool) -> Iterator[Reader]:
     yield from _of_models(folder)
     yield from _of_data(folder)
     yield from _of_training(folder)
+    yield from _of_tokenizers(folder)
     for backend in sorted(set(BACKENDS) - {"gguf", "compressed_tensors"}) if every_backend else ARTIFACTS:
         yield from _of_artifact(folder / backend, backend)
     if every_backend:
@@ -287,6 +294,28 @@ def _of_hugging_face(folder: Path) -> Iterator[Reader]:
             _placed(where, other.name, other.read_bytes())
         read = lambda at: load_checkpoint(at.parent)  # noqa: E731
         yield Reader(f"hugging face {path.name}", where / path.name, path.read_bytes(), read, isolated=True)
+    out = folder / "layer by layer"
+    again = partial(quantize_checkpoint, saved, backend="compressed_tensors", recipe="w4g32", folder=out)
+    again()
+    for name in (JOURNAL, "model-00002-of-00002.safetensors"):
+        yield Reader(f"layers {name}", out / name, (out / name).read_bytes(), lambda _: again(), isolated=True)
+
+
+def _of_tokenizers(folder: Path) -> Iterator[Reader]:
+    """What becomes of one in a .gguf file, or the answer that nothing does."""
+
+    whole = json.dumps(spoken()).encode()
+
+    def read(path: Path, **beside: bytes) -> object:
+        with suppress(NoTokenizer):
+            return tokenizer_values({**beside, path.name: path.read_bytes()}, 300)
+        return None
+
+    said = json.dumps({"bos_token": "<s>", "eos_token": {"content": "</s>"}, "chat_template": "{{ x }}"}).encode()
+    yield _reader(folder, "tokenizer.json", whole, read)
+    yield _reader(folder, "tokenizer_config.json", said, partial(read, **{"tokenizer.json": whole}))
+    pieces = model_of_sentencepiece([("<unk>", 0.0, 2), ("<s>", 0.0, 3), ("a", -0.5, 1)])
+    yield _reader(folder, "tokenizer.model", pieces, read)
 
 
 def _of_artifact(folder: Path, backend: str) -> Iterator[Reader]:

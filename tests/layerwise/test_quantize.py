@@ -243,6 +243,32 @@ def test_a_damaged_journal_is_refused(llama, tmp_path, damage):
         quantized(llama, tmp_path, "w4g32")
 
 
+@pytest.mark.parametrize(
+    "part",
+    [7, {}, {"plan": [7], "widths": {}, "changes": []}, {"plan": [{"tensor": 7}], "widths": {}, "changes": []},
+     {"plan": [], "widths": {"w": [4]}, "changes": []}, {"plan": [], "widths": {"w": "48"}, "changes": []},
+     {"plan": [], "widths": {}, "changes": [{"place": "w"}]},
+     {"plan": [], "widths": {}, "changes": [], "noise": []}, None],
+)  # fmt: skip
+def test_a_journal_with_a_part_that_is_none_is_refused(llama, tmp_path, part):
+    quantized(llama, tmp_path, "w4g32")
+    said = json.loads((tmp_path / "layers.json").read_text())
+    said["parts"] = [] if part is None else [*said["parts"], part]
+    (tmp_path / "layers.json").write_text(json.dumps(said))
+    with pytest.raises(ArtifactError, match=r"layers\.json cannot be read"):
+        quantized(llama, tmp_path, "w4g32")
+
+
+def test_a_shard_that_is_damaged_is_named(llama, tmp_path):
+    quantized(llama, tmp_path, "w4g32")
+    said = json.loads((tmp_path / "layers.json").read_text())
+    (tmp_path / "layers.json").write_text(json.dumps({**said, "finished": False}))
+    shard = min(tmp_path.glob("*.safetensors"))
+    shard.write_bytes(shard.read_bytes()[:100])
+    with pytest.raises(ArtifactError, match=shard.name):
+        quantized(llama, tmp_path, "w4g32")
+
+
 def test_transformers_loads_it(llama, tmp_path):
     pytest.importorskip("compressed_tensors", reason="pip install compressed-tensors")
     import transformers

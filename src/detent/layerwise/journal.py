@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from detent.algorithms import Change
 from detent.errors import ArtifactError
 from detent.files import read_bytes, write_bytes
 
@@ -60,8 +61,11 @@ class Journal:
             if said["layers_version"] != _VERSION:
                 raise ValueError(f"its version is {said['layers_version']}")
             others = [key for key in journal._request if said["request"].get(key) != journal._request[key]]
-            journal.parts, journal.undone = list(said["parts"]), said["undone"]
+            journal.parts = [_part(part) for part in said["parts"]]
+            journal.undone = None if said["undone"] is None else dict(said["undone"])
             journal.finished = bool(said["finished"])
+            if journal.finished and not journal.parts:
+                raise ValueError("it is finished and has no parts")
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise ArtifactError(asked, f"{JOURNAL} cannot be read: {error}", "name another folder") from None
         if others:
@@ -118,3 +122,15 @@ class Journal:
             if path.name != kept:
                 with suppress(FileNotFoundError):
                     path.unlink()
+
+
+def _part(said: Any) -> dict[str, Any]:
+    """What a journal remembers of a part, if it is that; a TypeError, KeyError or ValueError if not."""
+    if not all(isinstance(text, str) for line in said["plan"] for text in (line["tensor"], *line, *line.values())):
+        raise ValueError("a line of its plan is not made of words")
+    for width in said["widths"].values():
+        if len(width) != 2 or not all(isinstance(number, int) for number in width):
+            raise ValueError(f"the width {width} is not bits and a size of groups")
+    for change in said["changes"]:
+        Change(**change)
+    return dict(said) | {"noise": float(said["noise"])} if "noise" in said else dict(said)

@@ -24,7 +24,7 @@ from detent.algorithms.batches import held_back
 from detent.algorithms.errors_core import Deviation
 from detent.algorithms.whole import verdict
 from detent.deployment.memory import trim_heap
-from detent.errors import DataError, DetentError, RecipeError
+from detent.errors import ArtifactError, DataError, DetentError, RecipeError, refusing
 from detent.files import reserved, write_bytes
 from detent.frontends.hugging_face import companions
 from detent.layerwise.journal import Journal
@@ -186,7 +186,7 @@ class _Work:
         skeleton, journal = Skeleton(self._source), self._journal
         _refuse_unmatched(recipe, skeleton)
         self._count = len(skeleton.layers) + 1
-        if len(journal.parts) == self._count:
+        if len(journal.parts) >= self._count:
             return
         batches = data or [_example(skeleton)]
         entered = skeleton.enter(batches)
@@ -265,9 +265,12 @@ class _Work:
         size = 0
         for index in range(self._count):
             name = _shard(index, self._count)
-            with safe_open(self._folder / name, "pt") as file:
+            with (
+                refusing(ArtifactError, f"read {self._folder / name}", "name another folder"),
+                safe_open(self._folder / name, "pt") as file,
+            ):
                 places.update(dict.fromkeys(file.keys(), name))
-            size += (self._folder / name).stat().st_size
+                size += (self._folder / name).stat().st_size
         return json.dumps({"metadata": {"total_size": size}, "weight_map": places}, indent=1).encode()
 
     def _config(self) -> bytes:
