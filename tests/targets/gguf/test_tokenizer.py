@@ -103,6 +103,14 @@ def test_others_are_refused(whole, reason):
         values(whole)
 
 
+@pytest.mark.parametrize(
+    "damaged", [{"model": {**spoken()["model"], "vocab": {"a": 1e999}}}, {"post_processor": {**BOS, "single": [{}]}}]
+)
+def test_a_damaged_file_is_no_tokenizer(damaged):
+    with pytest.raises(NoTokenizer):
+        values(spoken(**damaged))
+
+
 def test_more_tokens_than_the_model_has_are_refused():
     with pytest.raises(NoTokenizer, match="264 tokens, and the model 40"):
         values(spoken(), words=40)

@@ -44,7 +44,7 @@ def tokenizer_values(files: Mapping[str, bytes], words: int) -> dict[str, Any]:
     if whole is not None:
         try:
             found = _of_tokenizers(whole)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        except (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError) as error:
             raise NoTokenizer(f"tokenizer.json is not one that is known: {error}") from None
     elif "tokenizer.model" in files:
         found = _of_sentencepiece(files["tokenizer.model"], said)
