@@ -2,6 +2,7 @@
 
     python benchmarks/cpus.py [resnet20 resnet56 mobilenet_v2 efficientnet_lite0] [--backends onnxruntime openvino]
     python -m tools.lesser_cpu avx2 python benchmarks/cpus.py ...
+    python benchmarks/cpus.py --draws 5 --rows "8 bits" default
     python benchmarks/cpus.py --time [resnet20 ...]
 
 For each network and backend, on the engine on the CPU at hand: full 8-bit weights (`cpu="vnni"`), plain 7-bit weights,
@@ -17,6 +18,10 @@ over views. Differences are paired, image by image; an image with ten views coun
 the default is at most 0.05 points (CIFAR-10) or one standard error of the difference (ImageNet) below full 8 bits, and
 not below the other tool. SQNR is of the logits against those of the float network.
 
+One file is one throw of the dice: codes that round otherwise move a hundredth of the test images. `--draws` repeats a
+row on as many draws of calibration images and compares the means over them, image by image; the spread is the standard
+deviation of a difference over the draws.
+
 With `--time`: latency of the default file and the time that deploying takes, to those of full 8-bit weights, as ratios
 of runs that take turns in one process.
 """
@@ -27,6 +32,7 @@ import argparse
 import importlib.util
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,7 +45,7 @@ import detent
 from detent import cpus
 from detent.recipes import BUILTIN, Recipe
 from detent.targets.engines import ENGINES, compare_latency
-from ptq_data import Task, load, missing
+from ptq_data import Task, calibration_images, load, missing
 from ptq_peers import nncf_on_openvino, onnxruntime_static
 from timing import medians
 
@@ -106,9 +112,10 @@ def kept(file: Path, task: Task, build: Callable[[], Callable[[Tensor], Any] | N
     return torch.from_numpy(np.load(file))
 
 
-def measure(task: Task, backend: str, folder: Path, rows: Sequence[str]) -> None:
+def measure(task: Task, backend: str, folder: Path, rows: Sequence[str], draw: int = 0) -> dict[str, Tensor]:
+    """What each row answered; its accuracy is printed."""
     float_file = folder / f"{task.name}-{len(task.images)}-float.npy"
-    folder = folder / f"{task.name}-{len(task.images)}-{backend}"
+    folder = folder / (f"{task.name}-{len(task.images)}-{backend}" + (f"-{draw}" if draw else ""))
     folder.mkdir(parents=True, exist_ok=True)
     wanted = kept(float_file, task, lambda: task.net)
     assert wanted is not None
@@ -132,6 +139,31 @@ def measure(task: Task, backend: str, folder: Path, rows: Sequence[str]) -> None
         print(f"{line}  {noise:5.2f} dB, as float {same:.2f}", flush=True)
     if "default" in found and "other tool" in found:
         print(f"  default to other tool    {difference(task, found['default'], found['other tool'])}", flush=True)
+    return {row: answers.argmax(1) for row, answers in found.items()}
+
+
+def measure_draws(task: Task, backend: str, folder: Path, rows: Sequence[str], draws: int) -> None:
+    found: list[dict[str, Tensor]] = []
+    for draw in range(draws):
+        if draws > 1:
+            print(f"draw {draw}:", flush=True)
+        drawn = replace(task, calibration=calibration_images(task.name, draw)) if draw else task
+        found.append(measure(drawn, backend, folder, rows, draw))
+    if draws == 1:
+        return
+    for row in (each for each in ROWS if each != "8 bits" and all({each, "8 bits"} <= set(one) for one in found)):
+        apart = torch.stack([right(task, one[row]) - right(task, one["8 bits"]) for one in found])  # draws, images
+        error = apart.mean(0).std() / apart.shape[1] ** 0.5
+        print(
+            f"{task.name}, {backend}, {draws} draws: {row} {100 * apart.mean():+.3f} +- {100 * error:.3f} of 8 bits, "
+            f"spread {100 * apart.mean(1).std():.2f}",
+            flush=True,
+        )
+
+
+def right(task: Task, answers: Tensor) -> Tensor:
+    """The share of an image's views that are classified right."""
+    return (answers == task.labels).double().reshape(-1, task.views).mean(1)
 
 
 def difference(task: Task, one: Tensor, other: Tensor) -> str:
@@ -160,6 +192,7 @@ def main() -> None:
     parser.add_argument("--images", type=int)
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS)
     parser.add_argument("--keep", type=Path, default=Path("out/cpus"), help="folder of files and answers")
+    parser.add_argument("--draws", type=int, default=1, help="draws of calibration images, at most 9")
     parser.add_argument("--time", action="store_true", help="latency and deploying, not accuracy")
     asked = parser.parse_args()
     print(f"CPU: {cpus.here().about}")
@@ -173,7 +206,7 @@ def main() -> None:
             if asked.time:
                 measure_time(task, backend)
             else:
-                measure(task, backend, asked.keep, asked.rows)
+                measure_draws(task, backend, asked.keep, asked.rows, asked.draws)
 
 
 if __name__ == "__main__":

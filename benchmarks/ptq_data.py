@@ -101,10 +101,20 @@ def _cifar(name: str, calibration: int, images: int) -> Task:
     return Task(
         name,
         net.eval(),
-        list(_rows("train_0", calibration).split(64)),
+        calibration_images(name, 0, calibration),
         _rows("test", images),
         torch.tensor(labels),
     )
+
+
+def calibration_images(task: str, draw: int = 0, count: int | None = None) -> list[Tensor]:
+    """One of nine draws of calibration images: others of CIFAR-10's training set; of ImageNet the same photographs,
+    each in another of its ten views (the first: center crops)."""
+    if task not in WEIGHTS:
+        count = count or 1024
+        return list(_rows("train_0", (draw + 1) * count)[draw * count :].split(64))
+    rows = _photographs()[: count or 128]
+    return list(torch.stack([_ten_views(row["file"], task)[draw] for row in rows]).split(16))
 
 
 def _rows(part: str, count: int) -> Tensor:
@@ -120,9 +130,7 @@ def _rows(part: str, count: int) -> Tensor:
 def _imagenet(name: str, calibration: int, images: int, ten_views: bool) -> Task:
     net = mobilenet_v2() if name == "mobilenet_v2" else efficientnet_lite0(tf_padding=True)
     net.load_state_dict(torch.load(os.environ[WEIGHTS[name]], weights_only=True))
-    with (DATA / "imagenet_dev" / "images.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    calibrating, judging = rows[:calibration], rows[128 : 128 + images]
+    judging = _photographs()[128 : 128 + images]
     views = 10 if ten_views else 1
     judged = torch.empty(len(judging) * views, 3, 224, 224)  # two gigabytes: not twice
     for place, row in zip(judged.split(views), judging, strict=True):
@@ -130,11 +138,16 @@ def _imagenet(name: str, calibration: int, images: int, ten_views: bool) -> Task
     return Task(
         name,
         net.eval(),
-        list(torch.stack([_photo(row["file"], name) for row in calibrating]).split(16)),
+        calibration_images(name, 0, calibration),
         judged,
         torch.tensor([int(row["label"]) for row in judging]).repeat_interleave(views),
         views,
     )
+
+
+def _photographs() -> list[dict[str, str]]:
+    with (DATA / "imagenet_dev" / "images.csv").open() as file:
+        return list(csv.DictReader(file))
 
 
 def _photo(file: str, name: str) -> Tensor:
