@@ -474,14 +474,14 @@ def test_only_public_torch() -> None:
 # Modules that rely on how torch works inside, and not on its functions alone: what to look at for a new torch.
 FOLLOW_TORCH = {
     "frontends/torch/opaque.py": "reads what torch.onnx.export and torch.export give",
-    "graph/computed_weights.py": "sees calls by TorchFunctionMode, and gives a module the class of a layer",
-    "graph/decompositions.py": "patches the forward of torch's own layers",
-    "graph/exporting.py": "reads the graphs of torch.export",
-    "graph/plain_parameters.py": "takes the class of a parametrized module back",
-    "graph/recording.py": "sees calls by TorchFunctionMode, and patches nn.Module.__call__",
-    "graph/shape_guards.py": "takes the tracer's patches of nn.Module back",
+    "graph/weights/computed_weights.py": "sees calls by TorchFunctionMode, and gives a module the class of a layer",
+    "graph/decompositions/table.py": "patches the forward of torch's own layers",
+    "graph/capture/exporting.py": "reads the graphs of torch.export",
+    "graph/weights/plain_parameters.py": "takes the class of a parametrized module back",
+    "graph/capture/recording.py": "sees calls by TorchFunctionMode, and patches nn.Module.__call__",
+    "graph/capture/shape_guards.py": "takes the tracer's patches of nn.Module back",
     "layerwise/skeleton.py": "sees calls by TorchFunctionMode: parameters that are to be filled take no memory",
-    "graph/tracing.py": "patches fx.Proxy and torch's factory functions",
+    "graph/capture/tracing.py": "patches fx.Proxy and torch's factory functions",
     "targets/executorch/program.py": "the dialect of torch.export that ExecuTorch takes",
     "targets/torch_native/engine.py": "calls torch.ops.quantized",
 }

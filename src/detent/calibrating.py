@@ -25,8 +25,8 @@ from detent.algorithms import (
     round_pairs,
     run_algorithm,
 )
-from detent.algorithms.batches import few
-from detent.algorithms.start import JUDGING_ROWS
+from detent.algorithms.calibration.start import JUDGING_ROWS
+from detent.algorithms.common.batches import few
 from detent.errors import DataError, RangeError, RecipeError
 from detent.graph import (
     Inputs,
@@ -55,7 +55,7 @@ def calibrate(prepared: PreparedModel, batches: Iterable[Any]) -> None:
     bits that are trained start where the outputs of the first batches are nearest to the float ones. Where scales are
     powers of two, no addend is left finer than its sum (`detent.algorithms.align_addends`). With the recipe's
     `calibration.correct_biases`, biases make up for the mean errors of weights, and where steps became wider so that no
-    pair of products saturates, codes are chosen that make up for it (`detent.algorithms.pair_rounding`); with
+    pair of products saturates, codes are chosen that make up for it (`detent.algorithms.round_pairs`); with
     `calibration.choose_ranges`, activations are clipped where a few samples reach far, if that brings the outputs
     nearer to the float ones. The recipe's algorithms run before or after, whichever each of them needs;
     `prepared.algorithm_notes` has their reports.

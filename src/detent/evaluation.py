@@ -14,7 +14,7 @@ from detent.deployment import deployment_of
 from detent.errors import TensorError
 from detent.frontends.torch.trees import bound, tensors_in
 from detent.graph import PreparedModel, eval_mode
-from detent.graph.running import map_tensors
+from detent.graph.capture.running import map_tensors
 from detent.targets.arithmetics import ARITHMETICS
 from detent.targets.base import Engine
 from detent.twin import Twin

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from detent.algorithms import BitChoice, Layer, all_layers, choose_precision, sensitivity
-from detent.algorithms.layers import source_of
+from detent.algorithms.common.layers import source_of
 from detent.algorithms.mixed_precision import FLOAT_BITS
 from detent.artifact import Artifact, deploy
 from detent.calibrating import calibrate

@@ -74,7 +74,7 @@ def prepare(
     the nodes whose tensors are quantized in place of `nodes`, those that the backend's rules choose. A model
     from an ONNX file that would make a tensor of more than `max_tensor_bytes` is refused before it runs. With `inplace`
     there is no copy: the parts of `model` become those of the result, and an error leaves it half done. The other
-    arguments are those of `detent.graph.capture`.
+    arguments are those of `detent.graph.capture.capture`.
     """
     target = BACKENDS[backend] if isinstance(backend, str) else backend
     if own_operations:

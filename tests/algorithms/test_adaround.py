@@ -9,7 +9,7 @@ from torch import nn
 import detent
 from detent.algorithms import adaround
 from detent.algorithms.adaround_core import learn_rounding, neighbors
-from detent.algorithms.moments_core import Moments, columns, has_columns
+from detent.algorithms.common.moments_core import Moments, columns, has_columns
 from detent.errors import NotCalibratedError, SchemeError
 from detent.numerics import IntGrid, PerChannel, QParams, Scheme
 from detent.quantizers import AdaRound

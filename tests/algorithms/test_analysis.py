@@ -8,7 +8,7 @@ import torch
 
 import detent
 from detent.algorithms import analyze
-from detent.algorithms.errors_core import Deviation
+from detent.algorithms.common.errors_core import Deviation
 from detent.errors import NotCalibratedError
 from detent.graph import quantizers_of
 from detent.quantizers import QUANTIZE

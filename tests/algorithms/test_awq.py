@@ -5,7 +5,7 @@ import torch
 import detent
 from detent.algorithms import awq
 from detent.algorithms.awq_core import awq_scales
-from detent.algorithms.floating import as_float
+from detent.algorithms.common.floating import as_float
 from tests.algorithms.nets import Mlp, noise, ready, vectors
 
 W3 = {"weight": {"bits": 3, "granularity": {"per_group": 8}}, "activation": {"quantize": False}}

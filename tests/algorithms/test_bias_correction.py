@@ -139,7 +139,7 @@ def test_refusals(refuses):
 
 
 def test_a_nan_never_counts_as_better():
-    from detent.algorithms.report import better
+    from detent.algorithms.common.report import better
 
     assert not better(math.nan, 1.0)
     assert not better(1.0, math.nan)

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from detent.algorithms import equalize
-from detent.algorithms.chains import pairs_of
+from detent.algorithms.common.chains import pairs_of
+from detent.algorithms.common.floating import as_float
+from detent.algorithms.common.layers import layers_of, modules_of
 from detent.algorithms.equalization_core import (
     absorbable,
     absorbed_shift,
@@ -16,8 +18,6 @@ from detent.algorithms.equalization_core import (
     ranges_of_outputs,
     scale_inputs,
 )
-from detent.algorithms.floating import as_float
-from detent.algorithms.layers import layers_of, modules_of
 from detent.errors import RecipeError
 from tests.algorithms.nets import Convs, images, noise, ready
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detent.algorithms import all_layers, choose_precision, sensitivity, smallest_precision
-from detent.algorithms.batches import outputs_of
-from detent.algorithms.floating import as_float, evaluating
+from detent.algorithms.common.batches import outputs_of
+from detent.algorithms.common.floating import as_float, evaluating
 from detent.algorithms.mixed_precision import _noise
 from detent.algorithms.mixed_precision_core import cheapest
 from detent.errors import RecipeError

@@ -6,7 +6,7 @@ from torch import nn
 
 import detent
 from detent.algorithms import rotate
-from detent.algorithms.floating import as_float, remember_float
+from detent.algorithms.common.floating import as_float, remember_float
 from detent.algorithms.rotate_core import read_turned, rotation, write_turned
 from detent.errors import RecipeError
 

@@ -6,7 +6,7 @@ from torch import nn
 
 import detent
 from detent.algorithms import smoothquant
-from detent.algorithms.floating import as_float
+from detent.algorithms.common.floating import as_float
 from detent.algorithms.smoothquant_core import smoothing
 from tests.algorithms.nets import Mlp, noise, ready, vectors
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import detent
-from detent.algorithms.floating import as_float
+from detent.algorithms.common.floating import as_float
 from detent.errors import NotCalibratedError, RangeError
 from detent.graph import modes_to_observe, observing, quantizers_of
 from detent.numerics import QParams

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import detent
-from detent.algorithms.layers import regions_of
+from detent.algorithms.common.layers import regions_of
 from detent.errors import CaptureError, DataError, DeployError, RunError
 from detent.graph import RESERVED, PreparedModel, Region, without_quantizers
 

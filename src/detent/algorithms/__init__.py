@@ -3,27 +3,27 @@
 from typing import Any
 
 from detent.algorithms.adaround import adaround
-from detent.algorithms.addends import align_addends
 from detent.algorithms.analysis import Analysis, TensorLoss, analyze
 from detent.algorithms.autoround import autoround
 from detent.algorithms.awq import awq
 from detent.algorithms.bias_correction import bias_correction
 from detent.algorithms.brecq import brecq, qdrop
+from detent.algorithms.calibration.addends import align_addends
+from detent.algorithms.calibration.mean_shift import correct_mean_shift, observing_input_means
+from detent.algorithms.calibration.pair_rounding import observing_pair_inputs, round_pairs
+from detent.algorithms.calibration.sample_ranges import choose_ranges, observing_sample_ranges
+from detent.algorithms.calibration.start import choose_start
+from detent.algorithms.common.layers import Layer, all_layers
+from detent.algorithms.common.report import Change, Report, record
 from detent.algorithms.equalization import equalize
 from detent.algorithms.finetuning import finetune_scales, finetune_weights
 from detent.algorithms.gptq import gptq
 from detent.algorithms.hqq import hqq
-from detent.algorithms.layers import Layer, all_layers
-from detent.algorithms.mean_shift import correct_mean_shift, observing_input_means
 from detent.algorithms.mixed_precision import BitChoice, Sensitivity, choose_precision, sensitivity, smallest_precision
-from detent.algorithms.pair_rounding import observing_pair_inputs, round_pairs
-from detent.algorithms.report import Change, Report, record
 from detent.algorithms.restoring import RestoredOp, noise_of_weights, rank_restored, restoring
 from detent.algorithms.rotate import rotate
-from detent.algorithms.sample_ranges import choose_ranges, observing_sample_ranges
 from detent.algorithms.smoothquant import smoothquant
 from detent.algorithms.splitting import split_channels
-from detent.algorithms.start import choose_start
 from detent.algorithms.table import ALGORITHMS, Algorithm, check, run_algorithm
 from detent.algorithms.weight_splitting import SumOfTwo, split_weights
 from detent.deprecation import warn_renamed

@@ -12,15 +12,15 @@ from typing import Any
 import torch
 
 from detent.algorithms.adaround_core import learn_rounding
-from detent.algorithms.blocks import single
-from detent.algorithms.layer_data import moments_of
-from detent.algorithms.layers import Layer
-from detent.algorithms.moments_core import has_columns
-from detent.algorithms.piecewise import each_layer, piece_by_piece
-from detent.algorithms.reconstruction import Reconstruction, reconstruct
-from detent.algorithms.refusals import needs_quantizer
-from detent.algorithms.report import Change, Report, better
-from detent.algorithms.walk import Walk
+from detent.algorithms.common.blocks import single
+from detent.algorithms.common.layer_data import moments_of
+from detent.algorithms.common.layers import Layer
+from detent.algorithms.common.moments_core import has_columns
+from detent.algorithms.common.piecewise import each_layer, piece_by_piece
+from detent.algorithms.common.reconstruction import Reconstruction, reconstruct
+from detent.algorithms.common.refusals import needs_quantizer
+from detent.algorithms.common.report import Change, Report, better
+from detent.algorithms.common.walk import Walk
 from detent.graph import PreparedModel
 from detent.quantizers import AdaRound
 

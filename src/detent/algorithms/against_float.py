@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from detent.algorithms.analysis import own_losses
-from detent.algorithms.batches import run
-from detent.algorithms.errors_core import Deviation
-from detent.algorithms.floating import as_float, evaluating, only_quantizing
+from detent.algorithms.common.batches import run
+from detent.algorithms.common.errors_core import Deviation
+from detent.algorithms.common.floating import as_float, evaluating, only_quantizing
 from detent.graph import PreparedModel, flat
 from detent.quantizers import Quantizer
 

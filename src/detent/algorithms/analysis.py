@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from detent.algorithms.batches import as_list, outputs_of, run
-from detent.algorithms.errors_core import Deviation
-from detent.algorithms.floating import as_float, evaluating, only_quantizing
-from detent.algorithms.layers import modules_of, regions_of
-from detent.algorithms.recording import interpreting
-from detent.algorithms.refusals import needs_calibration
+from detent.algorithms.common.batches import as_list, outputs_of, run
+from detent.algorithms.common.errors_core import Deviation
+from detent.algorithms.common.floating import as_float, evaluating, only_quantizing
+from detent.algorithms.common.layers import modules_of, regions_of
+from detent.algorithms.common.recording import interpreting
+from detent.algorithms.common.refusals import needs_calibration
 from detent.graph import PreparedModel, called_module, quantizers_of
 from detent.markup import notebook, table
 from detent.progress import progress

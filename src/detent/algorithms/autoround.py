@@ -13,15 +13,15 @@ from typing import Any
 import torch
 
 from detent.algorithms.autoround_core import signed_rounding
-from detent.algorithms.floating import remember_float
+from detent.algorithms.common.floating import remember_float
+from detent.algorithms.common.layer_data import moments_of
+from detent.algorithms.common.layers import Layer
+from detent.algorithms.common.piecewise import Outcome, each_layer, piece_by_piece
+from detent.algorithms.common.refusals import needs_calibration
+from detent.algorithms.common.report import Change, Report, better
+from detent.algorithms.common.tied_weights import untie_weights
+from detent.algorithms.common.walk import Walk
 from detent.algorithms.gptq import cannot_write_codes
-from detent.algorithms.layer_data import moments_of
-from detent.algorithms.layers import Layer
-from detent.algorithms.piecewise import Outcome, each_layer, piece_by_piece
-from detent.algorithms.refusals import needs_calibration
-from detent.algorithms.report import Change, Report, better
-from detent.algorithms.tied_weights import untie_weights
-from detent.algorithms.walk import Walk
 from detent.graph import PreparedModel
 from detent.numerics import QParams, nearest_scale
 from detent.quantizers import Fixed

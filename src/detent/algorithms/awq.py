@@ -10,7 +10,7 @@ from torch import Tensor
 
 from detent.algorithms.awq_core import awq_scales
 from detent.algorithms.channel_scaling import scale_channels
-from detent.algorithms.report import Report
+from detent.algorithms.common.report import Report
 from detent.graph import PreparedModel
 from detent.progress import progress
 

@@ -18,16 +18,16 @@ import torch
 from torch import Tensor, fx
 
 from detent.algorithms.bias_correction_core import clipped_normal_mean, expected_shift
-from detent.algorithms.errors_core import Deviation
-from detent.algorithms.floating import remember_float
-from detent.algorithms.layer_data import pairs
-from detent.algorithms.layers import Layer, layers_of, source_of
-from detent.algorithms.measuring import measured
-from detent.algorithms.piecewise import LeftAlone, piece_by_piece
-from detent.algorithms.refusals import needs_calibration
-from detent.algorithms.report import Change, Report, better
-from detent.algorithms.snapshot import Snapshot
-from detent.algorithms.walk import Walk
+from detent.algorithms.common.errors_core import Deviation
+from detent.algorithms.common.floating import remember_float
+from detent.algorithms.common.layer_data import pairs
+from detent.algorithms.common.layers import Layer, layers_of, source_of
+from detent.algorithms.common.measuring import measured
+from detent.algorithms.common.piecewise import LeftAlone, piece_by_piece
+from detent.algorithms.common.refusals import needs_calibration
+from detent.algorithms.common.report import Change, Report, better
+from detent.algorithms.common.snapshot import Snapshot
+from detent.algorithms.common.walk import Walk
 from detent.errors import RecipeError
 from detent.graph import PASSING, FoldedBatchNorm, PreparedModel, called_module, kind_of
 from detent.quantizers import Quantizer

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from detent.algorithms.adaround import why_not
-from detent.algorithms.blocks import blocks_of
-from detent.algorithms.layers import layers_of
-from detent.algorithms.piecewise import LeftAlone, piece_by_piece
-from detent.algorithms.reconstruction import Choice, Reconstruction, reconstruct, rounding_and_scales
-from detent.algorithms.refusals import needs_quantizer
-from detent.algorithms.report import Change, Report
-from detent.algorithms.walk import Walk
+from detent.algorithms.common.blocks import blocks_of
+from detent.algorithms.common.layers import layers_of
+from detent.algorithms.common.piecewise import LeftAlone, piece_by_piece
+from detent.algorithms.common.reconstruction import Choice, Reconstruction, reconstruct, rounding_and_scales
+from detent.algorithms.common.refusals import needs_quantizer
+from detent.algorithms.common.report import Change, Report
+from detent.algorithms.common.walk import Walk
 from detent.graph import PreparedModel
 from detent.quantizers import AdaRound
 

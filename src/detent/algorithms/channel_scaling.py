@@ -15,18 +15,18 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from detent.algorithms.batches import as_list, few, held_back, outputs_of
+from detent.algorithms.common.batches import as_list, few, held_back, outputs_of
+from detent.algorithms.common.errors_core import Deviation
+from detent.algorithms.common.floating import as_float, evaluating, refuse_changed
+from detent.algorithms.common.layers import Layer, layers_of, modules_of, regions_of, source_of
+from detent.algorithms.common.measuring import measured, put_on_grid
+from detent.algorithms.common.passing import giver_of, is_passed, users_of
+from detent.algorithms.common.recording import record_values
+from detent.algorithms.common.report import Change, Report, better, record
+from detent.algorithms.common.snapshot import Snapshot
+from detent.algorithms.common.trial import TRIAL_ROWS, calibrate, output_error
+from detent.algorithms.common.whole import verdict
 from detent.algorithms.equalization_core import ranges_of_inputs
-from detent.algorithms.errors_core import Deviation
-from detent.algorithms.floating import as_float, evaluating, refuse_changed
-from detent.algorithms.layers import Layer, layers_of, modules_of, regions_of, source_of
-from detent.algorithms.measuring import measured, put_on_grid
-from detent.algorithms.passing import giver_of, is_passed, users_of
-from detent.algorithms.recording import record_values
-from detent.algorithms.report import Change, Report, better, record
-from detent.algorithms.snapshot import Snapshot
-from detent.algorithms.trial import TRIAL_ROWS, calibrate, output_error
-from detent.algorithms.whole import verdict
 from detent.graph import PreparedModel, Region, kind_of
 from detent.numerics import QParams
 from detent.quantizers import Quantizer

@@ -15,9 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from detent.algorithms.batches import as_list, few, held_back, outputs_of, run
-from detent.algorithms.ceilings import ceilings_of, drop_ceiling, put_back
-from detent.algorithms.chains import Pair, pairs_of
+from detent.algorithms.common.batches import as_list, few, held_back, outputs_of, run
+from detent.algorithms.common.ceilings import ceilings_of, drop_ceiling, put_back
+from detent.algorithms.common.chains import Pair, pairs_of
+from detent.algorithms.common.floating import as_float, evaluating, refuse_changed
+from detent.algorithms.common.layers import Layer, layers_of, modules_of, regions_of
+from detent.algorithms.common.report import Change, Report, better, record
+from detent.algorithms.common.snapshot import Snapshot
+from detent.algorithms.common.trial import TRIAL_ROWS, calibrate, output_error
 from detent.algorithms.equalization_core import (
     absorbable,
     absorbed_shift,
@@ -27,11 +32,6 @@ from detent.algorithms.equalization_core import (
     ranges_of_outputs,
     scale_inputs,
 )
-from detent.algorithms.floating import as_float, evaluating, refuse_changed
-from detent.algorithms.layers import Layer, layers_of, modules_of, regions_of
-from detent.algorithms.report import Change, Report, better, record
-from detent.algorithms.snapshot import Snapshot
-from detent.algorithms.trial import TRIAL_ROWS, calibrate, output_error
 from detent.graph import PASSING, PreparedModel
 from detent.progress import progress
 

@@ -11,14 +11,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from detent.algorithms.blocks import Block
 from detent.algorithms.brecq import block_by_block
-from detent.algorithms.floating import remember_float
-from detent.algorithms.layers import Layer
-from detent.algorithms.reconstruction import Learned, Reconstruction, activation_quantizers
-from detent.algorithms.refusals import needs_calibration
-from detent.algorithms.report import Report
-from detent.algorithms.walk import Walk
+from detent.algorithms.common.blocks import Block
+from detent.algorithms.common.floating import remember_float
+from detent.algorithms.common.layers import Layer
+from detent.algorithms.common.reconstruction import Learned, Reconstruction, activation_quantizers
+from detent.algorithms.common.refusals import needs_calibration
+from detent.algorithms.common.report import Report
+from detent.algorithms.common.walk import Walk
 from detent.errors import SchemeError
 from detent.graph import PreparedModel, quantizers_of
 from detent.quantizers import AdaRound, QDrop, Quantizer

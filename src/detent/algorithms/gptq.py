@@ -12,16 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detent.algorithms.floating import remember_float
+from detent.algorithms.common.floating import remember_float
+from detent.algorithms.common.layer_data import Grams, moments_of
+from detent.algorithms.common.layers import Layer
+from detent.algorithms.common.moments_core import has_columns
+from detent.algorithms.common.piecewise import Outcome, each_layer, piece_by_piece
+from detent.algorithms.common.refusals import needs_calibration
+from detent.algorithms.common.report import Change, Report, better
+from detent.algorithms.common.tied_weights import untie_weights
+from detent.algorithms.common.walk import Walk
 from detent.algorithms.gptq_core import gptq_weight
-from detent.algorithms.layer_data import Grams, moments_of
-from detent.algorithms.layers import Layer
-from detent.algorithms.moments_core import has_columns
-from detent.algorithms.piecewise import Outcome, each_layer, piece_by_piece
-from detent.algorithms.refusals import needs_calibration
-from detent.algorithms.report import Change, Report, better
-from detent.algorithms.tied_weights import untie_weights
-from detent.algorithms.walk import Walk
 from detent.graph import PreparedModel
 from detent.numerics import PAIR_LIMIT, Scheme
 from detent.quantizers import Fixed, Lsq, Quantizer

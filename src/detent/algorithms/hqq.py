@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from detent.algorithms.common.layers import Layer, all_layers
+from detent.algorithms.common.refusals import needs_calibration
+from detent.algorithms.common.report import Change, Report, better, record
 from detent.algorithms.hqq_core import half_quadratic
-from detent.algorithms.layers import Layer, all_layers
-from detent.algorithms.refusals import needs_calibration
-from detent.algorithms.report import Change, Report, better, record
 from detent.graph import PreparedModel
 from detent.numerics import QParams, nearest_scale
 from detent.progress import progress

@@ -13,13 +13,13 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from detent.algorithms.batches import as_list, outputs_of
-from detent.algorithms.errors_core import Deviation
-from detent.algorithms.floating import as_float, evaluating
-from detent.algorithms.layers import Layer, all_layers, modules_of, source_of
-from detent.algorithms.measuring import measured, put_on_grid
+from detent.algorithms.common.batches import as_list, outputs_of
+from detent.algorithms.common.errors_core import Deviation
+from detent.algorithms.common.floating import as_float, evaluating
+from detent.algorithms.common.layers import Layer, all_layers, modules_of, source_of
+from detent.algorithms.common.measuring import measured, put_on_grid
+from detent.algorithms.common.refusals import needs_calibration
 from detent.algorithms.mixed_precision_core import cheapest
-from detent.algorithms.refusals import needs_calibration
 from detent.errors import RecipeError
 from detent.graph import PreparedModel
 from detent.numerics import Scheme

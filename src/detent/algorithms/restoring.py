@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from detent.algorithms.batches import as_list, few, noise_of, outputs_of
-from detent.algorithms.errors_core import Deviation
-from detent.algorithms.floating import as_float, evaluating, only_quantizing, with_originals
-from detent.algorithms.layers import modules_of, op_name, regions_of
-from detent.algorithms.refusals import needs_calibration
+from detent.algorithms.common.batches import as_list, few, noise_of, outputs_of
+from detent.algorithms.common.errors_core import Deviation
+from detent.algorithms.common.floating import as_float, evaluating, only_quantizing, with_originals
+from detent.algorithms.common.layers import modules_of, op_name, regions_of
+from detent.algorithms.common.refusals import needs_calibration
 from detent.graph import PreparedModel, called_module, kind_of, quantizers_of
 from detent.quantizers import Quantizer
 

@@ -14,15 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from detent.algorithms.batches import as_list, few, held_back, outputs_of
-from detent.algorithms.floating import as_float, evaluating, refuse_changed
-from detent.algorithms.layers import Layer, layers_of, modules_of, op_name, regions_of, stored_parameter
-from detent.algorithms.passing import behind, giver_of, users_of
-from detent.algorithms.report import Change, Report, record
+from detent.algorithms.common.batches import as_list, few, held_back, outputs_of
+from detent.algorithms.common.floating import as_float, evaluating, refuse_changed
+from detent.algorithms.common.layers import Layer, layers_of, modules_of, op_name, regions_of, stored_parameter
+from detent.algorithms.common.passing import behind, giver_of, users_of
+from detent.algorithms.common.report import Change, Report, record
+from detent.algorithms.common.snapshot import Snapshot
+from detent.algorithms.common.trial import TRIAL_ROWS, calibrate, output_error
+from detent.algorithms.common.whole import verdict
 from detent.algorithms.rotate_core import read_turned, rotation, write_turned
-from detent.algorithms.snapshot import Snapshot
-from detent.algorithms.trial import TRIAL_ROWS, calibrate, output_error
-from detent.algorithms.whole import verdict
 from detent.graph import PreparedModel, Region, kind_of
 from detent.progress import progress
 

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from detent.algorithms.channel_scaling import scale_channels
-from detent.algorithms.report import Report
+from detent.algorithms.common.report import Report
 from detent.algorithms.smoothquant_core import smoothing
 from detent.graph import PreparedModel
 from detent.progress import progress

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from detent.algorithms.chains import Pair, pairs_of
+from detent.algorithms.common.chains import Pair, pairs_of
+from detent.algorithms.common.layers import layers_of, modules_of, regions_of
 from detent.algorithms.equalization_core import ranges_of_inputs
-from detent.algorithms.layers import layers_of, modules_of, regions_of
 from detent.errors import RecipeError
 from detent.graph import PASSING, Region, capture, fold_batch_norms
 

@@ -14,15 +14,15 @@ from detent.algorithms.autoround import autoround, autoround_layers
 from detent.algorithms.awq import awq
 from detent.algorithms.bias_correction import bias_correction
 from detent.algorithms.brecq import brecq, qdrop
+from detent.algorithms.common.piecewise import Outcome
+from detent.algorithms.common.report import Report
+from detent.algorithms.common.walk import Walk
 from detent.algorithms.equalization import equalize
 from detent.algorithms.finetuning import finetune_scales, finetune_weights
 from detent.algorithms.gptq import gptq, gptq_layers
 from detent.algorithms.hqq import hqq
-from detent.algorithms.piecewise import Outcome
-from detent.algorithms.report import Report
 from detent.algorithms.rotate import rotate
 from detent.algorithms.smoothquant import smoothquant
-from detent.algorithms.walk import Walk
 from detent.errors import RecipeError, RegistrationError
 from detent.graph import PreparedModel
 from detent.registry import Table

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from detent.errors import NotQuantizedWarning
-from detent.graph.running import flat
+from detent.graph.capture.running import flat
 
 __all__ = ["warning_if_trained"]
 

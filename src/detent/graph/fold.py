@@ -8,9 +8,9 @@ from torch import fx, nn
 
 from detent.errors import SchemeError
 from detent.graph.batch_norm import STRATEGIES, FoldedBatchNorm, foldable, merge_into
-from detent.graph.capture import Captured
+from detent.graph.capture.capture import Captured
+from detent.graph.capture.running import join
 from detent.graph.region import Region
-from detent.graph.running import join
 from detent.graph.torch_ops import kind_of
 
 __all__ = ["fold_batch_norms"]

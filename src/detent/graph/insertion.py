@@ -10,7 +10,7 @@ from torch.nn.utils import parametrize
 
 from detent.errors import CaptureError
 from detent.graph.batch_norm import FoldedBatchNorm
-from detent.graph.capture import Captured
+from detent.graph.capture.capture import Captured
 from detent.graph.derived_bias import DerivedBias
 from detent.graph.float_ranges import HOLDER, FloatRange
 from detent.graph.kinds import KINDS

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from detent.errors import RunError
+from detent.graph.capture.running import Inputs, flat, record, run
 from detent.graph.corrections import load_corrections, save_corrections
 from detent.graph.derived_bias import DerivedBias
 from detent.graph.eval_mode import eval_mode
@@ -18,7 +19,6 @@ from detent.graph.float_ranges import HOLDER
 from detent.graph.names import FloatNames, translate_float_state
 from detent.graph.plan import Plan
 from detent.graph.region import ACTIVATION_QUANTIZERS, Region
-from detent.graph.running import Inputs, flat, record, run
 from detent.numerics import QParams, Scheme
 from detent.quantizers import PASS_THROUGH, Mode, Quantizer, in_modes
 

@@ -9,9 +9,9 @@ from torch.nn.utils import parametrize
 
 from detent.graph.batch_norm import FoldedBatchNorm
 from detent.graph.float_ranges import HOLDER
-from detent.graph.plain_parameters import give_own_class
 from detent.graph.prepared import PreparedModel
 from detent.graph.region import ACTIVATION_QUANTIZERS, Region
+from detent.graph.weights.plain_parameters import give_own_class
 from detent.quantizers import Quantizer
 
 __all__ = ["without_quantizers"]

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx import Node
 
+from detent.graph.decompositions.spectra import stft_channels
 from detent.graph.kinds import KINDS, Kind
-from detent.graph.spectra import stft_channels
 
 __all__ = [
     "TORCH_OPS",

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import fx, nn
 
-from detent.graph.capture import capture
+from detent.graph.capture.capture import capture
 from detent.graph.kinds import Kind
 from detent.graph.region import Region
 from detent.graph.torch_ops import kind_of

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, fx, nn
 
 from detent.algorithms import ALGORITHMS, Change, Layer, all_layers, run_algorithm
-from detent.algorithms.binding import bound_inputs
-from detent.algorithms.floating import evaluating
-from detent.algorithms.layers import regions_of
-from detent.algorithms.piecewise import LeftAlone
-from detent.algorithms.walk import RecordedCall, Walk
+from detent.algorithms.common.binding import bound_inputs
+from detent.algorithms.common.floating import evaluating
+from detent.algorithms.common.layers import regions_of
+from detent.algorithms.common.piecewise import LeftAlone
+from detent.algorithms.common.walk import RecordedCall, Walk
 from detent.errors import CaptureError, DeployError
 from detent.graph import PreparedModel, QuantizedTensor, observing
 from detent.layerwise.skeleton import LayerCall

@@ -20,9 +20,9 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from detent.algorithms import ALGORITHMS, Change, check
-from detent.algorithms.batches import held_back
-from detent.algorithms.errors_core import Deviation
-from detent.algorithms.whole import verdict
+from detent.algorithms.common.batches import held_back
+from detent.algorithms.common.errors_core import Deviation
+from detent.algorithms.common.whole import verdict
 from detent.deployment.memory import trim_heap
 from detent.errors import ArtifactError, DataError, DetentError, RecipeError, refusing
 from detent.files import reserved, write_bytes

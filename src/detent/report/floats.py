@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from detent.algorithms import ALGORITHMS
-from detent.algorithms.floating import as_float
+from detent.algorithms.common.floating import as_float
 from detent.errors import ArtifactError, DetentError
 from detent.graph import PreparedModel
 from detent.ir import Package

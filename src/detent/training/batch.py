@@ -15,7 +15,7 @@ from torch.utils.data import default_collate
 
 from detent.errors import DataError
 from detent.graph import Inputs
-from detent.graph.running import map_tensors
+from detent.graph.capture.running import map_tensors
 
 __all__ = ["ModelInputs", "call", "example_of", "inputs_of", "labels_of", "size_of", "to_float32"]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from detent.errors import DataError
-from detent.graph.running import map_tensors
+from detent.graph.capture.running import map_tensors
 
 __all__ = ["Augment", "Batches", "Samples"]
 

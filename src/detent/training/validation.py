@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from detent.algorithms.floating import only_quantizing
+from detent.algorithms.common.floating import only_quantizing
 from detent.graph import eval_mode
 from detent.progress import count_of, progress
 from detent.training.batch import call, size_of

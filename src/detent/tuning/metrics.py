@@ -10,7 +10,7 @@ import torch
 
 from detent.errors import DataError
 from detent.graph import flat
-from detent.graph.running import map_tensors
+from detent.graph.capture.running import map_tensors
 from detent.verification.batches import labels_of, require_classes
 
 __all__ = ["Metric", "accuracy"]

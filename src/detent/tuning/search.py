@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from detent.algorithms import RestoredOp, noise_of_weights, rank_restored, restoring
-from detent.algorithms.batches import few, noise_of, outputs_of
-from detent.algorithms.floating import as_float, evaluating
+from detent.algorithms.common.batches import few, noise_of, outputs_of
+from detent.algorithms.common.floating import as_float, evaluating
 from detent.artifact import Artifact
 from detent.errors import DataError, DetentError
 from detent.evaluation import BitExact, OnEngine

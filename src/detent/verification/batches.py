@@ -13,7 +13,7 @@ from torch import Tensor
 
 from detent.errors import RangeError, TensorError
 from detent.graph import flat
-from detent.graph.running import map_tensors
+from detent.graph.capture.running import map_tensors
 from detent.ir import Port
 
 __all__ = ["Batch", "labels_of", "require_batches", "require_classes", "unpack_batches"]

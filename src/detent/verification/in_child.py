@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from detent import errors
 from detent.errors import ArtifactError, DetentError, EngineError, refusing
-from detent.graph.running import map_tensors
+from detent.graph.capture.running import map_tensors
 from detent.ir import Package
 from detent.processes import how_it_ended, python_command
 from detent.verification.batches import require_batches

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import detent
-from detent.graph.decompositions import without_fast_path
+from detent.graph.decompositions.table import without_fast_path
 from detent.targets.engines import ENGINES
 
 SIZE, HEADS, TOKENS = 16, 4, 6

@@ -18,7 +18,7 @@ from detent.errors import DeployError
 from detent.frontends.torch import export
 from detent.frontends.torch.lowerings import LOWERINGS
 from detent.graph import KINDS, TORCH_OPS
-from detent.graph.spectra import stft_channels
+from detent.graph.decompositions.spectra import stft_channels
 from detent.ir import write_qdq
 from tests.deployment.float_path import float_path, prepared_for, tensors_of
 

@@ -50,7 +50,7 @@ class CustomTracer(graph.CustomTracer):
         self.leaf_modules: list[str | type[nn.Module]] = [*skipped_module_names, *skipped_module_classes]
 
     def trace_modes(self, model: nn.Module, example_inputs: Sequence[Any], **options: Any) -> TracedModel:
-        """A copy of `model`, traced; `options` are `modes` or `concrete_args` of `detent.graph.capture`."""
+        """A copy of `model`, traced; `options` are `modes` or `concrete_args` of `detent.graph.capture.capture`."""
         captured = capture(
             model,
             example_inputs,

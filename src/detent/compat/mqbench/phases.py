@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from detent.algorithms.floating import only_quantizing
+from detent.algorithms.common.floating import only_quantizing
 from detent.calibrating import observing
 from detent.compat.mqbench.example_inputs import find_example_inputs
 from detent.errors import NotCalibratedError, NotQuantizedWarning, RecipeError

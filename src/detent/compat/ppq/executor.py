@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from detent.algorithms.recording import interpreting
+from detent.algorithms.common.recording import interpreting
 from detent.compat.ppq.graph import BaseGraph
 from detent.errors import EngineError
 from detent.graph import flat

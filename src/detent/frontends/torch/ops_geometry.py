@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from detent.errors import DeployError
 from detent.frontends.torch.builder import Builder, Read
 from detent.frontends.torch.values import Ref
-from detent.graph.spectra import stft_kernels
+from detent.graph.decompositions.spectra import stft_kernels
 
 __all__ = ["affine_grid", "cdist", "stft"]
 

@@ -32,7 +32,7 @@ from detent.graph import (
     module_op,
     torch_op,
 )
-from detent.graph.shape_guards import doubled
+from detent.graph.capture.shape_guards import doubled
 from detent.ir import DeployedTensor, Network, Port
 from detent.quantizers import Quantizer
 
