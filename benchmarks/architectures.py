@@ -22,6 +22,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,9 @@ def _floats(given: Any) -> Iterator[Any]:
     elif isinstance(given, Mapping):
         for part in given.values():
             yield from _floats(part)
+    elif is_dataclass(given):
+        for each in fields(given):
+            yield from _floats(getattr(given, each.name))
     elif isinstance(given, (list, tuple)):
         for part in given:
             yield from _floats(part)

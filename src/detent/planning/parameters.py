@@ -64,6 +64,8 @@ def _weight(node: fx.Node, context: Context, *, name: str, axis: int) -> PlanEnt
         reason = "the recipe excludes it"
     elif view.conv_axes(node) not in (None, *backend.conv_axes):
         reason = f"{backend.name} has no integer convolution over {view.conv_axes(node)} axes"
+    else:
+        reason = context.placement.why_precise(node)
     if reason:
         return FloatTensor(tensor=tensor, kind=kind, reason=reason)
     supported = backend.weight_schemes(kind, depthwise=view.is_depthwise(node))

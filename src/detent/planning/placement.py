@@ -9,6 +9,7 @@ from torch import fx
 from detent.errors import RecipeError
 from detent.graph import KINDS, PASSING, WHY_FLOAT
 from detent.planning.backend import VANISHES, Backend
+from detent.planning.logarithms import logarithms
 from detent.planning.masks import masks
 from detent.planning.sizes import sizes
 from detent.planning.view import GraphView
@@ -38,7 +39,9 @@ class QuantizerPlacement:
         choose: ChooseActivations | None = None,
     ):
         self._view, self._backend, self._recipe, self._scope = view, backend, recipe, scope
-        self._apart = {**masks(view), **sizes(view)}  # tensors that no grid may hold, and why
+        self._precise, given = logarithms(view)
+        self._apart = {**self._precise, **masks(view), **sizes(view)}  # operations that run in float, and why
+        self._real = {**given, **self._apart}  # tensors that no grid may hold, and why
         self._float_ops: dict[fx.Node, str | None] = {}
         self._asked: dict[fx.Node, dict[fx.Node, None]] = {}  # by whom; a dict, for its order
         self._given: set[fx.Node] = set()
@@ -46,7 +49,7 @@ class QuantizerPlacement:
         # What is moved in float and then put on a grid, and what is carried from there: it has a quantizer of its own,
         # for a tensor that shares one and only moves numbers is taken to be on that grid already.
         self._moved: set[fx.Node] = set()
-        self._notes: dict[fx.Node, str] = dict(self._apart)
+        self._notes: dict[fx.Node, str] = dict(self._real)
         for node in view.graph.nodes:
             self._ask(node)
         for node in reversed(view.graph.nodes):
@@ -88,10 +91,14 @@ class QuantizerPlacement:
         """Whether the target runs an operation on integers."""
         return self._why_not(node) is None
 
+    def why_precise(self, node: fx.Node) -> str | None:
+        """Why an operation computes with weights as they are; None if they may be on a grid."""
+        return self._precise.get(node)
+
     def can_hold(self, node: fx.Node) -> bool:
         """Whether the output of a node may be quantized, on some target."""
         is_value = self._view.is_tensor(node) or self._keeps_scale(node)
-        return is_value and node in self._scope and node not in self._apart
+        return is_value and node in self._scope and node not in self._real
 
     def reason(self, node: fx.Node) -> str:
         """Why a tensor is float; that of a moved tensor is the reason of its readers."""

@@ -1,0 +1,101 @@
+"""Finds what logarithms take in: a grid rounds its smallest numbers to zero, which the logarithm makes the largest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import fx
+
+from detent.graph import KINDS
+from detent.planning.view import GraphView
+
+__all__ = ["logarithms"]
+
+_FUNCTIONS = ("log10", "log2")  # which have no kind; log1p keeps small numbers small
+_SQUARE = "square"
+_POWERS = ("pow", "abs", "sqrt")
+_THROUGH = ("add", "sub", "mul", "div", "maximum", "minimum", "where", "pad", "mean", "sum", "neg", "clip", *_POWERS)
+"""What hands small numbers on as small numbers, beside what moves them and what clips."""
+
+
+def logarithms(view: GraphView) -> tuple[dict[fx.Node, str], dict[fx.Node, str]]:
+    """The operations that run in float because of a logarithm, and those that give it real numbers, with the reasons.
+
+    From a logarithm back to the layer, product or function that gives what it takes, nothing is on a grid; the layer
+    itself may run on integers. If all that is before it, back to the inputs of the network, is linear but for squares,
+    magnitudes and bounds, it is a spectrogram: the quiet parts of a wave are lost on a grid of 8 bits, so that all of
+    it runs in float.
+    """
+    apart: dict[fx.Node, str] = {}
+    given: dict[fx.Node, str] = {}
+    for node in view.graph.nodes:
+        if not _is_logarithm(view, node):
+            continue
+        behind = _behind(view, node)
+        if _is_spectrogram(view, behind):
+            apart.update(dict.fromkeys(behind, "part of a spectrogram, whose smallest values a logarithm takes"))
+        else:
+            near = list(_near(view, node))
+            reason = f"{view.layer(node)} is a logarithm, and needs the smallest values"
+            given.update(dict.fromkeys(near, reason))
+            apart.update(dict.fromkeys((one for one in near if _hands_on(view, one)), reason))
+    return apart, {**given, **apart}
+
+
+def _is_logarithm(view: GraphView, node: fx.Node) -> bool:
+    named = node.op in ("call_function", "call_method") and view.described(node).endswith(_FUNCTIONS)
+    return view.is_kind(node, "log") or (node not in view.kinds and named)
+
+
+def _sources(view: GraphView, node: fx.Node) -> list[fx.Node]:
+    if node in view.kinds:
+        return view.data_inputs(node)
+    return [source for source in node.all_input_nodes if source.meta.get("is_real")]
+
+
+def _hands_on(view: GraphView, node: fx.Node) -> bool:
+    kind = view.kinds.get(node)
+    if kind is None:
+        return view.described(node).endswith(_SQUARE)
+    return kind.moves or kind.clips or kind.name in _THROUGH
+
+
+def _near(view: GraphView, logarithm: fx.Node) -> Iterator[fx.Node]:
+    """What is between a logarithm and what gives it its numbers, and these themselves."""
+    waiting, seen = _sources(view, logarithm), set()
+    while waiting:
+        node = waiting.pop()
+        if node in seen or not view.is_tensor(node) or node.op in ("placeholder", "get_attr"):
+            continue
+        seen.add(node)
+        yield node
+        if _hands_on(view, node):
+            waiting += _sources(view, node)
+
+
+def _behind(view: GraphView, logarithm: fx.Node) -> list[fx.Node]:
+    waiting, seen = _sources(view, logarithm), dict[fx.Node, None]()
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen[node] = None
+            waiting += _sources(view, node)
+    return [node for node in seen if node.op != "get_attr"]
+
+
+def _is_spectrogram(view: GraphView, behind: list[fx.Node]) -> bool:
+    return any(_is_power(view, node) for node in behind) and all(_is_linear(view, node) for node in behind)
+
+
+def _is_power(view: GraphView, node: fx.Node) -> bool:
+    by_itself = view.is_kind(node, "mul") and len(view.data_inputs(node)) == 1
+    return by_itself or view.is_kind(node, *_POWERS) or view.described(node).endswith(_SQUARE)
+
+
+def _is_linear(view: GraphView, node: fx.Node) -> bool:
+    """Whether it is linear, or what else a spectrogram is made of."""
+    kind = view.kinds.get(node)
+    if kind is None:
+        return node.op != "call_module"  # of a function without a kind nothing is known; a transform may be one
+    linear = kind.name in ("conv", "linear", "matmul", "einsum", "avgpool", "cast", "constant", *_THROUGH)
+    return linear or kind.moves or not KINDS[kind.name].carries_activations

@@ -1,0 +1,90 @@
+"""What a logarithm takes in is on no grid: 8 bits would round the smallest numbers to zero."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import detent
+
+BACKENDS = ["onnxruntime", "openvino", "litert", "ncnn", "tensorrt"]
+
+
+class Spectrogram(nn.Module):
+    """Frames of a wave, their spectra as two products, energies of bands, decibels, then a layer that is trained."""
+
+    def __init__(self, decibels: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        angle = 2 * math.pi / 64 * torch.outer(torch.arange(64.0), torch.arange(33.0))
+        self.register_buffer("waves", torch.cat((angle.cos(), angle.sin()), 1))
+        self.register_buffer("bands", torch.rand(33, 12))
+        self.head, self._decibels = nn.Linear(12, 4), decibels
+
+    def forward(self, wave: Tensor) -> Tensor:
+        spectrum = wave.unfold(-1, 64, 32) @ self.waves
+        power = spectrum[..., :33] ** 2 + spectrum[..., 33:] ** 2
+        return self.head(self._decibels(power @ self.bands))
+
+
+DECIBELS = {
+    "clipped": lambda power: power.clamp(min=1e-7).log(),
+    "sum": lambda power: torch.log(power + 1e-7),
+    "log10": lambda power: 10 * torch.log10(power.clamp(min=1e-7)),
+    "log2": lambda power: power.maximum(torch.tensor(1e-7)).log2(),
+}
+
+
+def _waves() -> Tensor:
+    """From quiet to loud over 80 dB."""
+    return torch.randn(4, 640) * torch.logspace(-4, 0, 640)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", DECIBELS)
+def test_a_spectrogram_stays_float_and_what_is_behind_it_does_not(name: str, backend: str):
+    torch.manual_seed(0)
+    net = Spectrogram(DECIBELS[name]).eval()
+    prepared = detent.prepare(net, (_waves(),), backend=backend)
+    detent.calibrate(prepared, [_waves() for _ in range(4)])
+    reasons = {entry.tensor: entry.reason for entry in prepared.plan.kept_float}
+    assert not [t for t in ("wave", "waves.weight", "bands.weight") if "spectrogram" not in reasons.get(t, "")], reasons
+    assert "head.weight" in {entry.tensor for entry in prepared.plan.quantized}
+    wave = _waves()
+    with torch.no_grad():
+        expected, error = net(wave), net(wave) - prepared(wave)
+    assert 10 * torch.log10(expected.square().sum() / error.square().sum()) > 25  # on the grid of its loudest: under 5
+
+
+class Layers(nn.Module):
+    """A trained network that ends in a logarithm, as mixtures of densities and box decoders do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.log(self.second(torch.relu(self.first(x))).square().clamp(min=1e-4))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_layers_before_a_logarithm_run_on_integers_and_give_it_real_numbers(backend: str):
+    net = Layers().eval()
+    prepared = detent.prepare(net, (torch.randn(4, 8),), backend=backend)
+    quantized = {entry.tensor for entry in prepared.plan.quantized}
+    reasons = {entry.tensor: entry.reason for entry in prepared.plan.kept_float}
+    assert {"x", "first.weight", "second.weight"} <= quantized
+    assert all("is a logarithm" in reasons[tensor] for tensor in ("second", "square", "clamp"))
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino", "litert", "ncnn"])
+def test_the_engines_compute_it(backend: str, tmp_path):
+    for place, net in enumerate((Spectrogram(DECIBELS["clipped"]), Layers())):
+        torch.manual_seed(1)
+        example = _waves() if place == 0 else torch.randn(4, 8)
+        prepared = detent.prepare(net.eval(), (example,), backend=backend)
+        detent.calibrate(prepared, [example])
+        assert detent.deploy(prepared, tmp_path / str(place)).verify([example]).holds
