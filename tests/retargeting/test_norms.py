@@ -68,7 +68,7 @@ def test_what_the_operation_gives_then_is_what_the_norm_gave():
 def test_the_least_code_has_no_opposite():
     with pytest.raises(SchemeError, match=r"keep the codes of '0\.weight' for openvino") as caught:
         retargeted(prepared_for(_with_least_code(), (X,), "academic"), "openvino")
-    assert "the grid there has no code for its number" in caught.value.found
+    assert "the grid there has no code for that number" in caught.value.found
 
 
 def _with_least_code() -> nn.Sequential:

@@ -64,5 +64,5 @@ def go_on_in_child(asked: str) -> bool:
     raise EngineError(
         asked,
         f"{how_it_ended(code)} ended the process that read and ran it",
-        "get the file, or deploy the model, again; if that is what you did, please report it",
+        "deploy the model again, or get the file again; if that does not help, please report it",
     )

@@ -118,7 +118,9 @@ def _cut(
         lengths["labels"] = len(labels)
     if len(set(lengths.values())) > 1:
         said = ", ".join(f"{count} of {name}" for name, count in lengths.items())
-        raise DataError(f"read {path}", f"not as many samples of each: {said}", "save as many of each")
+        raise DataError(
+            f"read {path}", f"arrays of different lengths: {said}", "save the same number of samples of each"
+        )
     for start in range(0, next(iter(lengths.values()), 1), rows):
         part = slice(start, start + rows)
         cut = {name: array[part] if array.ndim and name not in uncut else array for name, array in arrays.items()}

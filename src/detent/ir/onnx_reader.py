@@ -173,7 +173,7 @@ class _Reader:
                 raise DeployError(
                     f"read {node.op_type} {node.name!r}",
                     f"{name!r} is computed",
-                    "scales and zero points are constants",
+                    "give a model whose scales and zero points are constant",
                 )
         scale = self._arrays[node.input[1]]
         attributes = {a.name: _attribute(a) for a in node.attribute}

@@ -75,7 +75,7 @@ def keep_codes(prepared: PreparedModel, moved: PreparedModel, norms: Mapping[str
             if name in wanted and not torch.allclose(value, before[name], rtol=1e-5, atol=0):
                 raise SchemeError(
                     f"keep the codes of {name!r} for {moved.plan.backend}",
-                    "one is the least of its grid, and the grid there has no code for its number",
+                    "it uses the lowest code of its grid, and the grid there has no code for that number",
                     f"prepare and calibrate for {moved.plan.backend}, or begin with weights whose `narrow` is true",
                 )
 

@@ -86,7 +86,7 @@ def samples_of(config: Config, split: str, *, allow_imports: bool = False) -> Sa
         return _some(_called(own, f"data set {asked.name}", folder, split, **asked.options), asked.name, split)
     make = _known(_DATA_SETS, "the data set", asked.name)
     if folder is None and asked.name not in _WITHOUT_FOLDER:
-        raise DataError(f"the data set {asked.name}", "no folder is given", "add data.folder, or say --data FOLDER")
+        raise DataError(f"the data set {asked.name}", "no folder is given", "add data.folder, or pass --data FOLDER")
     return _some(_called(make, f"data set {asked.name}", folder, split, **asked.options), asked.name, split)
 
 

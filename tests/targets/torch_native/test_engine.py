@@ -67,7 +67,7 @@ def test_explain(tmp_path: Path) -> None:
         ("Gemm", "integer"),
     ]
     pool = next(place for place in engine.explain() if place.ran_as == "float")
-    assert pool.why == "torch's kernel keeps the grid of its input, and what it gives is on another"
+    assert pool.why == "torch's kernel keeps the grid of its input, and its output is on another"
 
 
 def test_explain_a_linear_layer_with_its_bias(tmp_path: Path) -> None:

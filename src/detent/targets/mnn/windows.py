@@ -38,6 +38,6 @@ def with_whole_windows(op: Op, sizes: Sequence[int | str] | None) -> Op:
 def _refuse(op: Op, also: str) -> NoReturn:
     raise DeployError(
         f"write {op.type} {op.label!r} for MNN",
-        f"its last window may begin behind all that it reads, {also}; MNN computes such windows",
+        f"its last window may begin beyond its input, {also}; MNN computes such windows",
         "ceil_mode=False, or strides that are not longer than the kernel",
     )

@@ -182,7 +182,7 @@ def _kernel(
     if namespace == "dequantize":
         return lambda values: values[_only(step)].dequantize()
     if grid is None:
-        raise EngineError(f"run the step {step.call}", "what it gives has no grid", "deploy the model again")
+        raise EngineError(f"run the step {step.call}", "its output has no grid", "deploy the model again")
     scale, zero_point = grid.scale, grid.zero_point
     if namespace == "quantize":
         dtype = _QTYPES[grid.dtype]

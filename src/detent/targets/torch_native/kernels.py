@@ -58,7 +58,7 @@ def _same_grid(low: TorchLowering, op: Op) -> None:
     while low.graph.grid_of(ops[-1].outputs[0]) is None and (following := low.behind(ops[-1], _RESHAPES)) is not None:
         ops.append(following)
     if any(low.graph.grid_of(name) != grid for name in ops[-1].outputs if name):
-        raise NoKernelError("torch's kernel keeps the grid of its input, and what it gives is on another")
+        raise NoKernelError("torch's kernel keeps the grid of its input, and its output is on another")
     if low.is_constant(x) or not all(read is None or low.is_constant(read) for o in ops for read in o.inputs[1:]):
         raise NoKernelError("its parameters are computed, or all of it is constant")
     for each in ops:
@@ -73,7 +73,7 @@ def _clip(low: TorchLowering, op: Op) -> None:
     grid = low.grid(op.inputs[0])
     bounds = clip_bounds(low.graph, op)
     if low.graph.grid_of(op.outputs[0]) != grid or bounds is None:
-        raise NoKernelError("torch's kernel keeps the grid of its input, and what it gives is on another")
+        raise NoKernelError("torch's kernel keeps the grid of its input, and its output is on another")
     add_call(low, "clamp", (op,), op.inputs[:1], grid, bounds, False, {})
 
 

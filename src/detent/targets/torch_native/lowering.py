@@ -108,7 +108,7 @@ class TorchLowering:
         """The uint8 grid everybody reads a tensor on."""
         found = self.graph.grid_of(tensor)
         if found is None:
-            raise NoKernelError("what it gives is read in float, or on several grids")
+            raise NoKernelError("its output is read in float, or on several grids")
         return self.grid(Operand(tensor, found))
 
     def behind(self, op: Op, types: Container[str]) -> Op | None:

@@ -36,7 +36,7 @@ class ListedImages:
                 raise DataError(
                     f"data.{split}: {path}",
                     "there is no such file or folder",
-                    "put ImageNet there, or say --data FOLDER",
+                    "put ImageNet there, or pass --data FOLDER",
                 )
         with refusing(DataError, f"read the list {listed}", "write a line `name label` for each picture"):
             text = read_bytes(listed).decode()

@@ -53,5 +53,5 @@ def test_only_what_hangs_over_is_padded() -> None:
 
 
 def test_windows_that_hang_over_padding_are_refused() -> None:
-    with pytest.raises(DeployError, match="hang over padding"):
+    with pytest.raises(DeployError, match="reach beyond the padding"):
         legalize(pool(10, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]), REWRITE)

@@ -73,7 +73,7 @@ def layer_norm(low: TfliteLowering, node: Node) -> None:
     rank = len(low.tensors[steps.x].shape)
     first = int(op.attribute("axis")) % rank
     if len(op.outputs) > 1 and any(op.outputs[1:]):
-        raise refusal(op, "it gives the mean or the deviation too", "use only what is normalized")
+        raise refusal(op, "it also returns the mean or the standard deviation", "use its first output only")
     value = steps.normalized(range(first, rank), float(op.attribute("epsilon")))
     given = zip(("MUL", "ADD"), (*op.inputs[1:], None, None), strict=False)
     steps.scaled(value, [(kind, low.take(read, last=False, integer=False)) for kind, read in given if read is not None])

@@ -142,7 +142,7 @@ def arg_max(low: TfliteLowering, node: Node) -> None:
     op, read = node.main, node.main.inputs[0]
     assert read is not None
     if op.attribute("select_last_index"):
-        raise refusal(op, "of several that are the greatest it takes the last", "use select_last_index=0")
+        raise refusal(op, "of several greatest values it takes the last", "use select_last_index=0")
     rank = low.rank(read.tensor)
     axis, order = int(op.attribute("axis")) % rank, last_order(rank)
     left = [other for other in order if other != axis]

@@ -88,7 +88,7 @@ def conv(low: TfliteLowering, node: Node) -> None:
     x, w, bias = _operands(op)
     spatial = low.rank(x.tensor) - 2
     if spatial not in (1, 2):
-        raise refusal(op, f"it slides over {spatial} axes, and convolutions over 1 or 2 axes are written")
+        raise refusal(op, f"it has {spatial} spatial axes, and only convolutions with 1 or 2 are written")
     encoding = low.integer_output(node, x, weight=w)
     integer = encoding is not None
     group = op.groups

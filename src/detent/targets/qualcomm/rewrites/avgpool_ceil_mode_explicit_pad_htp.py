@@ -34,7 +34,9 @@ def _write_down(editor: NetworkEditor, op: Op) -> None:
     if needed != ends:
         if any(begins) or any(ends):
             raise _refusal(
-                op, "its windows hang over padding, and no way to write that is right", "use ceil_mode=False"
+                op,
+                "its windows reach beyond the padding, and the HTP computes none of the ways to write that correctly",
+                "use ceil_mode=False",
             )
         changed["count_include_pad"] = 0
     editor.change(op, **changed)

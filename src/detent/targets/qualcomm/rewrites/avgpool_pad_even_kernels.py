@@ -32,8 +32,8 @@ def avgpool_pad_even_kernels(editor: NetworkEditor) -> None:
         if _is_wrong(op) or (kernel == strides and _is_padded(editor, found)):
             raise _refusal(
                 op,
-                f"the HTP computes other numbers for windows of {kernel} at steps of {strides} in padding",
-                "use no padding, or steps of 1 or 2 that are no kernel size",
+                f"the HTP averages windows of {kernel} with strides {strides} wrongly where they reach into padding",
+                "use no padding, or strides of 1 or 2 that differ from the kernel size",
             )
         side_by_side = kernel == strides and min(kernel) >= 4 and not any(size % 2 for size in kernel)
         if side_by_side and not any(op.attribute("pads")):
@@ -65,9 +65,9 @@ def _pad_behind(editor: NetworkEditor, found: Found) -> None:
     if not any(behind):
         raise _refusal(
             op,
-            "the HTP averages averages of 2x2, which are clipped, and there is no room behind the last window to tell "
-            "it not to, or the sizes of what it reads are not known",
-            "use fixed sizes of which the kernel leaves another remainder, or two pools",
+            "the HTP computes it as rounded averages of 2x2 averages, and the padding that prevents this does not fit "
+            "behind the last window, or the size of the input is not known",
+            "use fixed input sizes other than one less than a multiple of the kernel size, or two pools",
         )
     made = editor.copied(op, op.inputs, pads=[*[0] * len(kernel), *behind], count_include_pad=0)
     editor.replace_found(found, made)
