@@ -577,7 +577,7 @@ FLOAT_THERE = [("lstm_tagger", "tvm"), ("unet", "academic_nlp"), ("conv_transpos
 
 def float_model(name, backend, **options):
     model, inputs = made(name)
-    with pytest.warns(FloatModelWarning, match=f"{backend} has no integers for anything in this model"):
+    with pytest.warns(FloatModelWarning, match=f"{backend} runs nothing in this model on integers"):
         return detent.prepare(model, inputs, backend=backend, **options), model, inputs
 
 

@@ -17,7 +17,7 @@
     └── DataError            a file of data that is missing, or that does not fit the network
 
 Each carries three sentences: what was asked (with the value), what was found, what to do. What is worth a word and no
-refusal is a `FloatModelWarning`: a target that has no integers for anything in a network; or a `NotQuantizedWarning`: a
+refusal is a `FloatModelWarning`: nothing in a network runs on integers; or a `NotQuantizedWarning`: a
 prepared model that is trained in float, or with scales of one batch.
 
 >>> print(SchemeError("IntGrid(bits=0)", "integer grids have 2 to 32 bits", "choose bits in 2..32"))

@@ -133,7 +133,7 @@ def prepare_captured(
         float_names=FloatNames.of(captured.module, captured.float_tensors, merges, modules, transposed, split),
     )
     if not decided.quantized:
-        text = f"{decided.backend} has no integers for anything in this model: all of it stays float (print its plan)"
+        text = f"{decided.backend} runs nothing in this model on integers: all of it stays float (print its plan)"
         warnings.warn(text, FloatModelWarning, stacklevel=3)
     return prepared
 
