@@ -23,7 +23,7 @@ ISLAND = "no file format holds Python: gate stays Python"
 REFUSED = {
     ("ncnn", "control_flow"): ISLAND,
     ("litert", "control_flow"): ISLAND,
-    ("litert", "conv1d_3d"): "convolutions over 1 or 2 axes",
+    ("litert", "conv1d_3d"): "convolutions with 1 or 2 are written",
     ("litert", "conv_transpose_bn"): "without groups or dilation",
 }
 NETWORKS = [
