@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy.typing as npt
 import torch
+from torch import Tensor
+from torch.nn.utils.parametrize import ParametrizationList
 
 from detent.cpus import X86
 from detent.deployment.annotate import annotate
@@ -46,6 +48,7 @@ from detent.ir.packed_numbers import pack_numbers
 from detent.ir.saturation import saturating_layers
 from detent.planning import Backend
 from detent.progress import progress
+from detent.quantizers import Quantizer
 from detent.targets.base import Deployment, Format, Written
 from detent.targets.formats import find_format
 from detent.targets.rewrites import legalize
@@ -177,8 +180,16 @@ def _config(prepared: PreparedModel) -> dict[str, Any]:
         say = getattr(getattr(module, "config", None), "to_dict", None)
         if callable(say):
             beside = companions(getattr(module, "name_or_path", ""))
-            return {"config": say(), "config_prefix": name, "companions": beside}
+            own = _parameters(prepared)
+            return {"config": say(), "config_prefix": name, "companions": beside, "checkpoint": own}
     return {}
+
+
+def _parameters(prepared: PreparedModel) -> dict[str, Tensor]:
+    """The model's own parameters, each under its first name, but for those that are quantized: the network has them."""
+    ours = [module for module in prepared.modules() if isinstance(module, Quantizer | ParametrizationList)]
+    left = {own for module in ours for own in module.parameters()}
+    return {name: own.detach() for name, own in prepared.named_parameters() if own not in left}
 
 
 def _of_float(prepared: PreparedModel) -> list[str]:

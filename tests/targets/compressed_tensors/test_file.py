@@ -68,6 +68,32 @@ class ByInputs(nn.Module):
         return x @ self.weight
 
 
+class Shifted(nn.Module):
+    """As Gemma's norms: the network has the constant 1 + weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.config = Llama().config
+        self.norm, self.head = nn.ParameterDict({"weight": torch.randn(32)}), nn.Linear(32, 64)
+        self.token = nn.Parameter(torch.randn(1, 32))
+
+    def forward(self, x):
+        return self.head((x + self.token) * (1.0 + self.norm["weight"]))
+
+
+def test_parameters_that_no_operation_reads_as_they_are_are_kept(tmp_path):
+    x = torch.randn(3, 32)
+    model = Shifted()
+    prepared = detent.prepare(model, (x,), backend="compressed_tensors", recipe="w4g32")
+    detent.calibrate(prepared, [x])
+    artifact = detent.deploy(prepared, tmp_path / "out")
+    tensors = load_torch((artifact.folder / FILE).read_bytes())
+    packed = {f"head.weight_{part}" for part in ("packed", "scale", "shape")}
+    assert tensors.keys() == {"norm.weight", "token", "head.bias"} | packed
+    assert torch.equal(tensors["norm.weight"], model.norm["weight"])
+    assert torch.equal(tensors["token"], model.token)
+
+
 def test_a_weight_with_a_row_for_each_input_is_refused(tmp_path):
     x = torch.randn(3, 64)
     prepared = detent.prepare(ByInputs(), (x,), backend="compressed_tensors", recipe="w4g32")

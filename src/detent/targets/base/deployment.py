@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import onnx
+from torch import Tensor
 
 from detent.ir import DeployedTensor, Network, read_qdq
 from detent.planning import Backend
@@ -20,8 +21,9 @@ class Deployment:
     """The network as QDQ ONNX, for a backend. `tensors` is in the order of the Plan; `ranges` are of float tensors, as
     they would be on a grid, which only retargeting looks at; `names` are of nodes of the torch model whose result is
     called otherwise here; `saturating` are the layers whose pairs of products leave 16 bits; `config` is that of a
-    model of transformers (config.json), `config_prefix` the name that this has inside of the deployed one, and
-    `companions` the files beside config.json that say how text becomes token ids and how words are chosen."""
+    model of transformers (config.json), `config_prefix` the name that this has inside of the deployed one,
+    `companions` the files beside config.json that say how text becomes token ids and how words are chosen, and
+    `checkpoint` its parameters."""
 
     name: str
     backend: Backend
@@ -34,6 +36,7 @@ class Deployment:
     config: Mapping[str, Any] | None = None
     config_prefix: str = ""
     companions: Mapping[str, bytes] = field(default_factory=dict)
+    checkpoint: Mapping[str, Tensor] = field(default_factory=dict)
 
     @cached_property
     def graph(self) -> Network:

@@ -57,6 +57,8 @@ class CompressedTensorsFormat(Format):
             tensors[_own(name, prefix)], tensors[f"{_own(name, prefix)}_scale"] = steps.to(torch.float8_e4m3fn), scale
         for name, array in floats.items():
             tensors.setdefault(_own(name, prefix), torch.from_numpy(array))
+        for name in deployment.checkpoint.keys() - blocks.keys():  # such as norms that multiply by 1 + weight
+            tensors.setdefault(_own(name, prefix), deployment.checkpoint[name].float().contiguous())
         widths = {_own(name, prefix): (held.bits, held.size) for name, held in blocks.items()}
         scheme = scheme_of(widths, [_own(name, prefix) for name in small], _ignored(blocks, small, deployment, prefix))
         files = {FILE: file_of(tensors, prefix), CONFIG: config_of(deployment.config, scheme)}
