@@ -70,6 +70,18 @@ def test_what_lies_on_a_grid_is_kept_in_one_byte():
     assert as_codes < 0.75 * as_floats
 
 
+@pytest.mark.slow
+def test_large_weights_are_quantized_again_and_not_kept():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Conv2d(64, 128, 3, bias=False), nn.BatchNorm2d(128)), torch.randn(1, 64, 3, 3)
+    trained = detent.prepare(model, (x,), backend="onnxruntime", recipe="lsq").train()
+    detent.calibrate(trained, [x])
+    x = torch.randn(2, 64, 3, 3)
+    with detent.compress_saved_activations(trained):
+        kept, _ = kept_bytes(trained, (x,))
+    assert kept < 64 * 128 * 9  # codes of the weight alone would be as many bytes
+
+
 def test_hooks_are_gone_after_the_block():
     model, inputs = prepared("residual_cnn", "ptq")
     with pytest.raises(ZeroDivisionError), detent.compress_saved_activations(model):

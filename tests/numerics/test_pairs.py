@@ -184,6 +184,9 @@ def test_the_compiled_kernel_gives_the_same(
     values = weight.round().clamp(-127, 127) * granularity.expand(scale, len(shape))
     found = CONV.bounded(values, scale, granularity)
     assert fused_bound_pairs(values, scale, granularity, PAIR_LIMIT) is not None
+    changed = values.clone()
+    assert CONV.bounded(changed, scale, granularity, inplace=True) is changed
+    assert torch.equal(changed, found)
     monkeypatch.setattr(native, "library", lambda: None)
     expected = CONV.bounded(values, scale, granularity)
     assert torch.equal(found, expected)

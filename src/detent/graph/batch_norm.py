@@ -7,7 +7,7 @@
 |  1 | w g / s, folded anew each step | running ones, frozen |
 |  2 | w g / s~, after a first convolution that finds s~ and m~ (Jacob et al. 2018) | batch, running kept |
 |  3 | w g / s, output rescaled by s / s~ (Krishnamoorthi 2018) | batch, running kept |
-|  4 | w g / s, output unscaled, then the batch norm as always (PyTorch) | batch, running kept |
+|  4 | w g / s, then times s / g, then the batch norm as always (PyTorch) | batch, running kept |
 
 g, b: gamma and beta; m, s: running mean and deviation; m~, s~: those of the batch, over all ranks of a distributed job.
 In eval all of them compute the same as the unfused model, and deploy the same merged weights.
@@ -27,7 +27,7 @@ from detent.errors import SchemeError
 from detent.graph.recomputing import is_plain, weighted
 from detent.graph.torch_ops import kind_of
 from detent.observers.ranks import many_ranks, over_ranks
-from detent.quantizers import QUANTIZE, Mode
+from detent.quantizers import QUANTIZE, Mode, Quantizer
 
 __all__ = [
     "STRATEGIES",
@@ -156,22 +156,6 @@ class _Sum(torch.autograd.Function):
         return over_ranks(gradient.contiguous(), "sum")
 
 
-class _Divided(torch.autograd.Function):
-    """`y / factor`. For the backward pass it keeps the quotient, which the batch norm after it keeps too, and not y."""
-
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, factor: Tensor) -> Tensor:
-        quotient = y / factor
-        ctx.save_for_backward(quotient, factor)
-        return quotient
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
-        quotient, factor = ctx.saved_tensors
-        dy = gradient / factor
-        return dy, -(dy * quotient).sum_to_size(factor.shape) if ctx.needs_input_grad[1] else None
-
-
 class _Call(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -252,8 +236,8 @@ class FoldedBatchNorm(nn.Module):
         own_weight: Tensor = self.op.weight  # type: ignore[assignment]
         factor = _factor(self.bn, self.bn.running_var)  # type: ignore[arg-type]
         factor = torch.where(factor.abs() < _LEAST, torch.full_like(factor, _LEAST), factor)
-        y = self._run_quantized(x, own_weight * _along_outputs(factor, self.op, own_weight))
-        y = _Divided.apply(y, self._along_channels(factor, y))  # type: ignore[no-untyped-call]
+        # Unscaled is the quantized weight, not the output, which is larger by far.
+        y = self._run_quantized(x, own_weight, _along_outputs(factor, self.op, own_weight))
         bias: Tensor | None = self.op.bias  # type: ignore[assignment]
         out: Tensor = self.bn(y if bias is None else y + self._along_channels(bias, y))
         mode: Mode = getattr(self.bias_quantizer, "mode", QUANTIZE)
@@ -261,11 +245,14 @@ class FoldedBatchNorm(nn.Module):
             mode.watch(self.bias)  # the deployed bias, which this strategy computes in eval alone
         return out
 
-    def _run_quantized(self, x: _Call, folded: Tensor) -> Tensor:
-        """As `_run`, with a weight that is quantized, again in the backward pass."""
-        weight = self.weight_quantizer(folded)
-        call = weighted(self.op, x.args, x.kwargs, self.weight_quantizer) if is_plain(self.op) else None
-        return self._run(x, weight) if call is None else call.run(folded, weight, self._no_bias())
+    def _run_quantized(self, x: _Call, weight: Tensor, factor: Tensor | None = None) -> Tensor:
+        """As `_run`, with a weight that is quantized, by `factor` times its size, and again in the backward pass."""
+        quantizer = self.weight_quantizer
+        if factor is not None and not isinstance(quantizer, Quantizer):
+            return self._run(x, quantizer(weight * factor) / factor)
+        quantized = quantizer(weight) if factor is None else quantizer(weight, factor)
+        call = weighted(self.op, x.args, x.kwargs, quantizer) if is_plain(self.op) else None
+        return self._run(x, quantized) if call is None else call.run(weight, quantized, self._no_bias(), factor)
 
     def _run(self, x: _Call, weight: Tensor) -> Tensor:
         """The operation with another weight and without its bias, which cancels against the batch mean."""

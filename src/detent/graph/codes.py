@@ -7,13 +7,15 @@ quarter of the memory, give them back bit for bit, and the gradients with them.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from detent.graph.recomputing import Watch
 from detent.numerics import QParams, Scheme, keep_residues
 from detent.quantizers import Quantizer
 
@@ -106,7 +108,7 @@ def compress_saved_activations(prepared: nn.Module, *, exact: bool = True) -> It
         return tensor if output is None else output.kept(tensor)
 
     handles = [
-        module.register_forward_hook(_remember(outputs))
+        module.register_forward_hook(Watch(partial(_remember, outputs)))
         for module in prepared.modules()
         if isinstance(module, Quantizer) and module.scheme.grid.is_uniform and module.scheme.grid.bits <= 8
     ]
@@ -122,11 +124,8 @@ def _unpack(kept: Tensor | _View) -> Tensor:
     return kept.values() if isinstance(kept, _View) else kept
 
 
-def _remember(outputs: dict[int, _Output]) -> Callable[..., None]:
-    def hook(quantizer: Quantizer, _: object, output: Tensor) -> None:
-        found = quantizer.qparams()
-        # Copies: an optimizer step before the backward pass must not move them.
-        qparams = QParams(found.scale.clone(), found.zero_point.clone())
-        outputs[output.untyped_storage().data_ptr()] = _Output(weakref.ref(output), qparams, quantizer.scheme)
-
-    return hook
+def _remember(outputs: dict[int, _Output], quantizer: Quantizer, output: Tensor) -> None:
+    found = quantizer.qparams()
+    # Copies: an optimizer step before the backward pass must not move them.
+    qparams = QParams(found.scale.clone(), found.zero_point.clone())
+    outputs[output.untyped_storage().data_ptr()] = _Output(weakref.ref(output), qparams, quantizer.scheme)

@@ -27,7 +27,7 @@ from torch.nn.utils import parametrize
 from detent.numerics import Rounding
 from detent.quantizers import Quantizer
 
-__all__ = ["LEAST_ELEMENTS", "Weighted", "is_plain", "recompute_weight", "weighted"]
+__all__ = ["LEAST_ELEMENTS", "Watch", "Weighted", "is_plain", "recompute_weight", "weighted"]
 
 LEAST_ELEMENTS = 2**16
 """Of a weight that is not kept. Quantizing again costs some tenths of a millisecond, however small the weight is."""
@@ -75,6 +75,16 @@ class _Linear:
         return dx, dw, rows.sum(0) if wanted[2] else None
 
 
+class Watch:
+    """A forward hook of ours that changes nothing: `see` is called with the module and its output."""
+
+    def __init__(self, see: Callable[[Any, Tensor], None]):
+        self.see = see
+
+    def __call__(self, module: nn.Module, _: object, output: Tensor) -> None:
+        self.see(module, output)
+
+
 class Weighted(NamedTuple):
     """One call of a weighted operation: what it computes, on what, and who quantizes its weight."""
 
@@ -82,9 +92,9 @@ class Weighted(NamedTuple):
     x: Tensor
     quantizer: Quantizer
 
-    def run(self, source: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The operation with `weight`, which `quantizer` has just made of `source`."""
-        out: Tensor = _Recomputed.apply(self.x, weight, bias, source, self)  # type: ignore[no-untyped-call]
+    def run(self, source: Tensor, weight: Tensor, bias: Tensor | None, factor: Tensor | None = None) -> Tensor:
+        """The operation with `weight`, which `quantizer` has just made of `source` (and `factor`)."""
+        out: Tensor = _Recomputed.apply(self.x, weight, bias, source, factor, self)  # type: ignore[no-untyped-call]
         return out
 
 
@@ -106,7 +116,8 @@ def _has_torchs_forward(op: nn.Module) -> bool:
 
 def _is_bare(module: nn.Module) -> bool:
     """Whether calling it runs the forward of its class and nothing else: no hooks, nothing that stands in for it."""
-    return not (vars(module).get("forward") or module._forward_hooks or module._forward_pre_hooks)
+    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    return not vars(module).get("forward") and all(isinstance(hook, Watch) for hook in hooks)
 
 
 def _recomputing(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -175,31 +186,35 @@ def _symmetric_padding(op: Any) -> tuple[int, ...] | None:
 
 class _Recomputed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, source: Tensor, call: Weighted) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, source: Tensor, factor: Tensor | None, call: Weighted
+    ) -> Tensor:
         # The quantizer's tensors too: those of this call, and autograd notices if they are changed in the meantime.
         state = _state(call.quantizer)
-        ctx.save_for_backward(x, source, *state.values())
+        ctx.save_for_backward(x, source, factor, *state.values())
         ctx.op, ctx.quantizer, ctx.names = call.op, call.quantizer, tuple(state)
         return call.op.run(x, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
-        x, source, *state = ctx.saved_tensors
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None]:
+        x, source, factor, *state = ctx.saved_tensors
         weight = source  # its shape is all that is needed, unless x has a gradient
         if ctx.needs_input_grad[0]:
             # Detached, or the quantizer would prepare for a backward pass, which comes only with a second derivative.
-            given = source if torch.is_grad_enabled() else source.detach()
-            weight = _quantized_again(ctx.quantizer, dict(zip(ctx.names, state, strict=True)), given)
-        return *ctx.op.gradients(dy, x, weight, ctx.needs_input_grad[:3]), None, None
+            given = [t if t is None or torch.is_grad_enabled() else t.detach() for t in (source, factor)]
+            weight = _quantized_again(ctx.quantizer, dict(zip(ctx.names, state, strict=True)), *given)
+        return *ctx.op.gradients(dy, x, weight, ctx.needs_input_grad[:3]), None, None, None
 
 
-def _quantized_again(quantizer: Quantizer, state: Mapping[str, Tensor], source: Tensor) -> Tensor:
+def _quantized_again(
+    quantizer: Quantizer, state: Mapping[str, Tensor], source: Tensor, factor: Tensor | None
+) -> Tensor:
     """What the quantizer gave when `state` were its tensors, whatever its mode is by now."""
-    now = _state(quantizer)
+    now, again = _state(quantizer), _Again(quantizer)
     if all(now.get(name) is tensor for name, tensor in state.items()):
-        return quantizer.simulate(source)
+        return again.forward(source, factor)
     renamed = {f"quantizer.{name}": tensor for name, tensor in state.items()}
-    out: Tensor = functional_call(_Again(quantizer), renamed, (source,))
+    out: Tensor = functional_call(again, renamed, (source, factor))
     return out
 
 
@@ -214,5 +229,5 @@ class _Again(nn.Module):
         super().__init__()
         self.quantizer = quantizer
 
-    def forward(self, source: Tensor) -> Tensor:
-        return self.quantizer.simulate(source)
+    def forward(self, source: Tensor, factor: Tensor | None) -> Tensor:
+        return self.quantizer.simulate(source) if factor is None else self.quantizer.simulate_scaled(source, factor)

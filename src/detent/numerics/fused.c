@@ -149,33 +149,37 @@ void float_quantize_forward(const float *x, float *y, uint8_t *mask, int64_t out
 
 /* ---- pairs of weights, [rows][pairs][2][inner] with one scale for each row, or one for all: see pairs.py ---- */
 
-/* Which rows have a pair whose sum is past `limit` steps. `first` is 1 where a row has the first of a pair, else 0. */
-void find_pairs(const float *x, int64_t rows, int64_t pairs, int64_t inner, const float *s, int64_t scales,
-                const float *first, float limit, uint8_t *over) {
-    const int64_t length = 2 * pairs * inner;
-#pragma omp parallel for schedule(static) if (rows * length > SMALL)
-    for (int64_t row = 0; row < rows; row++) {
-        const float *at = x + row * length;
-        const float most = limit * s[scales == 1 ? 0 : row];
-        int any = 0;
-        for (int64_t j = 0; j < length - inner; j++) any |= fabsf(at[j] + at[j + inner]) * first[j] > most;
-        over[row] = any;
-    }
+/* Whether a row has a pair whose sum is past `limit` codes: half a code more, for what float32 rounds. `first` is 1
+ * where a row has the first of a pair, else 0. */
+INLINE int is_over(const float *row, int64_t pairs, int64_t inner, float step, const float *first, float limit) {
+    const float most = (limit + 0.5f) * step;
+    int any = 0;
+    for (int64_t j = 0; j < (2 * pairs - 1) * inner; j++) any |= fabsf(row[j] + row[j + inner]) * first[j] > most;
+    return any;
+}
+
+int any_pair_over(const float *x, int64_t rows, int64_t pairs, int64_t inner, const float *s, int64_t scales,
+                  const float *first, float limit) {
+    int any = 0;
+#pragma omp parallel for schedule(static) reduction(| : any) if (rows * pairs * inner > SMALL)
+    for (int64_t row = 0; row < rows; row++)
+        any |= is_over(x + row * 2 * pairs * inner, pairs, inner, s[scales == 1 ? 0 : row], first, limit);
+    return any;
 }
 
 /* In those rows, what a pair is past `limit` codes is taken from both, by equal shares. In place. */
-void bound_pairs(float *x, int64_t rows, int64_t pairs, int64_t inner, const float *s, int64_t scales, float limit,
-                 const uint8_t *over) {
+void bound_pairs(float *x, int64_t rows, int64_t pairs, int64_t inner, const float *s, int64_t scales,
+                 const float *first, float limit) {
 #pragma omp parallel for schedule(static) if (rows * pairs * inner > SMALL)
     for (int64_t row = 0; row < rows; row++) {
-        if (!over[row]) continue;
-        const float step = s[scales == 1 ? 0 : row];
+        const float step = s[scales == 1 ? 0 : row], most = (limit + 0.5f) * step;
+        if (!is_over(x + row * 2 * pairs * inner, pairs, inner, step, first, limit)) continue;
         for (int64_t p = 0; p < pairs; p++) {
             float *a = x + (row * pairs + p) * 2 * inner, *b = a + inner;
             for (int64_t i = 0; i < inner; i++) {
+                if (fabsf(a[i] + b[i]) <= most) continue;
                 float one = rintf(a[i] / step), other = rintf(b[i] / step), sum = one + other;
                 float excess = sum - clamp_to(sum, -limit, limit);
-                if (excess == 0.0f) continue;
                 float share = truncf((excess + copysignf(1.0f, excess)) / 2);
                 a[i] = (one - share) * step;
                 b[i] = (other - (excess - share)) * step;

@@ -42,12 +42,13 @@ _SIGNATURES = {
     "fake_quantize_backward": [_POINTER] * 3 + [_INT64] * 3 + [_POINTER] * 4 + [_INT64, _POINTER] + [_INT] * 2,
     "residue_forward": [_POINTER] * 3 + [_INT64] + [_POINTER] * 3 + [_INT] * 2,
     "residue_backward": [_POINTER] * 3 + [_INT64] + [_POINTER] * 2,
-    "find_pairs": [_POINTER] + [_INT64] * 3 + [_POINTER, _INT64, _POINTER, _FLOAT, _POINTER],
-    "bound_pairs": [_POINTER] + [_INT64] * 3 + [_POINTER, _INT64, _FLOAT, _POINTER],
+    "any_pair_over": [_POINTER] + [_INT64] * 3 + [_POINTER, _INT64, _POINTER, _FLOAT],
+    "bound_pairs": [_POINTER] + [_INT64] * 3 + [_POINTER, _INT64, _POINTER, _FLOAT],
     "accumulator_forward": [_POINTER] * 3 + [_INT64, _POINTER, _INT64, _DOUBLE, _DOUBLE],
     "apply_mask": [_POINTER] * 3 + [_INT64],
     "histogram": [_POINTER, _INT64, _FLOAT, _INT64, _POINTER, _POINTER, _INT64],
 }
+_RESULTS = {"any_pair_over": _INT}
 
 _LOG = logging.getLogger("detent")
 _lock = threading.Lock()
@@ -126,7 +127,7 @@ def _load(path: Path) -> ctypes.CDLL | None:
     loaded = ctypes.CDLL(str(path))
     for function, arguments in _SIGNATURES.items():
         getattr(loaded, function).argtypes = arguments
-        getattr(loaded, function).restype = None
+        getattr(loaded, function).restype = _RESULTS.get(function)
     return loaded if _computes_correctly(loaded) else None
 
 

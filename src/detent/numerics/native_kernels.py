@@ -259,21 +259,20 @@ def apply_mask(dy: Tensor, mask: Tensor) -> Tensor:
     return dx
 
 
-def bound_pairs(values: Tensor, scale: Tensor, limit: int) -> Tensor:
+def bound_pairs(values: Tensor, scale: Tensor, limit: int, *, inplace: bool) -> Tensor:
     """`values` (output channel, input channel, ...), contiguous, with pairs of input channels past `limit` moved to
-    it; `values` itself where there are none."""
+    it; `values` itself where there are none, or if it may be changed."""
     lib, step = native.library(), scale.detach().contiguous()
+    assert lib is not None
     pairs, inner = values.shape[1] // 2, math.prod(values.shape[2:])
-    sizes = (len(values), pairs, inner, step.data_ptr(), step.numel())
     first = _first_of_pairs(pairs, inner)
-    over = torch.empty(len(values), dtype=torch.bool)
-    # Half a code for what float32 rounds.
-    lib.find_pairs(values.data_ptr(), *sizes, first.data_ptr(), limit + 0.5, over.data_ptr())  # type: ignore[union-attr]
-    if not over.any():
-        return values
-    kept = values.clone()
-    lib.bound_pairs(kept.data_ptr(), *sizes, limit, over.data_ptr())  # type: ignore[union-attr]
-    return kept
+    rest = (len(values), pairs, inner, step.data_ptr(), step.numel(), first.data_ptr(), limit)
+    if not inplace:
+        if not lib.any_pair_over(values.data_ptr(), *rest):
+            return values
+        values = values.clone()
+    lib.bound_pairs(values.data_ptr(), *rest)
+    return values
 
 
 @lru_cache(maxsize=64)

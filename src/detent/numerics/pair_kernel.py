@@ -13,7 +13,9 @@ from detent.numerics.native_kernels import bound_pairs, library_for
 __all__ = ["fused_bound_pairs"]
 
 
-def fused_bound_pairs(values: Tensor, scale: Tensor, granularity: Granularity, limit: int) -> Tensor | None:
+def fused_bound_pairs(
+    values: Tensor, scale: Tensor, granularity: Granularity, limit: int, *, inplace: bool = False
+) -> Tensor | None:
     """`Pairs.bounded` of weights (output channel, input channel, ...) in pairs of input channels.
 
     None where there is no kernel for it.
@@ -23,16 +25,19 @@ def fused_bound_pairs(values: Tensor, scale: Tensor, granularity: Granularity, l
         return None
     if not values.is_contiguous() or library_for(values) is None:
         return None
-    out: Tensor = _PairsBounded.apply(values, scale, limit)  # type: ignore[no-untyped-call]
+    out: Tensor = _PairsBounded.apply(values, scale, limit, inplace)  # type: ignore[no-untyped-call]
     return out
 
 
 class _PairsBounded(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor, scale: Tensor, limit: int) -> Tensor:  # noqa: ARG004
-        kept = bound_pairs(values, scale, limit)
+    def forward(ctx: Any, values: Tensor, scale: Tensor, limit: int, inplace: bool) -> Tensor:
+        kept = bound_pairs(values, scale, limit, inplace=inplace)
+        if inplace:
+            ctx.mark_dirty(values)
+            return values
         return values.view_as(values) if kept is values else kept
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:  # noqa: ARG004
-        return dy, None, None
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:  # noqa: ARG004
+        return dy, None, None, None

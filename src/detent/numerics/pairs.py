@@ -121,11 +121,11 @@ class Pairs:
         """The greatest sum of a pair, of either sign, for each scale."""
         return granularity.reduce(self._sums(weight).abs_(), lambda sums, dims: sums.amax(dims))
 
-    def bounded(self, values: Tensor, scale: Tensor, granularity: Granularity) -> Tensor:
-        """`values`, which lie on the grid of `scale`, with pairs past the limit moved to it by equal shares. The
-        gradient goes straight through."""
+    def bounded(self, values: Tensor, scale: Tensor, granularity: Granularity, *, inplace: bool = False) -> Tensor:
+        """`values`, which lie on the grid of `scale`, with pairs past the limit moved to it by equal shares; perhaps
+        in place, if nothing else needs them. The gradient goes straight through."""
         if self.order == "channels" and (self.outputs, self.inputs) == (0, 1):
-            fused = fused_bound_pairs(values, scale, granularity, PAIR_LIMIT)
+            fused = fused_bound_pairs(values, scale, granularity, PAIR_LIMIT, inplace=inplace)
             if fused is not None:
                 return fused
         step = granularity.expand(scale.detach(), values.ndim)

@@ -26,13 +26,14 @@ steps of 8 bits then hardly move at small learning rates.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from detent.errors import SchemeError
-from detent.numerics import Inside, QParams, Scheme
+from detent.numerics import Inside, PerChannel, PerTensor, QParams, Scheme
 from detent.quantizers.quantizer import Quantizer, Role
 from detent.quantizers.uniform import lsq_gradient_scale, on_grid, positive_scale
 
@@ -55,6 +56,7 @@ class Lsq(Quantizer):
     """The step size is a parameter. The zero point of an affine scheme stays as calibrated (see `lsq_plus`)."""
 
     repeatable = True
+    gives_new = True
 
     zero_point: Tensor
 
@@ -80,8 +82,23 @@ class Lsq(Quantizer):
         self.zero_point.copy_(observed.zero_point)
 
     def _fake_quantize(self, x: Tensor) -> Tensor:
+        return on_grid(x, self._step(x), self.zero_point, self.scheme, Inside.BY_VALUE)
+
+    def simulate_scaled(self, x: Tensor, factor: Tensor) -> Tensor:
+        by_output = PerChannel(0)
+        if (
+            not self.scheme.symmetric
+            or factor.numel() != len(x)
+            or self.scheme.granularity not in (PerTensor(), by_output)
+        ):
+            return super().simulate_scaled(x, factor)
+        step = self._step(x) / factor.flatten()
+        scheme = replace(self.scheme, granularity=by_output)
+        values = on_grid(x, step, torch.zeros_like(step), scheme, Inside.BY_VALUE)
+        return self._bounded(values, step.abs(), by_output)
+
+    def _step(self, x: Tensor) -> Tensor:
         factor = 1.0
         if self.gradient_scale != "none":
             factor = lsq_gradient_scale(x, self.scheme, self.role, bounded=self.gradient_scale == "bounded")
-        scale = positive_scale(self.scale, self.scheme, factor)
-        return on_grid(x, scale, self.zero_point, self.scheme, Inside.BY_VALUE)
+        return positive_scale(self.scale, self.scheme, factor)

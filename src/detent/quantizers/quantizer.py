@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from detent.errors import NotCalibratedError, SchemeError, TensorError
-from detent.numerics import Pairs, QParams, Requirement, Rounding, Scheme, quantize
+from detent.numerics import Granularity, Pairs, QParams, Requirement, Rounding, Scheme, quantize
 from detent.quantizers.mode import QUANTIZE, Mode
 
 __all__ = ["Quantizer", "Role"]
@@ -57,6 +57,7 @@ class Quantizer(nn.Module, ABC):
     default_observer: ClassVar[str | None] = None  # what sets its start; None is what `observer_of` chooses
     moves: ClassVar[bool] = False  # whether its range follows the data in training, by itself, and stands still in eval
     repeatable: ClassVar[bool] = False
+    gives_new: ClassVar[bool] = False  # whether it gives a new tensor each time, which nothing keeps: only pairs ask
     plain: ClassVar[bool] = False  # whether it is what a tensor on its grid gets when no method is asked for
     trains: ClassVar[bool] = (
         True  # with the network; False: its numbers are calibrated, or reconstructed block by block
@@ -131,34 +132,48 @@ class Quantizer(nn.Module, ABC):
         """`observed` of the tensor `x`, with scales enlarged as far as its pairs need it."""
         return observed if self.pairs is None else self.pairs.widened(observed, x, self.scheme)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """What the mode says; by default `quantize`."""
+    def forward(self, x: Tensor, factor: Tensor | None = None) -> Tensor:
+        """What the mode says; by default `quantize`. With a `factor`, of `x * factor`, divided by it again: what a
+        batch norm that is folded into a weight asks for."""
         mode = self.mode
+        if factor is not None and (mode.watch is not None or self.guards_zero or not mode.quantizes):
+            return Quantizer.forward(self, x * factor) / factor
         if mode.watch is not None:
             mode.watch(x)
         if not mode.quantizes:
             return x
-        values = self.quantize(x)
+        values = self.quantize(x, factor)
         if self.guards_zero and values.requires_grad:
             hook = partial(_without_slope_at, values.detach() == 0)
             values.register_hook(hook)  # type: ignore[no-untyped-call]
         return values
 
-    def quantize(self, x: Tensor) -> Tensor:
+    def quantize(self, x: Tensor, factor: Tensor | None = None) -> Tensor:
         """`x` on the grid, in its own dtype, in any mode; an error if the quantizer is not calibrated."""
         self._require_calibrated(f"quantize {self.name!r}")
         if not x.is_floating_point():
             raise TensorError(
                 f"quantize {self.name!r} of dtype {x.dtype}", "it contains no real numbers", "give floats"
             )
-        return self.simulate(x)
+        return self.simulate(x) if factor is None else self.simulate_scaled(x, factor)
 
     def simulate(self, x: Tensor) -> Tensor:
         """`quantize` without its checks."""
         values = self._fake_quantize(x)
         if self.pairs is None:
             return values
-        return self.pairs.bounded(values, self.qparams().scale, self.scheme.granularity)
+        return self._bounded(values, self.qparams().scale, self.scheme.granularity)
+
+    def _bounded(self, values: Tensor, scale: Tensor, granularity: Granularity) -> Tensor:
+        """What `_fake_quantize` gave, with pairs within their limit."""
+        if self.pairs is None:
+            return values
+        inplace = self.gives_new and self.scheme.rounding is not Rounding.STOCHASTIC
+        return self.pairs.bounded(values, scale, granularity, inplace=inplace)
+
+    def simulate_scaled(self, x: Tensor, factor: Tensor) -> Tensor:
+        """`simulate(x * factor) / factor`. Where only the steps depend on the size of `x`, divide these instead."""
+        return self.simulate(x * factor) / factor
 
     @torch.no_grad()
     def codes(self, x: Tensor) -> Tensor:

@@ -180,12 +180,12 @@ class Simulating(Quantizer):
             getattr(self.inner, held).data = torch.zeros(self.scale_shape or (1,))
         self.register_buffer("measured", torch.tensor(torch.nan))  # being calibrated is read off the state
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, factor: Tensor | None = None) -> Tensor:
         if self.mode.watch is not None and self.inner.ada_sign:
             with torch.no_grad():
-                self._run(x)  # which chooses its range by what it sees
+                self._run(x if factor is None else x * factor)  # which chooses its range by what it sees
             self._take_range()
-        return super().forward(x)
+        return super().forward(x, factor)
 
     def qparams(self) -> QParams:
         scale = self.inner.scale.detach().abs().reshape(self.scale_shape)
