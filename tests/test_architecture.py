@@ -93,7 +93,17 @@ ALLOWED: dict[str, set[str]] = {
     },
     "artifact": {"graph", "ir", "planning", "targets", "deployment", "retargeting", "verification", "report"},
     "evaluation": {"graph", "ir", "frontends", "twin", "targets", "deployment"},
-    "precision": {"recipes", "planning", "targets", "graph", "algorithms", "preparing", "calibrating", "artifact"},
+    "precision": {
+        "recipes",
+        "planning",
+        "targets",
+        "graph",
+        "algorithms",
+        "verification",
+        "preparing",
+        "calibrating",
+        "artifact",
+    },
     "quantizing": {
         "recipes",
         "planning",
@@ -108,6 +118,7 @@ ALLOWED: dict[str, set[str]] = {
         "algorithms",
         "graph",
         "ir",
+        "precision",
     },
     "layerwise": {
         "numerics",

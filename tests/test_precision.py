@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import detent.precision
-from detent.errors import EngineError
-from detent.precision import layer_latency, search_precision
+from detent.errors import EngineError, SchemeError
+from detent.precision import faster_in_float, layer_latency, search_precision
 from detent.recipes import Recipe
 from detent.targets import BACKENDS
 from detent.targets.engines import ENGINES
@@ -78,3 +78,62 @@ def test_nothing_measured_is_refused():
     prepared = ready(torch.nn.Sequential(torch.nn.Linear(4, 3)), [torch.randn(8, 4)], backend="onnxruntime")
     with pytest.raises(EngineError, match="nothing would be measured"):
         layer_latency(prepared, repeats=0)
+
+
+def test_equal_layers_are_timed_once(monkeypatch):
+    made = []
+    build = detent.precision._deployed
+    monkeypatch.setattr(detent.precision, "_deployed", lambda *given: made.append(given) or build(*given))
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 3))
+    found = layer_latency(ready(net, [torch.randn(8, 4)], backend="onnxruntime"), repeats=2)
+    assert len(made) == 2 * 2
+    assert found["0"] == found["1"] != found["2"]
+
+
+def test_what_is_faster_in_float(monkeypatch):
+    prices = {"stem": {8: 2.0, 32: 1.0}, "fc": {8: 1.0, 32: 2.0}, "expand": {8: 1.0, 32: 1.0}}
+    every = {**{name: {8: 1.0, 32: 3.0} for name in LAYERS}, **prices}
+    monkeypatch.setattr(detent.precision, "layer_latency", lambda *_, **__: every)
+    assert faster_in_float(ready(Convs(), images(2), backend="onnxruntime")) == {"stem": (2.0, 1.0)}
+
+
+def speed_of(monkeypatch, tmp_path, network_times):
+    """Prices that are known: two layers are faster in float, and the network takes `network_times`."""
+    monkeypatch.setattr(detent.precision, "faster_in_float", lambda _: {"stem": (2.0, 1.0), "fc": (0.5, 0.25)})
+    seen = []
+    monkeypatch.setattr(detent.precision, "time_artifacts", lambda both, _: seen.extend(both) or network_times)
+    artifact = detent.quantize(Convs(), images(2), backend="onnxruntime", folder=tmp_path / "out", prefer="speed")
+    quantized = {entry.tensor.rsplit(".", 1)[0] for entry in artifact.prepared.plan.quantized if entry.role == "weight"}
+    assert len(seen) == 2
+    return quantized, artifact.manifest["notes"]
+
+
+def test_layers_stay_float_for_speed(monkeypatch, tmp_path):
+    quantized, notes = speed_of(monkeypatch, tmp_path, [3.0, 2.0])
+    assert quantized == set(LAYERS) - {"stem", "fc"}
+    assert (
+        "float for speed, each timed alone: stem (1.00 ms for 2.00), fc (0.25 ms for 0.50). "
+        "The network takes 2.00 ms in place of 3.00 ms on this CPU, one thread"
+    ) in notes
+
+
+def test_they_do_not_where_the_network_is_no_faster(monkeypatch, tmp_path):
+    quantized, notes = speed_of(monkeypatch, tmp_path, [3.0, 3.5])
+    assert quantized == set(LAYERS)
+    assert (
+        "all layers are quantized: with 2 of them in float the network took "
+        "3.50 ms in place of 3.00 ms on this CPU, one thread"
+    ) in notes
+
+
+def test_speed_on_the_real_engine(tmp_path):
+    artifact = detent.quantize(Convs(), iter(images(2)), backend="onnxruntime", folder=tmp_path / "out", prefer="speed")
+    said = [note for note in artifact.manifest["notes"] if "on this CPU" in note]
+    assert len(said) == 1
+    assert artifact.verify(images(1)).holds
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_another_preference_is_refused(tmp_path):
+    with pytest.raises(SchemeError, match="prefer='size'"):
+        detent.quantize(Convs(), images(2), backend="onnxruntime", folder=tmp_path / "out", prefer="size")

@@ -28,8 +28,9 @@ from detent.progress import progress
 from detent.recipes import Recipe
 from detent.targets.base import Engine
 from detent.targets.engines import ENGINES
+from detent.verification.batches import unpack_batches
 
-__all__ = ["layer_latency", "search_precision"]
+__all__ = ["faster_in_float", "layer_latency", "search_precision", "time_artifacts"]
 
 _WARM_UP = 3
 
@@ -52,6 +53,30 @@ def search_precision(
     return choose_precision(found, budget, of=layer_latency(prepared, bits=bits) if of == "latency" else of)
 
 
+def faster_in_float(prepared: PreparedModel, **options: Any) -> dict[str, tuple[float, float]]:
+    """The quantized layers that the engine runs faster in float, with the milliseconds as planned and in float.
+
+    `options` are those of `layer_latency`.
+    """
+    layers = [layer for layer in all_layers(prepared) if layer.quantizer is not None]
+    widths = {layer.name: layer.quantizer.scheme.grid.bits for layer in layers if layer.quantizer is not None}
+    prices = layer_latency(prepared, bits=sorted({*widths.values(), FLOAT_BITS}), **options)
+    both = {name: (row[widths[name]], row[FLOAT_BITS]) for name, row in prices.items()}
+    return {name: (planned, plain) for name, (planned, plain) in both.items() if plain < planned}
+
+
+def time_artifacts(artifacts: Sequence[Artifact], batch: Any, *, threads: int = 1, repeats: int = 30) -> list[float]:
+    """Milliseconds of each artifact on its engine, for the first sample of `batch`: the fastest run, taking turns."""
+    runs = {}
+    for index, artifact in enumerate(artifacts):
+        ports = artifact.graph.inputs
+        inputs = next(unpack_batches([batch], ports, len(ports))).inputs
+        if all(isinstance(port.shape[0], str) for port in ports.values() if port.shape):
+            inputs = {name: values[:1] for name, values in inputs.items()}
+        runs[index] = _run(ENGINES[artifact.manifest["engine"]].fastest(artifact, threads=threads), inputs)
+    return list(_timed(runs, repeats, time.perf_counter).values())
+
+
 def layer_latency(
     prepared: PreparedModel,
     *,
@@ -67,12 +92,28 @@ def layer_latency(
     engine = _engine(prepared)
     layers = {layer.name: layer for layer in all_layers(prepared) if layer.quantizer is not None}
     found: Prices = {}
+    known: dict[Any, dict[int, float]] = {}
     with temporary_folder() as folder, progress("timing layers", len(layers)) as bar:
         for index, (name, layer) in enumerate(layers.items()):
-            built = _engines(prepared, layer, engine, bits, threads, Path(folder) / str(index))
-            found[name] = _timed(built, repeats, clock)
+            alike = _shape_of(layer)
+            if alike not in known:
+                built = _engines(prepared, layer, engine, bits, threads, Path(folder) / str(index))
+                known[alike] = _timed(built, repeats, clock)
+            found[name] = dict(known[alike])
             bar.advance(facts=name)
     return found
+
+
+def _shape_of(layer: Layer) -> tuple[Any, ...]:
+    """What the time of a layer depends on."""
+    return layer.kind, layer.op.extra_repr(), tuple(layer.weight.shape), _input_shape(layer)
+
+
+def _input_shape(layer: Layer) -> tuple[int, ...]:
+    """Of one sample."""
+    source = source_of(layer.node)
+    assert source is not None
+    return (1, *source.meta["shape"][1:])
 
 
 def _engine(prepared: PreparedModel) -> type[Engine]:
@@ -93,9 +134,7 @@ def _engines(
 ) -> dict[int, Callable[[], Any]]:
     """What runs one layer, for each width."""
     found: dict[int, Callable[[], Any]] = {}
-    source = source_of(layer.node)
-    assert source is not None
-    x = torch.rand(1, *source.meta["shape"][1:])
+    x = torch.rand(_input_shape(layer))
     alone = _alone(layer)
     integer = next((width for width in bits if width < FLOAT_BITS), None)
     for width in bits:

@@ -83,6 +83,18 @@ def test_quantize_does_it_all(monkeypatch, capsys):
     assert [name for name in names if "Linear" not in name] == ["/stem/Conv", "/join/Add", "/join/Relu"]
 
 
+@pytest.mark.usefixtures("folder")
+def test_quantize_for_speed(monkeypatch, capsys):
+    monkeypatch.setattr("detent.precision.faster_in_float", lambda _: {"/stem/Conv": (2.0, 1.0)})
+    monkeypatch.setattr("detent.precision.time_artifacts", lambda *_: [2.0, 1.0])
+    words = ("quantize", "net.onnx", "--backend", "onnxruntime", "--data", "calib", "-o", "out", "--prefer", "speed")
+    assert run(monkeypatch, *words) == 0
+    note = "float for speed, each timed alone: /stem/Conv (1.00 ms for 2.00). The network takes 1.00 ms in place of"
+    assert note in " ".join(capsys.readouterr().out.split())
+    assert run(monkeypatch, *words[:-1], "size") == 2
+    assert "'accuracy', 'speed'" in capsys.readouterr().err
+
+
 def test_quantize_writes_the_report_too(folder, monkeypatch, capsys):
     words = ("quantize", "net.onnx", "--backend", "onnxruntime", "--data", "calib", "-o", "out", "--report")
     assert run(monkeypatch, *words) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from detent.recipes import Recipe
 from detent.targets.arithmetics import ARITHMETICS
 from detent.targets.engines import ENGINES
 from detent.targets.onnxruntime.arithmetic.onnxruntime import OnnxRuntime
+from detent.verification.verdict import Speed
 from tests.models import MODELS
 
 
@@ -228,6 +230,15 @@ def test_the_table(tmp_path):
         ["simulation", "vs", "engine", "output", "0", "10"],
     ]
     assert "operations that ran on integers: 12; in float: none" in shown
+
+
+@pytest.mark.parametrize(("float_ms", "said"), [(4.0, "ratio 0.50"), (1.0, "ratio 2.00: integers do not pay")])
+def test_a_network_that_is_slower_says_what_to_do(tmp_path, float_ms, said):
+    artifact, x = deployed(tmp_path / "out")
+    verdict = replace(artifact.verify([x], latency=False), speed=Speed(2.0, float_ms, 2.0, float_ms))
+    (line,) = [line for line in str(verdict).splitlines() if line.startswith("latency")]
+    assert line.startswith(f"latency, one thread: 2.00 ms quantized, {float_ms:.2f} ms float, {said}")
+    assert ("--prefer speed" in line) == (float_ms < 2)
 
 
 def test_the_verdict_is_json(tmp_path):

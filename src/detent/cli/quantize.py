@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_format
 import shlex
 from collections.abc import Mapping
+from enum import StrEnum
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,6 +40,12 @@ if TYPE_CHECKING:
 
 __all__ = ["quantize"]
 
+
+class Preference(StrEnum):
+    ACCURACY = "accuracy"
+    SPEED = "speed"
+
+
 _LENGTH = 64
 """Words in a sequence of a language model that is deployed without data."""
 
@@ -54,6 +61,10 @@ def quantize(
     recipe: RecipeName = "ptq",
     exclude: Exclude = None,
     cpu: Cpu = None,
+    prefer: Annotated[
+        Preference,
+        typer.Option(help="What counts: with speed, layers stay float that the engine runs faster so on this machine."),
+    ] = Preference.ACCURACY,
     steps: Steps = 64,
     batch_size: BatchSize = None,
     size: Size = None,
@@ -91,7 +102,13 @@ def quantize(
     from detent.recipes import find
 
     request = without(find(recipe), exclude or ())
-    if _goes_by_layers(layer_by_layer, model, backend, request, whole={"--report": report, "--cpu": cpu}):
+    if _goes_by_layers(
+        layer_by_layer,
+        model,
+        backend,
+        request,
+        whole={"--report": report, "--cpu": cpu, "--prefer speed": prefer is Preference.SPEED},
+    ):
         batches = _of_words(data, steps, batch_size, size, values, how)
         _by_layers(model, batches, backend, request, out, json=json)
         return
@@ -110,6 +127,7 @@ def quantize(
         folder=out,
         steps=steps,
         cpu=cpu,
+        prefer=prefer.value,
         max_tensor_bytes=max_tensor_bytes,
         inplace=True,
     )

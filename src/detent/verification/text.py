@@ -16,6 +16,8 @@ __all__ = ["sqnr_line", "verdict_line", "verdict_text"]
 _MOST_SHOWN = 20
 """Tensors that differ, and operations that ran in float for one reason."""
 
+_SLOWER = ": integers do not pay on this CPU; `detent quantize --prefer speed` leaves float what is faster so"
+
 
 def verdict_line(verdict: Verdict) -> str:
     """The one sentence."""
@@ -96,7 +98,7 @@ def verdict_text(verdict: Verdict) -> Iterator[str]:
         speed = verdict.speed
         yield (
             f"latency, one thread: {speed.int8_ms:.2f} ms quantized, {speed.float_ms:.2f} ms float, "
-            f"ratio {speed.ratio:.2f}"
+            f"ratio {speed.ratio:.2f}{_SLOWER if speed.ratio >= 1 else ''}"
         )
     yield from on_cpus(verdict)
     yield f"twin: the engine's integer arithmetic, emulated ({verdict.arithmetic}); guarantee: {verdict.claim}"
