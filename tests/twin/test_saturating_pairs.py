@@ -14,7 +14,7 @@ from detent.targets.arithmetics import ARITHMETICS
 from detent.twin import Twin
 from detent.twin.accumulate import accumulator
 from detent.twin.saturating_pairs import saturate_pairs
-from tests.targets.torch_native.nets import differing
+from tests.targets.torch_native.nets import ONEDNN_IS_BOUNDED, differing
 from tests.twin.builder import Array, Builder, Net, Style, T
 
 
@@ -85,7 +85,8 @@ def test_every_kind_of_layer_is_equal(kind: str, tmp_path: Path) -> None:
     for seed in range(2):
         for scales in ("tie", "pot"):
             assert not differing(net_of(kind, scales=scales, seed=seed), tmp_path, "fbgemm", ARITHMETICS["fbgemm"]())[0]
-        assert not differing(net_of(kind, scales="pot", seed=seed), tmp_path, "x86", ARITHMETICS["onednn"]())[0]
+        if not ONEDNN_IS_BOUNDED:
+            assert not differing(net_of(kind, scales="pot", seed=seed), tmp_path, "x86", ARITHMETICS["onednn"]())[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -18,7 +18,7 @@ from detent.targets.engines import ENGINES
 from detent.targets.onnxruntime.arithmetic.onnxruntime import OnnxRuntime
 from detent.twin import Twin
 from detent.verification.ranges import Ranges
-from tests.verification.mutants import LAYER, LAYERS, batches, made, mutate_layer, off_by_one
+from tests.verification.mutants import LAYER, LAYERS, NETS, batches, made, mutate_layer, off_by_one
 
 openvino = pytest.mark.skipif(ENGINES["openvino"].version() is None, reason="pip install 'detent[openvino]'")
 
@@ -94,6 +94,17 @@ def test_an_arithmetic_that_is_the_same_on_every_cpu(tmp_path, monkeypatch):
 
 def test_an_operation_in_float(tmp_path, monkeypatch):
     artifact = made("onnxruntime", "float function", tmp_path / "out")
+    mutate_layer(monkeypatch, artifact, off_by_one, layer="between")
+    verdict = artifact.verify(batches(), latency=False)
+    assert not verdict.holds
+    assert verdict.causes[0].what.startswith("an operation in float: between (")
+
+
+@openvino
+def test_a_relu_behind_an_operation_in_float(tmp_path, monkeypatch):
+    """The ReLU rounds nothing; the convolution before it, whose weights are not quantized, does."""
+    monkeypatch.setitem(NETS, "float layer", (False, ("conv3",)))
+    artifact = made("openvino", "float layer", tmp_path / "out")
     mutate_layer(monkeypatch, artifact, off_by_one, layer="between")
     verdict = artifact.verify(batches(), latency=False)
     assert not verdict.holds

@@ -9,6 +9,7 @@ from detent.ir import can_saturate
 from detent.ir.roundoff import rounds
 from detent.targets.base import Defect
 from detent.targets.engines import ENGINES
+from detent.traversal import reachable
 from detent.twin import Step, Twin
 from detent.verification.text_of_cpus import layers
 from detent.verification.verdict import Cause, Difference, Verdict
@@ -33,7 +34,7 @@ def causes(verdict: Verdict, twin: Twin, computes_as: str | None) -> Iterator[Ca
         yield _saturation(cpu, verdict.saturating)
     open_ = [found for found in against_engine if found.differing > found.impossible]
     making = _making(twin)
-    in_float = [found for found in open_ if _is_float(making.get(found.tensor))]
+    in_float = [found for found in open_ if _is_float(making, found.tensor)]
     on_ties = [found for found in open_ if found not in in_float]
     if in_float:
         yield Cause(
@@ -80,11 +81,11 @@ def _of_engine(twin: Twin, engine: str, wrong: Sequence[Difference], computes_as
             return Cause(f"a known defect of {engine}: {layers(wrong)}", f"it {defect.what}", defect.to_do)
     if cpu.saturates and any(can_saturate(twin.graph, op) for op in ops):
         return _saturation(cpu, wrong)
-    if _is_float(step):
+    if _is_float(making, first.tensor):
         return Cause(
             f"an operation in float: {layers(wrong)}",
             f"{engine} computes it in float, further off than the order of float32 sums explains",
-            "leave it float (recipe `exclude`), or report it with this verdict",
+            "quantize it, or leave its output float too (recipe `exclude`), or report it with this verdict",
         )
     return Cause(
         f"not known: {layers(wrong)}",
@@ -97,8 +98,16 @@ def _making(twin: Twin) -> Mapping[str, Step]:
     return {operand.tensor: step for step in twin.steps if step.ops for operand in step.writes}
 
 
-def _is_float(step: Step | None) -> bool:
-    return step is not None and step.ran_as == "float" and any(rounds(op) for op in step.ops)
+def _is_float(making: Mapping[str, Step], tensor: str) -> bool:
+    """Whether a tensor comes from an operation in float that rounds, at once or by others in float."""
+
+    def before(each: str) -> list[str]:
+        step = making.get(each)
+        reads = () if step is None or step.ran_as != "float" else step.reads
+        return [read.tensor for read in reads if read is not None and read.encoding is None]
+
+    steps = (making.get(each) for each in reachable([tensor], before))
+    return any(step is not None and step.ran_as == "float" and any(rounds(op) for op in step.ops) for step in steps)
 
 
 def _known_defects(engine: str) -> list[Defect]:

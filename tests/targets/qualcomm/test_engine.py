@@ -218,9 +218,8 @@ def test_what_the_htp_does_not_take_runs_beside_it(name, on_host, tmp_path):
     assert verdict.holds, verdict
     assert max(each.most for each in verdict.tensors if each.what == "twin vs engine") <= 1
     placed = Qnn.load(artifact).explain()
-    beside = [each.kind for each in placed if each.ran_as == "float"]
+    beside = [each.kind for each in placed if each.why == "on the CPU: the HTP does not take it"]
     assert set(on_host) <= set(beside)
-    assert {each.why for each in placed if each.ran_as == "float"} == {"on the CPU: the HTP does not take it"}
     assert "MatMul" not in beside
 
 
@@ -272,6 +271,18 @@ def test_all_of_it_runs_on_integers(tmp_path):
     found = Qnn.load(package(small_net("residual", Style(batch=1)), tmp_path)).explain()
     assert {placed.ran_as for placed in found} == {"integer"}
     assert len(found) == 10
+
+
+def test_a_convolution_whose_weights_are_not_quantized_is_no_integer_one(tmp_path):
+    """The HTP takes it all the same."""
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3))
+    recipe = Recipe.from_dict({"name": "part", "rules": [{"match": {"name": "2"}, "quantize": False}]})
+    x = torch.randn(1, 3, 12, 12)
+    prepared = detent.prepare(net.eval(), (x,), backend="qnn", recipe=recipe)
+    detent.calibrate(prepared, [(x,)])
+    placed = Qnn.load(detent.deploy(prepared, tmp_path / "out")).explain()
+    assert [each.ran_as for each in placed] == ["integer", "integer", "float", "float", "integer"]
+    assert {each.why for each in placed if each.ran_as == "float"} == {"its constant '2.weight' is not quantized"}
 
 
 def test_tensors_are_codes_and_showing_them_does_not_change_the_outputs(tmp_path):

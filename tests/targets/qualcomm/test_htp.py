@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import detent
-from detent.ir import Encoding
+from detent.ir import Encoding, Operand, read_qdq
+from detent.recipes import Recipe
 from detent.targets.qualcomm.arithmetic.fixed import (
     average,
     convert,
@@ -23,6 +25,7 @@ from detent.targets.qualcomm.arithmetic.fixed import (
     weight_ratio,
 )
 from detent.targets.qualcomm.arithmetic.htp import Htp
+from detent.targets.qualcomm.arithmetic.steps import why_float
 from detent.targets.qualcomm.arithmetic.wide import quantize_wide, requantize_wide_sums, wide_sum_of_two
 from detent.twin import Twin
 from detent.verification.ranges import Ranges
@@ -281,3 +284,54 @@ def test_what_a_join_reads_is_computed_for_its_grid() -> None:
     assert output is not None
     straight = quantize(torch.from_numpy(net.feeds["y"]), output)
     assert np.array_equal(codes[:, 16:], straight.numpy().astype(np.uint8))
+
+
+def prepared_part(kept: str, folder: Path) -> dict[str, str]:
+    """Of a small network whose layer `kept` is left in float: what is not quantized of its operations."""
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3))
+    recipe = Recipe.from_dict({"name": "part", "rules": [{"match": {"name": kept}, "quantize": False}]})
+    x = torch.randn(1, 3, 12, 12)
+    model = detent.prepare(net.eval(), (x,), backend="qnn", recipe=recipe)
+    detent.calibrate(model, [(x,)])
+    graph = detent.deploy(model, folder / "out").graph
+    return {op.name: why_float(graph, op) for op in graph.ops}
+
+
+def test_what_is_not_quantized_makes_an_operation_float(tmp_path: Path) -> None:
+    """A ReLU goes with the convolution that it is part of."""
+    assert list(prepared_part("2", tmp_path).values()) == [
+        "",
+        "",
+        *["its constant '2.weight' is not quantized"] * 2,
+        "",
+    ]
+
+
+def test_an_output_that_is_not_quantized() -> None:
+    net = small_net("conv", Style(batch=1))
+    graph = read_qdq(net.model)
+    (op,) = graph.ops
+    bare = replace(graph, outputs=tuple(replace(each, read=Operand(each.read.tensor)) for each in graph.outputs))
+    assert why_float(graph, op) == ""
+    assert why_float(bare, op) == f"its output {op.outputs[0]!r} is not quantized"
+
+
+class TakesARow(nn.Module):
+    """As a slice and a reshape, without a grid between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 4, 3), nn.Conv1d(4, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.b(self.a(x)[:, :, 0])
+        return made
+
+
+def test_what_moves_codes_stays_on_them(tmp_path: Path) -> None:
+    x = torch.randn(1, 3, 8, 8)
+    model = detent.prepare(TakesARow().eval(), (x,), backend="qnn")
+    detent.calibrate(model, [(x,)])
+    graph = detent.deploy(model, tmp_path / "out").graph
+    assert "Slice" in {op.type for op in graph.ops}
+    assert {why_float(graph, op) for op in graph.ops} == {""}

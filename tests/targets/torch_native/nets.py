@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from detent import cpus
 from detent.ir import Package
 from detent.targets import BACKENDS
 from detent.targets.base import Deployment
@@ -18,6 +20,10 @@ from detent.twin import Arithmetic, Twin
 from tests.twin.nets import SMALL, Builder, Net, Style, T, add, conv, image
 
 Array = npt.NDArray[Any]
+
+ONEDNN_IS_BOUNDED = "ONEDNN_MAX_CPU_ISA" in os.environ and not cpus.here().saturates
+"""Torch takes oneDNN then, because the CPU has VNNI, and oneDNN saturates all the same: its twin does not know that
+(`TorchArithmetic.local_cpu`)."""
 
 
 def package(net: Net, folder: Path) -> Package:

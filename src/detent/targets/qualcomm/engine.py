@@ -13,10 +13,11 @@ import numpy.typing as npt
 import onnx
 
 from detent.errors import EngineError
-from detent.ir import Encoding, Network, Package
+from detent.ir import Encoding, Network, Op, Package
 from detent.rewrites import float_model
 from detent.targets.base import Engine, Placement
 from detent.targets.base.ports import Shapes, given, real, shapes_of
+from detent.targets.qualcomm.arithmetic.steps import why_float
 from detent.targets.qualcomm.partition import PartModel, Segment, network_ops, parts, segments
 
 __all__ = ["Qnn"]
@@ -75,18 +76,20 @@ class Qnn(Engine):
         }
 
     def explain(self) -> list[Placement]:
-        """What runs on the CPU beside the HTP does so in float."""
+        """What runs on the CPU beside the HTP does so in float, and what is not on codes on the HTP."""
         ops = self._package.graph.ops
         if self._as_float:
             return [Placement(op.name, op.type, "float", "the network was loaded without quantization") for op in ops]
         running = next(iter(self._running.values()), None) or self._for(_least(self._package.graph))
         on_host = {name for segment in running.segments if segment.on_host for name in segment.ops}
-        return [
-            Placement(op.name, op.type, "float", "on the CPU: the HTP does not take it")
-            if op.outputs[0] in on_host
-            else Placement(op.name, op.type, "integer")
-            for op in ops
-        ]
+
+        def placed(op: Op) -> Placement:
+            if op.outputs[0] in on_host:
+                return Placement(op.name, op.type, "float", "on the CPU: the HTP does not take it")
+            why = why_float(self._package.graph, op)
+            return Placement(op.name, op.type, "float" if why else "integer", why)
+
+        return [placed(op) for op in ops]
 
     def _for(self, shapes: Shapes) -> _Running:
         if shapes not in self._running:

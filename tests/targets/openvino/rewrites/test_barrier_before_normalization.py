@@ -77,11 +77,17 @@ def test_left_alone(model: Network) -> None:
 
 @pytest.mark.parametrize("kind", ["LayerNormalization", "GroupNormalization"])
 def test_the_engine_gives_what_it_means(kind: str, tmp_path: Path) -> None:
-    """Without it, 92 of the 128 codes are up to 53 and 46 off."""
+    """Without it, 182 and 181 of the 256 codes are up to 45 and 32 off.
+
+    Rows are as wide as an AVX-512 register. OpenVINO picks its kernel of normalizations by the CPU alone, and where
+    ONEDNN_MAX_CPU_ISA asks for AVX2 on a CPU with AVX-512, that kernel ends the process at a narrower rest. On a CPU
+    that has only AVX2 (qemu's Haswell) rows of 8 are equal too.
+    """
     pytest.importorskip("openvino", reason="pip install 'detent[openvino]'")
     b = Builder(Style(activation="int8", symmetric=True, scales="pot"))
-    x = b.input("x", 2, 8, 8, spread=2.0**-14)
-    held = {"gain": np.full(8, 1.5, np.float32), "offset": np.ones(8, np.float32)}
+    x = b.input("x", 2, 8, 16, spread=2.0**-14)
+    size = 8 if kind == "GroupNormalization" else 16
+    held = {"gain": np.full(size, 1.5, np.float32), "offset": np.ones(size, np.float32)}
     groups = {"num_groups": 2} if kind == "GroupNormalization" else {}
     b.output(b.quantized(b.float_op(kind, x, *held, constants=held, **groups)))
     assert not _distances(b.net(), tmp_path).any()
@@ -89,13 +95,13 @@ def test_the_engine_gives_what_it_means(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["Add", "Mul"])
 def test_the_engine_normalizes_real_numbers_behind_a_sum_or_product(kind: str, tmp_path: Path) -> None:
-    """Without it, 89 of the 128 codes are up to 36 off behind a sum, and 88 up to 42 behind a product."""
+    """Without it, 235 of the 256 codes are up to 16 off behind a sum, and 174 up to 33 behind a product."""
     pytest.importorskip("openvino", reason="pip install 'detent[openvino]'")
     b = Builder(Style(activation="int8", symmetric=True, scales="pot"))
-    x = b.input("x", 2, 8, 8, spread=2.0**-14)
-    held = {"gain": np.full(8, 1.5, np.float32), "offset": np.ones(8, np.float32)}
+    x = b.input("x", 2, 8, 16, spread=2.0**-14)
+    held = {"gain": np.full(16, 1.5, np.float32), "offset": np.ones(16, np.float32)}
     if kind == "Add":
-        made = b.float_op(kind, x, b.input("y", 2, 8, 8, spread=2.0**-14))
+        made = b.float_op(kind, x, b.input("y", 2, 8, 16, spread=2.0**-14))
     else:
         made = b.float_op(kind, x, "factor", constants={"factor": np.array(1.25, np.float32)})
     b.output(b.quantized(b.float_op("LayerNormalization", made, *held, constants=held)))

@@ -28,7 +28,7 @@ from detent.twin.float_ops import MOVES, only_moves
 from detent.twin.lowering import chain, float_step, move_step
 from detent.twin.requantize import clamp_bounds
 
-__all__ = ["INTEGER_OPERATORS", "entries", "makers"]
+__all__ = ["INTEGER_OPERATORS", "entries", "makers", "why_float"]
 
 _CLIPS = ops_with(Trait.CLIPS)
 
@@ -195,6 +195,37 @@ def _computed_grid(graph: Network, read: Operand) -> Encoding | None:
 def _is_computed(graph: Network, tensor: str) -> bool:
     maker = graph.producer(tensor)
     return maker is not None and not only_moves(maker)
+
+
+def why_float(graph: Network, op: Op) -> str:
+    """What of an operation, or of the one that it is part of, is not quantized, so that the HTP computes it in float;
+    empty if it computes on codes."""
+    while (before := _part_before(graph, op)) is not None:
+        op = before
+    weighted = op.type in ops_with(Trait.WEIGHTED)
+    for read in op.inputs[:2] if weighted else op.inputs:
+        if read is None or _before_moves(graph, read).encoding is not None or not _is_real(graph, read.tensor):
+            continue
+        if weighted or read.tensor not in graph.constants:
+            return f"its {'constant' if read.tensor in graph.constants else 'input'} {read.tensor!r} is not quantized"
+    output = chain(graph, bias_behind(graph, op) or op, _CLIPS).output
+    if not only_moves(op) and not any(graph.encodings(output)) and _is_real(graph, output):
+        return f"its output {output!r} is not quantized"
+    return ""
+
+
+def _before_moves(graph: Network, read: Operand) -> Operand:
+    """What operations that only move values made it of."""
+    maker = graph.producer(read.tensor)
+    while read.encoding is None and maker is not None and only_moves(maker) and maker.inputs[0] is not None:
+        read = maker.inputs[0]
+        maker = graph.producer(read.tensor)
+    return read
+
+
+def _is_real(graph: Network, tensor: str) -> bool:
+    known = graph.inputs[tensor].dtype if tensor in graph.inputs else graph.dtypes.get(tensor, "float32")
+    return known.startswith("float")
 
 
 def makers(graph: Network) -> dict[str, Maker]:
