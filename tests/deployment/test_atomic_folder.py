@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,36 +11,28 @@ import pytest
 
 from detent.deployment.atomic_folder import place, target_of
 from detent.errors import ArtifactError
+from tests.killing import printed
 
 FILES = {"model.onnx": "", "inner/model.bin": ""}
 OLD = {"manifest.json": json.dumps({"manifest_version": 2, "files": FILES}).encode(), "model.onnx": b"old"}
 NEW = {**OLD, "model.onnx": b"new", "inner/model.bin": b"more"}
 
 PROGRAM = """
-import json, os, signal, sys
+import json, sys
 from pathlib import Path
 import detent.files
 from detent.deployment import atomic_folder
 from tests.deployment.test_atomic_folder import NEW, OLD
-from tests.line_tracer import at_each_line, kill_at
+from tests.killing import Saving
 
-LINES = {detent.files.__file__, atomic_folder.__file__}
-
+saving = Saving(detent.files, atomic_folder)
 states = []
 for line in range(1, 10_000, int(sys.argv[3])):
     target = Path(sys.argv[1]) / str(line) / "out"
     if sys.argv[2] == "onto an old one":
         atomic_folder.place(target, OLD)
         (target / "notes.txt").write_text("mine")
-    child = os.fork()
-    if not child:
-        signal.alarm(120)
-        try:
-            with at_each_line(LINES, kill_at(line)):
-                atomic_folder.place(atomic_folder.target_of(target), NEW)
-        finally:
-            os._exit(0)
-    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    ended = saving.ended(lambda: atomic_folder.place(atomic_folder.target_of(target), NEW), line)
     found = {str(p.relative_to(target)): p.read_text() for p in sorted(target.rglob("*")) if p.is_file()}
     atomic_folder.place(atomic_folder.target_of(target), NEW)  # and the next one sweeps
     left = sorted(path.name for path in target.parent.iterdir())
@@ -63,12 +53,7 @@ print(json.dumps(states))
     ],
 )
 def test_killed_at_a_line_it_is_the_old_folder_or_the_new_one(tmp_path: Path, way: str, every: int) -> None:
-    root = Path(__file__).resolve().parents[2]
-    environment = {**os.environ, "PYTHONPATH": f"{root}/src:{root}", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path), way, str(every)]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    states = json.loads(done.stdout)
+    states = json.loads(printed(tmp_path / "temporary", "-c", PROGRAM, tmp_path / "runs", way, str(every)))
     assert len(states) > 60 // every, "lines at which it was killed"
     assert [ended for ended, _, _ in states] == [-9] * (len(states) - 1) + [0]
     before, after = ({name: content.decode() for name, content in held.items()} for held in (OLD, NEW))

@@ -7,8 +7,9 @@ import io
 import json
 import pickle
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,8 +45,8 @@ from detent.twin.interpreter import graph_of
 from detent.zoo.pretrained import read_weights
 from tests.frontends.caffe.test_caffe import layer, numbers, save
 from tests.fuzz.harness import Reader
-from tests.targets.gguf import llama
 from tests.targets.gguf.test_tokenizer import model_of_sentencepiece, spoken
+from tests.targets.language_models import LANGUAGE_MODELS, saved
 from tests.targets.weights_in_blocks import TOKENS, deployed
 
 __all__ = ["ARTIFACTS", "installed", "readers"]
@@ -73,6 +74,7 @@ def readers(folder: Path, *, every_backend: bool) -> Iterator[Reader]:
         yield from _of_hugging_face(folder)
         for backend, recipe in IN_BLOCKS:
             yield from _of_blocks(folder / f"{backend} {recipe}", backend, recipe)
+        yield from _of_language_model(folder / "language model")
 
 
 def _placed(folder: Path, name: str, content: bytes) -> Path:
@@ -319,22 +321,34 @@ def _of_tokenizers(folder: Path) -> Iterator[Reader]:
 
 
 def _of_artifact(folder: Path, backend: str) -> Iterator[Reader]:
-    if backend == "gguf":  # holds language models alone
-        yield from _of_files(llama.deployed(folder, "q4_0", num_hidden_layers=1).folder, backend, llama.TOKENS)
-        return
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(16, 3))
     prepared = detent.prepare(net, (_X,), backend=backend, recipe="ptq")
     detent.calibrate(prepared, [_X])
     files = [name for name in BACKENDS[backend].files if installed(name)]
     out = detent.deploy(prepared, folder, files=files).folder
-    yield from _of_files(out, backend, _X)
+    yield from _of_files(out, backend, [_X])
+
+
+def _of_language_model(folder: Path) -> Iterator[Reader]:
+    """For the targets that write more of one than of other networks, or nothing else."""
+    if find_spec("transformers") is None:
+        return
+    from detent.frontends.hugging_face import load_checkpoint
+
+    model = load_checkpoint(saved(folder / "saved"))
+    example = model.example(1, 8)
+    for backend, (recipe, _) in LANGUAGE_MODELS.items():
+        prepared = detent.prepare(deepcopy(model), example, backend=backend, recipe=recipe)
+        detent.calibrate(prepared, [example])
+        out = detent.deploy(prepared, folder / backend).folder
+        yield from _of_files(out, f"language model {backend}", example)
 
 
 def _of_blocks(folder: Path, backend: str, recipe: str) -> Iterator[Reader]:
-    yield from _of_files(deployed(folder, backend, recipe).folder, f"{backend} {recipe}", TOKENS)
+    yield from _of_files(deployed(folder, backend, recipe).folder, f"{backend} {recipe}", [TOKENS])
 
 
-def _of_files(out: Path, backend: str, given: torch.Tensor) -> Iterator[Reader]:
+def _of_files(out: Path, backend: str, given: Sequence[torch.Tensor]) -> Iterator[Reader]:
     """The manifest, and each file with a manifest that knows its hash."""
     contents = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
 
@@ -347,7 +361,7 @@ def _of_files(out: Path, backend: str, given: torch.Tensor) -> Iterator[Reader]:
             manifest: dict[str, Any] = json.loads(contents[MANIFEST])
             manifest["files"][path.name] = digest(path.read_bytes())
             (out / MANIFEST).write_text(json.dumps(manifest))
-        return detent.Artifact.load(out).verify([given.numpy()], isolate=False, latency=False)
+        return detent.Artifact.load(out).verify([tuple(one.numpy() for one in given)], isolate=False, latency=False)
 
     for name, content in contents.items():
         yield Reader(f"{backend} {name}", out / name, content, verify, isolated=True)

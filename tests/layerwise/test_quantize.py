@@ -2,11 +2,8 @@
 
 import gc
 import json
-import os
-import subprocess
 import sys
 import weakref
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,8 +20,6 @@ from detent.layerwise import quantize_checkpoint, why_not
 from detent.layerwise.skeleton import Batch, Skeleton
 from detent.recipes import Recipe
 from tests.layerwise.models import batches, saved
-
-ROOT = Path(__file__).resolve().parents[2]
 
 pytest.importorskip("transformers")
 
@@ -316,93 +311,3 @@ class TestCommandLine:
         first = ("quantize", llama, "--backend", "compressed_tensors", "--recipe", "w4g32", "-o", tmp_path / "out")
         assert self.run(monkeypatch, *first, *words) == 2
         assert said in capsys.readouterr().err
-
-
-PROGRAM = """
-import json, os, pickle, signal, sys
-from pathlib import Path
-import torch
-import detent.files
-from detent.layerwise import journal, quantize as module, quantize_checkpoint
-from tests.layerwise.models import batches
-from tests.line_tracer import at_each_line, kill_at
-
-torch.set_num_threads(1)
-SAVING = {detent.files.__file__, journal.__file__}
-model, folder = Path(sys.argv[1]), Path(sys.argv[2])
-known, plain = {}, module.quantize_part
-
-def remembered(part, recipe, backend, calls, example, run, **options):
-    # What a part makes of its hidden states, bit for bit, so that only the first run computes.
-    key = (part.name, len(recipe.algorithms), None if run is None else tuple(
-        tensor.numpy().tobytes() for tensor in run.tensors().values()))
-    if key not in known:
-        assert not done, "a run that goes on gets the hidden states of the first"
-        found = plain(part, recipe, backend, calls, example, run, **options)
-        known[key] = found, None if run is None else (run.wanted, run.got, run.before)
-    found, states = known[key]
-    if states is not None:
-        run.wanted, run.got, run.before = (list(held) for held in states)
-    return found
-
-module.quantize_part = remembered
-done = False
-folder.mkdir()  # the lines are counted, and are others where it is not there
-
-def run(where):
-    quantize_checkpoint(model, batches(), backend="compressed_tensors", recipe="w4g32_gptq", folder=where)
-
-def held(where):
-    return {str(p.relative_to(where)): (p.stat().st_size, p.stat().st_mtime_ns) for p in where.rglob("*")}
-
-def content(where):
-    files = {str(p.relative_to(where)): p.read_bytes() for p in where.rglob("*")}
-    assert not [name for name in files if "hidden_states" in name]
-    parts = json.loads(files.pop("layers.json"))["parts"]
-    return files, [{**part, "cpu_seconds": 0} for part in parts]
-
-lines, last = [], None
-
-def look(line):
-    global last
-    now = held(folder / "whole")
-    if now != last:
-        lines.append(line)
-    last = now
-
-run(folder / "first")  # with what a process does once, as compiling kernels
-done = True
-with at_each_line(SAVING, look):
-    run(folder / "whole")
-whole = content(folder / "whole")
-assert whole == content(folder / "first")
-kept = []
-for line in lines:
-    where = folder / str(line)
-    child = os.fork()
-    if not child:
-        with at_each_line(SAVING, kill_at(line)):
-            run(where)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    held_now = where / "layers.json"
-    kept.append(len(json.loads(held_now.read_text())["parts"]) if held_now.exists() else 0)
-    assert (where / "config.json").exists() <= (kept[-1] == 3), "nobody loads half a model"
-    run(where)
-    now = content(where)
-    assert now == whole, (line, now[0].keys() ^ whole[0].keys(), [n for n in whole[0] if now[0].get(n) != whole[0][n]])
-    assert not list(folder.glob(".detent-*")), "no lock is left"
-print(json.dumps([len(lines), sorted(set(kept))]))
-"""
-
-
-@pytest.mark.slow  # some forty runs, of which the first computes
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forks")
-def test_what_is_killed_goes_on_behind_the_last_layer_that_is_done(llama, tmp_path):
-    ours = {"PYTHONPATH": f"{ROOT}/src:{ROOT}", "OMP_NUM_THREADS": "1", "DETENT_PROGRESS": "0"}
-    command = [sys.executable, "-c", PROGRAM, str(llama), str(tmp_path / "runs")]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **ours}, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    count, kept = json.loads(done.stdout.splitlines()[-1])
-    assert count > 15
-    assert kept == [0, 1, 2, 3], "killed before, between and after"

@@ -18,8 +18,7 @@ from detent.errors import ArtifactError
 from detent.files import LOCK, locked
 from detent.training.config import Config
 from detent.training.session import train
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.killing import printed
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forks")
@@ -27,21 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
     ("loop", "every"), [("lsq", 9), *(pytest.param(loop, 1, marks=pytest.mark.full) for loop in ("lsq", "qat", "ptq"))]
 )
 def test_killed_at_a_line(tmp_path: Path, loop: str, every: int) -> None:
-    ours = {
-        "PYTHONPATH": f"{ROOT}/src:{ROOT}",
-        "OMP_NUM_THREADS": "1",
-        "TMPDIR": str(tmp_path),
-    }  # nobody else's is swept
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.training.kill_points", str(tmp_path / "runs"), loop, str(every)],
-        cwd=ROOT,
-        env={**os.environ, **ours},
-        capture_output=True,
-        text=True,
-        timeout=500 if every > 1 else 3000,
-    )
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
+    job = ("-m", "tests.training.kill_points", tmp_path / "runs", loop, str(every))
+    said = json.loads(printed(tmp_path / "temporary", *job, seconds=500 if every > 1 else 3000))
     assert len(said["killed"]) >= (6 if loop == "ptq" else 18) // every, (
         "a file is made, written and renamed; a log is written"
     )
