@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 import detent
-from detent.errors import DetentError, OnnxError, RangeError, UnknownNameError
+from detent.errors import DataError, DetentError, OnnxError, RangeError, UnknownNameError
 from detent.quantizing import STEPS
 
 
@@ -56,6 +56,17 @@ def test_a_module_a_model_in_memory_and_arrays_are_taken(tmp_path):
     assert (two.folder / "model.onnx").read_bytes().replace(b"proto", b"named") == (
         three.folder / "model.onnx"
     ).read_bytes()
+
+
+def test_names_of_a_file_that_python_does_not_take_name_inputs(tmp_path):
+    model = file_of_a_network()
+    model.graph.input[0].name = model.graph.node[0].input[0] = "serving/input.1:0"
+    batches = [{"serving/input.1:0": batch} for batch in images()]
+    artifact = detent.quantize(model, batches, backend="onnxruntime", folder=tmp_path / "out")
+    assert artifact.verify(batches[:1], latency=False).holds
+    for wrong in ({"serving_input_1_0": images(1)[0]}, {**batches[0], "mask": images(1)[0]}):
+        with pytest.raises(DataError, match=r"the network takes .serving/input\.1:0"):
+            detent.quantize(model, [wrong], backend="onnxruntime", folder=tmp_path / "wrong")
 
 
 def test_a_function_and_a_folder_of_arrays_are_taken(tmp_path):

@@ -23,7 +23,7 @@ from detent.data import Folder
 from detent.deployment import require_writable, write
 from detent.errors import DataError, RangeError, SchemeError
 from detent.files import reserved, temporary_folder
-from detent.frontends.onnx import MOST_BYTES, ports_of, types_of
+from detent.frontends.onnx import MOST_BYTES, is_imported, ports_of, types_of
 from detent.graph import PreparedModel, flat
 from detent.ir import Package
 from detent.loading import load
@@ -123,7 +123,7 @@ def calibrated(
 ) -> Calibrated:
     """What `quantize` does before it writes a file."""
     limit = steps or recipe.calibration.batches or STEPS
-    waiting = as_tensors(batches)
+    waiting = _by_position(as_tensors(batches), network)
     first = next(waiting, None)
     if first is None:
         raise RangeError("quantize without data", "the batches are empty", "give at least one batch")
@@ -245,6 +245,22 @@ def _example(batch: Any, network: nn.Module) -> tuple[Sequence[Any], Mapping[str
     graph = getattr(network, "graph", None)
     count = len(parts) if graph is None else sum(node.op == "placeholder" for node in graph.nodes)
     return parts[:count], None
+
+
+def _by_position(batches: Iterable[Any], network: nn.Module) -> Iterator[Any]:
+    """The batches; of a network from a file, dicts by the names in the file as tuples: forward has other names."""
+    names = list(ports_of(network)) if is_imported(network) else []
+    for batch in batches:
+        if names and isinstance(batch, Mapping):
+            if batch.keys() != set(names):
+                raise DataError(
+                    f"quantize with a batch of {', '.join(map(repr, batch)) or 'nothing'}",
+                    f"the network takes {', '.join(map(repr, names))}",
+                    "give a dict by exactly these names, or a tuple in that order",
+                )
+            yield tuple(batch[name] for name in names)
+        else:
+            yield batch
 
 
 def as_tensors(batches: Iterable[Any]) -> Iterator[Any]:

@@ -163,6 +163,20 @@ def test_an_output_that_others_read_keeps_its_name():
         np.testing.assert_allclose(theirs, ours.numpy(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("outputs", [["output"], ["output", "state"], ["state", "output"]])
+def test_an_output_that_is_called_output_is_on_its_grid(outputs):
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["output"], name="/a/Conv"),
+        helper.make_node("Conv", ["x", "v"], ["state"], name="/b/Conv"),
+    ]
+    nodes = [one for one in nodes if one.output[0] in outputs]
+    shapes = {name: ["N", 4, 4, 4] for name in outputs}
+    model = model_of(nodes, {"x": ["N", 3, 6, 6]}, shapes, [constant("w", 4, 3, 3, 3), constant("v", 4, 3, 3, 3)])
+    _, deployment = annotated(model, np.random.default_rng(0).standard_normal((2, 3, 6, 6)).astype(np.float32))
+    givers = {node.output[0]: node.op_type for node in deployment.model.graph.node}
+    assert [givers[name] for name in outputs] == ["DequantizeLinear"] * len(outputs)
+
+
 def test_an_older_opset_is_converted_to_one_with_scales_along_an_axis():
     model = conv_bn()
     model.opset_import[0].version = 11

@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
+import onnx
 import pytest
 import torch
+from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 import detent
+from detent.errors import FloatModelWarning
 
 BACKENDS = ["onnxruntime", "openvino", "litert", "ncnn", "tensorrt"]
 
@@ -57,6 +61,44 @@ def test_a_spectrogram_stays_float_and_what_is_behind_it_does_not(name: str, bac
     with torch.no_grad():
         expected, error = net(wave), net(wave) - prepared(wave)
     assert 10 * torch.log10(expected.square().sum() / error.square().sum()) > 25  # on the grid of its loudest: under 5
+
+
+def _file_of_a_spectrogram() -> onnx.ModelProto:
+    """With operators that torch has no function for: samples are put over others, and the squares summed."""
+    rng = np.random.default_rng(0)
+    make = helper.make_node
+    nodes = [
+        make("ScatterElements", ["wave", "places", "start"], ["begun"], axis=1),
+        make("STFT", ["begun", "hop", "window"], ["spectrum"]),
+        make("ReduceSumSquare", ["spectrum"], ["power"], axes=[-1], keepdims=0),
+        make("MatMul", ["power", "bands"], ["energies"]),
+        make("Clip", ["energies", "least"], ["bounded"]),
+        make("Log", ["bounded"], ["y"]),
+    ]
+    held = {
+        "places": np.zeros((4, 1), np.int64),
+        "start": np.full((4, 1), 0.5, np.float32),
+        "hop": np.array(32),
+        "window": np.hanning(64).astype(np.float32),
+        "bands": rng.random((33, 12)).astype(np.float32),
+        "least": np.array(1e-7, np.float32),
+    }
+    wave = helper.make_tensor_value_info("wave", TensorProto.FLOAT, [4, 640])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 19, 12])
+    graph = helper.make_graph(nodes, "g", [wave], [y], [numpy_helper.from_array(a, name) for name, a in held.items()])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_a_spectrogram_of_a_file_stays_float(tmp_path):
+    with pytest.warns(FloatModelWarning):
+        artifact = detent.quantize(_file_of_a_spectrogram(), [_waves()], backend="onnxruntime", folder=tmp_path / "o")
+    prepared = artifact.prepared
+    assert prepared is not None
+    assert not prepared.plan.quantized
+    reasons = {entry.tensor: (entry.kind, entry.reason) for entry in prepared.plan.kept_float}
+    for tensor, kind in (("wave", "input"), ("begun", "ScatterElements"), ("power", "ReduceSumSquare")):
+        assert reasons[tensor] == (kind, "part of a spectrogram, whose smallest values a logarithm takes")
+    assert artifact.verify([_waves()], latency=False).holds
 
 
 class Layers(nn.Module):

@@ -107,12 +107,12 @@ class _Annotation:
         """Put a tensor on a grid, for the readers that the plan names."""
         if self.grids.is_quantizer(node):
             source = node.all_input_nodes[0]
-            readers = [user.name for user in node.users]
+            readers = list(node.users)
             quantizer = self.grids.modules[str(node.target)]
         elif node.name in self.grids.kept and self.region.backend.repeats_grids:
             source = node
             quantizer = self.grids.quantizer_of(self.grids.kept[node.name])
-            readers = [user.name for user in node.users if not self.grids.is_quantizer(user)]
+            readers = [user for user in node.users if not self.grids.is_quantizer(user)]
         else:
             return
         tensor = self.tensors.get(source.name)
@@ -125,13 +125,13 @@ class _Annotation:
             note = f"QuantizeLinear rounds half to even; this target rounds {quantizer.scheme.rounding.value}"
             self.notes.extend([] if note in self.notes else [note])
         read = operand_of(self.b.quantized(Ref(tensor, (), torch.float32), activation_encoding(quantizer)))
-        wanted = {name for reader in readers for name in self.source.nodes.get(reader, ())}
+        wanted = {name for reader in readers for name in self.source.nodes.get(reader.name, ())}
         if all(self.grids.is_quantizer(user) for user in source.users):
             wanted |= self._copies()
         for place, op in enumerate(self.b.ops):
             if op.name in wanted or self.parts.get(op.name) in wanted:
                 self.b.reread(place, Operand(tensor), read)
-        if "output" in readers:
+        if any(reader.op == "output" for reader in readers):  # its name is another where a tensor is called "output"
             self.b.outputs = [
                 replace(output, read=read) if output.read == Operand(tensor) else output for output in self.b.outputs
             ]

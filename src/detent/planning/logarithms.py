@@ -12,7 +12,8 @@ from detent.planning.view import GraphView
 __all__ = ["logarithms"]
 
 _FUNCTIONS = ("log10", "log2")  # which have no kind; log1p keeps small numbers small
-_SQUARE = "square"
+_SQUARES = ("square", "ReduceSumSquare", "ReduceL2")
+_LINEAR = ("STFT", "DFT", "GatherElements", "ScatterElements", *_SQUARES)  # operators of files, without a kind
 _POWERS = ("pow", "abs", "sqrt")
 _THROUGH = ("add", "sub", "mul", "div", "maximum", "minimum", "where", "pad", "mean", "sum", "neg", "clip", *_POWERS)
 """What hands small numbers on as small numbers, beside what moves them and what clips."""
@@ -56,7 +57,7 @@ def _sources(view: GraphView, node: fx.Node) -> list[fx.Node]:
 def _hands_on(view: GraphView, node: fx.Node) -> bool:
     kind = view.kinds.get(node)
     if kind is None:
-        return view.described(node).endswith(_SQUARE)
+        return view.described(node).endswith(_SQUARES)
     return kind.moves or kind.clips or kind.name in _THROUGH
 
 
@@ -89,13 +90,13 @@ def _is_spectrogram(view: GraphView, behind: list[fx.Node]) -> bool:
 
 def _is_power(view: GraphView, node: fx.Node) -> bool:
     by_itself = view.is_kind(node, "mul") and len(view.data_inputs(node)) == 1
-    return by_itself or view.is_kind(node, *_POWERS) or view.described(node).endswith(_SQUARE)
+    return by_itself or view.is_kind(node, *_POWERS) or view.described(node).endswith(_SQUARES)
 
 
 def _is_linear(view: GraphView, node: fx.Node) -> bool:
     """Whether it is linear, or what else a spectrogram is made of."""
     kind = view.kinds.get(node)
     if kind is None:
-        return node.op != "call_module"  # of a function without a kind nothing is known; a transform may be one
+        return node.op != "call_module" or view.described(node) in _LINEAR  # of functions nothing is known
     linear = kind.name in ("conv", "linear", "matmul", "einsum", "avgpool", "cast", "constant", *_THROUGH)
     return linear or kind.moves or not KINDS[kind.name].carries_activations

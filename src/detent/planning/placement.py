@@ -9,6 +9,7 @@ from torch import fx
 from detent.errors import RecipeError
 from detent.graph import KINDS, PASSING, WHY_FLOAT
 from detent.planning.backend import VANISHES, Backend
+from detent.planning.divisors import divisors
 from detent.planning.logarithms import logarithms
 from detent.planning.masks import masks
 from detent.planning.sizes import sizes
@@ -40,7 +41,12 @@ class QuantizerPlacement:
     ):
         self._view, self._backend, self._recipe, self._scope = view, backend, recipe, scope
         self._precise, given = logarithms(view)
-        self._apart = {**self._precise, **masks(view), **sizes(view)}  # operations that run in float, and why
+        self._apart = {
+            **divisors(view),
+            **self._precise,
+            **masks(view),
+            **sizes(view),
+        }  # operations that run in float, and why
         self._real = {**given, **self._apart}  # tensors that no grid may hold, and why
         self._float_ops: dict[fx.Node, str | None] = {}
         self._asked: dict[fx.Node, dict[fx.Node, None]] = {}  # by whom; a dict, for its order

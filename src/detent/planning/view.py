@@ -56,7 +56,8 @@ class GraphView:
     def described(self, node: fx.Node) -> str:
         """What stands in the user's code, for nodes that have no kind."""
         if node.op == "call_module":
-            return type(self.modules[str(node.target)]).__name__
+            module = self.modules[str(node.target)]
+            return str(getattr(module, "operator", "")) or type(module).__name__  # of a file, its operator there
         target: Any = node.target
         name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
         return f"{node.op.removeprefix('call_')} {name}"

@@ -49,6 +49,8 @@ def unpack_batches(batches: Iterable[Any] | object, ports: Mapping[str, Port], p
         if isinstance(batch, Mapping):
             arguments = {key: _single(value) if single else value for key, value in batch.items()}
             given = {name: _array(value) for name, value in _named(arguments, names) if name in names}
+            if positions == len(names) and arguments.keys() == set(names):
+                arguments = tuple(arguments[name] for name in names)  # a file's names are none that forward has
         else:
             parts = tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
             arguments = tuple(_single(part) if single else part for part in parts[:positions])
@@ -71,7 +73,8 @@ def _named(batch: Mapping[Any, Any], names: Sequence[str]) -> Iterator[tuple[str
     """What is in a dict, by the names of the network's inputs: `{"batch": {"x": ...}}`, and `{"x": ...}` where the
     network takes nothing but `batch`, are both `batch.x`."""
     only, dot, _ = names[0].partition(".")
-    known = {only: batch} if dot and only not in batch and all(name.startswith(f"{only}.") for name in names) else batch
+    alone = bool(dot) and only not in batch and names[0] not in batch
+    known = {only: batch} if alone and all(name.startswith(f"{only}.") for name in names) else batch
     waiting = [(str(key), value) for key, value in known.items()]
     while waiting:
         name, value = waiting.pop(0)

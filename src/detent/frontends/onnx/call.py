@@ -161,14 +161,16 @@ class Call:
     ) -> Any:
         """A function of this package, of the kind that the table of kinds has for it. `step` as in `apply`."""
         path = f"{label(self.node)}_{step}" if step else label(self.node)
-        return self._builder.op(self._named(step), path, OnnxFunction(compute, kind, attributes), inputs)
+        made = OnnxFunction(compute, kind, attributes, operator=self.node.op_type)
+        return self._builder.op(self._named(step), path, made, inputs)
 
     def parts(
         self, compute: Callable[..., Any], /, *inputs: Value | None, kind: str = "", **attributes: Any
     ) -> tuple[Any, ...]:
         """A function of this package that gives several tensors."""
         path = label(self.node)
-        whole = self._builder.op(f"{self._named('')}_parts", path, OnnxFunction(compute, kind, attributes), inputs)
+        made = OnnxFunction(compute, kind, attributes, operator=self.node.op_type)
+        whole = self._builder.op(f"{self._named('')}_parts", path, made, inputs)
         return self.members(whole)
 
     def members(self, whole: Any) -> tuple[Any, ...]:

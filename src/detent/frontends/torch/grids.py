@@ -45,11 +45,10 @@ class PlannedGrids:
         """The operations that read the quantized value."""
         if entry.users:
             return entry.users
-        found: list[str] = []
+        found: list[fx.Node] = []
         for user in self.nodes[entry.node].users:
-            passed = self.is_quantizer(user)
-            found.extend(later.name for later in user.users) if passed else found.append(user.name)
-        return tuple(dict.fromkeys(name for name in found if name != "output"))
+            found += user.users if self.is_quantizer(user) else [user]
+        return tuple(dict.fromkeys(user.name for user in found if user.op != "output"))
 
     def is_quantizer(self, node: fx.Node) -> bool:
         return node.op == "call_module" and isinstance(self.modules[str(node.target)], Quantizer)
