@@ -36,7 +36,7 @@ library uses, and a test fails if it is out of date. The row of an operator is t
 - one column for each target that has an arithmetic or a file of its own: **int** if its arithmetic has an integer
   kernel for it, on some grids; **float** if it is deployed and runs in float; **-** if its file cannot hold it.
 
-Swish, and before opset 20 Gelu, are no operators of any file: deploying writes them as the operators that compute them.
+Swish, and Gelu before opset 20, are not operators of any file: deploying writes them as the operators they consist of.
 
 """
 

@@ -33,6 +33,7 @@ from detent.verification.batches import unpack_batches
 __all__ = ["faster_in_float", "layer_latency", "search_precision", "time_artifacts"]
 
 _WARM_UP = 3
+_WORTH = 0.95  # of the time: a smaller gain is within what two timings differ
 
 Prices = dict[str, dict[int, float]]
 
@@ -62,7 +63,7 @@ def faster_in_float(prepared: PreparedModel, **options: Any) -> dict[str, tuple[
     widths = {layer.name: layer.quantizer.scheme.grid.bits for layer in layers if layer.quantizer is not None}
     prices = layer_latency(prepared, bits=sorted({*widths.values(), FLOAT_BITS}), **options)
     both = {name: (row[widths[name]], row[FLOAT_BITS]) for name, row in prices.items()}
-    return {name: (planned, plain) for name, (planned, plain) in both.items() if plain < planned}
+    return {name: (planned, plain) for name, (planned, plain) in both.items() if plain < _WORTH * planned}
 
 
 def time_artifacts(artifacts: Sequence[Artifact], batch: Any, *, threads: int = 1, repeats: int = 30) -> list[float]:

@@ -35,6 +35,8 @@ from detent.targets import BACKENDS
 
 __all__ = ["BATCH_SIZE", "STEPS", "Calibrated", "Preference", "as_tensors", "calibrated", "quantize"]
 
+_NAMED = 5  # layers in one note
+
 Preference = Literal["accuracy", "speed"]
 """What counts where both cannot be had."""
 
@@ -185,8 +187,11 @@ def _for_speed(
         return whole.with_note(
             f"all layers are quantized: with {len(slower)} of them in float the network took {times}"
         )
-    gains = ", ".join(f"{name} ({plain:.2f} ms for {planned:.2f})" for name, (planned, plain) in slower.items())
-    return mixed.with_note(f"float for speed, each timed alone: {gains}. The network takes {times}")
+    gained = sorted(slower, key=lambda name: slower[name][1] - slower[name][0])
+    gains = [f"{name} ({slower[name][1]:.2f} ms for {slower[name][0]:.2f})" for name in gained[:_NAMED]]
+    if len(gained) > _NAMED:
+        gains.append(f"{len(gained) - _NAMED} more")
+    return mixed.with_note(f"float for speed, each timed alone: {', '.join(gains)}. The network takes {times}")
 
 
 def _poor(loss: FloatLoss) -> Iterator[str]:

@@ -226,7 +226,7 @@ def test_a_folder_of_somebody_else_is_refused(manifest, tmp_path):
     (tmp_path / "out" / "thesis.tex").write_text("years of work")
     if manifest is not None:
         (tmp_path / "out" / MANIFEST).write_text(manifest)
-    with pytest.raises(ArtifactError, match="files that are no artifact"):
+    with pytest.raises(ArtifactError, match="files that Detent did not write"):
         write(small(), tmp_path / "out")
     assert (tmp_path / "out" / "thesis.tex").read_text() == "years of work"
 

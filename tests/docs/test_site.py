@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from tools.website import api, check, links, methods, notebooks, targets
 from tools.website.docstrings import as_markdown
+from tools.website.options import ABOUT, OF
 
 from detent.algorithms import ALGORITHMS
 from detent.observers import OBSERVERS
@@ -45,7 +47,7 @@ def test_the_page_of_a_target_says_what_it_is():
 
 def test_a_target_without_an_engine_says_so():
     page = targets.pages()["nnie.md"]
-    assert "No engine of this target runs here, so `verify` compares with the twin." in page
+    assert "Detent runs no engine of this target: `verify` compares the simulation with the twin." in page
     assert "| weights | log | 8 |" in page
     assert "## Rewrites" not in page
 
@@ -70,15 +72,22 @@ def test_the_page_of_an_algorithm():
     page = methods.pages()["algorithms/adaround.md"]
     assert "Runs after calibration." in page
     assert "Nagel et al., ICML 2020" in page
-    assert "| `steps` | `int` | `2000` |" in page
-    assert "Used by the built-in recipes `adaround`." in page
+    assert "| `steps` | `int` | `2000` | learning steps for each layer or block |" in page
+    assert "Used by the built-in recipe `adaround`." in page
 
 
 def test_the_page_of_a_quantizer():
     page = methods.pages()["quantizers/lsq.md"]
-    assert "- For: weight, activation, bias." in page
+    assert "- Quantizes: weights, activations, biases." in page
     assert "```pycon\n>>> from detent.numerics import IntGrid" in page
-    assert "| `gradient_scale` | `Literal['lsq', 'bounded', 'none']` | `'lsq'` |" in page
+    assert "| `gradient_scale` | `Literal['lsq', 'bounded', 'none']` | `'lsq'` | what" in page
+
+
+def test_a_line_about_an_option_is_of_one_that_exists():
+    owners = [*QUANTIZERS.items(), *OBSERVERS.items(), *((name, each.run) for name, each in ALGORITHMS.items())]
+    existing = {(name, option) for name, owner in owners for option in inspect.signature(owner).parameters}
+    assert set(ABOUT) <= {option for _, option in existing}
+    assert set(OF) <= existing
 
 
 def shown_recipe(page):

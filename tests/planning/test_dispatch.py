@@ -143,3 +143,22 @@ def test_a_module_without_a_rule_says_so():
     net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanhshrink(), torch.nn.Linear(4, 2)).eval()
     ops = {op.op: (op.runs, op.why) for op in prepare(net, (torch.zeros(2, 4),), backend="litert").plan.ops}
     assert ops["1"] == ("float", "Tanhshrink is not an operation Detent knows")
+
+
+def test_a_sum_that_a_convolution_is_fused_into_is_quantized() -> None:
+    """OpenVINO computes the first addend inside of the sum: that tensor is float, the sum is not."""
+
+    class Residual(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv1, self.conv2 = torch.nn.Conv2d(3, 3, 1), torch.nn.Conv2d(3, 3, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.conv1(x).relu()
+            return (self.conv2(x) + x).relu().flatten(1) @ torch.ones(12, 2)
+
+    plan = prepare(Residual().eval(), (torch.randn(1, 3, 2, 2),), backend="openvino").plan
+    assert plan["conv2"].reason == "openvino fuses it into add"
+    assert {name: how for name, how in runs(plan).items() if name.startswith(("conv", "add"))} == {
+        "conv1": "quantized", "conv2": "quantized", "add": "quantized",
+    }  # fmt: skip

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import detent
 from detent.artifact import Artifact
+from detent.demo import images, trained
 from detent.errors import ArtifactError, RangeError, TensorError
 from detent.ir import Encoding
 from detent.recipes import find
@@ -163,3 +164,15 @@ def test_a_file_that_is_no_log_is_refused(tmp_path):
         read_curves(tmp_path / "log.csv")
     with pytest.raises(ArtifactError, match="read the log"):
         read_curves(tmp_path / "none.csv")
+
+
+def test_what_reads_a_pool_reads_the_grid_before_it(tmp_path):
+    """OpenVINO's file has no grid between a pool and what reads it: the engine hands the codes on."""
+    data = images()
+    prepared = detent.prepare(trained(), (data.calibration[:1],), backend="openvino")
+    detent.calibrate(prepared, [data.calibration[:32]])
+    nodes = collect(Artifact.load(detent.deploy(prepared, tmp_path / "out").folder)).nodes
+    behind = [
+        node for node, before in zip(nodes[1:], nodes, strict=False) if before.op == "MaxPool" and node.op == "Conv"
+    ]
+    assert [(node.weight_bits, node.activation_bits) for node in behind] == [(8, 8), (8, 8)]

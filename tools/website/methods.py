@@ -9,6 +9,7 @@ from typing import Any, get_type_hints
 
 from tools.website.docstrings import as_markdown
 from tools.website.markdown import codes, page, section, table
+from tools.website.options import about
 
 from detent.algorithms import ALGORITHMS
 from detent.algorithms.table import Algorithm
@@ -19,6 +20,8 @@ from detent.recipes.yaml_text import dumps
 
 GIVEN = ("scheme", "shape", "role", "name", "prepared", "batches")
 """Arguments that Detent passes itself."""
+
+PLURALS = {"weight": "weights", "activation": "activations", "bias": "biases"}
 
 
 def pages() -> dict[str, str]:
@@ -67,7 +70,7 @@ def algorithm_page(name: str, algorithm: Algorithm) -> str:
         f"{algorithm.about[0].upper()}{algorithm.about[1:]}. Runs {algorithm.phase}.",
         as_markdown(inspect.getdoc(run) or ""),
         section("How it works", as_markdown(inspect.getdoc(module) or ""), as_markdown(_doc(core))),
-        section("Options", options(run)),
+        section("Options", options(name, run)),
         section("Recipes", recipes(name, "algorithm")),
         section("From Python", f"```python\nreport = detent.algorithms.{run.__name__}(prepared, batches)\n```"),
     )
@@ -76,16 +79,17 @@ def algorithm_page(name: str, algorithm: Algorithm) -> str:
 def class_page(name: str, cls: type, kind: str) -> str:
     facts = [f"- Works with: {cls.requires.summary()}."]
     if kind == "quantizer":
-        facts.append(f"- For: {', '.join(cls.roles)}.")
+        facts.append(f"- Quantizes: {', '.join(PLURALS[role] for role in cls.roles)}.")
         default = cls.default_observer
-        default = f"[{default}](../observers/{default}.md)" if default else "the target's; `start` for 6 bits and fewer"
-        facts.append(f"- Its first scale comes from the observer: {default}.")
+        own = f"the observer [{default}](../observers/{default}.md)"
+        chosen = "the target's observer, or [start](../observers/start.md) for 6 bits and fewer"
+        facts.append(f"- First scale: from {own if default else chosen}.")
     return page(
         name,
         as_markdown(inspect.getdoc(cls) or ""),
         "\n".join(facts),
         section("How it works", as_markdown(_doc(sys.modules[cls.__module__]))),
-        section("Options", options(cls)),
+        section("Options", options(name, cls)),
         section("Recipes", recipes(name, kind)),
     )
 
@@ -94,15 +98,15 @@ def _doc(thing: Any) -> str:
     return (inspect.getdoc(thing) or "") if thing is not None else ""
 
 
-def options(what: Callable[..., Any]) -> str:
+def options(owner: str, what: Callable[..., Any]) -> str:
     """A table of the keyword arguments that a recipe may give."""
     hints = get_type_hints(what if inspect.isfunction(what) else what.__init__)
     rows = [
-        [f"`{name}`", f"`{type_name(hints.get(name))}`", _default(one.default)]
+        [f"`{name}`", f"`{type_name(hints.get(name))}`", _default(one.default), about(owner, name)]
         for name, one in inspect.signature(what).parameters.items()
         if name not in GIVEN
     ]
-    return table(["option", "type", "default"], rows) if rows else "It has none."
+    return table(["option", "type", "default", "what it is"], rows) if rows else "None."
 
 
 def type_name(hint: Any) -> str:
@@ -122,7 +126,8 @@ def recipes(name: str, kind: str) -> str:
     used = [each for each, entry in BUILTIN.items() if uses(entry.recipe, name, kind)]
     shown = BUILTIN[used[0]].recipe if used else None
     text = dumps(shown.to_dict()) if shown else example(name, kind)
-    where = f"Used by the built-in recipes {codes(used)}." if used else "No built-in recipe uses it."
+    noun = "recipe" if len(used) == 1 else "recipes"
+    where = f"Used by the built-in {noun} {codes(used)}." if used else "No built-in recipe uses it."
     return f"{where}\n\n```yaml\n{text.strip()}\n```"
 
 

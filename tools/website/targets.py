@@ -132,7 +132,7 @@ def placement(backend: Backend) -> str:
     exception = f", except those of {codes(backend.float_outputs)}, which stay float" if backend.float_outputs else ""
     return "\n\n".join(
         [
-            "Kinds of operations, by what happens to them. All other kinds run in float.",
+            "Kinds of operations, and what happens to them. All other kinds run in float.",
             table(["what", "kinds"], [row for row in rows if row[1] != "-"]),
             f"The outputs of the network {ends}{exception}.",
         ]
@@ -142,7 +142,7 @@ def placement(backend: Backend) -> str:
 def operators(name: str) -> str:
     columns = operator_table.columns()
     if name not in columns:
-        return "Detent writes parameters and QDQ ONNX for this target. It does not know which operators the target has."
+        return "Detent writes parameters and QDQ ONNX for this target, and does not know which operators it supports."
     cells = {op: columns[name](op) for op in OPS}
     groups = {"int": "on integers, on some grids", "float": "in float", "-": "refused: the file cannot hold them"}
     rows = [[text, codes(op for op, cell in cells.items() if cell == kind)] for kind, text in groups.items()]
@@ -172,7 +172,9 @@ def proof(backend: Backend) -> str:
     if arithmetic.cpus:
         lines.append(f"It knows these kinds of CPU: {codes(arithmetic.cpus)} ([what they are](../cpus.md)).")
     if backend.engine is None:
-        return "\n\n".join(["No engine of this target runs here, so `verify` compares with the twin.", *lines])
+        return "\n\n".join(
+            ["Detent runs no engine of this target: `verify` compares the simulation with the twin.", *lines]
+        )
     engine = ENGINES[backend.engine]
     alone = ", in an environment of its own" if engine.extra in OWN_ENVIRONMENT else ""
     return "\n\n".join([f"`verify` runs **{engine.name}**. To install it: `{engine.installation()}`{alone}.", *lines])
@@ -184,7 +186,7 @@ def rewrites(target: Target) -> str:
         return ""
     return "\n\n".join(
         [
-            "What Detent writes differently for this target, with the same result.",
+            "What Detent writes in another form for this target, with the same result.",
             table(["rewrite", "why", "measured with"], rows),
         ]
     )
@@ -198,7 +200,7 @@ def _limits(backend: Backend) -> Iterator[str]:
     if backend.conv_axes != (1, 2, 3):
         yield f"Convolutions run on integers over {' or '.join(map(str, backend.conv_axes))} axes; others stay float."
     if backend.per_tensor_weights:
-        yield f"Weights of {codes(backend.per_tensor_weights)} have one scale."
+        yield f"Weights of {codes(backend.per_tensor_weights)} have one scale per tensor."
     if backend.depthwise_bits:
         yield f"Weights of depthwise convolutions have {backend.depthwise_bits} bits unless a recipe asks for more."
     if backend.first_last_bits:

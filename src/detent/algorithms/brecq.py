@@ -1,6 +1,6 @@
 """BRECQ and QDrop: blocks reconstructed as a whole, the rounding of their weights and their activation scales together.
 
-Li et al., "BRECQ", ICLR 2021; Wei et al., "QDrop", ICLR 2022. QDrop is BRECQ with quantization that comes and goes: the
+Li et al., "BRECQ", ICLR 2021; Wei et al., "QDrop", ICLR 2022. QDrop is BRECQ with quantization dropped at random: the
 share `drop` of a block's inputs is taken from the float model, and activations inside it are quantized with the
 probability of their own quantizer.
 """

@@ -53,7 +53,7 @@ def todo_of(
     `again`, cells that failed are left too."""
     number, of = part
     if not 1 <= number <= of:
-        raise RecipeError(f"--part {number}/{of}", f"there are parts 1 to {of}", f"say 1/{of} to {of}/{of}")
+        raise RecipeError(f"--part {number}/{of}", f"there are parts 1 to {of}", f"use 1/{of} to {of}/{of}")
     known = hashes or Hashes()
     tasks: dict[str, Task] = {}
     for cell in grid.cells():

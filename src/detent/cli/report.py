@@ -30,7 +30,10 @@ def report(
         typer.Argument(help="A deployed folder; several are compared.", callback=require_all_deployed),
     ],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The page to write.", show_default="report.html in the folder")
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="The page to write.", show_default="report.html: in the folder, or here for several"
+        ),
     ] = None,
     data: Annotated[
         str | None,

@@ -21,7 +21,7 @@ _ARRAYS = (".npy", ".npz")
 class Folder:
     """The batches of a `.npy` or `.npz` file, or of a folder of these or of images, in the order of their names.
 
-    Each batch is a tuple of the inputs in the network's order, with labels behind them where the files have some
+    Each batch is a tuple of the inputs in the network's order, then the labels where the files have some
     (`labels` in a `.npz`). Can be gone through again; only one batch is in memory at a time (and of a `.npz`, all it
     holds). Samples that come one to a file are put together to `batch_size`, as far as they are of one shape; larger
     files are cut. A network whose batch size is fixed gets that size, and what is left over is not used. Numbers

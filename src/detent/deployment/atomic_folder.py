@@ -34,7 +34,7 @@ def target_of(folder: str | Path) -> Path:
         raise ArtifactError(f"deploy into {target}", "it is a file", "name a folder")
     if held and _manifest_files(target) is None:
         raise ArtifactError(
-            f"deploy into {target}", "the folder holds files that are no artifact", "name a new or empty folder"
+            f"deploy into {target}", "the folder holds files that Detent did not write", "name a new or empty folder"
         )
     _check_writable(target)
     return target

@@ -1,4 +1,4 @@
-"""Power-of-two scale by vote: each batch names its best exponent, the commonest wins (Vitis AI "modal")."""
+"""Power-of-two scale by vote: each batch votes for its best exponent, the most common wins (Vitis AI "modal")."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from torch import fx
 from detent.graph import Captured, Plan, PlannedOp, QuantizedTensor
 from detent.planning.aliases import in_names_of_layers
 from detent.planning.backend import VANISHES, Backend
+from detent.planning.placement import why_fused
 from detent.planning.sizes import made_of_shapes, sizes
 from detent.planning.view import GraphView, views
 from detent.recipes import Recipe
@@ -67,9 +68,9 @@ class _Reader:
         for source in sources:
             entry = self._tensors.get(source.name)
             if entry is None or (entry.users and head.name not in entry.users):
-                return self._reasons.get(
-                    view.tensor(source), f"{self._backend.name} does not quantize what it takes in"
-                )
+                why = self._reasons.get(view.tensor(source), f"{self._backend.name} does not quantize its input")
+                if why != why_fused(self._backend, view, head):
+                    return why
         if view.kinds[head].name not in (*self._backend.rules, *self._backend.passthrough, *VANISHES):
             return f"{self._backend.name} has no integers for {view.kind(head)}"
         weight = f"{view.layer(head)}.weight"

@@ -23,6 +23,11 @@ ChooseActivations = Callable[[fx.GraphModule, list[fx.Node]], Iterable[fx.Node]]
 """Of a graph, and the nodes whose tensors the backend's rules quantize: those whose tensors are quantized instead."""
 
 
+def why_fused(backend: Backend, view: GraphView, user: fx.Node) -> str:
+    """Why a tensor that is computed inside of `user` is float."""
+    return f"{backend.name} fuses it into {view.layer(user)}"
+
+
 class QuantizerPlacement:
     """Decided in three passes over the graph.
 
@@ -142,7 +147,7 @@ class QuantizerPlacement:
 
     def _want(self, source: fx.Node, user: fx.Node) -> None:
         if self._is_fused_edge(source, user):
-            self._notes[source] = f"{self._backend.name} fuses it into {self._view.layer(user)}"
+            self._notes[source] = why_fused(self._backend, self._view, user)
         elif self.can_hold(source):
             self._asked.setdefault(source, {})[user] = None
 

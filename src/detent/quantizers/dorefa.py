@@ -9,7 +9,7 @@ out zero and so fit no integer engine; ours are the scheme's own codes over the 
 for both (`bound=1`), which suits networks trained that way from the start. Without a bound a is the calibrated
 range and weights are not stretched to it, y = s * round(tanh(w) / s), so that a trained network stays what it is, as
 far as tanh(w) is w: large weights are squeezed, and with 8 bits that is most of the error until training makes up for
-it. No start of s mends it.
+it. No initial s avoids this.
 
 >>> from detent.numerics import IntGrid
 >>> q = DoReFa(Scheme(IntGrid(3, narrow=True)), (3,), role="weight", bound=1.0)

@@ -34,7 +34,7 @@ __all__ = ["QDrop"]
 
 
 class QDrop(Quantizer):
-    """Quantization that comes and goes while blocks are reconstructed, so that they become flat to it."""
+    """Quantization that is dropped at random while blocks are reconstructed, so that their loss becomes flatter."""
 
     roles = ("activation",)
     default_observer = "mse"

@@ -61,10 +61,10 @@ def _nodes(package: Package) -> Iterator[Node]:
         step = steps.get(name_of(op))
         on_grid = [read for read in op.reads if read.encoding is not None]
         weights = [read for read in on_grid if read.tensor in network.constants]
-        # What is fused reads no grid of its own: it runs on the codes of what it is fused into.
-        fused = step is not None and step.ran_as != "float" and not on_grid
-        read = step.reads if step is not None and fused else on_grid
-        data = [one.encoding for one in read if one is not None and one.tensor not in network.constants]
+        data = [read.encoding for read in on_grid if read.tensor not in network.constants]
+        if not data and step is not None and step.ran_as != "float":
+            # It is fused, or reads what came through a pool: the file says no grid, the engine has one.
+            data = [one.encoding for one in step.reads if one is not None and one.tensor not in network.constants]
         made = op.outputs[0] if step is None or not step.writes else step.writes[0].tensor
         yield Node(
             name=name_of(op),

@@ -1,10 +1,10 @@
 """Arm Compute Library. (The `acl` of the MQBench paper is Huawei's: that is `ascend`.)
 
-Arm Compute Library: the data type and `QuantizationInfo` of each tensor, for who builds a graph by its API.
+Arm Compute Library: the data type and `QuantizationInfo` of each tensor, for users who build a graph with its API.
 
     {tensor: {"data_type": "QASYMM8_SIGNED", "scale": [...], "offset": [...]}}
 
-They are the arguments of `arm_compute::TensorInfo`. Who has no graph of their own takes the .tflite file.
+They are the arguments of `arm_compute::TensorInfo`. If you have no graph of your own, use the .tflite file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Tengine.
 
-Tengine's `.scale` file: a line `tensor scale zero_point` for every activation, for `quant_tool_uint8` and its kin.
+Tengine's `.scale` file: a line `tensor scale zero_point` for every activation, for tools such as
+`quant_tool_uint8`.
 
 Its graph tool makes one operation of a convolution and the ReLU or ReLU6 behind it, and then asks for the
 convolution's own output: that has the grid of the ReLU's. (MQBench has that rule, but looks for a node type "ReLU",

@@ -27,7 +27,7 @@ def inputs_of(batch: Any) -> Inputs:
     if not isinstance(batch, (tuple, list)) or len(batch) < 2:
         raise DataError(
             f"train on a batch of type {type(batch).__name__}",
-            "it is neither inputs with labels behind them nor a dict",
+            "it is neither (inputs, labels) nor a dict",
             "let the data set give (input, label), (input, ..., label), or a dict",
         )
     *inputs, _ = batch

@@ -47,7 +47,7 @@ def refuse_import(what: str, path: str) -> RecipeError:
     return RecipeError(
         f"the {what} {path!r}",
         "it is an import path, and importing executes code",
-        "say --allow-imports (in Python allow_imports=True) if you trust the file, or use a name that Detent knows",
+        "use --allow-imports (in Python allow_imports=True) if you trust the file, or use a name that Detent knows",
     )
 
 

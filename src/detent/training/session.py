@@ -66,7 +66,7 @@ def train(config: Config, folder: str | Path, *, resume: bool = False, allow_imp
     where = Path(folder)
     last = where / LAST
     if last.exists() and not resume:
-        raise ArtifactError(f"train in {where}", f"it holds a run, {last}", "say --resume, or choose another folder")
+        raise ArtifactError(f"train in {where}", f"it holds a run, {last}", "use --resume, or choose another folder")
     if resume and not last.exists():
         raise ArtifactError(f"resume in {where}", f"there is no {LAST}", "train without --resume first")
     with joined_processes(config.train.device) as processes, _alone(where, processes):

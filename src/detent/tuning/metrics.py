@@ -22,7 +22,7 @@ Metric = Callable[[Callable[..., Any]], float]
 def accuracy(batches: Iterable[Any]) -> Metric:
     """The share of right answers in percent: the greatest number of the first output against the label.
 
-    Batches are tuples of the inputs with labels behind them; they are kept, to be gone through for each network.
+    Batches are tuples of the inputs, then the labels; they are kept, and run through each network.
     """
     kept = [_split(batch) for batch in batches]
     if not kept:
@@ -47,7 +47,9 @@ def _split(batch: Any) -> tuple[tuple[Any, ...], Any]:
     parts = tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
     if len(parts) < 2:
         raise DataError(
-            "measure accuracy", "a batch has no labels", "give tuples of the inputs with labels behind them"
+            "measure accuracy",
+            "a batch has no labels",
+            "give batches of (inputs, labels), or an array `labels` in the .npz file",
         )
     inputs = tuple(torch.as_tensor(part) if isinstance(part, np.ndarray) else part for part in parts[:-1])
     return map_tensors(inputs, lambda tensor: tensor.float() if tensor.is_floating_point() else tensor), parts[-1]

@@ -28,7 +28,7 @@ class ShiftHalfUp(Arithmetic):
 
     name = "shift_half_up"
     cpus = ()
-    claim = "what the simulation says, in integers; no chip was at hand"
+    claim = "what the simulation says, in integers; no chip was available"
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
         return _rounded(values, encoding, Rounding.HALF_UP)

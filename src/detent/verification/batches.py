@@ -121,7 +121,7 @@ def labels_of(value: Any, samples: int) -> npt.NDArray[Any]:
     if labels.size != samples:
         raise TensorError(
             f"labels of shape {labels.shape} for {samples} samples",
-            "what stands behind the inputs of a batch are its labels, one for each sample",
+            "what follows the inputs in a batch are its labels, one for each sample",
             "give the number of the right class of each sample, or no labels",
         )
     return labels

@@ -21,7 +21,7 @@ class ExecuTorchXnnpack(Arithmetic):
     conversions from one grid to another are real numbers in between, each put on its grid by `quantize`."""
 
     name = "executorch"
-    claim = "equal on x86 with ExecuTorch 1.5.1, but for operations that run in float"
+    claim = "equal on x86 with ExecuTorch 1.5.1, except for operations that run in float"
 
     def __init__(self, cpu: str | Cpu | None = None):
         super().__init__(cpu)

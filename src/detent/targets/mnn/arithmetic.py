@@ -49,7 +49,7 @@ class Mnn(Arithmetic):
 
     name = "mnn"
     claim = (
-        "equal on x86 with MNN 3.6.1, but for operations that are left in float; "
+        "equal on x86 with MNN 3.6.1, except for operations that run in float; "
         "on arm64 averages, and single codes of convolutions, are 1 LSB off"
     )
     # Sigmoid, tanh, exp, erf, SiLU and others are within 2**-21 (`benchmarks/mnn_functions.py`), on either side.

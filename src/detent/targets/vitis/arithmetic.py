@@ -48,7 +48,7 @@ class VitisDpu(Arithmetic):
 
     name = "vitis_dpu"
     cpus = ()
-    claim = "equal to the integer arithmetic of Vitis AI's quantizer; no DPU was at hand"
+    claim = "equal to the integer arithmetic of Vitis AI's quantizer; no DPU was available"
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
         return half_up(values.double() / float(encoding.scale)).clamp_(encoding.qmin, encoding.qmax).float()

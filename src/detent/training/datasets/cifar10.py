@@ -88,7 +88,7 @@ def _members(path: Path, names: tuple[str, ...], suffix: str) -> list[tuple[str,
 def _binary(content: bytes, where: str) -> _Part:
     """Rows of a label and 3072 pixels, channel by channel."""
     if not content or len(content) % (_BYTES + 1):
-        raise DataError(f"read {where}", f"{len(content)} bytes are no rows of {_BYTES + 1}", "get it again")
+        raise DataError(f"read {where}", f"{len(content)} bytes are not rows of {_BYTES + 1}", "download it again")
     rows = np.frombuffer(content, np.uint8).reshape(-1, _BYTES + 1)
     return _upright(rows[:, 1:]), rows[:, 0]
 

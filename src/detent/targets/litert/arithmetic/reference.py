@@ -45,7 +45,7 @@ class TfliteReference(TfliteFamily):
 
     name = "tflite_reference"
     cpus = tuple(CPUS)
-    claim = "equal with LiteRT 2.3.0, but for operations that are left in float"
+    claim = "equal with LiteRT 2.3.0, except for operations that run in float"
     short_sums = False
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:

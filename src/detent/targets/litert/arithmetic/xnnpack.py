@@ -48,7 +48,7 @@ class Xnnpack(TfliteFamily):
 
     name = "xnnpack"
     cpus = tuple(CPUS)
-    claim = "equal on x86 and arm64 with LiteRT 2.3.0, but for operations that are left in float"
+    claim = "equal on x86 and arm64 with LiteRT 2.3.0, except for operations that run in float"
 
     def __init__(self, cpu: str | Cpu | None = None):
         super().__init__(cpu)
