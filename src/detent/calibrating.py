@@ -156,6 +156,13 @@ def _run(prepared: PreparedModel, batch: Any) -> None:
     call = call_of(prepared, batch)
     if isinstance(batch, Mapping) and not call.args:
         _require_names(prepared, call.kwargs)
+    left_out = [name for name in prepared.example.kwargs if name not in call.kwargs]
+    if left_out and not isinstance(batch, graph.Inputs) and not (isinstance(batch, Mapping) and call.args):
+        raise DataError(
+            f"calibrate with a batch without {', '.join(map(repr, left_out))}",
+            "the model was prepared with that",
+            "give dicts by the names of all arguments",
+        )
     for mode in modes_to_observe(prepared):
         prepared(*call.args, **{**mode, **call.kwargs})
 
