@@ -41,7 +41,7 @@ def tune(
     cpu: str | None = None,
     report: Callable[[Trial], None] = lambda _: None,
 ) -> Tuned:
-    """Deploy the first model that loses at most `drop` of the float one's `metric`, or else the best that was found.
+    """Deploy the first model that loses at most `drop` of the float model's `metric`, or else the best one found.
 
     `metric` gets a function that takes the inputs of the network and returns its outputs, and returns a number (higher
     is better); it is measured on the engine, or on the twin if the engine is missing. `recipe` is tried first, then
