@@ -79,8 +79,8 @@ class Speed:
 
 @dataclass(frozen=True)
 class OnCpu:
-    """What the twin of one kind of CPU gives, against that of the CPU at hand: outputs that differ, layers whose
-    products saturate there, and top-1 in percent where there are labels."""
+    """The twin of one kind of CPU compared with that of this CPU: outputs that differ, layers whose products saturate
+    there, and top-1 in percent if there are labels."""
 
     cpu: str
     samples: int
@@ -91,7 +91,7 @@ class OnCpu:
     saturating: tuple[Difference, ...] = ()
     accuracy: float | None = None
     alike: tuple[str, ...] = ()
-    """All kinds that run the same program as it, itself among them; only where they were not asked for by name."""
+    """All kinds that run the same program, this one included; only if they were not asked for by name."""
 
 
 @dataclass(frozen=True)
