@@ -39,7 +39,7 @@ class PTQLoop:
         return metrics
 
     def prepare_for_run_epoch(self) -> None:
-        """Nothing: ranges are measured as the model will be deployed."""
+        """Switch to evaluation mode: ranges are measured as the model will be deployed."""
         self.work.prepared.eval()
 
     def run_epoch(self) -> None:
