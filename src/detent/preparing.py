@@ -64,17 +64,17 @@ def prepare(
     max_tensor_bytes: int = MOST_BYTES,
     inplace: bool = False,
 ) -> PreparedModel:
-    """A trainable copy of `model` with quantizers where `backend` has them and as `recipe` asks for.
+    """A trainable copy of `model`, with quantizers where `backend` quantizes, as `recipe` requests.
 
     The result is an ordinary module; `result.plan` says what was quantized and what was not (nothing, and a
-    `FloatModelWarning`, where the backend has no rule for anything the model does). It must be calibrated
-    before it runs; a model from an ONNX file that has Q and DQ starts from the file's scales where the backend has
-    their schemes. Engines compute the same integers from it on every kind of CPU, unless `cpu` (or the recipe) names
-    the one kind that it will run on: "vnni" keeps 8-bit weights whole. `choose_activations(graph_module, nodes)` gives
-    the nodes whose tensors are quantized in place of `nodes`, those that the backend's rules choose. A model
-    from an ONNX file that would make a tensor of more than `max_tensor_bytes` is refused before it runs. With `inplace`
-    there is no copy: the parts of `model` become those of the result, and an error leaves it half done. The other
-    arguments are those of `detent.graph.capture.capture`.
+    `FloatModelWarning`, where the backend has no rule for anything the model does). It must be calibrated before it
+    runs; a model from an ONNX file that has Q and DQ starts from the file's scales where the backend has their schemes.
+    Engines compute the same integers from it on every kind of CPU, unless `cpu` (or the recipe) names the one kind that
+    it will run on: "vnni" keeps 8-bit weights whole. `choose_activations(graph_module, nodes)` gives the nodes whose
+    tensors are quantized in place of `nodes`, those that the backend's rules choose. A model from an ONNX file that
+    would make a tensor of more than `max_tensor_bytes` is refused before it runs. With `inplace` there is no copy: the
+    parts of `model` become those of the result, and an error leaves it half changed. The other arguments are those of
+    `detent.graph.capture.capture`.
     """
     target = BACKENDS[backend] if isinstance(backend, str) else backend
     if own_operations:
