@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from detent.graph import (
     Captured,
     CustomTracer,
     FloatNames,
+    FoldedBatchNorm,
     Inputs,
     Plan,
     PreparedModel,
@@ -149,7 +150,9 @@ def _decide(
     if source is None or not source.encodings:
         merges = fold_batch_norms(captured, strategy)
         decided = plan(captured, target, request, choose=choose)
-        return replace(decided, ops=dispatched(captured, target, request, decided)), {}, merges
+        ops = dispatched(captured, target, request, decided)
+        notes = (*decided.notes, *_note_of_norms(model, request))
+        return replace(decided, ops=ops, notes=notes), {}, merges
     norms = FileNorms.of(captured, source, target)
     merges = fold_batch_norms(captured, strategy, norms.apart)
     # Where a file says which tensors are float, the target does not leave any out before.
@@ -161,6 +164,16 @@ def _decide(
     decided, known = as_offered(decided, known, target)
     decided = as_in_file(decided, known, placement, target)
     return replace(decided, ops=dispatched(captured, target, request, decided)), known, merges
+
+
+def _note_of_norms(model: nn.Module, request: Recipe) -> Iterator[str]:
+    """That batch norms stay, where the recipe left the choice."""
+    kept = [module.strategy for module in model.modules() if isinstance(module, FoldedBatchNorm)]
+    if kept and request.batch_norm.strategy is None:
+        yield (
+            f"{len(kept)} batch norms are trained, and folded into the weights in front of them at every step "
+            f"(strategy {kept[0]}); deploying merges them"
+        )
 
 
 def with_batch_norms(recipe: Recipe, target: Backend) -> Recipe:
