@@ -77,3 +77,13 @@ def test_the_citation_is_of_this_version():
     said = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert (said["title"], said["license"], said["cff-version"]) == ("Detent", "Apache-2.0", "1.2.0")
     assert str(said["version"]) == detent.__version__
+
+
+def test_the_tests_that_security_names_are_there():
+    """A name without a folder is in that of the name before."""
+    folder, found = "", []
+    for name in re.findall(r"`((?:tests/[\w/]+/|tests/)?test_\w+\.py)`", (ROOT / "SECURITY.md").read_text()):
+        folder = name.rpartition("/")[0] or folder
+        found.append(f"{folder}/{name.rpartition('/')[2]}")
+    assert len(found) > 40
+    assert [name for name in found if not (ROOT / name).is_file()] == []

@@ -134,6 +134,13 @@ def test_the_nearest_name_is_suggested(tmp_path: Path) -> None:
     assert raised.value.strerror == f"no such file or folder; did you mean {str(tmp_path / 'model.onnx')!r}?"
 
 
+def test_a_link_that_leads_nowhere_is_no_suggestion(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").symlink_to(tmp_path / "model.onnx")
+    with pytest.raises(FileNotFoundError) as raised:
+        require_path(tmp_path / "model.onnx")
+    assert raised.value.strerror == "no such file or folder"
+
+
 def test_what_is_there_or_is_no_file_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.py").touch()

@@ -8,7 +8,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import detent
 from detent.algorithms import Change
@@ -227,6 +227,23 @@ def test_a_checkpoint_that_lacks_a_layer_is_refused(llama, tmp_path):
     (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
     with pytest.raises(CaptureError, match=r"no tensor model\.layers\.2"):
         quantized(folder, tmp_path / "out", "w4g32")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["model.embed_tokens.weight", "model.layers.1.input_layernorm.weight", "model.layers.0.mlp.up_proj.weight",
+     "model.norm.weight", "lm_head.weight"],
+)  # fmt: skip
+def test_a_parameter_that_is_not_finite_is_refused(tmp_path, name):
+    folder = saved(tmp_path / "model")
+    for path in folder.glob("*.safetensors"):
+        tensors = load_file(path)
+        if name in tensors:
+            tensors[name].view(-1)[3] = float("nan") if "norm" in name else float("-inf")
+            save_file(tensors, path, metadata={"format": "pt"})
+    with pytest.raises(DeployError, match=rf"the parameter {name} has 1 of [\d,]+ numbers that are infinite or NaN"):
+        quantized(folder, tmp_path / "out", Recipe.named("w4g32").replace(exclude=["model.lm_head"]))
+    assert not (tmp_path / "out" / "config.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -14,6 +16,7 @@ import yaml
 from torch import nn
 from torch.utils.data import TensorDataset
 
+import detent
 from detent.compat.mqbench import solver
 from detent.errors import DetentError, RecipeError
 from detent.training.build import float_model, samples_of
@@ -90,6 +93,29 @@ def test_without_leave_no_path_is_followed(
         with pytest.raises(RecipeError, match="allow_imports=True"):
             deploy_checkpoint(config, tmp_path / "last.safetensors", tmp_path / "run")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.yaml", "evil.py"]
+
+
+OWN = """
+import sys
+from detent.errors import RecipeError
+from detent.training.import_paths import import_object
+for name in ("targets.openvino.ir_file:FORMAT", "training.sharding:nothing"):
+    try:
+        import_object(f"detent.{name}", "backend", allowed=True)
+    except RecipeError as error:
+        assert "has no 'nothing'" in str(error), error
+"""
+
+
+def test_a_path_inside_detent_imports_nothing_from_the_current_folder(tmp_path: Path) -> None:
+    """It needs no leave, and what it imports may have the name of a file beside the config."""
+    for name in (*sys.stdlib_module_names, "sympy", "onnxruntime", "transformers"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('PWNED')")
+    environment = {**os.environ, "PYTHONPATH": str(Path(detent.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", OWN], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("name", ["train", "deploy", "mqbench"])

@@ -44,7 +44,7 @@ def go_on_in_child(asked: str) -> bool:
     asked_to_end: list[int] = []
 
     def forward(number: int, _: FrameType | None) -> None:
-        """The child may have got Ctrl-C from the terminal too, so it gets another signal (interrupting.py)."""
+        """The child may have got Ctrl-C from the terminal too, so it gets another signal (interrupts.py)."""
         asked_to_end.append(number)
         with suppress(ProcessLookupError):
             if number != signal.SIGINT:

@@ -59,7 +59,7 @@ def require_data(data: str | None) -> str | None:
 
 def _nearest(path: Path) -> str:
     try:
-        names = [other.name for other in path.parent.iterdir()]
+        names = [other.name for other in path.parent.iterdir() if other.exists()]  # a link may lead nowhere
     except (OSError, ValueError):  # a path with a null character is a ValueError
         return ""
     near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.75)

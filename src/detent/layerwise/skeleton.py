@@ -13,7 +13,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from detent.errors import CaptureError, refusing
+from detent.errors import CaptureError, DeployError, refusing
 from detent.frontends.hugging_face import named_class
 
 __all__ = ["Batch", "Entered", "LayerCall", "Skeleton"]
@@ -65,6 +65,7 @@ class Skeleton:
             self.layer_names = [f"{self._place}.{name}" for name, _ in held.named_children()]
             self.head_name = self._find_head()
         self._same = _same_names(self._model)
+        self._parameters = {name for name, _ in self._model.named_parameters(remove_duplicate=False)}
 
     def linear_layers(self) -> list[str]:
         """The names of all of them, in the order of the parts."""
@@ -86,7 +87,8 @@ class Skeleton:
             raise CaptureError(self._asked, f"the checkpoint has no tensor {name}", _TO_DO)
         with refusing(CaptureError, self._asked, _TO_DO), safe_open(self._files[held], "pt") as file:
             tensor: Tensor = file.get_tensor(held)
-            return tensor
+        self._require_finite(name, tensor)
+        return tensor
 
     def layer(self, index: int) -> nn.Module:
         """A decoder layer, a copy with its weights: these are let go with the copy."""
@@ -112,6 +114,14 @@ class Skeleton:
         for index, (batch, states) in enumerate(zip(batches, hidden, strict=True)):
             layers = [_StandIn(layer, _Given(states)) for layer in self.layers]
             yield self._run(batch, layers, partial(head, index))
+
+    def _require_finite(self, name: str, tensor: Tensor) -> None:
+        """Parameters; a buffer may be infinite, as masks are."""
+        if name in self._parameters and tensor.is_floating_point():
+            count = int((~tensor.float().isfinite()).sum())
+            if count:
+                found = f"the parameter {name} has {count:,} of {tensor.numel():,} numbers that are infinite or NaN"
+                raise DeployError(self._asked, found, "get the checkpoint again, or train it again")
 
     def _load(self, part: nn.Module, name: str) -> nn.Module:
         """`part` with its weights, in float32."""

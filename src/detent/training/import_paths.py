@@ -52,14 +52,14 @@ def refuse_import(what: str, path: str) -> RecipeError:
 
 
 def import_object(path: str, what: str, *, allowed: bool) -> Any:
-    """What the path names; modules of the current folder can be named too."""
+    """What the path names; modules of the current folder can be named too, but Detent's own import none of these."""
     asked = f"the {what} {path!r}"
     if not is_import_path(path):
         raise RecipeError(asked, "it is not an import path", "write package.module:Name")
     if not allowed:
         raise refuse_import(what, path)
     module_name, _, inside = path.partition(":")
-    with _importing(asked):
+    with _importing(asked, module_name):
         found: Any = import_module(module_name)
     for part in inside.split("."):
         if not hasattr(found, part):
@@ -70,10 +70,11 @@ def import_object(path: str, what: str, *, allowed: bool) -> Any:
 
 
 @contextmanager
-def _importing(asked: str) -> Iterator[None]:
-    """Modules of the current folder are found too, and whatever a module does is a `RecipeError`."""
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
+def _importing(asked: str, module_name: str) -> Iterator[None]:
+    """Modules of the current folder are found too, and whatever a module does is a `RecipeError`. Detent's own need no
+    leave, so they must not import from there: a file beside the config may have the name of what they import."""
+    here = [] if module_name.startswith("detent.") else [str(Path.cwd())]
+    sys.path[:0] = here
     try:
         yield
     except ModuleNotFoundError as error:
@@ -87,13 +88,14 @@ def _importing(asked: str) -> Iterator[None]:
             asked, f"importing it raised {type(error).__name__}: {error}", "correct the module"
         ) from error
     finally:
-        sys.path.remove(here)
+        for folder in here:
+            sys.path.remove(folder)
 
 
 def file_of_import(path: str, what: str) -> Path | None:
     """The file of the module that an allowed path names, None if it has none; packages around it are imported."""
     module_name = path.partition(":")[0]
-    with _importing(f"the {what} {path!r}"):
+    with _importing(f"the {what} {path!r}", module_name):
         found = find_spec(module_name)
         if found is None:
             raise ModuleNotFoundError(name=module_name)
