@@ -162,3 +162,58 @@ def test_an_algorithm_before_it_is_refused():
     remember_float(prepared, prepared.head.parametrizations.weight.original)  # as algorithms do that write to it
     with pytest.raises(RecipeError, match="run rotate first"):
         rotate(prepared, batches)
+
+
+class Attention(nn.Module):
+    """Two heads of keys and values for four of queries."""
+
+    def __init__(self, how="heads"):
+        super().__init__()
+        self.words, self.how = nn.Embedding(40, DIM), how
+        self.q, self.k, self.v = nn.Linear(DIM, 32), nn.Linear(DIM, 16), nn.Linear(DIM, 16)
+        self.o, self.head = nn.Linear(32, DIM), nn.Linear(DIM, 40)
+
+    def forward(self, ids):
+        x = self.words(ids)
+        q = self.q(x).unflatten(-1, (4, 8)).transpose(1, 2)
+        k = self.k(x).unflatten(-1, (2, 8)).transpose(1, 2)[:, :, None].expand(-1, -1, 2, -1, -1).flatten(1, 2)
+        v = self.v(x)
+        v = v.unflatten(-1, (8, 2)).transpose(-1, -2) if self.how == "mixed" else v.unflatten(-1, (2, 8))
+        v = v.transpose(1, 2)[:, :, None].expand(-1, -1, 2, -1, -1).flatten(1, 2)
+        v = torch.relu(v) if self.how == "relu" else v
+        y = torch.softmax(q @ k.transpose(-1, -2) / 8**0.5, -1) @ v
+        return self.head(self.o(y.transpose(1, 2).flatten(2)))
+
+
+def test_the_values_of_each_head_are_turned():
+    torch.manual_seed(0)
+    net = Attention()
+    with torch.no_grad():
+        net.v.weight[[3, 9]] *= 20  # one channel of each head is large
+    prepared, batches = prepared_for(net)
+    report = rotate(prepared, batches)
+    assert [(change.place, change.kept) for change in report.changes] == [("the heads of o, 8 channels each", True)]
+    assert report.skipped == {}
+    with torch.no_grad(), as_float(prepared):
+        torch.testing.assert_close(prepared(batches[0]), net(batches[0]), rtol=1e-4, atol=1e-5)
+    turn = rotation(8, seed=0)
+    x, words = torch.randn(5, DIM), slice(8, 16)
+    torch.testing.assert_close(
+        nn.functional.linear(x, prepared.v.parametrizations.weight.original, prepared.v.bias)[:, words],
+        write_turned(net.v(x)[:, words], turn),
+    )
+    before, after = (float(one.detach().abs().amax(1).max() / one.detach().abs().amax(1).median()) for one in (
+        net.v.weight, prepared.v.parametrizations.weight.original))  # fmt: skip
+    assert after < before / 4
+
+
+@pytest.mark.parametrize(("how", "reason"), [("mixed", "not laid out head by head"), ("relu", None)])
+def test_other_values_stay_as_they_are(how, reason):
+    torch.manual_seed(0)
+    net = Attention(how)
+    prepared, batches = prepared_for(net)
+    report = rotate(prepared, batches)
+    assert report.changes == ()
+    assert report.skipped == ({} if reason is None else {"o": f"what it reads is {reason}"})
+    assert torch.equal(prepared.v.parametrizations.weight.original, net.v.weight)
+    assert torch.equal(prepared.o.parametrizations.weight.original, net.o.weight)

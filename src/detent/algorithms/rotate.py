@@ -2,19 +2,23 @@
 
 A stream is what RMS norms read, and what embeddings and linear layers are added to. It is turned where every norm that
 reads it gives its output to linear layers alone, and nothing else sees it; where something does, nothing is changed.
+The values of attention are turned too, each head by itself, where nothing but moves stands between the layer that gives
+them, the product with the scores, and the layer behind.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
 from detent.algorithms.common.batches import as_list, few, held_back, outputs_of
+from detent.algorithms.common.errors_core import Deviation
 from detent.algorithms.common.floating import as_float, evaluating, refuse_changed
 from detent.algorithms.common.layers import Layer, layers_of, modules_of, op_name, regions_of, stored_parameter
 from detent.algorithms.common.passing import behind, giver_of, users_of
@@ -27,6 +31,9 @@ from detent.graph import PreparedModel, Region, kind_of
 from detent.progress import progress
 
 __all__ = ["rotate"]
+
+_MOVES = ("reshape", "transpose", "expand", "slice")
+_ROUNDING = 1e-8  # noise over signal; turned the wrong way it is near 1
 
 
 @dataclass
@@ -49,7 +56,8 @@ class _NotTurnedError(Exception):
 
 @progress("rotate")
 def rotate(prepared: PreparedModel, batches: Iterable[Any], *, seed: int = 0) -> Report:
-    """Turn each residual stream by a Hadamard matrix with random signs, folded into the weights.
+    """Turn each residual stream, and the values of each head, by Hadamard matrices with random signs, folded into the
+    weights.
 
     All of it is undone if the outputs of the network get worse. The model is calibrated on a few samples for that:
     calibrate it afterwards.
@@ -69,6 +77,9 @@ def rotate(prepared: PreparedModel, batches: Iterable[Any], *, seed: int = 0) ->
             # The graphs of several modes share their weights: what is turned for one would be wrong in the other.
             if len(region.graphs) == 1:
                 _turn_region(region, path, seed, shared, turned, skipped)
+                with as_float(prepared):
+                    same = partial(_is_same, prepared, held, wanted)
+                    _turn_heads(region, path, seed, shared, same, turned, skipped)
             else:
                 skipped[path or "the model"] = "it has several forward modes"
         after = output_error(prepared, trial, held, wanted)
@@ -181,6 +192,87 @@ def _turn(stream: _Stream, turn: Tensor) -> None:
     for table in stream.tables:
         weight = stored_parameter(table, "weight")
         weight.copy_(write_turned(weight, turn))
+
+
+def _turn_heads(
+    region: Region,
+    path: str,
+    seed: int,
+    shared: Counter[int],
+    is_same: Callable[[], bool],
+    turned: list[str],
+    skipped: dict[str, str],
+) -> None:
+    ((mode, _),) = region.graphs.items()
+    modules = modules_of(region)
+    layers = {layer.node: layer for layer in layers_of(region, path, mode) if layer.kind == "linear"}
+    for after in layers.values():
+        found = _values_of(after, modules, layers)
+        if found is None or any(shared[id(layer.weight_parameter)] > 1 for layer in (found[0], after)):
+            continue
+        values, size = found
+        turn = rotation(size, seed=seed)
+        kept = [one.detach().clone() for one in _parameters(values, after)]
+        _turn_values(values, after, turn)
+        if is_same():
+            turned.append(f"the heads of {after.name}, {size} channels each")
+            continue
+        skipped[after.name] = "what it reads is not laid out head by head"
+        with torch.no_grad():
+            for one, before in zip(_parameters(values, after), kept, strict=True):
+                one.copy_(before)
+
+
+def _values_of(after: Layer, modules: dict[str, nn.Module], layers: dict[fx.Node, Layer]) -> tuple[Layer, int] | None:
+    """The layer that gives the values of the attention that `after` reads, and the size of a head."""
+    product = _before_moves(giver_of(after.node, modules), modules)
+    if product is None or _kind(product, modules) != "matmul" or len(product.args) != 2:
+        return None
+    operand = product.args[1]
+    if not isinstance(operand, fx.Node) or not isinstance(operand.meta.get("shape"), tuple):
+        return None
+    size, source = operand.meta["shape"][-1], _before_moves(behind(operand, modules), modules)
+    values = None if source is None else layers.get(source)
+    if values is None or values is after or size < 2:
+        return None
+    whole = values.weight_parameter.shape[0] % size == after.weight_parameter.shape[1] % size == 0
+    alone = all(layer.calls == 1 and layer.folded is None for layer in (values, after))
+    return (values, size) if whole and alone else None
+
+
+def _before_moves(node: fx.Node | None, modules: dict[str, nn.Module]) -> fx.Node | None:
+    """What is moved, reshaped and repeated until it is `node`, if nothing else reads it on the way. An operation without
+    a kind may do more: the outputs will show it."""
+    while node is not None and len(users_of(node, modules)) == 1:
+        kind = _kind(node, modules)
+        if kind not in _MOVES and not (kind is None and len(node.all_input_nodes) == 1):
+            return node
+        node = giver_of(node, modules)
+    return None
+
+
+def _parameters(values: Layer, after: Layer) -> list[Tensor]:
+    found = [values.weight_parameter, values.bias_parameter, after.weight_parameter]
+    return [one for one in found if one is not None]
+
+
+@torch.no_grad()
+def _turn_values(values: Layer, after: Layer, turn: Tensor) -> None:
+    size = len(turn)
+    for weight in _parameters(values, after)[:-1]:
+        heads = weight.reshape(-1, size, weight[0].numel())
+        weight.copy_(write_turned(heads.transpose(1, 2), turn).transpose(1, 2).reshape(weight.shape))
+    read = after.weight_parameter
+    read.copy_(write_turned(read.reshape(len(read), -1, size), turn).reshape(read.shape))
+
+
+def _is_same(prepared: PreparedModel, batches: list[Any], wanted: list[list[Tensor]]) -> bool:
+    """Whether the float network computes what it did, but for roundings."""
+    error = Deviation()
+    for ours, theirs in zip(outputs_of(prepared, batches), wanted, strict=True):
+        for got, want in zip(ours, theirs, strict=True):
+            error.add(want, got)
+    return error.relative <= _ROUNDING
 
 
 def _kind(node: fx.Node, modules: dict[str, nn.Module]) -> str | None:
