@@ -241,8 +241,10 @@ def _values_of(after: Layer, modules: dict[str, nn.Module], layers: dict[fx.Node
 
 
 def _before_moves(node: fx.Node | None, modules: dict[str, nn.Module]) -> fx.Node | None:
-    """What is moved, reshaped and repeated until it is `node`, if nothing else reads it on the way. An operation without
-    a kind may do more: the outputs will show it."""
+    """What is moved, reshaped and repeated until it is `node`, if nothing else reads it on the way.
+
+    An operation without a kind may do more: the outputs will show it.
+    """
     while node is not None and len(users_of(node, modules)) == 1:
         kind = _kind(node, modules)
         if kind not in _MOVES and not (kind is None and len(node.all_input_nodes) == 1):
