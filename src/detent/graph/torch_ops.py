@@ -134,6 +134,7 @@ TORCH_OPS: tuple[TorchOp, ...] = (
     _op("index_select", torch.index_select, "index_select", kind="gather"),
     _op("expand", "expand", "expand_as"),
     _op("repeat", "repeat", kind="expand"),
+    _op("repeat_interleave", torch.repeat_interleave, "repeat_interleave", kind="expand", unlowered=_BY_TORCH),
     _op("pixel_shuffle", nn.PixelShuffle, F.pixel_shuffle, attributes=("upscale_factor",)),
     _op(
         "pixel_unshuffle", nn.PixelUnshuffle, F.pixel_unshuffle,

@@ -380,6 +380,8 @@ METHOD_CASES = {
     "expand_as": lambda x: x[:, :1].expand_as(x),
     "repeat": method("repeat", 1, 2, 1, 1),
     "repeat-more": lambda x: x.repeat(2, 1, 1, 1, 1),
+    "repeat_interleave": lambda x: x.repeat_interleave(2, 1),
+    "repeat_interleave-function": lambda x: torch.repeat_interleave(x, 3, dim=-1),
     "mean": method("mean", (2, 3)),
     "mean-line": lambda x: row(x).mean(2),
     "sum": method("sum", 1),
