@@ -14,6 +14,7 @@ layers that the target quantizes at all. `--failed` runs again what did not go t
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import subprocess
 import sys
@@ -134,7 +135,8 @@ def _steps(build: Any, backend: str) -> Iterator[Row]:
         "quantized": _share_of_parameters(model, prepared.plan),
         **_breaks(prepared.plan),
     }
-    data = [(*args, *named.values()) if not named else args if args else dict(named) for args, named in batches[:4]]
+    signature = inspect.signature(model.forward)
+    data = [signature.bind(*args, **named).arguments if named else args for args, named in batches[:4]]
     detent.calibrate(prepared, data)
     with torch.no_grad():
         expected, got = model(*args, **named), prepared(*args, **named)
@@ -161,7 +163,8 @@ def _trained(model: Any, batches: Sequence[Any], backend: str) -> str:
     from detent.quantizers import Quantizer
 
     prepared = detent.prepare(model, batches[0][0], example_kwargs=batches[0][1], backend=backend, recipe="lsq")
-    detent.calibrate(prepared, [args if args else dict(named) for args, named in batches[:2]])
+    signature = inspect.signature(model.forward)
+    detent.calibrate(prepared, [signature.bind(*args, **named).arguments for args, named in batches[:2]])
     prepared.train()
     optimizer = torch.optim.Adam(prepared.parameters(), 1e-4)
     args, named = batches[3]

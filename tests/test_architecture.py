@@ -93,6 +93,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "artifact": {"graph", "ir", "planning", "targets", "deployment", "retargeting", "verification", "report"},
     "evaluation": {"graph", "ir", "frontends", "twin", "targets", "deployment"},
+    "kv_cache": {"numerics", "quantizers"},
     "precision": {
         "recipes",
         "planning",

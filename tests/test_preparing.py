@@ -149,6 +149,12 @@ def test_what_is_trained_keeps_its_batch_norms(asked, strategy):
     model, inputs = made("residual_cnn")
     result = detent.prepare(model, inputs, backend="openvino", recipe=Recipe.from_dict({"name": "mine", **asked}))
     assert getattr(result.conv1, "strategy", 0) == strategy
+    norms = len([module for module in result.modules() if isinstance(module, nn.BatchNorm2d)])
+    notes = (
+        f"{norms} batch norms are trained, and folded into the weights in front of them at every step (strategy 4); "
+        "deploying merges them",
+    )
+    assert result.plan.notes == (notes if strategy else ())
 
 
 def test_a_target_without_folding_leaves_batch_norms_alone_in_training_too():

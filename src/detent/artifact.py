@@ -24,7 +24,7 @@ _DAMAGED = "its files are damaged, if it was not written by this version of Dete
 
 @dataclass(frozen=True, repr=False)
 class Artifact(Package):
-    """A deployed model: a folder, what its manifest says, and, where it was just made, the model it came from."""
+    """A deployed model: a folder, its manifest, and, if it was just deployed, the model that it came from."""
 
     prepared: PreparedModel | None = field(default=None, compare=False)
 
@@ -46,14 +46,14 @@ class Artifact(Package):
     @property
     def sqnr(self) -> dict[str, float]:
         """The SQNR of each output against the float network, in decibels, on the first batch that `detent.quantize`
-        calibrated with; empty if nobody measured it."""
+        calibrated with; empty if it was not measured."""
         return {name: float(value) for name, value in self.manifest.get("sqnr", {}).items()}
 
     def verify(self, batches: Iterable[Any], *, isolate: bool | None = None, **options: Any) -> Verdict:
         """Run the simulation, the twin and the real engine on `batches`; see `detent.verification.verify`.
 
-        A folder that was loaded is verified in a process of its own, unless this process wrote its files: there is no
-        telling what a file does to a native engine. `isolate` says otherwise: True always, False never.
+        A folder that was loaded is verified in a process of its own, unless this process wrote its files: a damaged
+        file may crash a native engine. `isolate=True` always uses such a process, `isolate=False` never.
         """
         if self.prepared is not None:
             return verify(self, batches, prepared=self.prepared, **options)
@@ -75,8 +75,8 @@ class Artifact(Package):
         `report.html` in the folder unless it is named.
 
         `data` are batches as `verify` takes them, of which the first `batches` are run; without them the page says what
-        is left out. `float_model` is the ONNX file that was quantized, needed only if this artifact was loaded; `log`
-        is the `log.csv` of training, or the folder of the run.
+        is missing. `float_model` is the ONNX file that was quantized, needed only if this artifact was loaded; `log` is
+        the `log.csv` of training, or the folder of the run.
         """
         facts = collect(
             self,
@@ -90,7 +90,7 @@ class Artifact(Package):
         return write_page(page_of(facts), self.folder / "report.html" if path is None else path)
 
     def retarget(self, backend: str | Backend, folder: str | Path | None = None) -> Artifact:
-        """The same calibrated model for another backend, with placement, bias and sharing derived anew.
+        """Deploy the same calibrated model for another backend; placement, biases and shared scales are derived anew.
 
         Nothing is calibrated again: a tensor whose scale the other scheme cannot hold is refused. An artifact that
         was loaded is read back from its `model.onnx`. Without a `folder`, that of "out" for openvino is
@@ -124,8 +124,8 @@ def deploy(
 ) -> Artifact:
     """Write a calibrated model into `folder`: `model.onnx` (QDQ), the backend's own files, `manifest.json`.
 
-    `files` are the formats to write in place of the backend's own. Either all of it is written or nothing. With
-    several forward modes, `mode` says which one is deployed.
+    `files` are the formats to write in place of the backend's own. Either everything is written or nothing. With
+    several forward modes, `mode` names the one to deploy.
     """
     write(prepared, folder, files=files, dynamic_batch=dynamic_batch, mode=mode)
     loaded = Package.load(folder)

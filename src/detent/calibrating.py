@@ -48,17 +48,16 @@ __all__ = ["calibrate", "measure_float_ranges", "observing"]
 
 
 def calibrate(prepared: PreparedModel, batches: Iterable[Any]) -> None:
-    """Set every scale from `batches`: tensors, tuples of inputs (labels behind them are ignored), or dicts.
+    """Set every scale from `batches`: tensors, tuples of inputs (labels after them are ignored), or dicts.
 
-    The model is put in eval mode for it and back. Activations are never kept. With the recipe's
-    `calibration.inputs` "quantized", the batches are run a second time with the first scales in force. Ranges of few
-    bits that are trained start where the outputs of the first batches are nearest to the float ones. Where scales are
-    powers of two, no addend is left finer than its sum (`detent.algorithms.align_addends`). With the recipe's
-    `calibration.correct_biases`, biases make up for the mean errors of weights, and where steps became wider so that no
-    pair of products saturates, codes are chosen that make up for it (`detent.algorithms.round_pairs`); with
-    `calibration.choose_ranges`, activations are clipped where a few samples reach far, if that brings the outputs
-    nearer to the float ones. The recipe's algorithms run before or after, whichever each of them needs;
-    `prepared.algorithm_notes` has their reports.
+    The model is in eval mode meanwhile. Activations are never kept. With the recipe's `calibration.inputs` "quantized",
+    the batches are run a second time with the first scales in force. Ranges of few bits that are trained start where
+    the outputs of the first batches are nearest to the float ones. Where scales are powers of two, no addend is left
+    finer than its sum (`detent.algorithms.align_addends`). With the recipe's `calibration.correct_biases`, biases make
+    up for the mean errors of weights, and where steps became wider so that no pair of products saturates, codes are
+    chosen that make up for it (`detent.algorithms.round_pairs`); with `calibration.choose_ranges`, activations are
+    clipped where a few samples reach far, if that brings the outputs nearer to the float ones. The recipe's algorithms
+    run before or after, whichever each of them needs; `prepared.algorithm_notes` has their reports.
     """
     _require_batches(prepared, batches)
     recipe = prepared.recipe
@@ -156,6 +155,13 @@ def _run(prepared: PreparedModel, batch: Any) -> None:
     call = call_of(prepared, batch)
     if isinstance(batch, Mapping) and not call.args:
         _require_names(prepared, call.kwargs)
+    left_out = [name for name in prepared.example.kwargs if name not in call.kwargs]
+    if left_out and not isinstance(batch, graph.Inputs) and not (isinstance(batch, Mapping) and call.args):
+        raise DataError(
+            f"calibrate with a batch without {', '.join(map(repr, left_out))}",
+            "the model was prepared with that",
+            "give dicts by the names of all arguments",
+        )
     for mode in modes_to_observe(prepared):
         prepared(*call.args, **{**mode, **call.kwargs})
 

@@ -1,4 +1,4 @@
-"""Every exception Detent raises on purpose.
+"""Every exception that Detent raises on purpose.
 
     DetentError
     ├── CaptureError         a model or its example inputs that cannot be captured
@@ -16,9 +16,9 @@
     ├── EngineError          an engine that is not installed, or that refuses a model or its inputs
     └── DataError            a file of data that is missing, or that does not fit the network
 
-Each carries three sentences: what was asked (with the value), what was found, what to do. What is worth a word and no
-refusal is a `FloatModelWarning`: nothing in a network runs on integers; or a `NotQuantizedWarning`: a
-prepared model that is trained in float, or with scales of one batch.
+Each carries three sentences: what was asked (with the value), what was found, what to do. Two warnings are not errors:
+`FloatModelWarning`, if nothing in a network runs on integers, and `NotQuantizedWarning`, if a prepared model is trained
+in float, or with the scales of one batch.
 
 >>> print(SchemeError("IntGrid(bits=0)", "integer grids have 2 to 32 bits", "choose bits in 2..32"))
 asked: IntGrid(bits=0)
@@ -134,11 +134,11 @@ class DataError(DetentError, ValueError):
 
 
 class FloatModelWarning(UserWarning):
-    """A prepared model in which nothing is quantized, because its target has no integers for what it does."""
+    """Nothing in a prepared model is quantized, because its target runs none of its operations on integers."""
 
 
 class NotQuantizedWarning(UserWarning):
-    """A prepared model that is trained while it computes in float, or that nobody calibrated before."""
+    """A prepared model is trained while it computes in float, or was never calibrated."""
 
 
 @contextmanager

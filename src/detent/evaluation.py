@@ -86,5 +86,6 @@ class OnEngine(_Deployed):
 
 
 def bit_exact(prepared: PreparedModel, arithmetic: str | None = None) -> BitExact:
-    """`prepared` under the arithmetic of its backend, or under another that is named."""
+    """`prepared` as a module that computes exactly what the twin does, under the arithmetic of its backend or the one
+    named."""
     return BitExact(prepared, arithmetic)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from detent.graph import (
     Captured,
     CustomTracer,
     FloatNames,
+    FoldedBatchNorm,
     Inputs,
     Plan,
     PreparedModel,
@@ -64,17 +65,17 @@ def prepare(
     max_tensor_bytes: int = MOST_BYTES,
     inplace: bool = False,
 ) -> PreparedModel:
-    """A trainable copy of `model` with quantizers where `backend` has them and as `recipe` asks for.
+    """A trainable copy of `model`, with quantizers where `backend` quantizes, as `recipe` requests.
 
     The result is an ordinary module; `result.plan` says what was quantized and what was not (nothing, and a
-    `FloatModelWarning`, where the backend has no rule for anything the model does). It must be calibrated
-    before it runs; a model from an ONNX file that has Q and DQ starts from the file's scales where the backend has
-    their schemes. Engines compute the same integers from it on every kind of CPU, unless `cpu` (or the recipe) names
-    the one kind that it will run on: "vnni" keeps 8-bit weights whole. `choose_activations(graph_module, nodes)` gives
-    the nodes whose tensors are quantized in place of `nodes`, those that the backend's rules choose. A model
-    from an ONNX file that would make a tensor of more than `max_tensor_bytes` is refused before it runs. With `inplace`
-    there is no copy: the parts of `model` become those of the result, and an error leaves it half done. The other
-    arguments are those of `detent.graph.capture.capture`.
+    `FloatModelWarning`, where the backend has no rule for anything the model does). It must be calibrated before it
+    runs; a model from an ONNX file that has Q and DQ starts from the file's scales where the backend has their schemes.
+    Engines compute the same integers from it on every kind of CPU, unless `cpu` (or the recipe) names the one kind that
+    it will run on: "vnni" keeps 8-bit weights whole. `choose_activations(graph_module, nodes)` gives the nodes whose
+    tensors are quantized in place of `nodes`, those that the backend's rules choose. A model from an ONNX file that
+    would make a tensor of more than `max_tensor_bytes` is refused before it runs. With `inplace` there is no copy: the
+    parts of `model` become those of the result, and an error leaves it half changed. The other arguments are those of
+    `detent.graph.capture.capture`.
     """
     target = BACKENDS[backend] if isinstance(backend, str) else backend
     if own_operations:
@@ -149,7 +150,9 @@ def _decide(
     if source is None or not source.encodings:
         merges = fold_batch_norms(captured, strategy)
         decided = plan(captured, target, request, choose=choose)
-        return replace(decided, ops=dispatched(captured, target, request, decided)), {}, merges
+        ops = dispatched(captured, target, request, decided)
+        notes = (*decided.notes, *_note_of_norms(model, request))
+        return replace(decided, ops=ops, notes=notes), {}, merges
     norms = FileNorms.of(captured, source, target)
     merges = fold_batch_norms(captured, strategy, norms.apart)
     # Where a file says which tensors are float, the target does not leave any out before.
@@ -161,6 +164,16 @@ def _decide(
     decided, known = as_offered(decided, known, target)
     decided = as_in_file(decided, known, placement, target)
     return replace(decided, ops=dispatched(captured, target, request, decided)), known, merges
+
+
+def _note_of_norms(model: nn.Module, request: Recipe) -> Iterator[str]:
+    """That batch norms stay, where the recipe left the choice."""
+    kept = [module.strategy for module in model.modules() if isinstance(module, FoldedBatchNorm)]
+    if kept and request.batch_norm.strategy is None:
+        yield (
+            f"{len(kept)} batch norms are trained, and folded into the weights in front of them at every step "
+            f"(strategy {kept[0]}); deploying merges them"
+        )
 
 
 def with_batch_norms(recipe: Recipe, target: Backend) -> Recipe:

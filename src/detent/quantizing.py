@@ -65,9 +65,9 @@ def quantize(
     `model` is an ONNX file, or a model in memory. `batches` are as `detent.calibrate` takes them, or a function that
     gives them, or for an ONNX model the path of a `.npy`, a `.npz` or a folder of these; at most `steps` of them are
     used, by default what the recipe says or 64. The artifact goes into `folder`, by default named after the model and
-    the backend. `cpu` and `max_tensor_bytes` are as `detent.prepare` takes them. With `inplace` a module is itself
-    prepared instead of a copy: half the memory, and an error leaves it half done. Where integers are slower than floats
-    on the CPU at hand, `prefer="speed"` leaves layers float: those that the engine runs faster so, each timed alone, if
+    the backend. `cpu` and `max_tensor_bytes` are as `detent.prepare` takes them. With `inplace` the module itself is
+    prepared instead of a copy: half the memory, and an error leaves it half changed. If integers are slower than floats
+    on this CPU, `prefer="speed"` leaves layers float: those that the engine runs faster in float, each timed alone, if
     the whole network is then faster too.
     """
     if prefer not in get_args(Preference):

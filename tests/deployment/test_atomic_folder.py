@@ -87,11 +87,11 @@ def test_the_folder_keeps_its_mode_and_what_is_beside(tmp_path: Path, mode: int)
 @pytest.mark.parametrize("files", [None, 5, [[5, "x"]], ["model.onnx"]], ids=["null", "number", "pairs", "list"])
 def test_a_manifest_of_another_form_is_no_artifact(tmp_path: Path, files: object) -> None:
     (tmp_path / "manifest.json").write_text(json.dumps({"manifest_version": 2, "files": files}))
-    with pytest.raises(ArtifactError, match="no artifact"):
+    with pytest.raises(ArtifactError, match="files that Detent did not write"):
         target_of(tmp_path)
 
 
 def test_a_manifest_nested_without_end_is_none_either(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("[" * 100_000)
-    with pytest.raises(ArtifactError, match="no artifact"):
+    with pytest.raises(ArtifactError, match="files that Detent did not write"):
         target_of(tmp_path)

@@ -81,7 +81,11 @@ def of_recipes() -> dict[str, Any]:
 
 def of_language_models() -> dict[str, Any]:
     model = nn.Sequential(nn.Embedding(50, 64), nn.Linear(64, 50)).eval()
-    return {"detent": detent, "model": model, "tokens": torch.arange(28).reshape(4, 7)}
+    tokens = torch.arange(28).reshape(4, 7)
+    transformers = pytest.importorskip("transformers")
+    small = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
+    llama = transformers.LlamaForCausalLM(transformers.LlamaConfig(num_attention_heads=4, **small)).eval()
+    return {"detent": detent, "model": model, "tokens": tokens, "llama": llama, "ids": tokens}
 
 
 def of_training() -> dict[str, Any]:

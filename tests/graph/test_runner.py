@@ -138,3 +138,21 @@ def test_a_node_of_a_file_is_named_as_in_the_file(op_type, constants, found):
     ) as caught:
         graph(torch.zeros(1, 1, 4, 4))
     assert found in caught.value.found
+
+
+def test_a_batch_without_an_argument_that_the_example_named_is_an_error() -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
+            x = self.linear(x)
+            return x if mask is None else x * mask.unsqueeze(-1)
+
+    x, mask = torch.randn(2, 3, 4), torch.ones(2, 3)
+    prepared = detent.prepare(Masked(), (x,), example_kwargs={"mask": mask}, backend="onnxruntime")
+    for batch in (x, (x,), {"x": x}):
+        with pytest.raises(DataError, match="without 'mask'"):
+            detent.calibrate(prepared, [batch])
+    detent.calibrate(prepared, [{"x": x, "mask": mask}])

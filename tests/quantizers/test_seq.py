@@ -55,8 +55,7 @@ def test_forward_and_gradients(scheme, gradient_scale):
     found.backward(torch.tensor(g, dtype=torch.float32))
     np.testing.assert_allclose(found.detach().numpy(), y, rtol=1e-6)
     np.testing.assert_allclose(given.grad.numpy(), g * inside, rtol=1e-5, atol=0)
-    share = 8 // (1 if len(groups) == 1 else 2)
-    factor = 1 / math.sqrt(share * (1 - 1 / k)) if gradient_scale == "lsq" else 1
+    factor = 1 / math.sqrt(x.size * (k / 2 - 1)) if gradient_scale == "lsq" else 1
     expected = factor * (g * terms).reshape(*ranges.shape, -1).sum(-1)
     np.testing.assert_allclose(q.range.grad.numpy(), expected, rtol=1e-4, atol=1e-5)
 

@@ -112,7 +112,8 @@ def _plain(value: float | None) -> float | None:
 
 
 def analyze(prepared: PreparedModel, batches: Iterable[Any]) -> Analysis:
-    """Compare a calibrated model with its float one on some batches, each quantizer alone and all of them together."""
+    """Compare a calibrated model with its float original on some batches, with each quantizer alone and with all of
+    them."""
     needs_calibration(prepared, "analyze")
     data = as_list(batches)
     with evaluating(prepared), progress("analyzing", len(_in_order(prepared))) as bar:

@@ -63,7 +63,7 @@ def quantize(
     cpu: Cpu = None,
     prefer: Annotated[
         Preference,
-        typer.Option(help="What counts: with speed, layers stay float that the engine runs faster so on this machine."),
+        typer.Option(help="With speed, layers that the engine runs faster in float, on this machine, stay float."),
     ] = Preference.ACCURACY,
     steps: Steps = 64,
     batch_size: BatchSize = None,

@@ -108,9 +108,9 @@ def _original(op: Any, which: str) -> Tensor | None:
 
 
 def float_state_dict(prepared: PreparedModel) -> dict[str, Tensor]:
-    """The weights under the float model's names; loading them into it gives the float model of these weights.
+    """The weights under the float model's names; load them into the float model to get it with these weights.
 
-    A merged batch norm comes back as one that only adds: mean 0, variance 1, and the bias that merging made. Biases
+    A merged batch norm comes back as one that only adds: mean 0, variance 1, and the bias that merging computed. Biases
     that calibrating corrected, and training has not changed since, are those of the float model.
     """
     state, names = prepared.state_dict(), prepared.float_names

@@ -71,10 +71,11 @@ class PlannedOp:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """For a backend and a recipe: every tensor's scheme and method, or why it is float. Prints as a table.
+    """What a backend and a recipe decide: for every tensor its scheme and method, or why it is float. Prints as a
+    table.
 
-    `ops` says the same by operation; `dispatch` prints it. `ranges` are tensors that stay float and are measured all
-    the same, for targets that quantize them: what each would be if this one did.
+    `ops` is the same by operation; `dispatch` prints it. `ranges` are tensors that stay float here but are measured,
+    for retargeting to targets that quantize them.
     """
 
     backend: str
@@ -136,7 +137,7 @@ class Plan:
         return notebook(f"{self.backend} / {self.recipe}", table(_HEAD, self._rows()), notes)
 
     def dispatch(self) -> str:
-        """A table of the operations, and how many run in which way."""
+        """A table of the operations and how each runs, with totals."""
         rows = [("operation", "kind", "runs", "why"), *((op.op, op.kind, op.runs, op.why) for op in self.ops)]
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
         lines = []

@@ -45,7 +45,7 @@ class PreparedModel(Region):
 
     It has the modules, parameters and buffers of the float model under their names, and quantizers beside them. Its
     state dict is its own; `load_state_dict` also takes a checkpoint of the float model, and `detent.float_state_dict`
-    gives one. Where the code of the model itself could not be traced (the plan says so), `graphs` is empty: calls, and
+    gives one. If the code of the model itself could not be traced (the plan says so), `graphs` is empty, and calls, and
     attributes that are not found here, go to that code.
     """
 
@@ -60,13 +60,14 @@ class PreparedModel(Region):
     algorithm_notes: list[Report]
     """What each algorithm that has run on it did, in order."""
     float_names: FloatNames
-    """Where the tensors of the float model have gone."""
+    """Where the tensors of the float model are now."""
     float_originals: dict[Tensor, Tensor]
     """The values of parameters that algorithms have changed, as they were when the model was prepared."""
     corrected: dict[Tensor, tuple[Tensor, Tensor]]
-    """What calibrating has corrected, biases and the weights that it rounded in pairs: each before and after."""
+    """What calibrating has corrected (biases, and weights whose codes it chose within the bound on pairs): each before
+    and after."""
     carried: CarriedScales | None
-    """Of a model that was retargeted: the scales it came with."""
+    """If the model was retargeted: the scales it came with."""
     untraced: nn.Module | None
     """The model's own module, where its code could not be traced."""
 
@@ -103,11 +104,12 @@ class PreparedModel(Region):
 
     @property
     def input_count(self) -> int:
-        """How many arguments forward takes by position; what a batch has behind them, as labels, is not for it."""
+        """How many arguments forward takes by position; what follows them in a batch (labels) is ignored."""
         return len(self.example.args)
 
     def take_example(self, *args: Any, **kwargs: Any) -> None:
-        """Replace the example inputs by these: sizes in its graphs and in deployed files are theirs from here on."""
+        """Replace the example inputs: from now on, the sizes in the graphs and in deployed files are those of the new
+        ones."""
         called: dict[Region, Inputs] = {}
 
         def remember(region: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:

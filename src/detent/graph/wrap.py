@@ -35,7 +35,7 @@ def wrap(model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
     """`model` with every `+`, `*=`, `torch.cat`, `x.mean`, ... as a module of its own; `model` is left as it was.
 
     Each call is one module, named `wrapped_<operation>_<n>`; parameters keep their names. The arguments are example
-    inputs. What only handles shapes, types or comparisons stays as it is.
+    inputs. Operations on shapes and types, and comparisons, stay as they are.
     """
     captured = capture(model, args, example_kwargs=kwargs)
     for region in captured.regions.values():

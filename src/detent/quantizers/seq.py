@@ -7,8 +7,8 @@ Stretched elastic quantization, SEQ, for weights of 2 bits; k = 2^bits levels, n
     dL/dx = dL/dy where |x| < a, else 0
     dy/da = { nearest(v) - v  inside;   nearest(v)  outside }
 
-The range a starts at the greatest |x|. As in the authors' code, its gradient is multiplied by 1 / sqrt(N (1 - 1/k)), N
-the number of weights that share it (`gradient_scale="lsq"`). Deployed, a weight is (code + 1/2) * 2a / k.
+The range a starts at the greatest |x|. As in the authors' code, its gradient is multiplied by 1 / sqrt(N (k/2 - 1)), N
+the number of all weights of the tensor (`gradient_scale="lsq"`). Deployed, a weight is (code + 1/2) * 2a / k.
 
 >>> from detent.numerics import HalfGrid
 >>> q = Seq(Scheme(HalfGrid(2)), (4,), role="weight", gradient_scale="none")    # -3/4, -1/4, 1/4, 3/4 of a
@@ -35,7 +35,7 @@ from detent.errors import SchemeError
 from detent.numerics import HalfGrid, QParams, Requirement, Scheme, scale_gradient
 from detent.quantizers.quantizer import Quantizer, Role
 from detent.quantizers.straight_through import straight_through
-from detent.quantizers.uniform import elements_per_scale, positive_scale
+from detent.quantizers.uniform import positive_scale
 
 __all__ = ["Seq"]
 
@@ -84,8 +84,7 @@ class Seq(Quantizer):
         granularity, grid, half = self.scheme.granularity, self.scheme.grid, self._half
         learned: Tensor = self.range
         if self.gradient_scale == "lsq":
-            share = elements_per_scale(x, self.scheme, self.role)
-            learned = scale_gradient(learned, 1 / math.sqrt(share * (half - 0.5) / half))
+            learned = scale_gradient(learned, 1 / math.sqrt(max(x.numel(), 1) * (half - 1)))
         step = granularity.expand(positive_scale(learned, self.scheme), x.ndim) / half
         position = (granularity.blocked(x.float()) / step).clamp(-half, half)
         zero = torch.zeros((), device=x.device)

@@ -67,16 +67,16 @@ class AlgorithmRequest(Section, frozen=True):
 
 
 class Recipe(Section, frozen=True):
-    """What is asked for: frozen, hashable, equal to what says the same, read from and written to files.
+    """A request: frozen, hashable, equal to any recipe with the same contents, read from and written to files.
 
-    Everything but the name may be left out; None is the backend's or the method's own default. Of `rules` the
-    first that matches a layer counts, and only what it says is laid over the recipe's own requests. What
-    `exclude` matches stays float, whatever the rules say. `algorithms` run, in their order, when the model is
-    calibrated. `mix` names one of the target's own mixes of formats, which decides on the weights that no rule matches.
-    `cpu` names the one kind of CPU that the model will run on (`detent.cpus.CPUS`); without it, weights are
-    such that engines compute the same integers on every kind.
+    Everything but the name may be left out; None is the backend's or the method's own default. The first of the `rules`
+    that matches a layer applies, and overrides the recipe's own requests key by key. What `exclude` matches stays
+    float, whatever the rules say. `algorithms` run, in order, when the model is calibrated. `mix` names one of the
+    target's own mixes of formats, which decides on the weights that no rule matches. `cpu` names the one kind of CPU
+    that the model will run on (`detent.cpus.CPUS`); without it, weights are bounded so that engines compute the same
+    integers on every kind.
 
-    Invariant: what the rules make of the requests is as possible as the requests themselves.
+    Invariant: the requests that result from the rules are as valid as the requests themselves.
 
     >>> recipe = Recipe(
     ...     name="mine",
@@ -132,7 +132,7 @@ class Recipe(Section, frozen=True):
 
     @property
     def trains(self) -> bool:
-        """Whether it names a quantizer, of weights or activations, that is trained with the network."""
+        """Whether it names a quantizer (of weights or activations) that is trained with the network."""
         requests = (part.request(role) for part in self.rules for role in get_args(Role))
         named = {request.quantizer for request in (self.weight, self.activation, self.bias, *requests)}
         return any(QUANTIZERS[name].trains for name in named if name is not None)

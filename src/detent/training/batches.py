@@ -33,8 +33,8 @@ class Samples(Protocol):
 class Batches:
     """Batches of `batch_size` samples, over all ranks together; `rank` of `ranks` takes every `ranks`-th of them.
 
-    Shuffled, an epoch leaves out what does not fill a batch; in order, the last batch is smaller, and a rank that has
-    no part of it does not get it. `epoch` is the one that is gone through next, and `skip` batches of it are left out.
+    A shuffled epoch drops what does not fill a batch; in order, the last batch is smaller, and a rank without a part of
+    it skips it. `epoch` is the next one to run, and its first `skip` batches are left out.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ __all__ = ["reestimate_batch_norms"]
 
 @torch.no_grad()
 def reestimate_batch_norms(prepared: PreparedModel, batches: Iterable[Any], *, ranks: int = 1) -> None:
-    """Set running means and variances to those of `batches`, which are as `detent.calibrate` takes them.
+    """Set running means and variances to those of `batches`, in any form that `detent.calibrate` takes.
 
     They are run through the quantized network. Each batch is normalized by its own statistics, as in training;
     quantizers and the rest are in evaluation mode. Batch norms that are folded with frozen statistics keep theirs.

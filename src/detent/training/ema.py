@@ -23,7 +23,7 @@ class Ema:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take in the parameters as they are now."""
+        """Add the current parameters to the averages."""
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         self.updates += 1
         for name, parameter in self.model.named_parameters():

@@ -38,8 +38,8 @@ class EpochLoop(ABC):
     - `reestimate_bn`: each validation first measures the statistics of batch norms that are not frozen again, on the
       calibration batches, with the weights as they are then.
 
-    A loop of another kind says what happens before an epoch (`prepare_for_run_epoch`), and may have another
-    `run_epoch`, which calls `run_iter` for the batches of `dataloader`, or another `prepare_for_val`.
+    A subclass implements what happens before an epoch (`prepare_for_run_epoch`), and may override `run_epoch`, which
+    calls `run_iter` for the batches of `dataloader`, and `prepare_for_val`.
     """
 
     def __init__(
@@ -67,18 +67,18 @@ class EpochLoop(ABC):
 
     @property
     def epoch(self) -> int:
-        """The number of the epoch that is under way."""
+        """The number of the current epoch."""
         return self.work.progress.epoch + 1
 
     @property
     def dataloader(self) -> Batches:
-        """The batches that are left of the epoch that is under way."""
+        """The remaining batches of the current epoch."""
         batches, done = self.work.train, self.work.progress
         batches.epoch, batches.skip = done.epoch, done.batch
         return batches
 
     def run(self) -> dict[str, float]:
-        """Train to `max_epochs`, from wherever the run has come to; the metrics of the last validation."""
+        """Train up to `max_epochs`, from where the run stands; return the metrics of the last validation."""
         metrics: dict[str, float] = {}
         while self.epoch <= self.max_epochs:
             self.train_mode()
@@ -98,7 +98,7 @@ class EpochLoop(ABC):
         """Set scales, modes and whatever else an epoch needs. Called again when a run resumes inside an epoch."""
 
     def run_epoch(self) -> None:
-        """The batches that are left of this epoch."""
+        """Run the remaining batches of this epoch."""
         run, batches = self.work, self.dataloader
         title = f"epoch {self.epoch}/{self.max_epochs}"
         with progress(title, len(batches), done=batches.skip, shown=run.processes.first) as bar:
@@ -111,7 +111,7 @@ class EpochLoop(ABC):
                     run.save()
 
     def run_iter(self, index: int, batch: Any) -> float:  # noqa: ARG002, for loops that count
-        """One step, on the batch with that number in its epoch. The first one also sets scales that nothing has set."""
+        """One step, on the batch with that number in its epoch. The first one also sets scales that are not set yet."""
         if self._model is None:
             if not self.calibrated():
                 calibrate(self.work.prepared, ModelInputs([batch]))
@@ -119,11 +119,11 @@ class EpochLoop(ABC):
         return self.work.step(self._model, batch)
 
     def prepare_for_val(self) -> None:
-        """Evaluation mode, in which every range stands still."""
+        """Switch to evaluation mode, in which no range changes."""
         self.work.prepared.eval()
 
     def run_val(self) -> dict[str, float]:
-        """Validate the model, with averaged weights where there are some, which it is deployed with as well."""
+        """Validate the model, with averaged weights if there are any; it is deployed with these too."""
         run = self.work
         with run.ema.in_place() if run.ema is not None else nullcontext():
             if self.reestimate_bn and not self._freezes():
@@ -140,7 +140,8 @@ class EpochLoop(ABC):
         return epoch == self.max_epochs or (epoch >= begin and (epoch - begin) % interval == 0)
 
     def train_mode(self) -> None:
-        """Training mode, with batch norms frozen if it is time; a change of that needs another parallel wrapper."""
+        """Switch to training mode, with batch norms frozen if it is time; if that changes, the parallel wrapper is made
+        anew."""
         prepared = self.work.prepared
         prepared.train()
         frozen = self._freezes()

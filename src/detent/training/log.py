@@ -48,7 +48,7 @@ class Log:
         self.note = "; ".join(notes) or None
 
     def write(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
-        """Add one row a value; they are on disk when this returns."""
+        """Add one row per value; they are on disk when this returns."""
         if self.path is None:
             return
         rows = [(step, epoch, name, repr(float(value))) for name, value in values.items()]

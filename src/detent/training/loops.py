@@ -39,7 +39,7 @@ class PTQLoop:
         return metrics
 
     def prepare_for_run_epoch(self) -> None:
-        """Ranges are measured as the model will be deployed."""
+        """Switch to evaluation mode: ranges are measured as the model will be deployed."""
         self.work.prepared.eval()
 
     def run_epoch(self) -> None:
@@ -54,7 +54,7 @@ class PTQLoop:
 class QATEpochLoop(EpochLoop):
     """Calibrates, then trains the weights while ranges are measured anew before each epoch.
 
-    From epoch `stop_observing_begin` on ranges stand still, also those that move within an epoch (`moving_range`).
+    From epoch `stop_observing_begin` on no range changes, not even those that move within an epoch (`moving_range`).
     Ranges that are learned are never measured again.
     """
 
@@ -82,7 +82,7 @@ class QATEpochLoop(EpochLoop):
         self.stop_observing_begin = stop_observing_begin
 
     def prepare_for_run_epoch(self) -> None:
-        """Measure ranges at the start of an epoch; inside one the checkpoint has them."""
+        """Measure ranges at the start of an epoch; in the middle of one they come from the checkpoint."""
         stops = self.stop_observing_begin is not None and self.epoch >= self.stop_observing_begin
         if not self.calibrated():
             calibrate(self.work.prepared, ModelInputs(self.work.calibration))
@@ -105,7 +105,7 @@ class LSQEpochLoop(EpochLoop):
     """
 
     def prepare_for_run_epoch(self) -> None:
-        """Refuse a model without anything to learn; set scales if that was never done."""
+        """Refuse a model with nothing to learn; set scales if they were never set."""
         prepared = self.work.prepared
         if not any(True for q in quantizers_of(prepared) for _ in q.parameters(recurse=False)):
             raise SchemeError(

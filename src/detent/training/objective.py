@@ -21,7 +21,7 @@ LossFunction = Callable[[Any, Any], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """The loss the model computed itself, if it did; else that of a classifier.
+    """The loss that the model computed itself, if it did, or else that of a classifier.
 
     That is `(1 - weight) * cross entropy + weight * T^2 * KL(teacher || student)` of logits softened by the temperature
     T (Hinton et al., "Distilling the Knowledge in a Neural Network", 2015); without a teacher the cross entropy.

@@ -15,7 +15,8 @@ __all__ = ["Phases"]
 
 
 class Phases:
-    """What another library's trainer calls when it begins, before each epoch, counted from 1, and when it ends.
+    """For another library's trainer: what it calls when it begins, before each epoch (counted from 1), and when it
+    ends.
 
     A trainer may put the model into training mode before every step; what is frozen goes back to evaluation mode
     when it is called.

@@ -39,7 +39,7 @@ _PROBE = "import torch; a = torch.ones(64, 64, dtype=torch.{dtype}); torch.nn.fu
 
 
 class Precision:
-    """How a step of training computes; the scale of the loss is its only state."""
+    """The precision of a training step; the scale of the loss is its only state."""
 
     def __init__(self, name: PrecisionName = "32", device: torch.device = torch.device("cpu")):
         if name not in get_args(PrecisionName):
@@ -80,7 +80,7 @@ class Precision:
         return {"name": self.name, "scaler": self._scaler.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Refused for the state of another precision, with which nothing would go on as it was."""
+        """Refuses the state of another precision, because training would not continue as it was."""
         if state["name"] != self.name:
             raise RecipeError(
                 f"resume in precision {self.name!r}",

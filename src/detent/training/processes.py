@@ -32,14 +32,14 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes files and speaks."""
+        """Whether this is the process that writes files and prints."""
         return self.rank == 0
 
     def parallel(self, model: nn.Module, *, some_unused: bool) -> nn.Module:
-        """`model` with its gradients averaged over the processes; the model itself where there is one.
+        """`model` with its gradients averaged over the processes; the model itself if there is only one process.
 
-        Buffers are not sent round: batch norms and moving ranges are reduced where they are computed, so that they
-        are equal already. `some_unused` says that a parameter has no part in the loss.
+        Buffers are not broadcast: batch norms and moving ranges are reduced where they are computed, so they are
+        already equal. `some_unused` says that a parameter has no part in the loss.
         """
         if self.count == 1:
             return model
@@ -50,7 +50,7 @@ class Processes:
         return DistributedDataParallel(model, device_ids=ids, find_unused_parameters=some_unused, **kept)
 
     def total(self, values: Tensor) -> Tensor:
-        """The sum of `values` over the processes; every one gets it."""
+        """The sum of `values` over the processes, on each of them."""
         if self.count == 1:
             return values
         summed = values.clone()
@@ -58,11 +58,11 @@ class Processes:
         return summed
 
     def any(self, flag: bool) -> bool:
-        """Whether it is so on any process, known to all: what one must stop for, all must stop for."""
+        """Whether `flag` is true on any process, on each of them: if one must stop, all must."""
         return bool(self.total(torch.tensor(float(flag), device=self.device)) > 0)
 
     def wait(self) -> None:
-        """Until all processes are here."""
+        """Wait until all processes get here."""
         if self.count > 1:
             dist.barrier()
 

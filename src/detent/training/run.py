@@ -33,7 +33,7 @@ LAST, BEST = "last.safetensors", "best.safetensors"
 
 @dataclass
 class Progress:
-    """How far training has come: whole epochs, steps in all, batches of the epoch that is under way.
+    """How far training is: whole epochs, total steps, batches of the current epoch.
 
     `log_rows` are the rows of the log when the checkpoint that says this was written; None in one of earlier versions.
     """
@@ -48,7 +48,7 @@ class Progress:
     log_rows: int | None = None
 
     def check(self) -> None:
-        """Refuse, as what a damaged file says, what no run can come to."""
+        """Refuse values that no run can reach: the file is damaged."""
         counts = (self.epoch, self.step, self.batch, self.log_rows or 0)
         sums = (self.loss_sum, self.right, self.seen, self.best or 0.0)
         if not all(type(count) is int and count >= 0 for count in counts):
@@ -59,12 +59,12 @@ class Progress:
 
 @dataclass(eq=False)
 class Run:
-    """Everything a loop moves; `save` and `resume` keep all of it.
+    """Everything a loop changes; `save` and `resume` keep all of it.
 
     `calibration` are the batches ranges are measured on. `folder` gets `last.safetensors`, `best.safetensors` and the
-    log. With `checkpoint_interval` a checkpoint is written every so many steps, besides one at the end of each epoch.
-    `objective` is any function of (outputs, batch); the default takes the loss a model computed itself, and else that
-    of a classifier. `metrics` are functions of the same, by name.
+    log. With `checkpoint_interval` a checkpoint is written every that many steps, in addition to the one at the end of
+    each epoch. `objective` is any function of (outputs, batch); the default is the loss that the model computed itself,
+    or else that of a classifier. `metrics` are functions of the same arguments, by name.
     """
 
     prepared: PreparedModel
@@ -109,14 +109,14 @@ class Run:
         return value
 
     def loss(self, model: nn.Module, batch: Any) -> tuple[Any, Tensor]:
-        """What `model` answers to a batch, and the loss of it, with gradients."""
+        """The outputs of `model` for a batch, and their loss, with gradients."""
         with self.precision.forward(self.prepared):
             outputs = call(model, batch)
         outputs = to_float32(outputs)
         return outputs, checked_loss(self.objective(outputs, batch))
 
     def validate(self) -> dict[str, float]:
-        """The metrics of the quantized model and of the float model of the same weights."""
+        """The metrics of the quantized model and of the float model with the same weights."""
         # Smoothed labels and a teacher are ways to train, not what a model is judged by.
         objective = Objective() if isinstance(self.objective, Objective) else self.objective
         return validate(self.prepared, self.val, self.processes, objective=objective, metrics=self.metrics)
@@ -133,7 +133,7 @@ class Run:
         progress.batch += 1
 
     def save(self, name: str = LAST) -> None:
-        """Write a checkpoint; refused where a parameter is no number, so that the last one on disk is a good one."""
+        """Write a checkpoint; refused if a parameter is not finite, so that the last one on disk is good."""
         if self.folder is None or not self.processes.first:
             return
         if broken_parameters(self.prepared):

@@ -37,7 +37,7 @@ class Schedule:
         return self.end + (1 - self.end) * (1 + math.cos(math.pi * done)) / 2
 
     def apply(self, optimizer: Any, step: int) -> None:
-        """Set the rates of `optimizer` for `step`; what they were given as is remembered in the group."""
+        """Set the learning rates of `optimizer` for `step`; the initial ones are kept in the groups."""
         factor = self.factor(step)
         for group in optimizer.param_groups:
             group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor

@@ -28,7 +28,7 @@ def validate(
     objective: LossFunction | None = None,
     metrics: Mapping[str, Metric] | None = None,
 ) -> dict[str, float]:
-    """The metrics and the loss of both, and on which share of samples they answer the same.
+    """The metrics and the loss of both, and the share of samples on which their predictions agree.
 
     Keys of a classifier: `quantized.top1`, `quantized.loss`, `float.top1`, `float.loss`, `agreement`, from 0 to 1 but
     for the losses. `metrics` takes the place of `top1`; where there are no classes there is no `agreement`.

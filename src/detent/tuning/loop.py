@@ -41,13 +41,13 @@ def tune(
     cpu: str | None = None,
     report: Callable[[Trial], None] = lambda _: None,
 ) -> Tuned:
-    """Deploy the first model that loses at most `drop` of the float one's `metric`, or else the best that was found.
+    """Deploy the first model that loses at most `drop` of the float model's `metric`, or else the best one found.
 
-    `metric` is given a function that takes the inputs of the network and gives its outputs, and returns a number that
-    is better if it is greater; it is measured on the engine, or on the twin where the engine is missing. `recipe` is
-    tried first; then what costs the device nothing (observers, equalization, bias correction, AdaRound), then more bits
-    and at last float for the fewest operations that are enough. A change that does not gain is taken back. `batches`
-    calibrate, as `detent.quantize` takes them; `report` is called after each trial.
+    `metric` gets a function that takes the inputs of the network and returns its outputs, and returns a number (higher
+    is better); it is measured on the engine, or on the twin if the engine is missing. `recipe` is tried first, then
+    changes that cost nothing at run time (observers, equalization, bias correction, AdaRound), then more bits, and
+    finally float for as few operations as possible. A change that gains nothing is undone. `batches` calibrate, as
+    `detent.quantize` takes them; `report` is called after each trial.
     """
     if not drop >= 0:
         raise RecipeError(f"tune with drop={drop}", "nothing is that much better than float", "give 0 or more")

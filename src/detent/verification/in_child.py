@@ -33,7 +33,7 @@ _DAMAGED = "its files are damaged, if it was not written by this version of Dete
 
 
 def verify_folder(package: Package, batches: Iterable[Any], **options: Any) -> Verdict:
-    """`verify` without the model that it was made from; whatever a parser raises is an error of Detent's."""
+    """`verify` without the original model; whatever a parser raises becomes an error of Detent."""
     with refusing(ArtifactError, f"verify {package.folder}", _DAMAGED):
         return verify(package, batches, **options)
 

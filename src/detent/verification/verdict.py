@@ -79,8 +79,8 @@ class Speed:
 
 @dataclass(frozen=True)
 class OnCpu:
-    """What the twin of one kind of CPU gives, against that of the CPU at hand: outputs that differ, layers whose
-    products saturate there, and top-1 in percent where there are labels."""
+    """The twin of one kind of CPU compared with that of this CPU: outputs that differ, layers whose products saturate
+    there, and top-1 in percent if there are labels."""
 
     cpu: str
     samples: int
@@ -91,7 +91,7 @@ class OnCpu:
     saturating: tuple[Difference, ...] = ()
     accuracy: float | None = None
     alike: tuple[str, ...] = ()
-    """All kinds that run the same program as it, itself among them; only where they were not asked for by name."""
+    """All kinds that run the same program, this one included; only if they were not asked for by name."""
 
 
 @dataclass(frozen=True)
@@ -108,18 +108,18 @@ class Cause:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`holds` if what was claimed was seen: that engine and twin agree integer for integer where the arithmetic is
-    proven equal, and elsewhere in all that float32 arithmetic does not leave open, operation by operation; and that the
-    files hold what was simulated, in the same sense. `problems` are sentences that name the tensor.
+    """`holds` if every claim was confirmed: engine and twin agree integer for integer where the arithmetic is proven
+    equal, and elsewhere up to what float32 arithmetic leaves open, operation by operation; and the files hold what was
+    simulated, in the same sense. `problems` are sentences that name the tensor.
 
     `simulated` says that the torch model was there. Without it, `model.onnx` computed in float as ONNX defines it
     stands where the simulation would, and is called "file". `unsaid` are tensors on grids that ONNX cannot say, which
     are float there: the vendor's file has their numbers, if one can.
 
-    `cpu` is the kind of CPU that it was computed on. `others` are all kinds that are known, itself among them, by the
-    twin on some samples; `predicted` those that were asked for, on all data. `exact_on` are those on which the manifest
-    says that the file computes the same integers; None if it says nothing. `causes` explain what differs, whether that
-    is a problem or not. `sqnr` of each output against the float network, in decibels, is what `detent.quantize` found
+    `cpu` is the kind of CPU it ran on. `others` are all known kinds, this one included, predicted by the twin on some
+    samples; `predicted` are those that were asked for, on all data. `exact_on` are those on which, according to the
+    manifest, the file computes the same integers; None if it says nothing. `causes` explain what differs, whether or
+    not it is a problem. `sqnr` of each output against the float network, in decibels, is what `detent.quantize` found
     on calibration data.
     """
 
@@ -155,12 +155,12 @@ class Verdict:
 
     @property
     def unlike(self) -> tuple[Difference, ...]:
-        """The operations whose results on the target differ from the simulation by more than a rounding."""
+        """The operations whose results on the target differ from the simulation by more than one rounding."""
         return tuple(d for d in self.tensors if d.what == "simulation vs twin" and d.impossible)
 
     @property
     def saturating(self) -> tuple[Difference, ...]:
-        """The layers whose products saturate on the CPU at hand, by the twin."""
+        """The layers whose products saturate on this CPU, according to the twin."""
         return next((row.saturating for row in self.others if row.cpu == self.cpu), ())
 
     @property
@@ -188,7 +188,7 @@ class Verdict:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Verdict:
-        """What `to_dict` gave, also where it was JSON in between."""
+        """The Verdict that `to_dict` described, also after a round trip through JSON."""
         made: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
         for key in ("outputs", "tensors"):
             made[key] = _differences(data[key])

@@ -50,13 +50,13 @@ def verify(
     latency: bool = True,
     cpus: Sequence[str] = (),
 ) -> Verdict:
-    """Compare on `batches` (tensors, tuples of inputs with perhaps labels behind them, or dicts).
+    """Compare on `batches` (tensors, tuples of inputs and optionally labels, or dicts).
 
     `engine` is the backend's unless named; where it is not installed the verdict says so. `arithmetic` is that of the
     engine unless named. `prepared` is the model the package came from; without it the QDQ file itself, computed in
     float as ONNX says, stands in for the simulation. `tensors=False` looks inside only where outputs of twin and engine
     differ, to judge whether what is claimed explains it. `cpus` are kinds of CPU (`detent.cpus`) of which the twin
-    predicts what they compute; without them it says on a few samples whether others agree with the one at hand.
+    predicts what they compute; without them it says, on a few samples, whether other kinds agree with this one.
     """
     manifest = package.manifest
     simulation = None if prepared is None else Simulation(prepared, manifest["mode"], manifest.get("names"))

@@ -33,7 +33,7 @@ def net(kind: str, shape: tuple[int, ...], constants: tuple[Any, ...] = (), **at
         [helper.make_node(kind, ["x", *names], ["y"], name="op", **attributes)],
         "net",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", *shape])],
-        [helper.make_tensor_value_info("y", TensorProto.INT64 if kind == "ArgMax" else TensorProto.FLOAT, None)],
+        [helper.make_tensor_value_info("y", TensorProto.INT64 if kind.startswith("Arg") else TensorProto.FLOAT, None)],
         held,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
@@ -65,6 +65,8 @@ CASES: dict[str, onnx.ModelProto] = {
     "cumsum-from-the-end": net("CumSum", (3, 8), (np.array(-1),), exclusive=1, reverse=1),
     "argmax-of-channels": net("ArgMax", IMAGE, axis=1, keepdims=0),
     "argmax-of-channels-kept": net("ArgMax", IMAGE, axis=1),
+    "argmin-of-channels": net("ArgMin", IMAGE, axis=1, keepdims=0),
+    "argmin-of-classes-kept": net("ArgMin", (9,), axis=-1),
     "argmax-of-rows": net("ArgMax", IMAGE, axis=2, keepdims=0),
     "argmax-of-classes": net("ArgMax", (9,), axis=-1, keepdims=0),
     "maxpool-of-a-signal": net("MaxPool", (6, 31), kernel_shape=[3], strides=[2], pads=[1, 1]),
@@ -134,6 +136,35 @@ def test_a_batch_that_is_not_the_first_axis_stays_where_it_is() -> None:
     np.testing.assert_allclose(engine.run(feeds)["y"], expected, rtol=2e-5, atol=2e-6)
     parted = feeds["x"].transpose(1, 0, 2).reshape(4, 3, 2, 3)
     np.testing.assert_array_equal(engine.tensors(feeds)["parted"], parted)
+
+
+def greatest(shape: tuple[int, ...], **attributes: int) -> onnx.ModelProto:
+    types = {"values": TensorProto.FLOAT, "places": TensorProto.INT64}
+    graph = helper.make_graph(
+        [helper.make_node("TopK", ["x", "k"], list(types), name="op", **attributes)],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", *shape])],
+        [helper.make_tensor_value_info(name, dtype, ["batch", *shape[:-1], 4]) for name, dtype in types.items()],
+        [numpy_helper.from_array(np.array([4]), "k")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+@pytest.mark.parametrize("shape", [(9,), (4, 6, 9)], ids=str)
+def test_the_greatest_values_and_their_places(shape: tuple[int, ...]) -> None:
+    """Of equal ones the first."""
+    model = greatest(shape)
+    feeds = {"x": RNG.integers(0, 4, (5, *shape)).astype(f32)}
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    given = LiteRT(model_to_tflite(model), graph=read_qdq(model)).run(feeds)
+    for name, array in zip(("values", "places"), expected, strict=True):
+        np.testing.assert_array_equal(given[name], array)
+
+
+@pytest.mark.parametrize("attributes", [{"axis": 1}, {"largest": 0}], ids=str)
+def test_the_least_values_and_those_along_other_axes_are_refused(attributes: dict[str, int]) -> None:
+    with pytest.raises(DeployError, match="greatest values along the last axis"):
+        model_to_tflite(greatest((4, 9), **attributes))
 
 
 COMPARISONS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal")

@@ -180,6 +180,7 @@ def test_what_ncnn_cannot_compute_so_is_refused_by_name(net: Net, found: str) ->
     [
         (float_net("Erf", 4), "no layer for it"),
         (float_net("Pow", 4, constants=(np.float32(3),)), "neither 2 nor 0.5"),
+        (float_net("Pow", 4, constants=(np.array([[3]], np.float32),)), "neither 2 nor 0.5"),
         (float_net("Softmax", 4, axis=0), "over the batch"),
         (float_net("MaxPool", 2, 8, 8, kernel_shape=[3, 3], dilations=[2, 2]), "dilation"),
         (float_net("Resize", 2, 8, 8, constants=(np.float32([]), np.float32([1, 1, 1.5, 1.5]))), "half_pixel"),
@@ -188,7 +189,7 @@ def test_what_ncnn_cannot_compute_so_is_refused_by_name(net: Net, found: str) ->
             r"by \[1.3 1.3\], and ncnn resizes by the ratio of \(10, 10\) to \(8, 8\)",
         ),
     ],
-    ids=["erf", "cube", "softmax", "dilated-pool", "nearest", "linear"],
+    ids=["erf", "cube", "cube-of-an-array", "softmax", "dilated-pool", "nearest", "linear"],
 )
 def test_float_operations_that_ncnn_lacks_are_refused(model: onnx.ModelProto, found: str) -> None:
     with pytest.raises(DeployError, match=found) as refusal:

@@ -60,6 +60,24 @@ def run(files: dict[str, bytes], folder: Path, feeds: dict[str, np.ndarray]) -> 
     return output
 
 
+def test_what_openvino_knows_no_rank_of_is_put_on_a_grid(tmp_path):
+    """A Squeeze without axes drops those that are 1, and the batch may be."""
+    model = parser.parse_model("""
+        <ir_version: 10, opset_import: ["": 21]>
+        net (float[batch, 4, 1] x) => (float[batch, 4] y)
+        <float s = {0.25}, uint8 z = {3}>
+        {
+            [squeeze] squeezed = Squeeze (x)
+            [q] codes = QuantizeLinear (squeezed, s, z)
+            [d] squeezed_dequantized = DequantizeLinear (codes, s, z)
+            [relu] y = Relu (squeezed_dequantized)
+        }
+    """)
+    written = read_back(FORMAT.write(deployment(model)).files, tmp_path)
+    (node,) = of_type(written, "FakeQuantize")
+    assert [float(node.input_value(index).get_node().data) for index in (1, 2)] == [-0.75, 63.0]
+
+
 def test_fake_quantize_has_the_ranges_of_the_grids(tmp_path):
     model = read_back(FORMAT.write(deployment(parser.parse_model(NARROW))).files, tmp_path)
     found = {}

@@ -13,6 +13,7 @@ from detent.rewrites.conv_transpose_as_conv import conv_transpose_as_conv
 from detent.rewrites.space_to_depth_strided_conv import space_to_depth_strided_conv
 from detent.targets.base import Target
 from detent.targets.onnxruntime.rewrites.expand_resize_axes import expand_resize_axes
+from detent.targets.onnxruntime.rewrites.keep_float_layers import keep_float_layers
 from detent.targets.onnxruntime.rewrites.linear_to_gemm import linear_to_gemm
 from detent.targets.onnxruntime.rewrites.pad_maxpool_with_negative_zero import pad_maxpool_with_negative_zero
 
@@ -25,6 +26,7 @@ _REWRITES = (
     expand_resize_axes,
     pad_maxpool_with_negative_zero,
     space_to_depth_strided_conv,
+    keep_float_layers,
 )
 
 ONNXRUNTIME = Backend(

@@ -128,7 +128,7 @@ def _fake_quantize(multiply: Any, grids: dict[str, Encoding]) -> None:
         return
     # Of 255 levels the plugin makes 255 steps, and other codes. A grid that uses fewer codes keeps the Clip before it.
     least, greatest = BOUNDS[grid.dtype]
-    rank = len(multiply.get_output_partial_shape(0))
+    rank = 0 if grid.per_tensor else len(multiply.get_output_partial_shape(0))  # OpenVINO may not know it
     low, high = (opset13.constant(_real(grid, code, rank)) for code in (least, greatest))
     made = opset13.fake_quantize(to_codes.input_value(0), low, high, low, high, greatest - least + 1)
     stand_in(made.output(0), multiply.output(0))

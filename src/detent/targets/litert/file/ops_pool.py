@@ -137,12 +137,12 @@ def _reduction(kind: str) -> Lowerer:
     return write
 
 
-def arg_max(low: TfliteLowering, node: Node) -> None:
-    """The place of the greatest along an axis, of codes as of real numbers."""
+def place_of_extreme(low: TfliteLowering, node: Node) -> None:
+    """The place of the greatest or least along an axis, of codes as of real numbers."""
     op, read = node.main, node.main.inputs[0]
     assert read is not None
     if op.attribute("select_last_index"):
-        raise refusal(op, "of several greatest values it takes the last", "use select_last_index=0")
+        raise refusal(op, "of several equal values it takes the last", "use select_last_index=0")
     rank = low.rank(read.tensor)
     axis, order = int(op.attribute("axis")) % rank, last_order(rank)
     left = [other for other in order if other != axis]
@@ -158,10 +158,26 @@ def arg_max(low: TfliteLowering, node: Node) -> None:
             for sizes in (low.shape(node.output), low.signature(node.output))
         )
         made = low.add(f"{node.output}_without_axis", shape, signature, dtype="int64")
-    low.emit("ARG_MAX", [index, place], [made], outputType=code_of(schema().TensorType, "INT64"))
+    kind = "ARG_MAX" if op.type == "ArgMax" else "ARG_MIN"
+    low.emit(kind, [index, place], [made], outputType=code_of(schema().TensorType, "INT64"))
     if made != given:
         sizes = low.signature(node.output)
         low.emit("RESHAPE", [made, low.integers("shape", sizes)], [given], newShape=list(sizes))
+
+
+def top_k(low: TfliteLowering, node: Node) -> None:
+    """Of equal values LiteRT takes the first ones, as ONNX says."""
+    op, read = node.main, node.main.inputs[0]
+    assert read is not None
+    count, rank = low.values(op.inputs[1]), low.rank(read.tensor)
+    if count is None or int(op.attribute("axis")) % rank != rank - 1 or not op.attribute("largest"):
+        raise refusal(op, "LiteRT finds a known number of greatest values along the last axis", "transpose or negate")
+    index = low.take(read, last=False, integer=False)
+    held = low.constant("k", np.array(count.reshape(-1)[0], np.int32))
+    values, places = op.outputs
+    found = low.add(f"{places}_int32", low.shape(places), low.signature(places), dtype="int32")
+    low.emit("TOPK_V2", [index, held], [low.make(values, Variant(None)), found])
+    low.emit("CAST", [found], [low.make(places, Variant(None), "int64")])
 
 
 def cumsum(low: TfliteLowering, node: Node) -> None:
@@ -226,7 +242,9 @@ POOLS: dict[str, Lowerer] = {
     "ReduceSum": _reduction("SUM"),
     "ReduceMax": _reduction("REDUCE_MAX"),
     "ReduceMin": _reduction("REDUCE_MIN"),
-    "ArgMax": arg_max,
+    "ArgMax": place_of_extreme,
+    "ArgMin": place_of_extreme,
+    "TopK": top_k,
     "CumSum": cumsum,
     "Resize": resize,
 }

@@ -25,6 +25,7 @@ DTYPES = {
 OPTIONS: dict[str, str] = {
     "ADD": "AddOptions",
     "ARG_MAX": "ArgMaxOptions",
+    "ARG_MIN": "ArgMinOptions",
     "AVERAGE_POOL_2D": "Pool2DOptions",
     "BATCH_MATMUL": "BatchMatMulOptions",
     "BROADCAST_TO": "BroadcastToOptions",

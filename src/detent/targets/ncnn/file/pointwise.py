@@ -145,7 +145,9 @@ def _whole_quotient(low: NcnnLowering, op: Op) -> None:
 def _power(low: NcnnLowering, op: Op) -> None:
     """ncnn computes a power from a logarithm, wrong for what is below zero: only the square and the root are safe."""
     exponent = low.constant(op.inputs[1])
-    kind = {2.0: 4, 0.5: UNARY["Sqrt"]}.get(float(exponent)) if exponent is not None and exponent.size == 1 else None
+    kind = None
+    if exponent is not None and exponent.size == 1:
+        kind = {2.0: 4, 0.5: UNARY["Sqrt"]}.get(float(exponent.item()))
     if kind is None:
         refuse(op, "its exponent is computed, or neither 2 nor 0.5", "multiply, or take the root")
     low.layer("UnaryOp", op, [low.blob(low.data(op))], {0: kind})
