@@ -163,6 +163,24 @@ def test_an_output_that_others_read_keeps_its_name():
         np.testing.assert_allclose(theirs, ours.numpy(), rtol=1e-4, atol=1e-5)
 
 
+def test_readers_behind_identities_read_each_on_its_own_grid_or_none():
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"], name="/relu"),
+        helper.make_node("Identity", ["r"], ["copy"], name="/copy"),
+        helper.make_node("Identity", ["copy"], ["again"], name="/again"),
+        helper.make_node("Exp", ["again"], ["float"], name="/exp"),
+        helper.make_node("Conv", ["again", "w"], ["c"], name="/conv"),
+        helper.make_node("Identity", ["c"], ["d"], name="/d"),
+        helper.make_node("Identity", ["d"], ["codes"], name="/codes"),
+    ]
+    shapes = {"float": ["N", 3, 6, 6], "codes": ["N", 4, 4, 4]}
+    model = model_of(nodes, {"x": ["N", 3, 6, 6]}, shapes, [constant("w", 4, 3, 3, 3)])
+    _, deployment = annotated(model, np.random.default_rng(0).standard_normal((2, 3, 6, 6)).astype(np.float32))
+    read = {node.name: node.input[0] for node in deployment.model.graph.node}
+    assert (read["/exp"], read["/conv"]) == ("r", "r_dequantized")
+    assert [node.op_type for node in deployment.model.graph.node if "c_quantized" in node.input] == ["DequantizeLinear"]
+
+
 @pytest.mark.parametrize("outputs", [["output"], ["output", "state"], ["state", "output"]])
 def test_an_output_that_is_called_output_is_on_its_grid(outputs):
     nodes = [

@@ -24,7 +24,8 @@ def base_network(source: OnnxSource, opset: int) -> tuple[Network, dict[str, str
     Then, of operations that another opset needs before one of the file's, the name of that one; and of tensors that
     have another name than in the file, that name. Parameters that modules hold are read, but are not there.
     """
-    network = float_network(read_qdq(_readable(source)))
+    known = {name for names in source.nodes.values() for name in names}
+    network = _without_copies(float_network(read_qdq(_readable(source))), known)
     network, renamed = _without_copied_outputs(network)
     parts: dict[str, str] = {}
     if network.opset < max(13, opset if opset > 17 else 13):
@@ -57,6 +58,21 @@ def _readable(source: OnnxSource) -> onnx.ModelProto:
             held = [numpy_helper.from_array(source.folded[name], name) for name in node.output if name]
             made.graph.initializer.extend(held)
     return made
+
+
+def _without_copies(network: Network, known: set[str]) -> Network:
+    """What reads an Identity inside reads what that reads: it is no node of the graph that was imported, and of two
+    readers one may read from a grid."""
+    ends = {output.read.tensor for output in network.outputs}
+    sources: dict[str, str] = {}
+    kept = []
+    for op in network.ops:
+        if op.type == "Identity" and not op.metadata and op.name not in known and op.outputs[0] not in ends:
+            source = op.reads[0].tensor
+            sources[op.outputs[0]] = sources.get(source, source)
+        else:
+            kept.append(op)
+    return replace(network, ops=tuple(kept)).renamed(sources) if sources else network
 
 
 def _without_copied_outputs(network: Network) -> tuple[Network, dict[str, str]]:
