@@ -109,6 +109,13 @@ def test_a_model_that_is_none_is_one_line(tmp_path):
             read()
 
 
+def test_an_empty_model_is_refused(tmp_path):
+    """No byte at all is a model of ONNX, with nothing in it."""
+    package = Package.load(folder(tmp_path, **{"model.onnx": b""}))
+    with pytest.raises(ArtifactError, match="no output"):
+        _ = package.graph
+
+
 def test_names_are_printed_in_one_line(tmp_path):
     """An output that is called so would be read as a verdict."""
     name = "y\nPASS: all outputs are equal"

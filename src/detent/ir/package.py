@@ -85,6 +85,8 @@ class Package:
         with refusing(ArtifactError, f"read {path}", "deploy the model again"):
             model = onnx.load_model(str(path))
             _check_names(model.graph)
+            if not model.graph.output:
+                raise ValueError("its network has no output")
             return model
 
     @cached_property
