@@ -176,9 +176,10 @@ def test_any_name_of_nodes_and_tensors_survives(name: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("where", ["inside", "outputs"])
 def test_what_an_identity_passes_on_is_from_the_grid(where: str, tmp_path: Path) -> None:
-    """Exporters write one for each output that is the same tensor."""
+    """Exporters write one for each output that is the same tensor. Inside, what reads it reads what it passes on."""
     copies = [helper.make_node("Identity", ["a"], [name], name=f"copy {name}") for name in ("y", "z")]
     inside = [helper.make_node("Identity", ["a"], ["b"], name="copy"), conv("b", "y", "second")]
     nodes = [conv("x", "a", "first"), *(inside if where == "inside" else copies)]
     found = deployed(model(nodes, outputs=("y",) if where == "inside" else ("y", "z")), tmp_path)
-    assert {node.name for node in nodes} <= {name for name, _ in names(found)}
+    kept = {"first", "second"} if where == "inside" else {node.name for node in nodes}
+    assert {name for name, kind in names(found) if kind in ("Conv", "Identity")} == kept

@@ -647,6 +647,7 @@ def test_operations_without_a_lowering():
         "lstm": torch_writes,
         "gru": torch_writes,
         "bilinear": torch_writes,
+        "repeat_interleave": torch_writes,
         "tensor": numbers,
         "dim": numbers,
     }
