@@ -50,7 +50,8 @@ def test_a_layer_that_is_excluded_runs_in_float(name: str, tmp_path: Path) -> No
     detent.calibrate(prepared, [x])
     verdict = detent.deploy(prepared, tmp_path / "out").verify([x], latency=False)
     assert verdict.holds, verdict
-    assert all(one.rate < 0.01 for one in verdict.outputs), verdict  # 4 to 60 % where its weights have 8 bits
+    # Operation by operation: 4 to 60 % where its weights have 8 bits. A tie may go either way, and spreads to outputs.
+    assert all(one.rate < 0.01 for one in verdict.tensors), verdict
 
 
 def test_a_product_and_an_addition_of_a_file_stay_float(tmp_path: Path) -> None:
@@ -73,4 +74,4 @@ def test_a_product_and_an_addition_of_a_file_stay_float(tmp_path: Path) -> None:
     artifact = detent.quantize(model, [x], backend="onnxruntime", recipe=recipe, folder=tmp_path / "out")
     verdict = artifact.verify([x], latency=False)
     assert verdict.holds, verdict
-    assert all(one.rate < 0.01 for one in verdict.outputs), verdict
+    assert all(one.rate < 0.01 for one in verdict.tensors), verdict
