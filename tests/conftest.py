@@ -40,6 +40,16 @@ def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest
     return [node for node in nodes if type(node) is pytest.Module]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """What a module of tests draws while it is imported is the same in every process."""
+    if isinstance(collector, pytest.Module):
+        _seed()
+    return (yield)
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects by the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mark_full(items)
@@ -48,6 +58,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(tryfirst=True)  # before the fixtures
 def pytest_runtest_setup() -> None:
     """The same random numbers whatever ran before: workers take tests from one another."""
+    _seed()
+
+
+def _seed() -> None:
     import torch
 
     random.seed(0)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
 import detent
+from detent.errors import NotCalibratedError
 from detent.graph import DerivedBias
 
 
@@ -47,3 +49,11 @@ def test_the_kernel_computes_what_plain_operations_compute(monkeypatch) -> None:
     for kernel, plain in zip(by_kernel, run(), strict=True):
         torch.testing.assert_close(kernel, plain, rtol=0, atol=0, equal_nan=True)
     assert by_kernel[1].ne(0).sum() == 59  # all but those past the ends, and NaN
+
+
+def test_a_prepared_model_is_printed_before_it_is_calibrated() -> None:
+    """torch prints a layer by whether it has a bias, which asks for it."""
+    prepared = detent.prepare(nn.Sequential(nn.Conv2d(3, 4, 1)), (torch.randn(1, 3, 4, 4),), backend="onnxruntime")
+    assert "3, 4, kernel_size=(1, 1)" in repr(prepared)
+    with pytest.raises(NotCalibratedError, match="never measured"):
+        prepared(torch.randn(1, 3, 4, 4))

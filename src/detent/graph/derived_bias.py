@@ -47,8 +47,8 @@ class DerivedBias(nn.Module):
         return quantize(bias.double(), self.qparams_for(bias), self.scheme)
 
     def forward(self, bias: Tensor) -> Tensor:
-        if not self.mode.quantizes:
-            return bias
+        if not (self.mode.quantizes and all(source.calibrated for source in self._sources)):
+            return bias  # also where a module is printed that was not calibrated; running it, its input says so
         scale = self._scale_for(bias)  # a product of scales that were checked
         grid = self.scheme.grid
         assert grid.is_uniform

@@ -98,6 +98,9 @@ FUNCTION_CASES = {
     "attention-mask": Held(
         lambda m, x: F.scaled_dot_product_attention(x, x, x, attn_mask=m.mask > 0.4, scale=0.3), mask=(6, 6)
     ),
+    "attention-mask-that-hides-all": Held(
+        lambda m, x: F.scaled_dot_product_attention(x, x, x, attn_mask=m.mask > m.mask[2:3].amax()), mask=(6, 6)
+    ),
     "attention-float-mask": Held(lambda m, x: F.scaled_dot_product_attention(x, x, x, attn_mask=m.mask), mask=(6, 6)),
     "attention-grouped": lambda x: F.scaled_dot_product_attention(x, x[:, :2], x[:, 2:4], enable_gqa=True),
     "addmm": Held(lambda m, x: torch.addmm(m.b, x.flatten(1), m.w), w=(288, 5), b=(5,)),

@@ -54,7 +54,7 @@ def scaled_dot_product_attention(
     if is_causal:
         masks.append(_later_hidden(query, key))
     # Also with probability 0: in training mode, in which the network is traced again, it may be another.
-    weights = F.dropout(_weights(query * factor, key, masks), dropout_p, dropout_p > 0)
+    weights = F.dropout(_nothing_of_hidden(_weights(query * factor, key, masks), masks), dropout_p, dropout_p > 0)
     return torch.matmul(weights, value)
 
 
@@ -197,6 +197,15 @@ def _weights(query: Any, key: Any, masks: Sequence[Any]) -> Any:
     for mask in masks:
         scores = scores + mask
     return torch.softmax(scores, -1)
+
+
+def _nothing_of_hidden(weights: Any, masks: Sequence[Any]) -> Any:
+    """A token that sees none takes nothing, as of torch's fused attention. Only where the example inputs have such a
+    token: it costs an operation of the size of the weights."""
+    if not masks:
+        return weights
+    sees = sum(masks[1:], start=masks[0]).amax(-1, keepdim=True) > HIDDEN / 2
+    return weights if example_of(sees).all() else weights * torch.where(sees, 1.0, 0.0)
 
 
 def _added(mask: Any, *, hides: bool) -> Any:
