@@ -25,12 +25,13 @@ Arrays = Mapping[str, Array]
 
 def require_known(asked: Iterable[str], arithmetic: str) -> None:
     """Refuse a kind of CPU whose numbers the arithmetic does not know."""
-    known = ARITHMETICS[arithmetic].cpus
+    known, elsewhere = ARITHMETICS[arithmetic].cpus, ARITHMETICS[arithmetic].elsewhere
     for name in asked:
         if cpus.find(name).name not in known:
+            found = f"its arithmetic is known on {', '.join(known) or 'no CPU: it is not that of one'}"
             raise UnknownNameError(
                 f"predict what {arithmetic} computes on the CPU {name!r}",
-                f"its arithmetic is known on {', '.join(known) or 'no CPU: it is not that of one'}",
+                f"{found}; there it is {elsewhere[name]}" if name in elsewhere else found,
                 "ask for one of these" if known else "leave cpus out",
             )
 
