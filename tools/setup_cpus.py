@@ -23,7 +23,8 @@ PACKAGES = (
     *("packaging", "protobuf", "pydantic", "pydantic_core", "PyYAML", "rich", "safetensors", "sympy", "typer"),
     *("typing_extensions", "typing-inspection"),
 )
-"""What Detent and its engines import there, at the versions of `constraints.txt`."""
+"""What Detent and its engines import there, at the versions of `constraints.txt`; MNN is the newest, as in its own
+environment."""
 
 TORCH = "2.9.1"
 """The last wheels for arm64 without CUDA that are no larger than needed."""
@@ -70,7 +71,7 @@ def install(system: Path) -> None:
     python = re.search(r"python(3\.\d+)", str(next((system / "usr/bin").glob("python3.*"))))
     assert python is not None
     pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split() if "==" in line)
-    wanted = [f"torch=={TORCH}", *(f"{name}=={pinned[name]}" for name in PACKAGES)]
+    wanted = ["MNN", f"torch=={TORCH}", *(f"{name}=={pinned[name]}" for name in PACKAGES)]
     platforms = [f"--platform=manylinux_2_{minor}_aarch64" for minor in range(17, 37)]
     options = ["--quiet", "--no-deps", "--only-binary=:all:", f"--python-version={python[1]}", *platforms]
     subprocess.run([sys.executable, "-m", "pip", "install", *options, "--target", system / "site", *wanted], check=True)

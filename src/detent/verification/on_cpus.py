@@ -25,13 +25,13 @@ Arrays = Mapping[str, Array]
 
 def require_known(asked: Iterable[str], arithmetic: str) -> None:
     """Refuse a kind of CPU whose numbers the arithmetic does not know."""
-    known, elsewhere = ARITHMETICS[arithmetic].cpus, ARITHMETICS[arithmetic].elsewhere
+    known = ARITHMETICS[arithmetic].cpus
     for name in asked:
         if cpus.find(name).name not in known:
-            found = f"its arithmetic is known on {', '.join(known) or 'no CPU: it is not that of one'}"
+            where = f"{', '.join(known)}, not on {name}: {ARITHMETICS[arithmetic].elsewhere}"
             raise UnknownNameError(
                 f"predict what {arithmetic} computes on the CPU {name!r}",
-                f"{found}; there it is {elsewhere[name]}" if name in elsewhere else found,
+                f"its arithmetic is known on {where if known else 'no CPU: it is not that of one'}",
                 "ask for one of these" if known else "leave cpus out",
             )
 
