@@ -32,5 +32,5 @@ def test_numbers_that_are_finite_on_one_side_only_are_a_problem(value: float) ->
     said = "1 numbers are infinite or NaN on one side only"
     assert list(ends.problems()) == [f"y: twin vs engine: {said}", f"y: file vs engine: {said}"]
     same = Ends("file", {"y": None})
-    same.add(dict.fromkeys(("file", "twin", "engine"), {"y": strange}), None)
+    same.add({who: {"y": strange} for who in ("file", "twin", "engine")}, None)
     assert not list(same.problems())
