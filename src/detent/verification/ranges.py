@@ -119,7 +119,7 @@ class Ranges:
             own, rule = arithmetic.functions.get(op.type), arithmetic.roundoff.get(op.type)
             kernel = float_kernel(self._graph, op) if own is None else partial(own, op)
             results = error_bounds(op, kernel, reads, rule)
-            if arithmetic.float_slack and rounds(op) and self._approximated.intersection(op.outputs):
+            if arithmetic.float_slack and rule is None and rounds(op) and self._approximated.intersection(op.outputs):
                 results = tuple(_wider(each, arithmetic.float_slack) for each in results)
             self._found.update(zip((name for name in op.outputs if name), results, strict=False))
         return self._found[tensor]
