@@ -54,7 +54,7 @@ class Checkpoint(nn.Module):
         return out
 
     def example(self, batch: int, length: int) -> tuple[Tensor, Tensor]:
-        """Words at random, the same each time."""
+        """Random token ids, the same each time."""
         generator = torch.Generator().manual_seed(0)
         ids = torch.randint(0, self.words, (batch, length), generator=generator)
         return ids, torch.ones_like(ids)

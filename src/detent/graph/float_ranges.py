@@ -51,7 +51,7 @@ class FloatRange(nn.Module):
         return bool((self.scale > 0).all())
 
     def is_of(self, weights: int) -> bool:
-        """Whether it was measured with weights of that sum."""
+        """Whether it was measured with weights of that checksum."""
         return self.measured and int(self.weights) == weights
 
     def qparams(self) -> QParams:

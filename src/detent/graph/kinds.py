@@ -54,12 +54,13 @@ class Kind:
 
     @property
     def carries_activations(self) -> bool:
-        """Whether it gives real numbers that depend on the network's inputs: no size, flag, cast or constant."""
+        """Whether its output is floating point and depends on the network's inputs: it is no size, boolean, cast or
+        constant."""
         return self.inputs != 0 or self.weight is not None
 
     @property
     def weighted(self) -> bool:
-        """Whether it adds up products of its data with a weight."""
+        """Whether it sums up products of its data with a weight."""
         return self.weight is not None and self.inputs != 0
 
 

@@ -172,7 +172,7 @@ def _free_names(graph: onnx.GraphProto) -> tuple[list[str], list[str]]:
 
 
 def is_free(dim: onnx.TensorShapeProto.Dimension) -> bool:
-    """Also for -1, which some exporters write."""
+    """Also true for -1, which some exporters write."""
     return not dim.HasField("dim_value") or dim.dim_value < 0
 
 

@@ -24,7 +24,7 @@ __all__ = ["OPS", "OpSpec", "Trait", "ops_with"]
 
 
 class Trait(Flag):
-    """What is true of an operator whatever its attributes are."""
+    """Properties of an operator that hold for all attribute values."""
 
     RESHAPES = auto()
     """The output is the first input in another shape: the same numbers in the same order."""
@@ -57,7 +57,7 @@ class Trait(Flag):
 
 @dataclass(frozen=True)
 class OpSpec:
-    """What is known of one ONNX operator."""
+    """The properties of one ONNX operator."""
 
     name: str
     traits: Trait
@@ -69,12 +69,12 @@ class OpSpec:
 
     @property
     def reference(self) -> Kernel | None:
-        """The float kernel that the twin, constant folding and the importer compute it with; None if there is none."""
+        """The float kernel that the twin, constant folding and the importer use; None if there is none."""
         return REFERENCE.get(self.name)
 
     @property
     def roundoff(self) -> Rule | None:
-        """How far two float32 computations of it may be apart; None if no bound is known."""
+        """The bound on the difference of two float32 computations; None if none is known."""
         from detent.ir.roundoff import ROUNDOFF  # its rules ask for traits
 
         return ROUNDOFF.get(self.name)

@@ -15,7 +15,7 @@ _STEPS = ("add", "sub", "mul", "div", "maximum", "minimum", "pow", "sqrt", "abs"
 
 
 def divisors(view: GraphView) -> dict[fx.Node, str]:
-    """The steps between a reduction or a layer and what is divided by it, which run in float, with the reason."""
+    """The operations between a reduction or layer and a division by it, which run in float, each with the reason."""
     found: dict[fx.Node, str] = {}
     for node in view.graph.nodes:
         divisor = _divisor(view, node)

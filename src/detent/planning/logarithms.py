@@ -62,7 +62,7 @@ def _hands_on(view: GraphView, node: fx.Node) -> bool:
 
 
 def _near(view: GraphView, logarithm: fx.Node) -> Iterator[fx.Node]:
-    """What is between a logarithm and what gives it its numbers, and these themselves."""
+    """The operations between a logarithm and the layers that produce its values, including these layers."""
     waiting, seen = _sources(view, logarithm), set()
     while waiting:
         node = waiting.pop()
@@ -94,7 +94,7 @@ def _is_power(view: GraphView, node: fx.Node) -> bool:
 
 
 def _is_linear(view: GraphView, node: fx.Node) -> bool:
-    """Whether it is linear, or what else a spectrogram is made of."""
+    """Whether it is linear, or another operation that occurs in a spectrogram."""
     kind = view.kinds.get(node)
     if kind is None:
         return node.op != "call_module" or view.described(node) in _LINEAR  # of functions nothing is known

@@ -44,7 +44,7 @@ class SupportedSchemes:
         return (self, *self.also)
 
     def preferring(self, bits: int | None) -> SupportedSchemes:
-        """The same, with that width as the default; as they are for None.
+        """The same schemes with that width as the default; unchanged for None.
 
         >>> SupportedSchemes(bits=(8, 7)).preferring(7).bits
         (7, 8)
@@ -52,7 +52,7 @@ class SupportedSchemes:
         return self if bits is None else replace(self, bits=(bits, *(other for other in self.bits if other != bits)))
 
     def limits(self, scheme: Scheme) -> list[str]:
-        """What is supported where `scheme` has something else; empty if it is supported."""
+        """The supported values for each property in which `scheme` differs; empty if it is supported."""
         grid = scheme.grid
         wrong: list[str] = []
         if not isinstance(grid, self.grids):

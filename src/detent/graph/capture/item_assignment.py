@@ -35,7 +35,7 @@ Examples = Callable[[fx.Proxy], list[Any]]
 
 
 def becomes(old: Tensor, new: Tensor) -> Tensor:
-    """Let readers of `old` behind this node read `new`."""
+    """Let readers of `old` after this node read `new`."""
     del old
     return new
 

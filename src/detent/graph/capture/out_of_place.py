@@ -62,7 +62,7 @@ def write_out_of_place(graph: fx.Graph, root: nn.Module, *, owns_inputs: bool) -
 
 
 def _is_state(node: fx.Node) -> bool:
-    """What a model keeps, and not a tensor that forward makes."""
+    """Whether the model keeps the tensor, instead of creating it in forward."""
     return node.op == "get_attr" and not str(node.target).startswith(CONSTANT)
 
 
@@ -120,7 +120,7 @@ def _function_counterpart(function: Any) -> Any:
 
 
 def _asks_for_it(node: fx.Node) -> bool:
-    """`F.relu(x, inplace=True)`."""
+    """Matches `F.relu(x, inplace=True)`."""
     bound = _bound(node)
     return bound is not None and bound.arguments.get("inplace") is True
 
@@ -160,7 +160,7 @@ def _called(node: fx.Node) -> str:
 
 
 def _is_view(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
-    """Whether the output of a node may lie in the memory of its input."""
+    """Whether the output of a node may share memory with its input."""
     if node.op in ("call_function", "call_method") and _called(node) == "clone":
         return False
     kind = kind_of(node, modules) if node.op != "get_attr" else None

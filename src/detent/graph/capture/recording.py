@@ -133,7 +133,7 @@ class CallRecorder(TorchFunctionMode):
             self.add_input(part, self.graph.call_function(read, (node, key)), shapes)
 
     def record(self, run: Callable[[], Any]) -> Any:
-        """What `run` gives, whose calls are recorded up to the output of the graph."""
+        """The result of `run`, whose calls are recorded up to the output of the graph."""
         recorder = self
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -27,8 +27,8 @@ _THROUGH_ONE = frozenset(
 
 
 def _on_each(op: Op, kernel: FloatKernel, inputs: list[ErrorBound], value: Tensor) -> Tensor:
-    """A function of each element, or of one of each input: its own roundings, and how far it moves when all that goes
-    in moves as far as it may."""
+    """A function of corresponding elements of its inputs: its own round-off, and how much it changes if each input
+    changes by its error."""
     largest = value.abs().clamp_min(float(op.type in _THROUGH_ONE))
     for each in inputs:
         largest = torch.maximum(largest, each.value.abs())
@@ -43,7 +43,7 @@ def _on_each(op: Op, kernel: FloatKernel, inputs: list[ErrorBound], value: Tenso
 
 
 def _quotient(op: Op, kernel: FloatKernel, inputs: list[ErrorBound], value: Tensor) -> Tensor:
-    """Engines multiply with a reciprocal, which is rounded too."""
+    """Engines may multiply by the reciprocal, which is rounded too."""
     del op, kernel
     over, under = inputs
     error = 6 * UNIT * value.abs()
