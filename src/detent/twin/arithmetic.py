@@ -80,6 +80,8 @@ class Arithmetic(ABC):
     """What is proven against the real engine: "equal" (integer for integer), or how far it was off and how often."""
     cpus: ClassVar[tuple[str, ...]] = cpus.X86
     """The kinds of CPU whose numbers it knows."""
+    elsewhere: ClassVar[str] = "nothing was measured there"
+    """What was measured of the engine on other kinds: all that is claimed there."""
     from_ends: ClassVar[bool] = False
     """Whether the engine makes real numbers of codes from the end of the grid, `low + code * scale`, so that they are
     rounded as numbers of that size."""
@@ -95,6 +97,8 @@ class Arithmetic(ABC):
 
     def __init__(self, cpu: str | Cpu | None = None):
         self.cpu = self.local_cpu() if cpu is None else cpus.find(cpu)
+        if self.cpus and self.cpu.name not in self.cpus:
+            self.claim = f"not known on {self.cpu.name}: {self.elsewhere}"
 
     @classmethod
     def local_cpu(cls) -> Cpu:

@@ -82,7 +82,7 @@ class PlannedGrids:
                 role=entry.role,
                 kind=entry.kind,
                 op=op,
-                scheme=entry.scheme,
+                scheme=entry.scheme.without_chance(),
                 scale=qparams.scale.detach().cpu().float().numpy(),
                 zero_point=qparams.zero_point.detach().cpu().long().numpy(),
                 offset=None if qparams.offset is None else qparams.offset.detach().cpu().float().numpy(),
