@@ -150,5 +150,5 @@ def refusing(error: type[DetentError], asked: str, to_do: str) -> Iterator[None]
     except DetentError:
         raise
     except Exception as problem:
-        said = (str(problem).splitlines() or [""])[0][:300]
-        raise error(asked, f"{type(problem).__name__}: {said}", to_do) from problem
+        message = (str(problem).splitlines() or [""])[0][:300]
+        raise error(asked, f"{type(problem).__name__}: {message}", to_do) from problem

@@ -173,5 +173,5 @@ class Plan:
                 }
             )
         ops = [{"op": op.op, "kind": op.kind, "runs": op.runs, "why": op.why} for op in self.ops]
-        said = {"backend": self.backend, "recipe": self.recipe}
-        return {**said, "tensors": rows, "operations": ops, "notes": list(self.notes)}
+        head = {"backend": self.backend, "recipe": self.recipe}
+        return {**head, "tensors": rows, "operations": ops, "notes": list(self.notes)}

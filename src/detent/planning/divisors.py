@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from torch import fx
 
+from detent.graph import BINARY
 from detent.planning.view import GraphView
 
 __all__ = ["divisors"]
 
-_STEPS = ("add", "sub", "mul", "div", "maximum", "minimum", "pow", "sqrt", "abs", "clip", "cast")
+_STEPS = (*BINARY, "pow", "sqrt", "abs", "clip", "cast")
 """Of one tensor and numbers, such as the epsilon that is added, which a grid rounds away."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch import fx
 
-from detent.graph import KINDS
+from detent.graph import BINARY, KINDS
 from detent.planning.view import GraphView
 
 __all__ = ["logarithms"]
@@ -15,8 +15,8 @@ _FUNCTIONS = ("log10", "log2")  # which have no kind; log1p keeps small numbers 
 _SQUARES = ("square", "ReduceSumSquare", "ReduceL2")
 _LINEAR = ("STFT", "DFT", "GatherElements", "ScatterElements", *_SQUARES)  # operators of files, without a kind
 _POWERS = ("pow", "abs", "sqrt")
-_THROUGH = ("add", "sub", "mul", "div", "maximum", "minimum", "where", "pad", "mean", "sum", "neg", "clip", *_POWERS)
-"""What hands small numbers on as small numbers, beside what moves them and what clips."""
+_THROUGH = (*BINARY, "where", "pad", "mean", "sum", "neg", "clip", *_POWERS)
+"""Kinds that keep small values small, besides data movement and clips."""
 
 
 def logarithms(view: GraphView) -> tuple[dict[fx.Node, str], dict[fx.Node, str]]:

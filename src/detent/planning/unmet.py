@@ -36,9 +36,9 @@ def unmet_requests(context: Context, recipe: Recipe, entries: Mapping[str, PlanE
                 continue
             missed = {name: value for name, value in asked.items() if not _has(entry, name, value)}
             if missed:
-                said = ", ".join(f"{name} {_word(value)}" for name, value in missed.items())
+                requested = ", ".join(f"{name} {_word(value)}" for name, value in missed.items())
                 yield (
-                    f"{view.layer(node)} asks for {said} of {entry.tensor}, and gets {entry.scheme} by "
+                    f"{view.layer(node)} asks for {requested} of {entry.tensor}, and gets {entry.scheme} by "
                     f"{entry.quantizer} < {entry.observer}: {_reason(node, source, entry, context)}"
                 )
 

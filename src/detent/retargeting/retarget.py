@@ -98,10 +98,10 @@ def restored(package: Package) -> PreparedModel:
 
 def _take_ranges(prepared: PreparedModel, rows: Iterable[Mapping[str, Any]]) -> None:
     """Set the ranges of float tensors from a manifest."""
-    said = {row["tensor"]: row for row in rows}
+    by_tensor = {row["tensor"]: row for row in rows}
     names, weights = source_of(prepared).tensors, sum_of_weights(prepared)
     for one in ranges_of(prepared):
-        row = said.get(names.get(one.node, ""))
+        row = by_tensor.get(names.get(one.node, ""))
         if row is not None:
             qparams = QParams(torch.tensor(row["scale"], dtype=torch.float32), torch.tensor(row["zero_point"]))
             held = as_scheme((Scheme.from_dict(row["scheme"]), qparams), one.scheme)

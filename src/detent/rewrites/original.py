@@ -38,8 +38,8 @@ class Original:
         """The original that an operation stores, if it was rewritten."""
         if ORIGINAL not in op.metadata:
             return None
-        said = json.loads(op.metadata[ORIGINAL])
-        return cls(said[_REWRITE], said["attributes"], tuple(said["weight"]), tuple(said["image"]))
+        stored = json.loads(op.metadata[ORIGINAL])
+        return cls(stored[_REWRITE], stored["attributes"], tuple(stored["weight"]), tuple(stored["image"]))
 
     def gathered(
         self, spread: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], weights: npt.NDArray[Any]

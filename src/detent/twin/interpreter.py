@@ -262,8 +262,8 @@ def _run_error(error: Exception, step: Step, values: Sequence[Tensor | None]) ->
         if value is not None
     ]
     named = ", ".join(f"{op.name!r} ({op.type})" for op in step.ops) or str(step)
-    said = (str(error).strip().splitlines() or [""])[0]
-    found = f"{type(error).__name__}: {said}"
+    message = (str(error).strip().splitlines() or [""])[0]
+    found = f"{type(error).__name__}: {message}"
     return RunError(f"run {named} on {', '.join(read) or 'nothing'}", found, "give inputs that fit the network")
 
 

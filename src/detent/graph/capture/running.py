@@ -94,11 +94,11 @@ def arguments_of(module: nn.Module, inputs: Inputs) -> dict[str, Any]:
 
 def run(module: nn.Module, inputs: Inputs) -> Any:
     given = fresh(inputs)
-    told = io.StringIO()  # fx prints a traceback of its own before it raises, which is none of the answer
+    captured_stderr = io.StringIO()  # fx prints a traceback of its own before it raises, which is none of the answer
     try:
-        with torch.no_grad(), redirect_stderr(told), without_fast_path():
+        with torch.no_grad(), redirect_stderr(captured_stderr), without_fast_path():
             result = module(*given.args, **given.kwargs)
-        sys.stderr.write(told.getvalue())
+        sys.stderr.write(captured_stderr.getvalue())
         return result
     except DetentError:
         raise

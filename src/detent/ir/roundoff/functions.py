@@ -19,11 +19,7 @@ __all__ = ["FUNCTIONS"]
 
 _EXP_IS_ZERO = 256
 """exp(-x) of float32 is 0 from 104 on; the rest is room for the error of the largest number."""
-_INVERSES = ("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh")
-_THROUGH_ONE = frozenset(
-    {*_INVERSES, "Celu", "Elu", "Erf", "HardSigmoid", "Mish", "Selu", "Sigmoid", "Softplus", "Tanh"}
-)
-"""Functions that a 1, or a part of it, is added to on the way, as in tanh(x) = 2 / (1 + exp(-2x)) - 1."""
+_THROUGH_ONE = ops_with(Trait.THROUGH_ONE)
 
 
 def _on_each(op: Op, kernel: FloatKernel, inputs: list[ErrorBound], value: Tensor) -> Tensor:
