@@ -17,7 +17,7 @@ __all__ = ["BatchByBatch", "Part"]
 
 
 class Part(NamedTuple):
-    """What is kept of a batch, or of one rank's part of it: the extremes for each scale, and the histogram if asked."""
+    """What is kept of a batch, or of one rank's part: the extremes for each scale, and the histogram if requested."""
 
     low: Tensor
     high: Tensor
@@ -29,7 +29,7 @@ class Part(NamedTuple):
         return Part(over_ranks(self.low, "min"), over_ranks(self.high, "max"), whole)
 
     def emptied(self) -> Part:
-        """A part without a value, of the same scales."""
+        """A part without values, for the same scales."""
         nothing = None if self.histogram is None else self.histogram.emptied()
         return Part(torch.full_like(self.low, torch.inf), torch.full_like(self.high, -torch.inf), nothing)
 
@@ -52,7 +52,7 @@ class BatchByBatch(Observer):
 
     @abstractmethod
     def _after(self, state: Any, batch: Part) -> Any:
-        """What is known after a batch; `state` is what was known before, None at the first. Must not be changed."""
+        """The state after a batch; `state` is the one before, None for the first batch. It must not be modified."""
 
     def _observe(self, x: Tensor, low: Tensor, high: Tensor) -> None:
         histogram = None
@@ -66,7 +66,7 @@ class BatchByBatch(Observer):
             self._state = self._after(self._state, part)
 
     def _known(self) -> Any:
-        """What is known after all batches, over all ranks."""
+        """The state after all batches, over all ranks."""
         if not many_ranks():
             return self._state
         count = int(over_ranks(torch.tensor(len(self._parts), device=self._parts[0].low.device), "max"))

@@ -1,4 +1,4 @@
-"""The simulation against the file, operation by operation, in two halves that are judged apart.
+"""Compares simulation and file, operation by operation, in two halves that are judged separately.
 
 - What an operation gives in real numbers, from the inputs that it had in the simulation: float32 sums in another order
   are the only thing that may differ (`roundoff`).
@@ -32,7 +32,7 @@ Arrays = Mapping[str, Array]
 
 
 class AgainstFile:
-    """`file` computes as ONNX says; `manifest` says how the target rounds each tensor, which ONNX cannot."""
+    """`file` computes as ONNX specifies; `manifest` gives the rounding of each tensor, which ONNX cannot express."""
 
     def __init__(self, file: Twin, manifest: Mapping[str, Any]):
         self.tally = Tally("simulation vs file")

@@ -90,7 +90,8 @@ def _verdict(package: Package, output: bytes, ended: int) -> Verdict:
 
 
 def _serve() -> None:
-    """In the child: the verdict, or the error, on what was standard output; what engines print goes to stderr."""
+    """In the child: writes the verdict or the error to the original standard output; what engines print goes to
+    stderr."""
     channel = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     folder, options = pickle.load(sys.stdin.buffer)
