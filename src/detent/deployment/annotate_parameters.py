@@ -89,8 +89,8 @@ class Parameters:
         return replace(tensor, scheme=scheme, scale=tensor.scale.T, zero_point=tensor.zero_point.T)
 
     def _own_name(self, kept: StoredParameter, name: str, *, transposed: bool) -> str:
-        """Another name than that of the file where an operation that shares the parameter holds it on another grid: a
-        bias has the scale of what the operation reads."""
+        """Another name than in the file, if an operation that shares the parameter has it on another grid: the scale of
+        a bias depends on the operation's input."""
         encoding = kept.encoding.transposed() if transposed and kept.encoding is not None else kept.encoding
         return name if self._grids.get(name, encoding) == encoding else self.b.fresh(name)
 

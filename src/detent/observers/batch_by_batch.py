@@ -35,13 +35,13 @@ class Part(NamedTuple):
 
 
 class BatchByBatch(Observer):
-    """Subclasses say how a batch changes what they know (`_after`), and answer from the output of `_known`.
+    """Subclasses define how a batch changes their state (`_after`), and compute the result from that of `_known`.
 
-    One process takes in each batch as it comes. The ranks of a distributed job have a part of each batch: they keep
-    what the parts looked like, and put them together when asked, the first ones, then the second ones. The answer is
-    that of one process with the whole batches. Waiting for each other at every batch would also do, but ranks with
-    different numbers of batches would then wait for ever; here the others have no part of the last ones. What a rank
-    keeps of a batch is two numbers for each scale, and a histogram (64 KB for one of 8192 bins) if that is asked for.
+    A single process handles each batch as it comes. In a distributed job the ranks have parts of each batch: they keep
+    a summary of each part, and merge them when asked, first the first parts, then the second, and so on. The result is
+    that of one process with the whole batches. Ranks could also wait for each other at every batch, but with different
+    numbers of batches they would wait forever; here the others have no part of the last batches. A summary is two
+    numbers per scale, and a histogram (64 KB for one of 8192 bins) if requested.
     """
 
     def __init__(self, scheme: Scheme, *, name: str = "tensor"):

@@ -20,12 +20,13 @@ _THROUGH = (*BINARY, "where", "pad", "mean", "sum", "neg", "clip", *_POWERS)
 
 
 def logarithms(view: GraphView) -> tuple[dict[fx.Node, str], dict[fx.Node, str]]:
-    """The operations that run in float because of a logarithm, and those that give it real numbers, with the reasons.
+    """The operations that run in float because of a logarithm, and those whose output must not be quantized, with the
+    reasons.
 
-    From a logarithm back to the layer, product or function that gives what it takes, nothing is on a grid; the layer
-    itself may run on integers. If all that is before it, back to the inputs of the network, is linear but for squares,
-    magnitudes and bounds, it is a spectrogram: the quiet parts of a wave are lost on a grid of 8 bits, so that all of
-    it runs in float.
+    Nothing is quantized between a logarithm and the layer, product or function that computes its input; that layer
+    itself may run on integers. If everything before the logarithm, back to the inputs of the network, is linear except
+    for squares, magnitudes and bounds, it is a spectrogram: all of it runs in float, because an 8-bit grid would lose
+    the quiet parts of a signal.
     """
     apart: dict[fx.Node, str] = {}
     given: dict[fx.Node, str] = {}

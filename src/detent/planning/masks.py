@@ -20,9 +20,9 @@ _ARITHMETIC = ("add", "sub", "mul", "div", "neg", "clip", "where", "cast", "pad"
 def masks(view: GraphView) -> dict[fx.Node, str]:
     """The tensors of a graph that stay float because of a mask, each with the reason.
 
-    A mask is computed from truth values, whole numbers and single numbers, or is a constant that holds an infinity or
-    what stands for one, or an input of the network that is for nothing else. It is one only where it is added to what a
-    softmax takes in; `masked_fill` there counts too.
+    A mask is computed from booleans, integers and scalars; or it is a constant that contains an infinity or a number in
+    its place; or an input of the network that is used for nothing else. It counts as a mask only if it is added to the
+    input of a softmax; a `masked_fill` there counts too.
     """
     made = _made_of_no_reals(view)
     made |= _given(view, made, {add for add, _ in _sums(view)})

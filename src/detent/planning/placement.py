@@ -29,11 +29,11 @@ def why_fused(backend: Backend, view: GraphView, user: fx.Node) -> str:
 
 
 class QuantizerPlacement:
-    """Decided in three passes over the graph.
+    """Decides in three passes over the graph.
 
-    1. Every operation with a rule asks for its inputs, and puts its own output on a grid, as the rule says.
-    2. Backward: an operation that keeps the scale of its input hands on what all users of its output ask for.
-    3. Forward: such an operation whose input is on a grid gives numbers on the same grid.
+    1. Every operation with a rule requests its inputs to be quantized, and its output, as the rule says.
+    2. Backward: an operation that keeps the scale of its input passes the requests of its output's users on.
+    3. Forward: such an operation with a quantized input has its output on the same grid.
     """
 
     def __init__(

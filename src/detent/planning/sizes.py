@@ -11,9 +11,9 @@ __all__ = ["made_of_shapes", "sizes"]
 
 
 def sizes(view: GraphView) -> dict[fx.Node, str]:
-    """The real tensors of a graph that are made of shapes and constants alone and end in whole numbers, or where an
-    operation is told a size or a factor; each with the reason why it stays float. Positions that are made of a shape
-    and then added to activations are none of them."""
+    """The floating-point tensors that are computed from shapes and constants alone and end in integers, or in an
+    operation's size or scale factor; each with the reason why it stays float. Positions that are computed from a shape
+    and then added to activations are not among them."""
     made = _made(view, {node for node in view.graph.nodes if _is_known(view, node)})
     found: dict[fx.Node, str] = {}
     for node in reversed(view.graph.nodes):

@@ -22,13 +22,13 @@ __all__ = ["carried", "keep_codes"]
 
 
 def carried(known: Known, plan: Plan, target: Backend) -> tuple[dict[str, Held], list[str]]:
-    """What is known of the tensors of `plan`, in schemes of `target` where it has such; and what is worth a note.
+    """The known qparams of the tensors of `plan`, in schemes that `target` supports; and notes.
 
-    - Rounding is the target's, not a matter of scales.
-    - Codes of the other sign, and affine ones with zero point 0, are the same real numbers; so is a narrow range, but
-      for one number at its end.
-    - Tensors that have one grid there and had several have the range of all of them.
-    - A range that is built into a kernel of the target is what it is.
+    - Rounding is the target's and independent of scales.
+    - Codes of the other signedness, and affine ones with zero point 0, are the same real numbers; so is a narrow range,
+      except for one number at its end.
+    - Tensors that share a grid only on the target get the range of all of them.
+    - A range that is built into a kernel of the target is used as it is.
     """
     found: dict[str, Held] = {}
     notes: list[str] = []

@@ -232,8 +232,8 @@ class Twin:
         values.update(zip(instruction.writes, results, strict=True))
 
     def is_given(self, operand: Operand, given: Arrays) -> bool:
-        """Whether a value can stand for that operand. Codes of a tensor that is read in float too say what it is on the
-        grid, and not what the others read."""
+        """Whether a given value determines that operand. Codes of a tensor that is also read in float determine only
+        the value on the grid."""
         if operand.tensor not in given or operand.tensor not in self._program.shown:
             return False
         if np.issubdtype(np.asarray(given[operand.tensor]).dtype, np.floating):

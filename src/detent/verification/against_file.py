@@ -70,9 +70,9 @@ class AgainstFile:
     def _as_read(
         self, name: str, ours: Array, ranges: Ranges, inputs: Arrays, simulated: Simulated, given: Arrays
     ) -> tuple[Array, Ranges]:
-        """What the file computes from what the operation read in the simulation: some read a tensor on a grid that the
-        file has not, others as it is, and the file does not say which. Where none of it leads to the numbers of the
-        simulation, what it computes from the tensors as they are."""
+        """The file's result for the inputs of the simulation. Some operations read a tensor on a grid that the file
+        does not have, others as it is, and the file does not tell which. If no combination leads to the simulation's
+        values, the result for the unquantized tensors."""
         theirs = simulated.reals[name]
         mixed = sorted(set(ranges.sources(name)) & simulated.coarse.keys())
         if not mixed or np.issubdtype(ours.dtype, np.integer) or not _beyond(ranges, name, ours, theirs).any():

@@ -286,11 +286,11 @@ class _Verification:
     def _compare_engine(
         self, batch: Batch, results: Mapping[str, Mapping[str, Array]], own: Mapping[str, Array], *, tensors: bool
     ) -> None:
-        """Each operation from the values the engine had before it, so that one flip does not spread. `own` is what
-        the twin has inside.
+        """Compares each operation starting from the engine's values, so that a single difference does not spread.
 
-        `tensors=False` spares this where all outputs are equal. Where one is not, only the operations can say whether
-        the claim explains it: from end to end, flips that are allowed spread, and hide those that are not.
+        `own` are the twin's intermediate tensors. `tensors=False` skips this if all outputs are equal. If one is not,
+        only the operations can tell whether the claim explains it: end to end, allowed differences spread and hide
+        others.
         """
         assert self.engine is not None
         twin, engine = (list(self._made(results[who])) for who in ("twin", "engine"))

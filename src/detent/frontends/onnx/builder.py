@@ -126,7 +126,7 @@ class FxBuilder:
                 self.readers.setdefault(self.gridded[name], set()).add(label)
 
     def passes_grid(self, inputs: Iterable[str], output: str) -> None:
-        """Where a node gives just what it takes, what reads its output reads the grid of its input."""
+        """If a node returns its input, readers of its output read the grid of its input."""
         given = self.values.get(output)
         for name in inputs:
             if name in self.gridded and isinstance(given, fx.Node) and self.values.get(name) is given:

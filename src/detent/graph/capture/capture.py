@@ -344,7 +344,8 @@ def _region_of_one(op: nn.Module, inputs: Inputs) -> Region:
 
 
 def _recorded_in_reals(region: Region, mode: str, module: nn.Module, inputs: Inputs) -> Any:
-    """What a graph gives, whose nodes know from here on what they give; it has no complex numbers any more."""
+    """The output of a graph, which is rewritten without complex numbers, and whose nodes are annotated with their
+    types."""
     given = record(region.runners[mode], module, inputs)
     if not write_in_reals(region, region.graphs[mode]):
         return given

@@ -88,10 +88,8 @@ class Ncnn(Engine):
         return {name: values.astype(self._dtypes.get(name, values.dtype)) for name, values in found.items()}
 
     def tensors(self, inputs: Arrays) -> dict[str, Array]:
-        """Every tensor of real numbers that has a blob: not what is fused away. Codes where a layer gives int8.
-
-        Not where an axis holds samples and more: those that ran alone cannot be put in order again.
-        """
+        """Every float tensor that has a blob, which excludes fused ones; codes if a layer returns int8. Not if an axis
+        combines samples and another dimension: samples that ran separately cannot be put in order again."""
         made = {blob for layer in self._model.layers if layer.type != "MemoryData" for blob in layer.outputs}
         dtypes = {**self._graph.dtypes, **{name: port.dtype for name, port in self._graph.inputs.items()}}
         made -= {name for name, dtype in dtypes.items() if not dtype.startswith("float")}
