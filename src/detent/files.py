@@ -88,7 +88,7 @@ def write_bytes(path: str | os.PathLike[str], content: bytes, *, mode: int = 0o6
 
 
 def sync_folder(folder: Path) -> None:
-    """A rename must reach the disk too."""
+    """Flushes a rename to disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -18,6 +18,7 @@ from detent.graph.insertion import insert, quantizer_path
 from detent.graph.kinds import (
     ACTIVATIONS,
     AVERAGE_POOLS,
+    BINARY,
     CLIPPING,
     KINDS,
     MULTIPLYING,
@@ -44,6 +45,7 @@ __all__ = [
     "ACTIVATIONS",
     "AVERAGE_POOLS",
     "BEFORE_CORRECTION",
+    "BINARY",
     "CLIPPING",
     "KINDS",
     "MULTIPLYING",

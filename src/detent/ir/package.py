@@ -69,7 +69,7 @@ class Package:
             return cls(where, manifest)
 
     def path(self, suffix: str) -> Path:
-        """The file whose name ends with that."""
+        """The file with this suffix."""
         ending = [str(name) for name in self.manifest["files"] if name.endswith(suffix)]
         if ending:  # "model.onnx" is that file, though another's name may end so too
             return self.folder / (suffix if suffix in ending else ending[0])

@@ -76,7 +76,7 @@ def nearest_power_of_two(scale: Tensor) -> Tensor:
 
 
 def nearest_scale(scale: Tensor, kind: ScaleType) -> Tensor:
-    """The scales of a kind that are nearest, for methods that have weighed clipping already."""
+    """The nearest scales of a kind, for methods that have already weighed clipping."""
     if kind == "e4m3":
         blocks, whole = block_scales(scale)
         return (blocks * whole).to(scale.dtype)

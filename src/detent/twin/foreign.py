@@ -19,7 +19,7 @@ __all__ = ["foreign_kernel"]
 
 
 def foreign_kernel(graph: Network, op: Op) -> Callable[..., Any]:
-    """Computes `op`; the session is made when the types of its inputs are seen."""
+    """Computes `op`; a session is created once the types of its inputs are known."""
     sessions: dict[tuple[Any, ...], onnxruntime.InferenceSession] = {}
 
     def compute(*inputs: Tensor | None) -> Any:

@@ -20,7 +20,8 @@ _ONE_LIST = re.compile(r"\[\n\s+(\[[^\[\]\n]*\])\n\s+\]")
 
 
 def as_json(value: Any) -> bytes:
-    """Indented, but a list of numbers on one line. (A string has no raw line break, so none is touched.)"""
+    """Indented JSON, but with each list of numbers on one line. (A string has no raw line break, so none is
+    changed.)"""
     text = json.dumps(value, indent=2, allow_nan=False)
     text = _NUMBERS.sub(lambda found: "[" + _BREAK.sub(", ", found[1]) + "]", text)
     return (_ONE_LIST.sub(r"[\1]", text) + "\n").encode()
@@ -42,7 +43,7 @@ def unreadable(format_name: str, found: str) -> ArtifactError:
 
 
 def plain(array: npt.NDArray[Any]) -> Any:
-    """A number for one element without an axis, else a list: what JSON can say."""
+    """A scalar for one element without an axis, otherwise a list, as JSON needs it."""
     return array.item() if array.ndim == 0 else array.tolist()
 
 

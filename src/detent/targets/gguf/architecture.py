@@ -53,7 +53,7 @@ def name_of(layer: str) -> str | None:
 
 
 def values_of(config: Mapping[str, Any] | None, *, words: int) -> dict[str, Any]:
-    """What a file says of the whole model, of a config.json that it can say."""
+    """The model-wide metadata for a config.json; refuses a config that it cannot express."""
     asked = "write the format 'gguf'"
     if config is None:
         to_do = "deploy a model of transformers, or a folder of save_pretrained"

@@ -88,7 +88,7 @@ def _plain(kind: int, value: Any) -> bytes:
 
 
 class _Reader:
-    """Reads on from a place, and refuses to read past the end."""
+    """Reads sequentially from a position, and refuses to read past the end."""
 
     def __init__(self, content: bytes):
         self._content, self.place = content, 0

@@ -159,7 +159,7 @@ def read_gguf(content: bytes) -> Iterator[tuple[str, BlockType, Coded]]:
 
 
 def as_float(container: Container) -> Container:
-    """The same network with the numbers that codes stand for."""
+    """The same network with dequantized weights."""
     kinds = {one.number: one for one in TYPES.values()}
 
     def plain(held: Held) -> Held:

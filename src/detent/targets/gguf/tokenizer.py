@@ -198,7 +198,7 @@ def _splits(step: Mapping[str, Any] | None) -> Iterator[tuple[str, Any]]:
 
 
 def _around(step: Mapping[str, Any] | None) -> tuple[int | None, int | None]:
-    """The tokens that are put before and behind a text."""
+    """The tokens added before and after a text."""
     for one in _steps(step, "processors"):
         match one["type"]:
             case "TemplateProcessing":

@@ -10,7 +10,7 @@ __all__ = ["CONVERTERS", "branch_of"]
 
 
 def branch_of(call: Call) -> GraphProto:
-    """The branch that an `If` with a constant condition takes."""
+    """The branch of an `If` with a constant condition."""
     condition = call.constant(0)
     if condition is None or condition.numel() != 1:
         call.refuse(

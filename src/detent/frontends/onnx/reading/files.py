@@ -47,7 +47,7 @@ def read_model(path: str | os.PathLike[str]) -> ModelProto:
 
 
 def all_graphs(graph: GraphProto, depth: int = 0) -> Iterator[GraphProto]:
-    """A graph and those inside its nodes."""
+    """A graph and all its subgraphs."""
     if depth > _DEPTH:
         raise OnnxError(f"graph {graph.name!r}", f"subgraphs nested deeper than {_DEPTH}", "simplify the model")
     yield graph
