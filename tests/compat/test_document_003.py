@@ -190,6 +190,29 @@ def test_003_06_optimizer_made_right_after_prepare(how, made, wrapped):
     assert any(name.endswith("scale") for name in before), "what quantizers learn among them"
 
 
+def test_003_06_offsets_of_ranges_that_cut_nothing_off():
+    """On affine hardware offsets are trained too; one has gradient 0 as long as no value reaches the ends of its range."""
+    model = prepare_by_platform(small(), BackendType.SNPE)
+    calibrate(model)
+    ends: dict[str, int] = {}
+
+    def count(quantizer, given):
+        scale, zero_point = quantizer.qparams().scale, quantizer.qparams().zero_point
+        codes = (given[0] * given[1] if len(given) > 1 else given[0]).detach() / scale + zero_point
+        grid = quantizer.scheme.grid
+        ends[quantizer.name] = int(((codes <= grid.qmin) | (codes >= grid.qmax)).sum())
+
+    learned = [one for one in quantizers_of(model.prepared) if hasattr(one, "offset")]
+    for one in learned:
+        one.register_forward_pre_hook(count)
+    model.train()(0.5 * IMAGES).square().mean().backward()
+    still = {name for name, value in model.named_parameters() if not value.grad.any()}
+    unmoved = {one.name for one in learned if not one.offset.grad.any()}
+    assert len(still) == len(unmoved) > 1
+    assert all(name.endswith(".offset") for name in still)
+    assert unmoved == {name for name, count in ends.items() if count == 0}
+
+
 def test_003_06_training_in_float_says_so():
     """Training while the model is calibrated, or with quantization off, says so once."""
     model = prepared(small()).train()

@@ -33,7 +33,8 @@ from detent.compat.mqbench import (
     remove_fakequantize_and_collect_params_nnie,
 )
 from detent.errors import DeployError, RecipeError, RunError, SchemeError
-from detent.graph import CustomTracer
+from detent.graph import CustomTracer, quantizers_of
+from detent.numerics import PerTensor
 from tests.compat.mqbench_code import (
     ExampleFakeQuantize,
     ExampleMod,
@@ -562,15 +563,32 @@ def test_004_23_presets():
         calibrated(nn.Sequential(nn.Conv2d(3, 4, 3)), BackendType.PPLCUDA, custom=affine)
 
 
-@pytest.mark.parametrize("backend", [BackendType.Tensorrt, BackendType.QDQ], ids=lambda one: one.name)
-def test_004_24_observers_of_presets(backend):
-    """prepare_by_platform presets: without training the input's range is that of MinMax."""
-    model = calibrated(nn.Sequential(nn.Conv2d(3, 4, 3)), backend, is_qat=False)
-    held = model.prepared.activation_quantizers["input_1"].qparams()
-    scheme = model.prepared.plan["input_1"].scheme
-    steps = scheme.grid.qmax if scheme.symmetric else scheme.grid.qmax - scheme.grid.qmin
-    span = IMAGES.abs().max() if scheme.symmetric else IMAGES.max() - IMAGES.min()
-    assert held.scale.item() == pytest.approx((span / steps).item(), rel=1e-3)
+PRESETS = [BackendType.Tensorrt, BackendType.SNPE, BackendType.OPENVINO, BackendType.QDQ]
+
+
+@pytest.mark.parametrize("is_qat", [False, True], ids=["ptq", "qat"])
+@pytest.mark.parametrize("backend", PRESETS, ids=lambda one: one.name)
+def test_004_24_observers_of_presets(backend, is_qat):
+    """prepare_by_platform presets: weights have the range of MinMax, activations that of EMAMinMax, trained or not."""
+    model = prepare_by_platform(nn.Sequential(nn.Conv2d(3, 4, 3)), backend, is_qat=is_qat).eval()
+    first, second = IMAGES, 3 * IMAGES
+    enable_calibration(model)
+    model(first)
+    model(second)
+    enable_quantization(model)
+    plan, found = model.prepared.plan, {one.name: one for one in quantizers_of(model.prepared)}
+    learned = {"lsq", "lsq_plus"} if is_qat else {"fixed"}
+    for name, low, high in (
+        ("input_1", 0.9 * first.min() + 0.1 * second.min(), 0.9 * first.max() + 0.1 * second.max()),
+        ("0.weight", *model.prepared.get_parameter("0.parametrizations.weight.original").detach().aminmax()),
+    ):
+        scheme = plan[name].scheme
+        assert plan[name].quantizer in learned
+        if plan[name].pairs is not None or name == "0.weight" and not isinstance(scheme.granularity, PerTensor):
+            continue  # a range for each channel, or wider so that no CPU saturates
+        steps = scheme.grid.qmax if scheme.symmetric else scheme.grid.qmax - scheme.grid.qmin
+        span = torch.maximum(-low, high) if scheme.symmetric else high - low
+        assert found[name].qparams().scale.item() == pytest.approx((span / steps).item(), rel=0.01)
 
 
 def test_004_25_convert_xir():
