@@ -191,7 +191,7 @@ def test_003_06_optimizer_made_right_after_prepare(how, made, wrapped):
 
 
 def test_003_06_offsets_of_ranges_that_cut_nothing_off():
-    """On affine hardware offsets are trained too; one has gradient 0 as long as no value reaches the ends of its range."""
+    """Offsets of affine hardware are trained; the gradient is 0 as long as no value reaches an end of the range."""
     model = prepare_by_platform(small(), BackendType.SNPE)
     calibrate(model)
     ends: dict[str, int] = {}
