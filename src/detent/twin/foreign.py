@@ -1,4 +1,4 @@
-"""Float operations the twin has no function for (an LSTM): one node, run by ONNX Runtime."""
+"""Float operations without a function in the twin (such as an LSTM): a model of one node, run by ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from detent.graph import PreparedModel
 from detent.ir import Package
 from detent.ir.torch_module import FloatGrids, TorchGraph
 from detent.progress import count_of, progress
+from detent.rewrites.dequantize_looked_up_rows import with_whole_tables
 from detent.targets.arithmetics import ARITHMETICS
 from detent.targets.base import Engine
 from detent.targets.base.latency import compare as compare_latency
@@ -63,9 +64,10 @@ def verify(
     name = arithmetic or _arithmetic_of(engine, package)
     computes = ARITHMETICS[name]()
     require_known(cpus, name)
-    wrong = list(disagreements(package.graph, package.manifest))
+    planned = with_whole_tables(package.graph)
+    wrong = list(disagreements(planned, package.manifest))
     if simulation is not None:
-        wrong += changed_parameters(package.graph, simulation.parameters())
+        wrong += changed_parameters(planned, simulation.parameters())
     beside = list(vendor_disagreements(package))
     try:
         verification = _Verification(package, simulation, engine, name, wrong, beside)

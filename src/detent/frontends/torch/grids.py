@@ -1,4 +1,4 @@
-"""Which grids the tensors of a prepared model are on: the Plan, with the numbers that came out."""
+"""The grids of a prepared model's tensors: the Plan, with calibrated scales and zero points."""
 
 from __future__ import annotations
 

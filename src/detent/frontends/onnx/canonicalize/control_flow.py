@@ -1,4 +1,4 @@
-"""`If`, `Loop`, `Scan`: control flow that depends on data has no place in a static graph."""
+"""`If`, `Loop`, `Scan`: refuses control flow that depends on data, which a static graph cannot express."""
 
 from __future__ import annotations
 
