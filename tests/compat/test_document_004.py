@@ -535,22 +535,31 @@ def test_004_22_every_backend_deploys(name, is_qat, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("backend", "path"),
+    ("backend", "scale", "path", "said"),
     [
-        (BackendType.Tensorrt, ("tensorrt", "blob_range", "x")),
-        (BackendType.SNPE, ("activation_encodings", "x")),
-        (BackendType.Vitis, ("vitis", "x", "scale")),
-        (BackendType.PPLW8A16, ("ppl", "x", "step")),
+        (BackendType.Tensorrt, 3.456 / 128, ("tensorrt", "blob_range", "x"), lambda scale, _: 127 * scale),
+        (BackendType.SNPE, 6.557 / 255, ("activation_encodings", "x", 0, "min"), lambda scale, zero: -zero * scale),
+        (
+            BackendType.SNPE,
+            6.557 / 255,
+            ("activation_encodings", "x", 0, "max"),
+            lambda scale, zero: (255 - zero) * scale,
+        ),
+        (BackendType.Vitis, 2**-5, ("vitis", "x", "scale"), lambda scale, _: scale),
+        (BackendType.PPLW8A16, 6.557 / 65535, ("ppl", "x", "step"), lambda scale, _: scale),
     ],
     ids=lambda one: getattr(one, "name", ""),
 )
-def test_004_23_clip_ranges(backend, path, tmp_path):
+def test_004_23_clip_ranges(backend, scale, path, said, tmp_path):
     """clip_ranges.json of Tensorrt (blob_range), SNPE (activation_encodings), Vitis (scale), PPL (step)."""
-    convert_deploy(calibrated(small_net(), backend, BATCH), backend, output_path=tmp_path, model_name="net")
+    model = calibrated(small_net(), backend, BATCH)  # from -3.456 to 3.101
+    convert_deploy(model, backend, output_path=tmp_path, model_name="net")
+    qparams = model.prepared.activation_quantizers["x"].qparams()
+    assert qparams.scale.item() == pytest.approx(scale, rel=1e-3)
     held = json.loads((tmp_path / "net_clip_ranges.json").read_text())
     for key in path:
         held = held[key]
-    assert held
+    assert held == pytest.approx(said(qparams.scale.item(), qparams.zero_point.item()))
     assert (tmp_path / "net_deploy_model.onnx").is_file()
 
 
