@@ -67,7 +67,7 @@ def lower(graph: Network, makers: Mapping[str, Maker]) -> list[Step]:
 def float_step(graph: Network, op: Op, function: Kernel | None = None) -> Step:
     """Dequantize what is read, compute in float32, give floats; `function` in place of torch's (see `float_ops`)."""
     compute = float_kernel(graph, op) if function is None else partial(function, op)
-    encodings = [None if read is None else read.encoding for read in op.inputs]
+    encodings = [None if read is None else read.encoding for read in op.arguments]
 
     def kernel(*inputs: Any) -> Any:
         real = [
@@ -76,7 +76,7 @@ def float_step(graph: Network, op: Op, function: Kernel | None = None) -> Step:
         ]
         return compute(*real)
 
-    return Step((op,), op.inputs, tuple(Operand(name) for name in op.outputs if name), kernel, "float")
+    return Step((op,), op.arguments, tuple(Operand(name) for name in op.outputs if name), kernel, "float")
 
 
 def move_step(graph: Network, op: Op) -> Step | None:

@@ -62,7 +62,7 @@ def _computed(region: Region) -> dict[fx.Node, set[fx.Node]]:
 
 def _sources(used: Collection[fx.Node], region: Region) -> dict[str, Tensor]:
     """The parameters that are read, by their names in the region."""
-    found = {}
+    found: dict[str, Tensor] = {}
     for node in used:
         held: Any = region
         for part in str(node.target).split(".") if node.op == "get_attr" else ():
