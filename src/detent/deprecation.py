@@ -1,4 +1,4 @@
-"""Old names that keep working, with a warning that says the new one."""
+"""Old names that keep working, with a warning that gives the new name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A prepared model that computes as its target does: reported accuracy is deployed accuracy."""
+"""Evaluates a prepared model with the target's arithmetic, so that the reported accuracy is the deployed accuracy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files and folders: nothing that is read waits for ever or has no end, nothing that is written is half there.
+"""Files and folders: reading never blocks and is bounded in size; writing is atomic.
 
     read_bytes(path, most=...)      a regular file, no larger than that
     write_bytes(path, content)      the whole file under its name, on disk, or what was there before

@@ -1,4 +1,5 @@
-"""Mixed precision by what the engine takes: every layer built alone, timed at each width, and chosen within a budget.
+"""Mixed precision by measured latency: every layer is built alone and timed at each width, and widths are chosen within
+a budget.
 
 A layer alone has the quantization of its inputs and the way back to floats counted with it, and operations without
 weights are in nobody's time: the sum is a model of the network's latency that is good for comparing widths.

@@ -1,4 +1,4 @@
-"""`detent.prepare`: the way through capture, the planner and insertion."""
+"""`detent.prepare`: capture, plan, and insert quantizers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another Python, for what may end a process."""
+"""Runs code that may crash in another Python process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slow work shows how far it is: a bar on a terminal or in a notebook, else lines of the logger `detent`.
+"""Progress of slow work: a bar in a terminal or notebook, otherwise lines of the logger `detent`.
 
     with progress("calibrating", total=64) as bar:
         for batch in batches:

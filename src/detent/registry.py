@@ -1,4 +1,4 @@
-"""Tables from names to things: literal, extended only by an explicit call or an entry point."""
+"""Tables of named objects: literal, extended only by an explicit call or an entry point."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Factors of channels, moved from the inputs of linear layers into their weights: y = (x / s) (W s)'.
+"""Per-channel scales moved from the inputs of linear layers into their weights: y = (x / s) (W s)'.
 
-The inverse is folded into the norm or the linear layer that gives the inputs. Of the factors that an algorithm
-tries, each place takes those with the least error of the outputs of its linear layers, quantized as they will be; where
-none helps on held-back data, nothing is changed, and nothing at all where the outputs of the network would be farther
-from the float ones.
+The inverse is folded into the norm or linear layer that produces the inputs. Of the scales that an algorithm tries,
+each place gets those with the least output error of its quantized linear layers. If none helps on held-back data, the
+place is left as it is; if the outputs of the network get worse, all changes are undone.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _MOST_ROWS = 4096  # of inputs a place is searched on
 
 @dataclass(frozen=True)
 class _Place:
-    """What gives the inputs of some linear layers and of nothing else."""
+    """The producer of the inputs of some linear layers, which nothing else reads."""
 
     name: str
     source: fx.Node
@@ -54,9 +53,11 @@ Tried = Callable[[Tensor, Tensor], dict[str, Tensor]]
 def scale_channels(
     prepared: PreparedModel, batches: Iterable[Any], algorithm: str, tried: Tried, *, through_products: bool = False
 ) -> Report:
-    """Scale the inputs of linear layers wherever something before them takes the inverse; the report of it, recorded.
+    """Scale the inputs of linear layers wherever the operation before can absorb the inverse; return the recorded
+    report.
 
-    With `through_products`, a linear layer whose output is multiplied by something else (a gated unit) takes it too.
+    With `through_products`, a linear layer whose output is multiplied by something else (a gated unit) can absorb it
+    too.
     """
     refuse_changed(prepared, algorithm)
     train, judge = held_back(as_list(batches))
@@ -115,7 +116,7 @@ def _places(region: Region, path: str, mode: str, through_products: bool) -> tup
 
 
 def _factor(source: fx.Node, layers: dict[fx.Node, Layer], modules: dict[str, nn.Module]) -> Layer | None:
-    """A linear layer that a product takes whole, and that nothing else takes."""
+    """A linear layer that is a factor of a product and has no other reader."""
     kind = kind_of(source, modules)
     if kind is None or kind.name != "mul":
         return None
@@ -181,7 +182,7 @@ def _scale(
 
 
 def _rows(values: Sequence[Tensor]) -> Tensor | None:
-    """The inputs as a matrix of at most so many rows, taken evenly."""
+    """The inputs as a matrix of at most `_MOST_ROWS` rows, sampled evenly."""
     if not values:
         return None
     rows = torch.cat([value.detach().reshape(-1, value.shape[-1]) for value in values])
@@ -189,7 +190,7 @@ def _rows(values: Sequence[Tensor]) -> Tensor | None:
 
 
 def _error(place: _Place, scale: Tensor, learn: Tensor, held: Tensor) -> float:
-    """The error of the linear layers' outputs on `held`, with scales measured on `learn`."""
+    """The output error of the linear layers on `held`, with scales measured on `learn`."""
     deviation = Deviation()
     x = held / scale
     if place.quantizer is not None:

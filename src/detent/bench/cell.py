@@ -1,4 +1,4 @@
-"""One cell of a grid: a config of `detent train`, what is measured of it, and the name that its content gives it."""
+"""One cell of a grid: a config of `detent train`, what is measured, and a name derived from its content."""
 
 from __future__ import annotations
 

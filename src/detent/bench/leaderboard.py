@@ -1,4 +1,4 @@
-"""What results show: cells that differ in their seeds alone are one row, with mean and spread."""
+"""The leaderboard: cells that differ only in their seed form one row, with mean and spread."""
 
 from __future__ import annotations
 

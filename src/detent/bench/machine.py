@@ -1,4 +1,4 @@
-"""What is needed to tell two results apart that should be equal: versions, CPU, threads."""
+"""Versions, CPU and threads, which may explain why two results differ."""
 
 from __future__ import annotations
 

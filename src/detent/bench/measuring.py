@@ -1,4 +1,4 @@
-"""What a worker does with a cell: quantize, train if asked, deploy, and measure what came of it."""
+"""The work on one cell: quantize, train if requested, deploy, and measure the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of results: one JSON file a cell, named by its content, written whole or not at all."""
+"""The folder of results: one JSON file per cell, named by its content and written atomically."""
 
 from __future__ import annotations
 

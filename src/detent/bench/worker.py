@@ -1,4 +1,4 @@
-"""A worker: takes tasks as lines of JSON, computes them, writes their results, and says so, line by line."""
+"""A worker process: reads tasks as lines of JSON, computes them, writes the results, and reports each as a line."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""GELU and swish in single steps, for opsets that have no operator for them: ONNX has one for GELU since opset 20, one
-for swish since 24, which no engine here reads."""
+"""Decomposes GELU and Swish for opsets without an operator for them: ONNX has Gelu since opset 20, and Swish since 24,
+which no engine here supports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The mean of each plane as the pooling that engines have an integer kernel for: a ReduceMean runs in float."""
+"""Writes the mean over each plane as a GlobalAveragePool, for which engines have an integer kernel; a ReduceMean runs
+in float."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batch normalization beside quantized weights, by the numbers of the MQBench paper.
+"""Batch normalization with quantized weights, numbered as in the MQBench paper.
 
 | strategy | weights that are quantized | statistics in training |
 |---|---|---|

@@ -1,4 +1,4 @@
-"""What autograd keeps of a prepared model, as one-byte codes where it lies on a grid.
+"""Stores activations that autograd saves as one-byte codes if they are on a grid.
 
 A convolution keeps its quantized input and weight for the backward pass. Both are `code * scale`, so the codes, a
 quarter of the memory, give them back bit for bit, and the gradients with them.

@@ -1,4 +1,5 @@
-"""What corrected biases were before, in a state dict: a model that loads it can take the corrections back."""
+"""The original values of corrected biases, stored in the state dict so that a model that loads it can undo the
+corrections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model in eval mode for a while."""
+"""A context in which a model is in eval mode."""
 
 from __future__ import annotations
 

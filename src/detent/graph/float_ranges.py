@@ -1,4 +1,4 @@
-"""Ranges of tensors that stay float, measured beside the others, for targets that have a grid there.
+"""Ranges of tensors that stay float, measured during calibration for targets that quantize them.
 
 What a quantizer would start from is kept, and nothing computes with it: the graphs have no node for it but while they
 are observed.

@@ -1,4 +1,4 @@
-"""A word for who trains a prepared model while it computes in float: its scales learn nothing then."""
+"""Warns if a prepared model is trained while it computes in float, because its scales do not learn."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Which kinds of operation there are, and what is true of each: the words that backends and recipes speak in.
+"""The kinds of operation, by which backends and recipes refer to operations, and the properties of each kind.
 
-`torch_ops` says which torch callables have them. What has no entry there has no kind; the Plan says so.
+`torch_ops` says which torch callables have them. An operation without an entry there has no kind; the Plan says so.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Float names: a float checkpoint loads into a prepared model, and its weights are read back as a float one."""
+"""Parameter names of the float model: a float checkpoint can be loaded into a prepared model and read back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs that, when an operation cannot be run, say which one, of what type, and on what."""
+"""Runs graphs; an error in an operation gives its name, its type and its inputs."""
 
 from __future__ import annotations
 

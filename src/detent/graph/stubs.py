@@ -1,4 +1,4 @@
-"""Marks that bound what is quantized: from a `QuantStub` on, up to a `DeQuantStub`."""
+"""Marks the quantized part of a model: from a `QuantStub` to a `DeQuantStub`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`wrap`: a model whose functional operators and tensor methods are modules, computing the same."""
+"""`wrap`: replaces functional operators and tensor methods of a model by modules that compute the same."""
 
 from __future__ import annotations
 

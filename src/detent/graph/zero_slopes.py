@@ -1,4 +1,4 @@
-"""Finds the tensors whose gradient may be infinite where their grid rounds to 0: roots and quotients are taken of them.
+"""Finds tensors whose gradient may be infinite where they are rounded to 0: the inputs of roots and divisors.
 
 The float network never computes 1 / 0 there, so that its gradients are finite; the quantized one may.
 """

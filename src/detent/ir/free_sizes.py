@@ -1,4 +1,4 @@
-"""What is known of a network's tensors for given sizes of its inputs, and which of their sizes are free.
+"""Shapes and constants of a network for given input sizes, and which sizes are free.
 
 Whether a size is free is found by trying: what is the same for sizes that are far apart and have little in common does
 not depend on them. Small sizes would not do: behind a few strides, widths of 1 and of 2 are both 1.

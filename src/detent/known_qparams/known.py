@@ -1,4 +1,4 @@
-"""Scales that are known beforehand, from another backend's calibration or from a file, taken into a Plan."""
+"""Puts known scales, from another backend's calibration or from a file, into a Plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batch norms of a quantized ONNX file: which of them may be folded, and what that does to the file's scales.
+"""Batch norms of a quantized ONNX file: which can be folded, and how that changes the file's scales.
 
 Tools that train write the batch norm behind the convolution, unfolded. Folded, the weight is w g for each output
 channel, and if its scale becomes s |g| its codes stay what they are, but for their sign. A norm is left alone if the

@@ -1,8 +1,8 @@
-"""Where a quantized ONNX file has grids, brought into a Plan: the same tensors, for the same readers.
+"""Transfers the placement of Q/DQ in a quantized ONNX file to a Plan: the same tensors, for the same readers.
 
 A backend plans by what its engine runs best. A file was planned by another tool, and its numbers are those of that
-tool's placement: a tensor may be on a grid for one reader and float for another, it may be put on another grid behind
-a Transpose, and it may be on one where the backend would have none.
+tool's placement: a tensor may be on a grid for one reader and float for another, it may be put on another grid behind a
+Transpose, and it may be on one where the backend would have none.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What every grid answers.
+"""The interface of grids.
 
-A grid maps *values* (a tensor divided by its scale) to *codes* (what the chip stores) and back.
-Nobody else in the library writes `2 ** (bits - 1)`, or asks of what class a grid is: a new kind of grid answers the
-questions below, stands in `GRIDS`, and has a quantizer.
+A grid maps *values* (a tensor divided by its scale) to *codes* (what the chip stores) and back. Nobody else in the
+library writes `2 ** (bits - 1)`, or asks of what class a grid is: a new kind of grid answers the questions below,
+stands in `GRIDS`, and has a quantizer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which schemes a method supports, as data: checked before anything runs, and printable."""
+"""The schemes that a method supports, as data that can be checked in advance and printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ground of the observers whose answer goes through the batches one after the other."""
+"""The base class of observers that update their result batch by batch."""
 
 from __future__ import annotations
 

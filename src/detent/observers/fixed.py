@@ -1,4 +1,4 @@
-"""A range that is known beforehand: pixels, probabilities, the output of a sigmoid."""
+"""A range that is known in advance: pixels, probabilities, the output of a sigmoid."""
 
 from __future__ import annotations
 

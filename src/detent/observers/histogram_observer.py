@@ -1,4 +1,4 @@
-"""The ground of the observers that need the shape of the whole distribution."""
+"""The base class of observers that need the whole distribution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The range is what was seen, from the least value to the greatest."""
+"""The range from the minimum to the maximum."""
 
 from __future__ import annotations
 

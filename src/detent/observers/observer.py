@@ -1,4 +1,4 @@
-"""What every way of measuring a range has in common."""
+"""The base class of observers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a range that is trained starts on few codes."""
+"""Initial ranges for training at low bit widths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds what is divided by: a grid may round it to zero, and the quotient is infinite."""
+"""Finds divisors: rounding one to zero would make the quotient infinite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds what logarithms take in: a grid rounds its smallest numbers to zero, which the logarithm makes the largest."""
+"""Finds the inputs of logarithms: rounding small values to zero would give them the largest magnitude."""
 
 from __future__ import annotations
 

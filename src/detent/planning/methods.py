@@ -1,4 +1,4 @@
-"""How one tensor is quantized: the recipe's request, completed with the target's defaults."""
+"""The quantization of one tensor: the recipe's request, completed with the target's defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A target's own mix of formats: which weight gets what, as rules of a recipe."""
+"""A target's mix of formats, as recipe rules that assign a format to each weight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds what a recipe asks of activations and does not get, because a tensor is stored once for all that read it."""
+"""Finds requests for activations that cannot be met, because a tensor is stored once for all its readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One captured graph, as the planner reads it."""
+"""The planner's view of one captured graph."""
 
 from __future__ import annotations
 

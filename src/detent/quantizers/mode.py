@@ -1,4 +1,4 @@
-"""What calling a quantizer does: quantize, pass through, or observe; a block sets it, and blocks nest.
+"""The mode of a quantizer (quantize, pass through or observe), set by context managers that nest.
 
 >>> import torch
 >>> from detent.numerics import IntGrid, QParams, Scheme

@@ -1,5 +1,5 @@
-"""Scales taken over into the Plan of another backend: the same numbers where it stores them otherwise, and one grid
-where it has one for several tensors."""
+"""Transfers scales to the Plan of another backend: the same numbers if it stores them differently, and a common grid if
+it has one for several tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of the tensors of a prepared model when it is to run elsewhere."""
+"""The schemes and scales of a prepared model's tensors, for another backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batch norms that the other backend folds: what that does to scales which were measured without.
+"""Batch norms that only the other backend folds: how that changes scales measured without folding.
 
 The weight of a channel is multiplied by the norm's factor g. With the scale s |g| its codes stay what they are, but for
 their sign, so a weight with one scale has one for each channel then. The output of the operation is what the norm gave.

@@ -1,4 +1,4 @@
-"""One grid in several schemes: other codes, or another kind of scheme, for the same real numbers."""
+"""Equivalent schemes: different codes, or another kind of scheme, for the same real numbers."""
 
 from __future__ import annotations
 

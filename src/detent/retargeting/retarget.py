@@ -1,4 +1,4 @@
-"""The same calibrated model for another backend: placement, bias and sharing derived anew, scales kept."""
+"""Prepares a calibrated model for another backend: placement, bias and sharing are planned anew, scales are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rewrite needs to put back the operation that it replaced."""
+"""Restores the operation that a rewrite replaced."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Hardware targets: one module or one folder each, with everything that is known about it.
+"""Hardware targets: one module or folder each, with everything specific to the target.
 
-Importing it loads none of them, nor torch: the names alone are known, for a command line that refuses a wrong one.
+Importing this package loads neither the targets nor torch, so that the command line can check a name quickly.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every file format that a backend may name; a format is imported when it is used."""
+"""The file formats, by name; each is imported when it is first used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Float operations the twin has no function for (an LSTM, a loop): one node, run by ONNX Runtime."""
+"""Float operations without a function in the twin (an LSTM, a loop): a model of one node, run by ONNX Runtime."""
 
 from __future__ import annotations
 

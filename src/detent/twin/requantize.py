@@ -1,4 +1,4 @@
-"""From real numbers to codes and back, and from sums of products to codes: the parts that engines do differently.
+"""Quantization, dequantization, and requantization of sums of products: the parts in which engines differ.
 
 Everything here takes and gives float32 tensors that hold integers (see `arithmetic`). "f32" in a formula is a rounding
 to float32 after that operation.

@@ -1,4 +1,4 @@
-"""Networks whose weights are codes and whose activations are real numbers, on any engine that decodes them first."""
+"""Weight-only quantized networks, on any engine that dequantizes weights before it multiplies."""
 
 from __future__ import annotations
 

@@ -28,9 +28,10 @@ def require_known(asked: Iterable[str], arithmetic: str) -> None:
     known = ARITHMETICS[arithmetic].cpus
     for name in asked:
         if cpus.find(name).name not in known:
+            where = f"{', '.join(known)}, not on {name}: {ARITHMETICS[arithmetic].elsewhere}"
             raise UnknownNameError(
                 f"predict what {arithmetic} computes on the CPU {name!r}",
-                f"its arithmetic is known on {', '.join(known) or 'no CPU: it is not that of one'}",
+                f"its arithmetic is known on {where if known else 'no CPU: it is not that of one'}",
                 "ask for one of these" if known else "leave cpus out",
             )
 

@@ -1,4 +1,4 @@
-"""What a model that is not calibrated yet would give: calibrated on a few samples, judged by a few others."""
+"""Tries out a model that is not calibrated yet: calibrates it on a few samples and judges it by a few others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRIAL_ROWS = 256  # of samples to calibrate on, and of samples to judge by: ther
 
 
 def calibrate(prepared: PreparedModel, train: Sequence[Any]) -> None:
-    """Every scale from the batches, as `detent.calibrate` sets them before algorithms run."""
+    """Measure every scale on the batches, as `detent.calibrate` does before it runs algorithms."""
     with observing(prepared):
         for batch in train:
             run(prepared, batch)
@@ -30,7 +30,7 @@ def calibrate(prepared: PreparedModel, train: Sequence[Any]) -> None:
 def output_error(
     prepared: PreparedModel, train: Sequence[Any], judge: Sequence[Any], wanted: Sequence[Sequence[Tensor]]
 ) -> float:
-    """Noise over signal at the outputs, calibrated on `train`; `wanted` are the float outputs on `judge`."""
+    """Noise over signal at the outputs after calibrating on `train`; `wanted` are the float outputs on `judge`."""
     calibrate(prepared, train)
     deviation = Deviation()
     for ours, theirs in zip(outputs_of(prepared, judge), wanted, strict=True):

@@ -1,4 +1,4 @@
-"""One ONNX node as its converter sees it: its inputs, its attributes, and ways to add torch operations for it."""
+"""One ONNX node for its converter: its inputs, its attributes, and methods that add torch operations."""
 
 from __future__ import annotations
 

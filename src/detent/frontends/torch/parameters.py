@@ -1,4 +1,4 @@
-"""The weights and biases of a prepared module as they are deployed: codes and an encoding, or floats."""
+"""The deployed weights and biases of a prepared module: codes with an encoding, or floats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models, and what `capture` is given with them, that are refused before anything is done."""
+"""Refuses models and example inputs that cannot be captured, before anything is done."""
 
 from __future__ import annotations
 

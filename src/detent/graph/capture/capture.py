@@ -1,4 +1,4 @@
-"""From any `nn.Module` to fx graphs, never giving up: what cannot be traced becomes a graph break.
+"""Captures any `nn.Module` as fx graphs: what cannot be traced becomes a graph break.
 
 Where symbolic tracing cannot go on, torch.export is tried (`exporting`), and then a recording of what runs
 (`replaying`). A graph break is the smallest submodule that none takes: its Python code depends on data. It stays

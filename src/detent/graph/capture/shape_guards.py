@@ -1,4 +1,4 @@
-"""What sizes decide while a model is traced: `if h % 2:`, `assert c == 3`, `for part in x.chunk(2, 1)`.
+"""Decisions that depend on sizes while a model is traced: `if h % 2:`, `assert c == 3`, `for part in x.chunk(2, 1)`.
 
 The example inputs answer. An answer that depends on more than sizes, or that a batch twice as large would change, is
 none: the module is a graph break then. A branch that was taken stays checked when the graph runs.

@@ -1,4 +1,4 @@
-"""Tracing with torch.fx: what stays one node, what is a constant, and where it cannot go on."""
+"""Tracing with torch.fx: what stays one node, what is a constant, and where tracing must stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention in the operations it is made of: targets have integers for these, and none for attention as a whole.
+"""Decomposes attention: targets have integer kernels for its operations, but none for attention as a whole.
 
 Each function computes what torch's of the same name does, of tensors and of proxies alike. Truth values become what is
 added to the scores, a number so low that softmax gives 0 for it: infinities are no number that a grid, or every engine,

@@ -1,4 +1,4 @@
-"""Complex numbers of a captured graph, as their real and imaginary parts: no target computes with others.
+"""Rewrites complex tensors of a captured graph as real and imaginary parts, because no target has complex numbers.
 
 Rotary embeddings (`torch.polar`, `view_as_complex`) become products and sums of real numbers. What has no such form
 here (`torch.fft`) stays one operation, in float, that takes and gives real numbers.

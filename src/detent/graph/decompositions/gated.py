@@ -1,4 +1,4 @@
-"""A gated linear unit in the operations it is made of: targets have integers for these, and ONNX has no other way."""
+"""Decomposes gated linear units, for which ONNX has no operator."""
 
 from __future__ import annotations
 

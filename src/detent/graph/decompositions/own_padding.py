@@ -1,4 +1,4 @@
-"""A convolution that pads with something else than zeros becomes a pad and a convolution that does not.
+"""Splits a convolution whose padding is not zero into a pad and a convolution without padding.
 
 So a target decides about the pad as about any other, and its file need not have a convolution that reflects.
 """

@@ -1,5 +1,4 @@
-"""Operators whose output values are input values: reshaping, picking, repeating, joining. They take quantized tensors
-as well."""
+"""Data movement: reshaping, slicing, gathering, repeating, concatenating. They take quantized tensors as well."""
 
 from __future__ import annotations
 

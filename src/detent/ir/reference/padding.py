@@ -1,4 +1,4 @@
-"""A sliding window on tensors: what it pads, and which elements it meets."""
+"""Applies a sliding window to tensors: padding, and the elements of each window."""
 
 from __future__ import annotations
 

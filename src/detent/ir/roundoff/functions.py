@@ -1,6 +1,6 @@
-"""How far two float32 computations of a function, a softmax or a normalization may be apart.
+"""Bounds on the difference of two float32 computations of a function, a softmax or a normalization.
 
-Each bound is found from the operation, its kernel, the inputs that are there, and what comes out.
+Each bound is computed from the operation, its kernel, its inputs and its outputs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Weights in blocks: unsigned codes, a scale and a zero point a block, whatever a file writes of them."""
+"""Block-quantized weights: unsigned codes, with a scale and a zero point per block, independent of the file format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How values become the bytes of a file, and how files that are not what they should be are refused."""
+"""Converts values to the bytes of a file and back, and refuses malformed files."""
 
 from __future__ import annotations
 

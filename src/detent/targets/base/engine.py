@@ -1,4 +1,4 @@
-"""The interface of a runtime: load a deployed model, run it, read its tensors, tell how each operation ran."""
+"""The interface of an engine: load a deployed model, run it, read its tensors, report how each operation ran."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats that hold the qparams of tensors, for tools that read them beside the float network.
+"""Formats for tools that read the qparams of tensors from a separate file, next to the float network.
 
 Names are those of `float.onnx`, the network without Q and DQ.
 """

@@ -1,4 +1,4 @@
-"""How much faster integers are than floats on one engine, on a machine that others use too."""
+"""Compares integer and float speed of an engine, on a machine with other load."""
 
 from __future__ import annotations
 

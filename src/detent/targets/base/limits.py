@@ -1,4 +1,4 @@
-"""What a format can hold: the questions writers ask of a tensor, and how they refuse."""
+"""Checks whether a format can represent a tensor, and refuses if it cannot."""
 
 from __future__ import annotations
 

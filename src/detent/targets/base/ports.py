@@ -1,4 +1,4 @@
-"""What goes into a runtime and comes out of it, in the types that the network and its user agree on."""
+"""Converts the inputs and outputs of an engine to the types of the network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of targets, and the tables of what they bring with them."""
+"""The registry of targets, and of their formats, engines, arithmetics and rewrites."""
 
 from __future__ import annotations
 

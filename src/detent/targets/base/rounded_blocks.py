@@ -1,4 +1,4 @@
-"""Products of weights in blocks with activations that an engine rounds to 8 bits, block by block, while it runs.
+"""Products of block-quantized weights with activations that the engine rounds to 8 bits at run time, block by block.
 
 Codes are multiplied and added in integers within a block, and blocks in float32, in some order.
 """

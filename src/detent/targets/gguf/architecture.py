@@ -1,4 +1,4 @@
-"""What llama.cpp calls the parts of a model of transformers, and what it must be told of it."""
+"""Maps a transformers model to llama.cpp: tensor names and metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How GGUF holds weights: rows of blocks, each with its scales and codes side by side.
+"""GGUF's block types: weights are rows of blocks, each with its scales and codes.
 
 | type   | block | bytes | a number is                                              |
 |--------|-------|-------|----------------------------------------------------------|

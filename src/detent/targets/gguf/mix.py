@@ -1,4 +1,4 @@
-"""Which weight gets which type: the rules that llama.cpp's own quantizer has for models of the Llama family.
+"""The block type of each weight, by the rules of llama.cpp's quantizer for models of the Llama family.
 
 | mix      | weights | head, and a table that is the head too | values and `down` of some layers |
 |----------|---------|----------------------------------------|----------------------------------|

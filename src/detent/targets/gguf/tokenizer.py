@@ -1,4 +1,4 @@
-"""The tokenizer of a Hugging Face folder as the values that llama.cpp reads: tokens, what each is, and how they merge.
+"""Converts the tokenizer of a Hugging Face folder to llama.cpp's metadata: tokens, their types, and merges.
 
 Two kinds are known. Byte-level BPE (`gpt2` there) splits a text by a regular expression that llama.cpp has a name for.
 BPE of characters with bytes for the others, as SentencePiece makes it (`llama` there), merges by scores of tokens.

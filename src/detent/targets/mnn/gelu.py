@@ -1,4 +1,4 @@
-"""GELU as MNN computes it: with a quotient of polynomials for tanh, also where a network spells it out with Erf."""
+"""GELU in MNN: a rational approximation of tanh, also for a GELU that a network decomposes with Erf."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is one operation to MNN: a layer with its bias and its function, an addition with its ReLU, a SiLU."""
+"""Groups operations that MNN runs as one: a layer with its bias and activation, an addition with its ReLU, a SiLU."""
 
 from __future__ import annotations
 

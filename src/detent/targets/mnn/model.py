@@ -1,4 +1,4 @@
-"""The float network that `mnnconvert` reads, without what MNN gets wrong.
+"""The float network for `mnnconvert`, rewritten to avoid bugs of MNN.
 
 MNN runs an operation on codes as soon as it has a scale for all that it reads and gives. Some of those kernels are
 wrong in MNN 3.6.1. On x86 and arm64: batch norms that stand alone, maxima and minima of two tensors, and resizes other

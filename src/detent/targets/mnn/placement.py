@@ -1,4 +1,4 @@
-"""A converted MNN model next to the network it was made from: which tensors it still has, and what ran on integers."""
+"""Compares a converted MNN model with its network: which tensors it still has, and what ran on integers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tensors MNN has a scale for, and which operations it therefore runs on integers.
+"""Predicts which tensors MNN has a scale for, and therefore which operations it runs on integers.
 
 A converted model has scales for the inputs and outputs of its integer layers, and MNN propagates them
 (`scale_propagation`). An operation with a kernel for codes uses it if all its inputs and outputs have a scale; an input

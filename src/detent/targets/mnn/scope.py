@@ -1,4 +1,4 @@
-"""A network that is being rewritten for MNN, and what is known of it."""
+"""The state of rewriting a network for MNN."""
 
 from __future__ import annotations
 

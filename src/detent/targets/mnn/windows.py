@@ -1,4 +1,4 @@
-"""Pools whose sizes are rounded up, as MNN is to read them.
+"""Rewrites pools with `ceil_mode` for MNN.
 
 Rounding up may add a window that begins behind the last number and its padding. ONNX leaves it out; MNN 3.6.1 computes
 it: one more row of whatever, and the average of no numbers ends the process.

@@ -42,6 +42,10 @@ class Ncnn(Arithmetic):
         "interpolation and what is made of them) and layers left in float are off by a few units of the last place in "
         "a third to two thirds of outputs"
     )
+    elsewhere = (
+        "emulated, 0 of 39,000 outputs of ten small networks differ, and 1,331 of 226,000 where results lie on ties "
+        "(depthwise convolutions, by 1 LSB)"
+    )
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
         real = values.contiguous() * float(_factor(encoding))

@@ -1,4 +1,4 @@
-"""`If`, `Loop`, `Scan`: a branch that is known is taken; what depends on data stays one operation, in float."""
+"""`If`, `Loop`, `Scan`: takes a branch that is known; keeps what depends on data as one float operation."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""What a file has in single steps is one operation again, as it was in the code that it was exported from.
+"""Fuses operations that exporters decompose, as they were in the code that was exported.
 
-- a layer norm, as exporters wrote it before opset 17:
-  (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * weight + bias
+- a layer norm, as exporters wrote it before opset 17: (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * weight + bias
 - a norm by the root of the mean square: x / sqrt(mean(x^2) + eps) * weight
 - an activation function, such as a GELU before opset 20.
 

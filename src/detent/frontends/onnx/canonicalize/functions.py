@@ -1,4 +1,4 @@
-"""Activation functions that a file has in single steps, as exporters write them for opsets without the operator.
+"""Recognizes activation functions that exporters decompose for opsets without the operator.
 
     x -> Div(sqrt 2) -> Erf -> Add(1) -> Mul(x) -> Mul(0.5)        is        Gelu
 

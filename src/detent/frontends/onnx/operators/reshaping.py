@@ -1,4 +1,4 @@
-"""The same numbers in another shape or order."""
+"""Operators that change shape or order."""
 
 from __future__ import annotations
 

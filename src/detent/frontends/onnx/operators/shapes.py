@@ -1,4 +1,4 @@
-"""Shapes as tensors, constants, casts: what carries no activations."""
+"""Shapes as tensors, constants and casts."""
 
 from __future__ import annotations
 

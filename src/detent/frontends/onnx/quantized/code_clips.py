@@ -1,6 +1,6 @@
-"""A Clip of codes, which files have where a grid has fewer codes than the type: it is left out, and its ends are kept.
+"""Removes a Clip of codes, which files have if a grid has fewer codes than its type, and records its bounds.
 
-QuantizeLinear -> Clip(0, 15) -> DequantizeLinear        is        QuantizeLinear -> DequantizeLinear, codes 0 to 15
+QuantizeLinear -> Clip(0, 15) -> DequantizeLinear is QuantizeLinear -> DequantizeLinear, codes 0 to 15
 """
 
 from __future__ import annotations

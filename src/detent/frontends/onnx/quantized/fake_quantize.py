@@ -1,4 +1,4 @@
-"""Fake quantization that tools write as operators of their own, as QuantizeLinear, Clip and DequantizeLinear.
+"""Rewrites the fake-quantization operators of other tools as QuantizeLinear, Clip and DequantizeLinear.
 
 - `FakeQuantize` of OpenVINO (NNCF, MQBench): levels between two real numbers.
 - `LearnablePerTensorAffine`, `FixedPerTensorAffine`, `FixedPerChannelAffine`, `FakeQuantizeLearnablePerchannelAffine`

@@ -1,4 +1,4 @@
-"""Grids in the graph of a file: one for a tensor, and the ReLUs that grids did the work of."""
+"""Merges repeated Q/DQ pairs of a tensor, and restores ReLUs that a file expresses by a grid."""
 
 from __future__ import annotations
 

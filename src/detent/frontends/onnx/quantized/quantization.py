@@ -1,4 +1,4 @@
-"""QuantizeLinear and DequantizeLinear: pairs are taken out of the graph and their scales kept."""
+"""QuantizeLinear and DequantizeLinear: removes pairs from the graph and records their scales."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a path to a ModelProto, trusting nothing: no file outside the model's folder is opened, ever."""
+"""Reads a ModelProto from an untrusted file: no file outside the model's folder is ever opened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which versions of the operator set are understood, and operators that are defined by others."""
+"""The supported opsets, and operators that are defined by functions."""
 
 from __future__ import annotations
 

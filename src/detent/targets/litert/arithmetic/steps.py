@@ -1,4 +1,4 @@
-"""Which operations LiteRT runs on integers, and by which kernels: the same for all sets of kernels.
+"""Selects the operations that LiteRT runs on integers, and their kernels, for any set of kernels.
 
 The decisions are those of the writer of .tflite files, which fuses in the same way (`fusing.fused`). The arithmetic
 knows how a kernel rounds.

@@ -1,4 +1,4 @@
-"""What LiteRT runs as one operator: a weighted or elementwise operation, its bias, and an activation that clips."""
+"""Fuses what LiteRT runs as one operator: a weighted or elementwise operation, its bias, and a clipping activation."""
 
 from __future__ import annotations
 

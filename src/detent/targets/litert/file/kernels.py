@@ -1,4 +1,4 @@
-"""On which grids LiteRT computes operations on integers: the ones that it prescribes, and those of 16 bits.
+"""The grids on which LiteRT has integer kernels: those that it prescribes, and 16-bit ones.
 
 The writer and the twin ask here, so that they agree; what has no kernel runs in float.
 """

@@ -1,5 +1,5 @@
-"""Which numbers a .tflite file can hold: activations of int8, or int16 around zero, with one scale; symmetric weights
-of int8 or int4; biases of int32, or int64 where sums of 16-bit activations need it."""
+"""The encodings that a .tflite file supports: activations of int8, or int16 around zero, with one scale; symmetric
+weights of int8 or int4; biases of int32, or int64 where sums of 16-bit activations need it."""
 
 from __future__ import annotations
 

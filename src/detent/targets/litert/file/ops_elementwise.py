@@ -1,4 +1,4 @@
-"""Arithmetic between tensors, activation functions, normalization: what keeps the shape."""
+"""Operations that keep the shape: arithmetic, activation functions, softmax."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations that move values or pick them: they work on codes as on real numbers, and keep the encoding."""
+"""Data movement, which works on codes as on real numbers and keeps the encoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a .tflite file says, in the words of ONNX: the state of translating one file.
+"""The state of translating one .tflite file to ONNX operations.
 
 Of images (four axes) the channels come second, as ONNX has them. A tensor of the file that is not constant is one of
 the network, of the same name.

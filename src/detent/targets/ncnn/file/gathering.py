@@ -1,4 +1,4 @@
-"""Gather and GatherElements: constant places of a tensor, or computed places of a constant."""
+"""Gather and GatherElements: constant indices into a tensor, or computed indices into a constant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Comparisons, flags and choices. ncnn has none of them: a flag is 1 or 0, and sums, products and clips do the rest."""
+"""Comparisons, booleans and Where, which ncnn does not have: a boolean is 1 or 0, and sums, products and clips do the
+rest."""
 
 from __future__ import annotations
 

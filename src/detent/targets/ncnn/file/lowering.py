@@ -1,10 +1,10 @@
-"""What the rules for single operations build on: blobs and their sizes, constants, layers, and the order they stand in.
+"""The state of writing a network as ncnn layers: blobs and their sizes, constants, layers, and their order.
 
-ncnn has no batch axis: a blob is one sample, of 1 to 4 dimensions, and an ONNX tensor of shape (1, C, H, W) is the
-blob (C, H, W). Sizes are written outermost first here, as ONNX does; ncnn writes w, h, d, c.
+ncnn has no batch axis: a blob is one sample, of 1 to 4 dimensions, and an ONNX tensor of shape (1, C, H, W) is the blob
+(C, H, W). Sizes are written outermost first here, as ONNX does; ncnn writes w, h, d, c.
 
-Integers and flags are float32 in a blob, whole numbers. Only an input that names rows of a table is int32, which
-is what ncnn's Embed takes; where it is read as a number too, a table of 0, 1, 2, ... gives that.
+Integers and flags are float32 in a blob, whole numbers. Only an input that names rows of a table is int32, which is
+what ncnn's Embed takes; where it is read as a number too, a table of 0, 1, 2, ... gives that.
 """
 
 from __future__ import annotations

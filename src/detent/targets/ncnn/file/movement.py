@@ -1,4 +1,4 @@
-"""Operations that move numbers about: reshape, transpose, slice, concatenate, pad, repeat, resize."""
+"""Data movement: reshape, transpose, slice, concatenate, pad, repeat; and resize."""
 
 from __future__ import annotations
 

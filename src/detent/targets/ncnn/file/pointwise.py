@@ -1,4 +1,4 @@
-"""Operations on each number, and on pairs of numbers."""
+"""Unary and binary elementwise operations."""
 
 from __future__ import annotations
 

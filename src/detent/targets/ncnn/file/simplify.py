@@ -1,4 +1,4 @@
-"""What is settled before layers are made: grids that say the same thing twice."""
+"""Removes redundant grids before layers are created."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations over many numbers: pools, means, softmax, layer norm, products of two computed matrices."""
+"""Pools, reductions, softmax, normalizations, and products of two activations."""
 
 from __future__ import annotations
 
