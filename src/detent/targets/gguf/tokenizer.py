@@ -224,7 +224,7 @@ def _around(step: Mapping[str, Any] | None) -> tuple[int | None, int | None]:
                 names = [next(iter(part)) for part in one["single"]]
                 inner = names.index("Sequence")
                 if inner > 1 or len(names) - inner > 2:
-                    raise NoTokenizer("it puts several tokens before or behind a text")
+                    raise NoTokenizer("it puts several tokens before or after a text")
                 ids = [one["special_tokens"][part["SpecialToken"]["id"]]["ids"] if "SpecialToken" in part else [None]
                        for part in one["single"]]  # fmt: skip
                 return (ids[0][0] if inner else None), (ids[-1][0] if len(names) > inner + 1 else None)
