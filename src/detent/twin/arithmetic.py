@@ -1,4 +1,4 @@
-"""What the twin asks of an arithmetic: how the engine quantizes, and which operations it runs as one and how.
+"""The interface of an arithmetic: how the engine quantizes, which operations it fuses, and how it computes them.
 
 Conventions that every arithmetic and every kernel keeps:
 
@@ -14,9 +14,9 @@ Conventions that every arithmetic and every kernel keeps:
   deployed model it stands for, in their order.
 
 A new arithmetic is one file: a class with `name`, `claim`, `quantize` and `lower`, where `lower` is usually one call of
-`lowering.lower(graph, MAKERS)` with a table from ONNX operation types to makers. A maker looks at an operation and
-what follows, and answers with a prepared step, or with None where the engine does not run it on integers; the operation
-then runs in float. Makers compose `lowering.chain` (what fuses), `accumulate.accumulator` (exact sums of products),
+`lowering.lower(graph, MAKERS)` with a table from ONNX operation types to makers. A maker looks at an operation and what
+follows, and answers with a prepared step, or with None where the engine does not run it on integers; the operation then
+runs in float. Makers compose `lowering.chain` (what fuses), `accumulate.accumulator` (exact sums of products),
 `requantize.*` (from sums to codes) and `float_ops` (everything else).
 """
 

@@ -1,4 +1,4 @@
-"""What a tensor of the network can be, whatever the order in which float32 sums are added up.
+"""The values that a tensor can have for any order of summation in float32.
 
 Each operation starts from values that both sides had (reset inputs), so that the answer is about that operation alone;
 where a value inside was not shown, from what that one can be, through the grid it is put on.
@@ -31,7 +31,8 @@ _TO_GRID = 4 * UNIT
 
 
 class Ranges:
-    """The ranges of one batch: `given` holds what the other side had, codes if integers (see `Twin.tensors`)."""
+    """The ranges of one batch: `given` holds the other side's values, as codes if they are integers (see
+    `Twin.tensors`)."""
 
     def __init__(self, twin: Twin, inputs: Mapping[str, Array], given: Mapping[str, Array]):
         self._twin, self._graph = twin, twin.rewritten
@@ -46,15 +47,15 @@ class Ranges:
         self._found: dict[str, ErrorBound] = {}
 
     def real(self, tensor: str) -> ErrorBound | None:
-        """The real numbers that an operation gives, before they are put on a grid; None of an input."""
+        """The real numbers that an operation computes, before quantization; None for an input."""
         if tensor not in self._made:
             return None
         with torch.no_grad():
             return self._computed(tensor)
 
     def codes(self, tensor: str, encoding: Encoding, off: float = 0.0) -> tuple[Array, Array] | None:
-        """The least and the greatest code, of real numbers that may be `off` by so many steps besides; None of an
-        input."""
+        """The lowest and highest possible code, if the real numbers may additionally be `off` by so many steps; None
+        for an input."""
         found = self.real(tensor)
         if found is None:
             return None
@@ -64,7 +65,7 @@ class Ranges:
         return least.numpy(), greatest.numpy()
 
     def rounds_inside(self, tensor: str) -> bool:
-        """Whether a tensor that was not given is put on a grid on the way from what was given."""
+        """Whether a tensor that was not given is quantized between the given tensors and this one."""
         for name in reachable([tensor], lambda one: [read.tensor for read in self._hidden(one)]):
             table = self._stored_rows(name)
             if table is not None and table.encoding in self._graph.encodings(name):
@@ -74,7 +75,7 @@ class Ranges:
         return False
 
     def sources(self, tensor: str) -> Iterator[str]:
-        """The given tensors that it is computed from."""
+        """The given tensors from which it is computed."""
 
         def unknown(name: str) -> list[str]:
             return [read.tensor for read in self._computed_inputs(name) if not self._is_known(read)]
@@ -83,19 +84,19 @@ class Ranges:
             yield from (read.tensor for read in self._computed_inputs(name) if self._is_known(read))
 
     def _computed_inputs(self, tensor: str) -> list[Operand]:
-        """What the operation that gives a tensor reads, but for constants."""
-        reads = self._made[tensor].inputs if tensor in self._made else ()
+        """The inputs of the operation that computes a tensor, except constants."""
+        reads = self._made[tensor].arguments if tensor in self._made else ()
         return [read for read in reads if read is not None and read.tensor not in self._graph.constants]
 
     def _stored_rows(self, tensor: str) -> Operand | None:
-        """The table that a tensor's rows are taken from, if it is stored as codes."""
+        """The table from which a tensor's rows are taken, if it is stored as codes."""
         op = self._made.get(tensor)
         table = op.inputs[0] if op is not None and op.type == "Gather" else None
         held = self._graph.is_constant(table) and table.encoding is not None
         return table if held else None
 
     def _hidden(self, tensor: str) -> list[Operand]:
-        """What it is computed from and was not given."""
+        """The tensors that it is computed from and that were not given."""
         if self._stored_rows(tensor) is not None:
             return []
         return [read for read in self._computed_inputs(tensor) if not self._is_known(read)]
@@ -114,7 +115,7 @@ class Ranges:
             if name in self._found:
                 continue
             op = self._made[name]
-            reads = [None if read is None else self._read(read, op) for read in op.inputs]
+            reads = [None if read is None else self._read(read, op) for read in op.arguments]
             arithmetic = self._twin.arithmetic
             own, rule = arithmetic.functions.get(op.type), arithmetic.roundoff.get(op.type)
             kernel = float_kernel(self._graph, op) if own is None else partial(own, op)
@@ -125,7 +126,7 @@ class Ranges:
         return self._found[tensor]
 
     def _read(self, read: Operand, op: Op) -> ErrorBound:
-        """Real numbers, as an operation reads them."""
+        """An operand as real numbers."""
         encoding = read.encoding
         if read.tensor in self._graph.constants:
             return ErrorBound(self._constant(read))
