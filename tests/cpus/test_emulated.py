@@ -103,8 +103,8 @@ def test_arm64_computes_the_same_with_and_without_dot_products(
 
 @pytest.mark.parametrize("case", rows("openvino"))
 def test_openvino_on_arm64_is_near_its_twin_of_x86(case: Case, cases: Path, answers: Answers) -> None:
-    """It is not claimed to be equal there: 15 of 20 networks were, the others up to 0.32 % of the largest output off, so
-    two steps of 1/255 are allowed. Without dot products it cannot compile grouped convolutions with a dilation."""
+    """It is not claimed to be equal there: 15 of 20 networks were, the others up to 0.32 % of the largest output off.
+    Two steps of 1/255 are allowed. Without dot products it cannot compile grouped convolutions with a dilation."""
     package, inputs = read(cases, case)
     found, computed = answer(answers(ARM64[1]), case), twin_of(package, "vnni").run(inputs)
     for name, values in computed.items():

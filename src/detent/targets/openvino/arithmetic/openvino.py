@@ -67,8 +67,8 @@ class OpenVino(Arithmetic):
         "matrices), 2 % of a bilinear resize, and a few sums on ties"
     )
     elsewhere = (
-        "emulated (Neoverse N1), 10,357 of 77,872 outputs of ten small networks differ, in 3 of them, by up to 0.32 % of "
-        "the largest"
+        "emulated (Neoverse N1), 10,357 of 77,872 outputs of ten small networks differ, in 3 of them, by up to 0.32 % "
+        "of the largest"
     )
     from_ends = True
 
