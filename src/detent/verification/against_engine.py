@@ -206,7 +206,7 @@ class AgainstEngine:
         if bounds is not None:
             least, greatest = (bound.reshape(ours.shape) for bound in bounds)
             fits = np.logical_and(*((least <= side) & (side <= greatest) for side in codes))
-        if off >= 1 or arithmetic.float_slack:
+        if off >= 1:
             fits |= np.abs(codes[0] - codes[1]) <= 1
         return fits
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from detent.ir import Encoding, Op, Operand
-from detent.ir.roundoff import UNIT, ErrorBound, error_bounds
+from detent.ir.roundoff import UNIT, ErrorBound, error_bounds, rounds
 from detent.traversal import dependencies_first, reachable
 from detent.twin import Twin
 from detent.twin.float_ops import float_kernel
@@ -39,6 +39,9 @@ class Ranges:
         self._given = {**given, **{name: array for name, array in inputs.items() if name not in self._graph.coded}}
         self._coded = {name: array for name, array in inputs.items() if name in self._graph.coded}
         self._made = {name: op for op in self._graph.ops for name in op.outputs if name}
+        self._approximated = {
+            name for step in twin.steps if step.ran_as == "float" for op in step.ops for name in op.outputs
+        }
         self._off = {made.tensor: step.off for step in twin.steps if step.off for made in step.writes}
         self._reals = {made.tensor: step.reals for step in twin.steps for made in step.writes}
         self._found: dict[str, ErrorBound] = {}
@@ -117,6 +120,8 @@ class Ranges:
             own, rule = arithmetic.functions.get(op.type), arithmetic.roundoff.get(op.type)
             kernel = float_kernel(self._graph, op) if own is None else partial(own, op)
             results = error_bounds(op, kernel, reads, rule)
+            if arithmetic.float_slack and rule is None and rounds(op) and self._approximated.intersection(op.outputs):
+                results = tuple(_wider(each, arithmetic.float_slack) for each in results)
             self._found.update(zip((name for name in op.outputs if name), results, strict=False))
         return self._found[tensor]
 
@@ -171,6 +176,13 @@ class Ranges:
         if read.encoding is None:
             return real
         return dequantize(self._twin.arithmetic.quantize(real, read.encoding), read.encoding)
+
+
+def _wider(found: ErrorBound, slack: float) -> ErrorBound:
+    """By so much of the largest number; whole numbers and truth values stay."""
+    if not found.value.is_floating_point() or not found.value.numel():
+        return found
+    return ErrorBound(found.value, found.spread + slack * found.value.abs().nan_to_num(posinf=0.0).max())
 
 
 def _low(value: Tensor, encoding: Encoding) -> Tensor:

@@ -22,6 +22,7 @@ LLAMA3 = (
 )
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
 SPLIT = {"type": "Split", "pattern": {"Regex": LLAMA3}, "behavior": "Isolated", "invert": False}
+QWEN2 = {**SPLIT, "pattern": {"Regex": LLAMA3.replace("{1,3}", "")}}
 BOS = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}],
        "special_tokens": {"<s>": {"ids": [1]}}}  # fmt: skip
 REPLACE = {"type": "Replace", "pattern": {"String": " "}, "content": MARK}
@@ -65,7 +66,8 @@ def test_pieces_with_scores():
     ("whole", "split"),
     [
         (of_bytes(SPLIT, BYTE_LEVEL, ignore_merges=True), "llama-bpe"),
-        (of_bytes({**SPLIT, "pattern": {"Regex": LLAMA3.replace("{1,3}", "")}}, BYTE_LEVEL), "qwen2"),
+        (of_bytes(QWEN2, BYTE_LEVEL), "qwen2"),
+        ({**of_bytes(QWEN2, BYTE_LEVEL), "normalizer": {"type": "NFC"}}, "qwen2"),
         (of_bytes({**BYTE_LEVEL, "use_regex": True}), "gpt-2"),
         (of_bytes({"type": "Digits", "individual_digits": True}, {**BYTE_LEVEL, "use_regex": True}), "smollm"),
     ],

@@ -17,7 +17,7 @@ from detent.errors import ArtifactError, DeployError
 from detent.ir import DeployedTensor, Layout, Network, StoredAs
 from detent.targets.base import Deployment, Format, TensorFacts, Written
 from detent.targets.base.format import Roles
-from detent.targets.gguf.architecture import heads_of, interleaved, name_of, split_halves, values_of
+from detent.targets.gguf.architecture import heads_of, interleaved, name_of, split_halves, tensors_of, values_of
 from detent.targets.gguf.block_types import F32, TYPES, BlockType, Coded, real_numbers, type_of
 from detent.targets.gguf.container import Container, Held, damaged, read, write
 from detent.targets.gguf.mix import file_type
@@ -65,18 +65,21 @@ def _container(deployment: Deployment) -> Container:
     values = values_of(deployment.config, words=0 if table is None else len(table))
     tensors: dict[str, Held] = {}
     parameters: dict[str, list[str]] = {}
-    types = []
+    types, places = [], tensors_of(values)
     for name, array in arrays.items():
-        own = name_of(_layer(name))
-        if own is None or not name.endswith(".weight"):
+        own = f"{name_of(_layer(name))}.{name.rpartition('.')[2]}"
+        if own not in places:
             if name in quantized or name.endswith((".weight", ".bias")):
                 raise DeployError(_ASKED, f"llama.cpp has no place for the parameter {name}", "use another target")
             continue
-        own += ".weight"
         held, kind = _held(array, quantized.get(name), heads_of(own, values))
         tensors[own], parameters[own] = held, [name]
         types.append(kind)
-    _require_all(tensors, values)
+    absent = [name for name in places if name not in tensors]
+    if absent:
+        raise DeployError(
+            _ASKED, f"the network has no {', '.join(absent[:3])}", "deploy the whole model, with its head"
+        )
     if "output.weight" in tensors and _equal(tensors["output.weight"], tensors["token_embd.weight"]):
         del tensors["output.weight"]
         parameters["token_embd.weight"] += parameters.pop("output.weight")
@@ -125,17 +128,6 @@ def _held(array: Array, tensor: DeployedTensor | None, heads: int | None) -> tup
     if not np.array_equal(real_numbers(kind.unpack(packed, array.shape[1])), array):
         raise DeployError(_ASKED, f"the scales of {tensor.tensor} are no numbers of {kind.name}", "calibrate it again")
     return Held(array.shape, kind.number, interleaved(packed, heads).tobytes()), kind.name
-
-
-def _require_all(tensors: Mapping[str, Held], values: Mapping[str, Any]) -> None:
-    layers = int(values[f"{values['general.architecture']}.block_count"])
-    parts = ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down")
-    wanted = ["token_embd", "output_norm", "output", *(f"blk.{i}.{part}" for i in range(layers) for part in parts)]
-    absent = [name for name in wanted if f"{name}.weight" not in tensors]
-    if absent:
-        raise DeployError(
-            _ASKED, f"the network has no {', '.join(absent[:3])}", "deploy the whole model, with its head"
-        )
 
 
 def _equal(first: Held, second: Held) -> bool:

@@ -29,6 +29,8 @@ _SPLITS = {
     (("Split", _WORDS + r"\p{N}" + _REST), ("ByteLevel", False)): "qwen2",
 }
 """What llama.cpp calls the ways to split a text before bytes merge."""
+_NORMALIZERS = {"qwen2": {"type": "NFC"}}
+"""What llama.cpp leaves out of a tokenizer: text that is not in this form gets other tokens there."""
 _TAKES_WHOLE_WORDS = ("llama-bpe",)
 """Those with which it takes a word that is a token as it is, without merging."""
 
@@ -107,7 +109,7 @@ def _of_tokenizers(whole: Mapping[str, Any]) -> dict[str, Any]:
         return {**found, **_like_sentencepiece(whole, tokens, merges, types)}
     parts = tuple(_splits(whole.get("pre_tokenizer")))
     split = _SPLITS.get(parts)
-    if split is None or whole.get("normalizer") is not None:
+    if split is None or whole.get("normalizer") not in (None, _NORMALIZERS.get(split)):
         raise NoTokenizer("it splits or changes a text in a way that llama.cpp has no name for here")
     if bool(model.get("ignore_merges")) != (split in _TAKES_WHOLE_WORDS):
         raise NoTokenizer(f"it merges within whole words otherwise than {split} of llama.cpp does")
