@@ -259,11 +259,7 @@ def _turn_values(values: Layer, after: Layer, turn: Tensor) -> None:
 
 def _is_same(prepared: PreparedModel, batches: list[Any], wanted: list[list[Tensor]]) -> bool:
     """Whether the float network still computes the same up to rounding."""
-    error = Deviation()
-    for ours, theirs in zip(outputs_of(prepared, batches), wanted, strict=True):
-        for got, want in zip(ours, theirs, strict=True):
-            error.add(want, got)
-    return error.relative <= _ROUNDING
+    return Deviation.between(wanted, outputs_of(prepared, batches)).relative <= _ROUNDING
 
 
 def _kind(node: fx.Node, modules: dict[str, nn.Module]) -> str | None:

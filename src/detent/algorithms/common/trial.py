@@ -36,11 +36,7 @@ def output_error(
 ) -> float:
     """Noise over signal at the outputs after calibrating on `train`; `wanted` are the float outputs on `judge`."""
     calibrate(prepared, train)
-    deviation = Deviation()
-    for ours, theirs in zip(outputs_of(prepared, judge), wanted, strict=True):
-        for got, want in zip(ours, theirs, strict=True):
-            deviation.add(want, got)
-    return deviation.relative
+    return Deviation.between(wanted, outputs_of(prepared, judge)).relative
 
 
 class Trial:
