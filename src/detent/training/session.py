@@ -111,7 +111,7 @@ def deploy_checkpoint(config: Config, path: str | Path, folder: str | Path, *, a
 
 
 def _exclusive(folder: Path, processes: Processes) -> AbstractContextManager[None]:
-    """One run at a time in a folder; all its processes count as one."""
+    """A context that allows one run at a time in a folder; all its processes count as one."""
     return locked(folder, f"train in {folder}") if processes.first else nullcontext()
 
 

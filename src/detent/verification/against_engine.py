@@ -166,7 +166,7 @@ class AgainstEngine:
         return self._encodings.get(name) if _whole(ours) or _whole(theirs) else None
 
     def _same(self, name: str, made: Array, seen: Arrays) -> bool:
-        """Codes on the grid of the tensor, if one of both is codes."""
+        """Whether both are the same, as codes on the tensor's grid if one of them is codes."""
         ours, theirs, encoding = made, seen[name], self._encodings.get(name)
         if encoding is not None and _whole(ours) != _whole(theirs):
             ours, theirs = (side if _whole(side) else np.asarray(encoding.quantize(side)) for side in (ours, theirs))

@@ -229,7 +229,8 @@ def _row(numbers: Any) -> Floats:
 
 
 def _alike(own: Floats, wanted: Floats, *, in_order: bool) -> bool:
-    """One number in the manifest may stand for every channel; factors, once for every group of channels."""
+    """Whether they are equal. One number in the manifest may stand for all channels; factors, one for every group of
+    channels."""
     if not in_order and own.size != wanted.size and wanted.size % max(own.size, 1) == 0:
         return bool(np.isin(own, wanted).all())
     return (own.size == wanted.size or wanted.size == 1) and bool(np.all(own == wanted))

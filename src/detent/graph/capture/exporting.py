@@ -165,7 +165,7 @@ class Exporter:
 
     @contextmanager
     def _as_before_running(self) -> Iterator[None]:
-        """With the attributes that the modules had then; they keep nothing that is set inside."""
+        """A context in which modules have the attributes they had before running; changes inside are discarded."""
         now = {module: dict(vars(module)) for module in self._module.modules()}
         buffers = {module: dict(module._buffers) for module in now}
         try:

@@ -196,7 +196,7 @@ class OpenVino(Engine):
 
     @contextmanager
     def _reported(self, asked: str, to_do: str) -> Iterator[None]:
-        """Its own errors, all of one kind, as ours."""
+        """Converts OpenVINO's exceptions to Detent's."""
         try:
             yield
         except RuntimeError as error:

@@ -38,7 +38,8 @@ def _binary(kind: str, *, integer: bool = True, activation: bool = True) -> Lowe
 
 
 def _layout(low: TfliteLowering, node: Node, reads: Sequence[Operand]) -> bool:
-    """Channels last if one operand is so, unless another has fewer axes: that lines up with the order of ONNX."""
+    """Whether to use channels last: if one operand does, unless another has fewer axes, which line up with ONNX's
+    order."""
     rank = low.rank(node.output)
     shorter = any(low.rank(read.tensor) != rank and not low.is_constant(read) for read in reads)
     return any(low.made_last(read) for read in reads) and not shorter
