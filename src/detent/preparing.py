@@ -32,6 +32,7 @@ from detent.graph import (
     PreparedModel,
     capture,
     fold_batch_norms,
+    fold_weights,
     insert,
     lift_functional_weights,
     other_real,
@@ -120,6 +121,7 @@ def prepare_captured(
     # A model from a file has a module for each weight already, under the names that lead back into the file.
     is_file = is_imported(captured.module)
     split = {} if is_file else split_sliced_parameters(captured)
+    captured = captured if is_file else fold_weights(captured)
     transposed = set() if is_file else lift_functional_weights(captured)
     split_conv_padding(captured)
     modules = dict(captured.module.named_modules())

@@ -85,6 +85,10 @@ class Plan:
     ops: tuple[PlannedOp, ...] = ()
     ranges: tuple[QuantizedTensor, ...] = ()
 
+    def __repr__(self) -> str:
+        counts = f"{len(self.quantized)} tensors quantized, {len(self.kept_float)} in float"
+        return f"<Plan for {self.backend} / {self.recipe}: {counts}; print it to see the table>"
+
     @property
     def quantized(self) -> tuple[QuantizedTensor, ...]:
         return tuple(entry for entry in self.entries if isinstance(entry, QuantizedTensor))

@@ -81,9 +81,14 @@ class Op:
         return self.name or self.outputs[0]
 
     @property
+    def arguments(self) -> tuple[Operand | None, ...]:
+        """What a kernel takes: the inputs, then the outer tensors that subgraphs read."""
+        return (*self.inputs, *self.captured.values())
+
+    @property
     def reads(self) -> tuple[Operand, ...]:
         """All its operands."""
-        return (*(read for read in self.inputs if read is not None), *self.captured.values())
+        return tuple(read for read in self.arguments if read is not None)
 
     @property
     def input_names(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from detent.errors import DeployError, refusing
 from detent.ir.attributes import attribute_value, changed_defaults
 from detent.ir.metadata import REQUANTIZE, ROLE, is_code_range, read_stored_as
 from detent.ir.network import Network, Op, Operand, Output, Port
+from detent.ir.one_node import captured_names
 from detent.ir.qparams import BOUNDS, Encoding
 from detent.ir.shapes import shapes_of
 
@@ -71,7 +72,7 @@ class _Reader:
             said = {a.name: _attribute(a) for a in node.attribute}
             attributes = {**changed_defaults(node.op_type, self._opset), **said}
             metadata = {entry.key: entry.value for entry in node.metadata_props}
-            captured = {name: self._read(name) for name in _captured(node)}
+            captured = {name: self._read(name) for name in captured_names(node)}
             ops.append(
                 Op(node.op_type, node.name, reads, tuple(node.output), attributes, node.domain, metadata, captured)
             )
@@ -213,19 +214,6 @@ class _Reader:
             if value.name == name:
                 return _type_name(value.type.tensor_type.elem_type)
         raise DeployError(f"read the tensor {name!r}", "nothing in the model computes it", "check the file")
-
-
-def _captured(node: onnx.NodeProto) -> list[str]:
-    """The outer tensors that the subgraphs of a node read."""
-    found: dict[str, None] = {}
-    for attribute in node.attribute:
-        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            own = {value.name for value in (*graph.input, *graph.initializer)}
-            own.update(name for inner in graph.node for name in inner.output)
-            read = [name for inner in graph.node for name in (*inner.input, *_captured(inner))]
-            read += [value.name for value in graph.output]
-            found.update(dict.fromkeys(name for name in read if name and name not in own))
-    return list(found)
 
 
 def _array(tensor: onnx.TensorProto) -> Array:

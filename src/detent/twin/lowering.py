@@ -66,7 +66,7 @@ def float_step(graph: Network, op: Op, function: Kernel | None = None) -> Step:
     """Dequantize the inputs, compute in float32, return floats; `function` replaces the reference kernel (see
     `float_ops`)."""
     compute = float_kernel(graph, op) if function is None else partial(function, op)
-    encodings = [None if read is None else read.encoding for read in op.inputs]
+    encodings = [None if read is None else read.encoding for read in op.arguments]
 
     def kernel(*inputs: Any) -> Any:
         real = [
@@ -75,7 +75,7 @@ def float_step(graph: Network, op: Op, function: Kernel | None = None) -> Step:
         ]
         return compute(*real)
 
-    return Step((op,), op.inputs, tuple(Operand(name) for name in op.outputs if name), kernel, "float")
+    return Step((op,), op.arguments, tuple(Operand(name) for name in op.outputs if name), kernel, "float")
 
 
 def move_step(graph: Network, op: Op) -> Step | None:

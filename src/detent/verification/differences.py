@@ -27,8 +27,8 @@ def encoding_by_tensor(graph: Network) -> dict[str, Encoding]:
     """The grid of every tensor that a reader quantizes."""
     found: dict[str, Encoding] = {}
     for op in graph.ops:
-        for read in op.inputs:
-            if read is not None and read.encoding is not None and read.tensor not in graph.coded:
+        for read in op.reads:
+            if read.encoding is not None and read.tensor not in graph.coded:
                 found.setdefault(read.tensor, read.encoding)
     for output in graph.outputs:
         if output.read.encoding is not None:

@@ -78,7 +78,7 @@ def _encodings(graph: Network) -> dict[str, list[tuple[Encoding, bool]]]:
     """Those of each tensor, by the name that the manifest has for it, and whether it holds a transposed convolution's
     parameter once for each phase."""
     found: dict[str, list[tuple[Encoding, bool]]] = {}
-    reads = [read for op in graph.ops for read in op.inputs if read is not None]
+    reads = [read for op in graph.ops for read in op.reads]
     reads += [output.read for output in graph.outputs]
     for read in reads:
         if read.encoding is not None:

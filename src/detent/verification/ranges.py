@@ -85,7 +85,7 @@ class Ranges:
 
     def _computed_inputs(self, tensor: str) -> list[Operand]:
         """The inputs of the operation that computes a tensor, except constants."""
-        reads = self._made[tensor].inputs if tensor in self._made else ()
+        reads = self._made[tensor].arguments if tensor in self._made else ()
         return [read for read in reads if read is not None and read.tensor not in self._graph.constants]
 
     def _stored_rows(self, tensor: str) -> Operand | None:
@@ -115,7 +115,7 @@ class Ranges:
             if name in self._found:
                 continue
             op = self._made[name]
-            reads = [None if read is None else self._read(read, op) for read in op.inputs]
+            reads = [None if read is None else self._read(read, op) for read in op.arguments]
             arithmetic = self._twin.arithmetic
             own, rule = arithmetic.functions.get(op.type), arithmetic.roundoff.get(op.type)
             kernel = float_kernel(self._graph, op) if own is None else partial(own, op)

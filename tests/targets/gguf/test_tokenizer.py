@@ -97,6 +97,8 @@ UNORDERED["model"] = {**UNORDERED["model"], "merges": [["a", "b"], [MARK, "a"], 
         (spoken(normalizer={"type": "Lowercase"}), "changes a text by Lowercase"),
         (spoken(normalizer=None), "does not mark spaces"),
         (spoken(post_processor={"type": "BertProcessing"}), "around a text by BertProcessing"),
+        (spoken(post_processor={**BOS, "special_tokens": {"<s>": {"ids": [2**40]}}}), "which is no token"),
+        (spoken(post_processor={**BOS, "special_tokens": {"<s>": {"ids": ["<s>"]}}}), "which is no token"),
         ([], "tokenizer.json is not JSON of a tokenizer"),
     ],
 )
@@ -111,6 +113,11 @@ def test_others_are_refused(whole, reason):
 def test_a_damaged_file_is_no_tokenizer(damaged):
     with pytest.raises(NoTokenizer):
         values(spoken(**damaged))
+
+
+def test_a_template_that_is_no_text_is_refused():
+    with pytest.raises(NoTokenizer, match=r"chat_template\.jinja is not text"):
+        values(spoken(), **{"chat_template.jinja": b"\xff{{"})
 
 
 def test_more_tokens_than_the_model_has_are_refused():

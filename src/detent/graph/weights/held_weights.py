@@ -22,7 +22,7 @@ from detent.graph.region import Region
 from detent.graph.torch_ops import kind_of, torch_op
 from detent.graph.wrap import Functional
 
-__all__ = ["WHY_FLOAT", "is_inside_graph_break", "lift_functional_weights"]
+__all__ = ["WHY_FLOAT", "functional_weight", "is_inside_graph_break", "lift_functional_weights"]
 
 WHY_FLOAT = "why its weight stays float"
 """Of a node that keeps its functional weight: where the reason is in its `meta`."""
@@ -108,6 +108,13 @@ def _function(node: fx.Node, region: Region) -> tuple[type[nn.Module] | None, tu
         return op.module_for(target), ("input", *op.parameters, *op.attributes)
     kind = kind_of(node, {str(node.target): called} if called is not None else {})
     return (nn.Linear, _PRODUCT) if kind is not None and kind.name == "matmul" else (None, ())
+
+
+def functional_weight(node: fx.Node, region: Region) -> Any:
+    """What a call hands to a function as its weight, if that is no parameter; None if it calls none that takes one."""
+    make, names = _function(node, region)
+    weight = None if make is None else {**dict(zip(names, node.args, strict=False)), **node.kwargs}.get("weight")
+    return None if _parameter(weight, region)[0] is not None else weight
 
 
 def _computed_bias(node: fx.Node, region: Region) -> fx.Node | None:

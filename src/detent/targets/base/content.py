@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.errors import ArtifactError
+from detent.errors import ArtifactError, DeployError
 
 __all__ = ["as_json", "parse_json", "plain", "shortest", "unreadable"]
 
@@ -22,7 +22,10 @@ _ONE_LIST = re.compile(r"\[\n\s+(\[[^\[\]\n]*\])\n\s+\]")
 def as_json(value: Any) -> bytes:
     """Indented JSON, but with each list of numbers on one line. (A string has no raw line break, so none is
     changed.)"""
-    text = json.dumps(value, indent=2, allow_nan=False)
+    try:
+        text = json.dumps(value, indent=2, allow_nan=False)
+    except ValueError as error:  # of a stranger's config.json: Python reads NaN there
+        raise DeployError("write a file of JSON", str(error), "correct the numbers in the model's folder") from None
     text = _NUMBERS.sub(lambda found: "[" + _BREAK.sub(", ", found[1]) + "]", text)
     return (_ONE_LIST.sub(r"[\1]", text) + "\n").encode()
 
@@ -31,7 +34,7 @@ def parse_json(content: bytes, format_name: str) -> dict[str, Any]:
     """The JSON object in a file."""
     try:
         found = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise unreadable(format_name, f"it is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise unreadable(format_name, f"it holds a {type(found).__name__}, not an object")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.errors import ArtifactError, DeployError
+from detent.errors import ArtifactError, DeployError, refusing
 from detent.ir import DeployedTensor, Layout, Network, StoredAs
 from detent.targets.base import Deployment, Format, TensorFacts, Written
 from detent.targets.base.format import Roles
@@ -62,7 +62,8 @@ def _container(deployment: Deployment) -> Container:
     quantized = {tensor.tensor: tensor for tensor in deployment.parameters}
     arrays = _parameters(deployment.graph)
     table = next((array for name, array in arrays.items() if name_of(_layer(name)) == "token_embd"), None)
-    values = values_of(deployment.config, words=0 if table is None else len(table))
+    with refusing(DeployError, _ASKED, "correct config.json, or use another target"):
+        values = values_of(deployment.config, words=0 if table is None else len(table))
     tensors: dict[str, Held] = {}
     parameters: dict[str, list[str]] = {}
     types, places = [], tensors_of(values)

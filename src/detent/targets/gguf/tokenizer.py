@@ -17,6 +17,7 @@ __all__ = ["NoTokenizer", "tokenizer_values"]
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
 _SPACE = "\u2581"
+_TEMPLATE = "chat_template.jinja"
 _BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
 
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
@@ -46,7 +47,15 @@ def tokenizer_values(files: Mapping[str, bytes], words: int) -> dict[str, Any]:
     if whole is not None:
         try:
             found = _of_tokenizers(whole)
-        except (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError) as error:
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            RecursionError,
+            StopIteration,
+            TypeError,
+            ValueError,
+        ) as error:
             raise NoTokenizer(f"tokenizer.json is not one that is known: {error}") from None
     elif "tokenizer.model" in files:
         found = _of_sentencepiece(files["tokenizer.model"], said)
@@ -66,10 +75,17 @@ def tokenizer_values(files: Mapping[str, bytes], words: int) -> dict[str, Any]:
         if text in tokens:
             key = "unknown" if name == "unk" else "padding" if name == "pad" else name
             found[f"tokenizer.ggml.{key}_token_id"] = tokens.index(text)
-    template = files["chat_template.jinja"].decode() if "chat_template.jinja" in files else said.get("chat_template")
+    template = _template(files) if _TEMPLATE in files else said.get("chat_template")
     if isinstance(template, str):
         found["tokenizer.chat_template"] = template
     return found
+
+
+def _template(files: Mapping[str, bytes]) -> str:
+    try:
+        return files[_TEMPLATE].decode()
+    except UnicodeDecodeError:
+        raise NoTokenizer(f"{_TEMPLATE} is not text") from None
 
 
 def _json(files: Mapping[str, bytes], name: str) -> dict[str, Any] | None:
@@ -97,6 +113,9 @@ def _of_tokenizers(whole: Mapping[str, Any]) -> dict[str, Any]:
     merges = [one.split(" ") if isinstance(one, str) else list(one) for one in model["merges"]]
     types = [_type_of(token, added.get(number), model) for number, token in enumerate(tokens)]
     first, last = _around(whole.get("post_processor"))
+    for token in (first, last):
+        if token is not None and not (isinstance(token, int) and 0 <= token < len(tokens)):
+            raise NoTokenizer(f"it puts {token!r} around a text, which is no token")
     found = {
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": types,
@@ -205,7 +224,7 @@ def _around(step: Mapping[str, Any] | None) -> tuple[int | None, int | None]:
                 names = [next(iter(part)) for part in one["single"]]
                 inner = names.index("Sequence")
                 if inner > 1 or len(names) - inner > 2:
-                    raise NoTokenizer("it puts several tokens before or behind a text")
+                    raise NoTokenizer("it puts several tokens before or after a text")
                 ids = [one["special_tokens"][part["SpecialToken"]["id"]]["ids"] if "SpecialToken" in part else [None]
                        for part in one["single"]]  # fmt: skip
                 return (ids[0][0] if inner else None), (ids[-1][0] if len(names) > inner + 1 else None)
