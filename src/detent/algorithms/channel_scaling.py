@@ -22,7 +22,7 @@ from detent.algorithms.common.measuring import measured, put_on_grid
 from detent.algorithms.common.passing import is_passed, producer_of, users_of
 from detent.algorithms.common.recording import record_values
 from detent.algorithms.common.report import Change, Report, better, record
-from detent.algorithms.common.trial import Trial
+from detent.algorithms.common.trial import OutputTrial
 from detent.algorithms.equalization_core import ranges_of_inputs
 from detent.graph import PreparedModel, Region, kind_of
 from detent.numerics import QParams
@@ -62,7 +62,7 @@ def scale_channels(
     changes: list[Change] = []
     skipped: dict[str, str] = {}
     with evaluating(prepared):
-        trial = Trial(prepared, train, judge)
+        trial = OutputTrial(prepared, train, judge)
         for path, region in regions_of(prepared).items():
             for mode in region.graphs:
                 places, left = _places(region, path, mode, through_products)

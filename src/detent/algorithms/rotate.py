@@ -24,7 +24,7 @@ from detent.algorithms.common.floating import as_float, evaluating, refuse_chang
 from detent.algorithms.common.layers import Layer, layers_of, modules_of, op_name, regions_of, stored_parameter
 from detent.algorithms.common.passing import behind, producer_of, users_of
 from detent.algorithms.common.report import Report, record
-from detent.algorithms.common.trial import Trial
+from detent.algorithms.common.trial import OutputTrial
 from detent.algorithms.rotate_core import read_turned, rotation, write_turned
 from detent.graph import PreparedModel, Region, kind_of
 from detent.progress import progress
@@ -66,7 +66,7 @@ def rotate(prepared: PreparedModel, batches: Iterable[Any], *, seed: int = 0) ->
     skipped: dict[str, str] = {}
     turned: list[str] = []
     with evaluating(prepared):
-        trial = Trial(prepared, train, judge)
+        trial = OutputTrial(prepared, train, judge)
         shared = Counter(id(one) for _, one in prepared.named_parameters(remove_duplicate=False))
         for path, region in regions_of(prepared).items():
             # The graphs of several modes share their weights: what is turned for one would be wrong in the other.

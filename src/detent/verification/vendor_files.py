@@ -21,7 +21,7 @@ from detent.targets.base import TensorFacts
 from detent.targets.base.format import Roles
 from detent.targets.formats import FORMATS, QDQ_FILE, find_format
 from detent.traversal import reachable
-from detent.verification.parameters import Held, parameters_of
+from detent.verification.parameters import ParameterInFile, parameters_of
 
 __all__ = ["unchecked_files", "vendor_disagreements"]
 
@@ -97,7 +97,7 @@ class _Known:
     def __init__(self, entries: Mapping[str, Mapping[str, Any]], graph: Network):
         self.entries, self._graph = entries, graph
         self._ops = {op.name: op for op in graph.ops}
-        self._held: dict[str, list[Held]] = {}
+        self._held: dict[str, list[ParameterInFile]] = {}
         for held in parameters_of(graph):
             self._held.setdefault(held.name, []).append(held)
 

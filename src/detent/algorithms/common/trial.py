@@ -17,7 +17,7 @@ from detent.algorithms.common.snapshot import Snapshot
 from detent.algorithms.common.whole import verdict
 from detent.graph import PreparedModel, observing
 
-__all__ = ["TRIAL_ROWS", "Trial", "calibrate", "output_error"]
+__all__ = ["TRIAL_ROWS", "OutputTrial", "calibrate", "output_error"]
 
 TRIAL_ROWS = 256  # of samples to calibrate on, and of samples to judge by: there may be many ways to try
 
@@ -39,7 +39,7 @@ def output_error(
     return Deviation.between(wanted, outputs_of(prepared, judge)).relative
 
 
-class Trial:
+class OutputTrial:
     """A model before an algorithm that runs before calibration: its tensors, and the error of its quantized outputs.
 
     `judge` are the samples to judge by, `wanted` the float outputs on them.
