@@ -53,7 +53,7 @@ X86 = tuple(name for name in CPUS if name != "arm64")
 
 
 def find(cpu: str | Cpu | None = None) -> Cpu:
-    """The kind of that name; the one this program runs on if none is named.
+    """The kind of CPU with that name; by default the one this program runs on.
 
     >>> find("avx2").saturates
     True

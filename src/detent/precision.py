@@ -107,7 +107,7 @@ def layer_latency(
 
 
 def _shape_of(layer: Layer) -> tuple[Any, ...]:
-    """What the time of a layer depends on."""
+    """The properties that determine a layer's latency."""
     return layer.kind, layer.op.extra_repr(), tuple(layer.weight.shape), _input_shape(layer)
 
 
@@ -155,7 +155,7 @@ def _run(engine: Engine, inputs: Mapping[str, Any]) -> Callable[[], Any]:
 
 
 def _alone(layer: Layer) -> nn.Module:
-    """The float operation itself, as a network."""
+    """The float operation as a network of its own."""
     op = layer.op
     # A parametrized module has a class of its own, below the one it was made by.
     made_by: Any = type(op).__mro__[1] if parametrize.is_parametrized(op) else type(op)

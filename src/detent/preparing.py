@@ -117,7 +117,8 @@ def prepare_captured(
     recipe: Recipe,
     choose_activations: ChooseActivations | None = None,
 ) -> PreparedModel:
-    """What was captured with the inputs `example`, with quantizers inserted; its modules become the result's."""
+    """A captured model with quantizers inserted; `example` are the inputs it was captured with, and its modules become
+    the result's."""
     # A model from a file has a module for each weight already, under the names that lead back into the file.
     is_file = is_imported(captured.module)
     split = {} if is_file else split_sliced_parameters(captured)
@@ -172,7 +173,7 @@ def _decide(
 
 
 def _note_of_norms(model: nn.Module, request: Recipe) -> Iterator[str]:
-    """That batch norms stay, where the recipe left the choice."""
+    """A note that batch norms are kept, if the recipe left the choice."""
     kept = [module.strategy for module in model.modules() if isinstance(module, FoldedBatchNorm)]
     if kept and request.batch_norm.strategy is None:
         yield (

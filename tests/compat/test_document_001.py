@@ -481,7 +481,8 @@ def test_001_30_bit_widths(processor, bits, codes):
 
 def test_001_31_ch_axis(processor):
     """ch_axis: the axis of the output channels; another one is refused with that axis."""
-    assert schemes(processor(**cpu(scale_type="float", per_channel=True, ch_axis=0)).trainable_model(), "weight")
+    model = processor(**cpu(scale_type="float", per_channel=True, ch_axis=0)).trainable_model()
+    assert schemes(model, "weight") == {"int8 symmetric per-channel(0)"}
     with pytest.raises(RecipeError, match="allowed is 0, where a conv has its output channels"):
         processor(**cpu(scale_type="float", per_channel=True, ch_axis=1)).trainable_model()
 

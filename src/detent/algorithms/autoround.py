@@ -29,7 +29,7 @@ from detent.quantizers.uniform import grid_ends
 
 __all__ = ["autoround", "autoround_layers"]
 
-_SCALES = ("float", "float16")  # of which each can be chosen without its neighbors
+_SCALES = ("float", "float16", "bfloat16")  # of which each can be chosen without its neighbors
 
 
 def autoround(

@@ -67,7 +67,7 @@ def bias_correction(prepared: PreparedModel, batches: Iterable[Any], *, method: 
 def _correct(walk: Walk, layer: Layer, method: Method) -> Change | LeftAlone:
     place = _where(walk, layer)
     if place is None:
-        return LeftAlone(layer.name, "it has no bias and no batch norm behind it")
+        return LeftAlone(layer.name, "it has no bias and no batch norm after it")
     if layer.calls > 1:
         return LeftAlone(layer.name, f"it is called {layer.calls} times")
     if method == "empirical":

@@ -14,17 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from detent.algorithms.common.batches import as_list, few, held_back, outputs_of
+from detent.algorithms.common.batches import as_list, held_back
 from detent.algorithms.common.errors_core import Deviation
-from detent.algorithms.common.floating import as_float, evaluating, refuse_changed
+from detent.algorithms.common.floating import evaluating, refuse_changed
 from detent.algorithms.common.layers import Layer, layers_of, modules_of, regions_of, source_of
 from detent.algorithms.common.measuring import measured, put_on_grid
 from detent.algorithms.common.passing import giver_of, is_passed, users_of
 from detent.algorithms.common.recording import record_values
 from detent.algorithms.common.report import Change, Report, better, record
-from detent.algorithms.common.snapshot import Snapshot
-from detent.algorithms.common.trial import TRIAL_ROWS, calibrate, output_error
-from detent.algorithms.common.whole import verdict
+from detent.algorithms.common.trial import Trial
 from detent.algorithms.equalization_core import ranges_of_inputs
 from detent.graph import PreparedModel, Region, kind_of
 from detent.numerics import QParams
@@ -61,14 +59,10 @@ def scale_channels(
     """
     refuse_changed(prepared, algorithm)
     train, judge = held_back(as_list(batches))
-    trial, held = few(train, TRIAL_ROWS), few(judge, TRIAL_ROWS)
     changes: list[Change] = []
     skipped: dict[str, str] = {}
     with evaluating(prepared):
-        kept = Snapshot.of(prepared)
-        with as_float(prepared):
-            wanted = outputs_of(prepared, held)
-        before = output_error(prepared, trial, held, wanted)
+        trial = Trial(prepared, train, judge)
         for path, region in regions_of(prepared).items():
             for mode in region.graphs:
                 places, left = _places(region, path, mode, through_products)
@@ -77,11 +71,7 @@ def scale_channels(
                     change = _scale(prepared, region, mode, place, train, judge, tried)
                     if change is not None:
                         changes.append(change)
-        after = output_error(prepared, trial, held, wanted)
-        judged, outputs = verdict(changes, before, after)
-        if not outputs.kept:
-            kept.restore()
-            calibrate(prepared, trial)
+        judged, outputs = trial.judged(changes)
     report = Report(algorithm=algorithm, metric="squared error", changes=judged, skipped=skipped, outputs=outputs)
     return record(prepared, report)
 

@@ -11,22 +11,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from detent.algorithms.common.batches import as_list, few, held_back, outputs_of
+from detent.algorithms.common.batches import as_list, held_back, outputs_of
 from detent.algorithms.common.errors_core import Deviation
 from detent.algorithms.common.floating import as_float, evaluating, refuse_changed
 from detent.algorithms.common.layers import Layer, layers_of, modules_of, op_name, regions_of, stored_parameter
 from detent.algorithms.common.passing import behind, giver_of, users_of
-from detent.algorithms.common.report import Change, Report, record
-from detent.algorithms.common.snapshot import Snapshot
-from detent.algorithms.common.trial import TRIAL_ROWS, calibrate, output_error
-from detent.algorithms.common.whole import verdict
+from detent.algorithms.common.report import Report, record
+from detent.algorithms.common.trial import Trial
 from detent.algorithms.rotate_core import read_turned, rotation, write_turned
 from detent.graph import PreparedModel, Region, kind_of
 from detent.progress import progress
@@ -65,33 +63,22 @@ def rotate(prepared: PreparedModel, batches: Iterable[Any], *, seed: int = 0) ->
     """
     refuse_changed(prepared, "rotate")
     train, judge = held_back(as_list(batches))
-    trial, held = few(train, TRIAL_ROWS), few(judge, TRIAL_ROWS)
     skipped: dict[str, str] = {}
     turned: list[str] = []
     with evaluating(prepared):
-        kept = Snapshot.of(prepared)
-        with as_float(prepared):
-            wanted = outputs_of(prepared, held)
-        before = output_error(prepared, trial, held, wanted)
+        trial = Trial(prepared, train, judge)
         shared = Counter(id(one) for _, one in prepared.named_parameters(remove_duplicate=False))
         for path, region in regions_of(prepared).items():
             # The graphs of several modes share their weights: what is turned for one would be wrong in the other.
             if len(region.graphs) == 1:
                 _turn_region(region, path, seed, shared, turned, skipped)
                 with as_float(prepared):
-                    same = partial(_is_same, prepared, held, wanted)
+                    same = partial(_is_same, prepared, trial.judge, trial.wanted)
                     _turn_heads(region, path, seed, shared, same, turned, skipped)
             else:
                 skipped[path or "the model"] = "it has several forward modes"
-        after = output_error(prepared, trial, held, wanted)
-        _, outputs = verdict([], before, after)
-        if not outputs.kept:
-            kept.restore()
-            calibrate(prepared, trial)
-    changes = tuple(
-        Change(place=place, before=before, after=after, kept=outputs.kept, note="noise of the outputs")
-        for place in turned
-    )
+        _, outputs = trial.judged([])
+    changes = tuple(replace(outputs, place=place, note="noise of the outputs") for place in turned)
     report = Report(algorithm="rotate", metric="noise over signal", changes=changes, skipped=skipped, outputs=outputs)
     return record(prepared, report)
 

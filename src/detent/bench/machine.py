@@ -18,7 +18,7 @@ _PACKAGES = ("detent", "torch", "numpy", "onnx", "onnxruntime", "openvino", "ai-
 
 
 def machine_facts() -> dict[str, object]:
-    """Plain JSON: the versions of what computes, the CPU and its kind, the number of threads."""
+    """Plain JSON: package versions, the CPU and its kind, the number of threads."""
     return {**_lasting_facts(), "threads": torch.get_num_threads()}
 
 

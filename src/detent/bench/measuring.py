@@ -80,7 +80,7 @@ def _float_accuracy(told: str, batches: int | None, allow_imports: bool) -> floa
 
 @torch.no_grad()
 def _accuracy(model: torch.nn.Module, batches: Iterable[Any]) -> float | None:
-    """Top-1 in percent; None where batches have no classes."""
+    """Top-1 in percent; None if batches have no classes."""
     right = seen = 0.0
     for batch in batches:
         share = top1(call(model, batch), batch)

@@ -95,7 +95,7 @@ class Results:
         write_bytes(self.path(result.task.key), f"{text}\n".encode())
 
     def read(self, key: str) -> Result | None:
-        """The result of a cell; None if there is none."""
+        """The result of a cell; None if there is none yet."""
         path = self.path(key)
         return _read(path) if path.is_file() else None
 

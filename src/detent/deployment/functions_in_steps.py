@@ -17,7 +17,7 @@ _GELU_SINCE = 20
 
 
 def write_functions_in_steps(network: Network) -> Network:
-    """Every swish, and every GELU where the opset has none, as the operations that compute it."""
+    """Decompose every Swish, and every Gelu if the opset has none."""
     editor = NetworkEditor(network)
     for op in editor.ops("Gelu") if network.opset < _GELU_SINCE else ():
         _write_gelu(editor, op)

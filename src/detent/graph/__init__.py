@@ -19,6 +19,7 @@ from detent.graph.insertion import insert, quantizer_path
 from detent.graph.kinds import (
     ACTIVATIONS,
     AVERAGE_POOLS,
+    BINARY,
     CLIPPING,
     KINDS,
     MULTIPLYING,
@@ -46,6 +47,7 @@ __all__ = [
     "ACTIVATIONS",
     "AVERAGE_POOLS",
     "BEFORE_CORRECTION",
+    "BINARY",
     "CLIPPING",
     "KINDS",
     "MULTIPLYING",

@@ -16,7 +16,7 @@ __all__ = ["Functional", "wrap"]
 
 
 class Functional(nn.Module):
-    """One call of a function (`torch.cat`, `operator.add`) or of a tensor method (`mean`) as a module."""
+    """A module that calls one function (`torch.cat`, `operator.add`) or tensor method (`mean`)."""
 
     def __init__(self, target: Callable[..., Any] | str, kind: str):
         super().__init__()

@@ -24,7 +24,7 @@ _STEEP = frozenset(
 
 
 def guard_zero_slopes(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> None:
-    """Tell the quantizers in front of such functions, up to the next quantizers."""
+    """Mark the quantizers before such functions, up to the next quantizers."""
     for node in graph.nodes:
         quantizer = called_module(node, modules)
         if isinstance(quantizer, Quantizer) and _feeds_steep(node, modules):

@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 
 
 def read_qdq(model: onnx.ModelProto) -> Network:
-    """Dissolve the Q and DQ nodes of `model`."""
+    """The network of `model`, with Q and DQ folded into operands."""
     return _Reader(model).graph()
 
 
@@ -110,7 +110,7 @@ class _Reader:
         return Operand(name)
 
     def _dequantized(self, node: onnx.NodeProto) -> Operand:
-        """The output of a DequantizeLinear, as a read of what was quantized."""
+        """The output of a DequantizeLinear, as an operand of the tensor that was quantized."""
         codes = node.input[0]
         maker = self._made_by.get(codes)
         if maker is None or maker.op_type == "Constant":
@@ -196,14 +196,14 @@ class _Reader:
         return Output(value.name, self._read(value.name), dtype=dtype, shape=shape)
 
     def _is_requantized(self, name: str) -> bool:
-        """Whether a QuantizeLinear reads the output of a DequantizeLinear: for that one it is a tensor of its own."""
+        """Whether a QuantizeLinear reads the output of a DequantizeLinear, which is a tensor of its own then."""
         return any(
             user.op_type == "QuantizeLinear" or (user.op_type == "Clip" and self._bounds_codes(user))
             for user in self._users.get(name, [])
         )
 
     def _bounds_codes(self, clip: onnx.NodeProto) -> bool:
-        """Whether a Clip belongs to the QuantizeLinear behind it."""
+        """Whether a Clip belongs to the QuantizeLinear after it."""
         users = self._users.get(clip.output[0], [])
         return any(
             user.op_type == "QuantizeLinear" and self._clip_of(clip, self._encoding(user)) is not None for user in users
@@ -221,7 +221,7 @@ def _array(tensor: onnx.TensorProto) -> Array:
 
 
 def _constant(node: onnx.NodeProto) -> tuple[Array, str]:
-    """What a Constant node holds, and the name of its type."""
+    """The value of a Constant node, and the name of its type."""
     held = node.attribute[0]
     if held.name == "value":
         return _array(held.t), _type_name(held.t.data_type)

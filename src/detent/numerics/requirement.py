@@ -45,7 +45,7 @@ class Requirement:
             )
 
     def summary(self) -> str:
-        """The schemes in a few words.
+        """A short description of the schemes.
 
         >>> Requirement(symmetric=True, scale="power_of_two").summary()
         'int, symmetric, power-of-two'

@@ -17,7 +17,7 @@ def default_bins(scheme: Scheme) -> int:
 
 
 class HistogramObserver(Observer):
-    """Keeps a histogram for each scale; what to answer is left to the subclass."""
+    """Keeps a histogram for each scale, from which subclasses compute qparams."""
 
     def __init__(self, scheme: Scheme, *, name: str = "tensor", bins: int | None = None):
         super().__init__(scheme, name=name)

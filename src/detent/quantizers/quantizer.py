@@ -118,7 +118,7 @@ class Quantizer(nn.Module, ABC):
 
     @property
     def start_scheme(self) -> Scheme:
-        """The scheme that its start is measured on: with the codes that it uses, where it does not use all."""
+        """The scheme on which its start is measured: with only the codes that it uses."""
         return self.scheme
 
     @property

@@ -28,6 +28,7 @@ PLACES = {
     "litert": "detent.targets.litert.spec:TARGET",
     "tflite_micro": "detent.targets.litert.spec:MICRO_TARGET",
     "executorch_xnnpack": "detent.targets.executorch.spec:TARGET",
+    "executorch_8da4w": "detent.targets.executorch.spec:TARGET_8DA4W",
     "torch_x86": "detent.targets.torch_native.spec:TARGET",
     "snpe": "detent.targets.qualcomm.spec:SNPE_TARGET",
     "qnn": "detent.targets.qualcomm.spec:QNN_TARGET",

@@ -255,12 +255,12 @@ def check_names(config: Config, source: str) -> None:
 
 def refuse_imports(config: Config, source: str, *, but: Collection[str] = ()) -> None:
     """Refuse every import path in a config, except at the keys `but`, whose values do not come from the file."""
-    said = {"model.name": config.model.name, "data.name": config.data.name, "backend": config.backend}
-    said |= {"loss.function": config.loss.function or ""}
-    said |= {f"metrics.{name}": str(path) for name, path in config.metrics.items()}
+    paths = {"model.name": config.model.name, "data.name": config.data.name, "backend": config.backend}
+    paths |= {"loss.function": config.loss.function or ""}
+    paths |= {f"metrics.{name}": str(path) for name, path in config.metrics.items()}
     for section, names in dict(config.imports).items():
-        said |= {f"imports.{section}.{name}": str(path) for name, path in names.items()}
-    for key, path in said.items():
+        paths |= {f"imports.{section}.{name}": str(path) for name, path in names.items()}
+    for key, path in paths.items():
         own = key == "backend" and path.startswith("detent.")  # a Backend of ours: a name like any other
         if key not in but and not own and is_import_path(path):
             raise refuse_import(f"{key} of {source},", path)

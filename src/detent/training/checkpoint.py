@@ -48,14 +48,14 @@ def read(path: str | Path) -> dict[str, Any]:
         raise ArtifactError(asked, "there is no such file", "give the path of a checkpoint that training wrote")
     try:
         with safe_open(where, "pt") as file:
-            said = (file.metadata() or {}).get("detent")
+            metadata = (file.metadata() or {}).get("detent")
             tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
         raise ArtifactError(asked, f"it is truncated or no safetensors file: {error}", "use an older one") from None
-    if said is None:
+    if metadata is None:
         raise ArtifactError(asked, "it holds weights only", "load weights by `pretrained`, and resume from checkpoints")
     try:
-        header: dict[str, Any] = json.loads(said)
+        header: dict[str, Any] = json.loads(metadata)
         version = header["checkpoint version"]
         if version == VERSION:
             header["state"] = unpack(header["state"], tensors)

@@ -200,5 +200,5 @@ class Config(Section, frozen=True):
 
     def with_changes(self, section: str, **changes: Any) -> Config:
         """Another config with some values of one section changed; None leaves a value unchanged."""
-        said = {key: value for key, value in changes.items() if value is not None}
-        return self.replace(**{section: getattr(self, section).replace(**said)}) if said else self
+        changed = {key: value for key, value in changes.items() if value is not None}
+        return self.replace(**{section: getattr(self, section).replace(**changed)}) if changed else self

@@ -1,9 +1,9 @@
-"""Things of a user's own, named in a config as `package.module:Name`: only with the leave of who runs it.
+"""User-defined objects, named in a config as `package.module:Name`; they are imported only with the user's permission.
 
-Importing a module executes it, so a path of a file is followed only where the caller allows it (`--allow-imports`,
-`allow_imports=True`). Even then nothing of the file chooses what is called: a class is constructed only if it is a
-subclass of what is asked for, which is checked first; a function is called with outputs and batches alone, or declares
-that it returns what is asked for.
+Importing a module executes it, so an import path in a file is followed only if the caller allows it (`--allow-imports`,
+`allow_imports=True`). Even then the file does not choose what is called: a class is constructed only if it is a
+subclass of the expected one, which is checked first; a function is called with outputs and batches only, or declares
+that it returns the expected type.
 """
 
 from __future__ import annotations

@@ -86,8 +86,8 @@ def _lost_another(error: BaseException | None) -> str | None:
     while error is not None:
         lines = [line for line in str(error).splitlines() if "/gloo/" in line]
         if lines or isinstance(error, dist.DistError):
-            said = lines[0].rpartition("] ")[2] if lines else str(error)
-            return said.partition(". ")[0]
+            message = lines[0].rpartition("] ")[2] if lines else str(error)
+            return message.partition(". ")[0]
         error = error.__cause__ or error.__context__
     return None
 
@@ -115,12 +115,12 @@ def joined_processes(device: str | None = None, *, timeout: timedelta | None = N
     try:
         yield here
     except Exception as error:
-        said = _lost_another(error)
-        if said is None:
+        message = _lost_another(error)
+        if message is None:
             raise
         raise EngineError(
             f"train on {here.count} processes",
-            f"process {here.rank} waited for another one in vain: {said}",
+            f"process {here.rank} waited for another one in vain: {message}",
             "see why the other one ended; then start all of them again, and resume",
         ) from error
     finally:

@@ -93,7 +93,7 @@ class Arithmetic(ABC):
     engine has."""
     float_slack: ClassVar[float] = 0.0
     """How far, of the largest number of a tensor, functions that the engine approximates in float may be off beyond
-    what float32 arithmetic explains; codes made of them may then be 1 LSB off."""
+    what float32 arithmetic explains; so may the numbers that codes are made of."""
 
     def __init__(self, cpu: str | Cpu | None = None):
         self.cpu = self.local_cpu() if cpu is None else cpus.find(cpu)

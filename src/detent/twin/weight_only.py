@@ -13,7 +13,7 @@ __all__ = ["WeightOnly"]
 
 
 class WeightOnly(Arithmetic):
-    """The codes of weights stand for real numbers, rounded once, and products are those of real numbers."""
+    """Weights are dequantized, with one rounding, and multiplied in float."""
 
     name = "weight_only"
     claim = "float32 sums of the same products, in another order"

@@ -53,7 +53,7 @@ class SampleRange:
         low, high, count = over_ranks(self._total.to(_device(self.quantizer)), "sum")
         if count == 0:
             return None
-        return choose_qparams((low / count).float(), (high / count).float(), self.quantizer.scheme)
+        return choose_qparams((low / count).float(), (high / count).float(), self.quantizer.start_scheme)
 
 
 @contextmanager

@@ -1,9 +1,9 @@
-"""Weights that forward hands to a function, `F.conv2d(x, self.w, self.b)` or `x @ self.w`, get a module of their own.
+"""Moves weights that forward passes to a function, `F.conv2d(x, self.w, self.b)` or `x @ self.w`, into modules.
 
-The module stands where the parameter stood and holds that very parameter (`w` becomes `w.weight`, its bias `w.bias`);
-whatever quantizes, folds, trains or deploys modules does it to these too. A weight of `x @ w` is stored transposed, as
-in a linear layer. A parameter that is used in any other way as well stays where it is, and the node says why. A bias
-that forward computes is added behind a linear layer without one.
+The module replaces the parameter and holds it (`w` becomes `w.weight`, its bias `w.bias`), so that everything that
+quantizes, folds, trains or deploys modules applies to it. The weight of `x @ w` is stored transposed, as in a linear
+layer. A parameter with any other use stays where it is, and the node says why. A bias that forward computes is added
+after a linear layer without one.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def torch_pads(pads: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def pad_axes(x: Tensor, pads: Sequence[tuple[int, int]], value: Any = 0.0) -> Tensor:
-    """Pad the last axes by (before, after) each."""
+    """Pad the last axes, each by (before, after)."""
     return F.pad(x, torch_pads(pads), value=value)
 
 

@@ -52,7 +52,7 @@ DEFECTS = (
     ),
     Defect(
         ("2026.4",),
-        "applies constants for channels behind a convolution in groups and a sum wrongly, by up to 198 steps",
+        "applies constants for channels after a grouped convolution and a sum wrongly, by up to 198 steps",
         "leave that convolution float (recipe `exclude`)",
         _grouped_sum_of_channels,
     ),

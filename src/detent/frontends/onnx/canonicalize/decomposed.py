@@ -40,7 +40,7 @@ _ARGUMENTS = {("Gelu", "approximate"): "approximate", ("LeakyRelu", "alpha"): "n
 
 
 def whole_function(call: Call) -> fx.Node | None:
-    """The activation function, if the node that is converted is the last step of one."""
+    """The activation function that ends in this node, if there is one."""
     builder = call.builder
 
     def number(read: Operand) -> Any:
@@ -126,7 +126,7 @@ def _root_mean_square(call: Call, x: fx.Node, factor: fx.Node, *, inverse: bool)
 
 
 def _only_read_inside(call: Call, nodes: list[fx.Node], *, extra: int) -> bool:
-    """Whether nobody else takes a step, and none is on a grid of its own; `extra` of them are read twice."""
+    """Whether intermediate results have no other readers and are not quantized; `extra` of them are read twice."""
     inner = [name for node in nodes if (name := call.builder.tensors.get(node.name))]
     readers = [reader for name in inner for reader in call.readers(name)]
     alone = len(inner) == len(nodes) and len(readers) == len(nodes) + extra

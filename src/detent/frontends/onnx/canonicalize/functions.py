@@ -91,7 +91,7 @@ def own_swish(op: Op, steps: Steps) -> Function | None:
 
 
 def _cone(last: Op, steps: Steps) -> list[Op]:
-    """The operations that only `last` needs, itself first."""
+    """The operations that only `last` depends on, including itself."""
     cone = [last]
     inside = {last.outputs[0]}
     for op in cone:

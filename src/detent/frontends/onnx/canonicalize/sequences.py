@@ -41,7 +41,7 @@ def remove_sequences(model: ModelProto) -> ModelProto:
 
 
 class _UnknownError(Exception):
-    """What a sequence holds is not known."""
+    """The elements of a sequence are not known."""
 
 
 class _Chunks:

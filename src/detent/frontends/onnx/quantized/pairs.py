@@ -1,4 +1,4 @@
-"""Merges repeated Q/DQ pairs of a tensor, and restores ReLUs that a file expresses by a grid."""
+"""Q/DQ pairs in the graph of a file: separates a second grid of a tensor, and restores ReLUs that a grid replaces."""
 
 from __future__ import annotations
 

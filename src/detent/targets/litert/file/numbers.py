@@ -26,7 +26,7 @@ _WEIGHTS = IntGrid(8, narrow=all(LITERT.weight.narrow))
 
 
 def is_held(encoding: Encoding) -> bool:
-    """Whether a file can hold an activation so."""
+    """Whether a file can store an activation with this encoding."""
     known = encoding.dtype in ("int8", "uint8") or (encoding.dtype == "int16" and encoding.symmetric)
     return known and encoding.per_tensor and encoding.full
 

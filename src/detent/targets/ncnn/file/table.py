@@ -32,7 +32,7 @@ class TableEntry:
 
 
 def table_of(model: NcnnModel) -> tuple[TableEntry, ...]:
-    """The scales that a model's integer layers hold."""
+    """The scales in a model's integer layers."""
     entries = []
     for layer in model.layers:
         if layer.int8:
